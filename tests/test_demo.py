@@ -37,7 +37,7 @@ from gc_assets.demo.sample import ensure_demo
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kinds import all_tables, owners_of
 from gc_assets.resources.platform import load_platform
-from gc_assets.s3.client import client_of
+from gc_assets.s3.client import get_client
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
 from tests.days import now_for
 from tests.depth import deep
@@ -307,7 +307,7 @@ def stop_server(directory: Path) -> None:
 
 def in_bucket(config: Path) -> dict[str, bytes]:
     platform = load_platform(os.environ, str(config))
-    client: Any = client_of(platform.config.s3 or S3Config(), "read")
+    client: Any = get_client(platform.config.s3 or S3Config(), "read")
     bucket = platform.config.storages[0].location.removeprefix("s3://").strip("/")
     listed = client.list_objects_v2(Bucket=bucket)["Contents"]
     keys = [item["Key"] for item in listed if not item["Key"].startswith(".gc-assets/")]

@@ -19,8 +19,8 @@ from benchmarks.s3.upload import put_all
 from gc_assets.core.phases import DENIED, DONE, PURGE, QUARANTINE
 from gc_assets.s3 import pages
 from gc_assets.stores.execution import BATCH_SIZE
-from gc_assets.stores.protocol import Action, Planned, QuarantineMode
-from gc_assets.stores.s3.bucket import CONCURRENT, Bucket
+from gc_assets.stores.protocol import Action, PlannedAction, QuarantineMode
+from gc_assets.stores.s3.bucket import MAX_CONCURRENT, Bucket
 from gc_assets.stores.s3.objects import identity
 from gc_assets.stores.s3.quarantine import open_quarantine
 from tests.s3.servers import S3Server
@@ -32,7 +32,7 @@ _REFUSED_EVERY: Final = 100
 # does not come before.
 _REFUSED: Final = "~"
 # Of the keys of a batch, those that were refused. All others are gone.
-_Delete = Callable[[Bucket, Any, Sequence[Planned]], Collection[str]]
+_Delete = Callable[[Bucket, Any, Sequence[PlannedAction]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Side:
     times: int = 1
 
 
-def bare(bucket: Bucket, client: Any, batch: Sequence[Planned]) -> Collection[str]:
+def bare(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
     """boto3's `delete_objects`, of versions where the rows are of a purge."""
     named: list[dict[str, str]] = []
     for row in batch:
@@ -72,19 +72,19 @@ def bare(bucket: Bucket, client: Any, batch: Sequence[Planned]) -> Collection[st
     return refused
 
 
-def looked_at(bucket: Bucket, client: Any, batch: Sequence[Planned]) -> Collection[str]:
+def looked_at(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
     """The same after a HEAD for each object, as many at a time as we make."""
 
-    def is_same(row: Planned) -> bool:
+    def is_same(row: PlannedAction) -> bool:
         answer = client.head_object(Bucket=bucket.name, Key=f"{bucket.prefix}{row.key}")
         return identity(answer["ETag"], answer["ContentLength"], answer["LastModified"]) == row.etag
 
-    with ThreadPoolExecutor(CONCURRENT) as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT) as pool:
         same = list(pool.map(is_same, batch))
     return bare(bucket, client, [row for row, goes in zip(batch, same, strict=True) if goes])
 
 
-def request(bucket: Bucket, client: Any, batch: Sequence[Planned]) -> Collection[str]:
+def request(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
     """Our request alone, with an answer for each key."""
     del client
     answers = bucket.delete([(row.key, row.version_id if row.action == PURGE else None) for row in batch])
@@ -97,7 +97,7 @@ def request(bucket: Bucket, client: Any, batch: Sequence[Planned]) -> Collection
 def acting(mode: QuarantineMode, action: Action) -> _Delete:
     """What an apply does: look, act, look at what was done."""
 
-    def act(bucket: Bucket, client: Any, batch: Sequence[Planned]) -> Collection[str]:
+    def act(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
         del client
         rows = [replace(row, action=action, source_plan_id=PLAN if action == PURGE else None) for row in batch]
         results = open_quarantine(mode, bucket, PLAN).act(rows)
@@ -142,7 +142,7 @@ def deleted(server: S3Server, log: AccessLog, sides: Sequence[Side], keys: int, 
 
 def _run(server: S3Server, log: AccessLog, side: Side, bucket: Bucket, keys: int) -> Run:
     client = server.client()
-    for ours in (bucket.client("change"), bucket.client_that_asks_once()):
+    for ours in (bucket.client("change"), bucket.get_single_attempt_client()):
         ours.head_bucket(Bucket=bucket.name)  # made and connected, as `client` is below
     names = [f"data/{number:06}{_REFUSED if number % _REFUSED_EVERY == 0 else ''}.parquet" for number in range(keys)]
     put_all(server, bucket.name, ((f"{bucket.prefix}{name}", b"x") for name in names))
@@ -165,15 +165,15 @@ def _run(server: S3Server, log: AccessLog, side: Side, bucket: Bucket, keys: int
     return Run(side.who, keys, wall, cpu, requests)
 
 
-def planned(bucket: Bucket) -> list[Planned]:
+def planned(bucket: Bucket) -> list[PlannedAction]:
     """A row for each object of a storage, as a plan has it."""
-    rows: list[Planned] = []
+    rows: list[PlannedAction] = []
     versioned = bucket.versioning("read").has_versions
-    for page in (pages.versions if versioned else pages.objects)(bucket.settings, bucket.name, bucket.prefix):
+    for page in (pages.list_versions if versioned else pages.list_objects)(bucket.settings, bucket.name, bucket.prefix):
         for number, key in enumerate(page.keys):
             etag = identity(page.etags[number], page.sizes[number], datetime.fromisoformat(page.modified[number]))
             version_id = page.version_ids[number] if versioned else None
-            rows.append(Planned(key.decode().removeprefix(bucket.prefix), PURGE, page.sizes[number], etag, version_id))
+            rows.append(PlannedAction(key.decode().removeprefix(bucket.prefix), PURGE, page.sizes[number], etag, version_id))
     return rows
 
 

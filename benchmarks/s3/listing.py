@@ -65,7 +65,7 @@ def by_pages(server: S3Server, bucket: str, prefix: str) -> _Listing:
     settings: S3Config = server.settings
 
     def ask() -> list[tuple[str, int]]:
-        listing = pages.objects(settings, bucket, prefix)
+        listing = pages.list_objects(settings, bucket, prefix)
         return [(key[len(prefix) :].decode(), size) for page in listing for key, size in zip(page.keys, page.sizes, strict=True)]
 
     return ask

@@ -10,16 +10,16 @@ from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.asset_step import Box, LakeConfig, RunDates, asset_of, keys_of
+from gc_assets.assets.asset_step import AssetStep, LakeConfig, RunDates, asset_keys, build_asset
 from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.figures import Figures
-from gc_assets.assets.markdown import plain
-from gc_assets.assets.plan_metadata import plan_told
-from gc_assets.assets.results import Shown
-from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
+from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.plan_metadata import plan_metadata
+from gc_assets.assets.results import StepOutput
+from gc_assets.assets.waterfalls import steps_of, storage_breakdown_markdown
 from gc_assets.config.models import StorageConfig
-from gc_assets.core.notifications import MAY_BE_LATE, NIGHT_EVERY
+from gc_assets.core.notifications import MAX_RUN_DELAY, RUN_INTERVAL
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
@@ -32,25 +32,25 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.summaries import LiveFilterSummary, OrphanFilesSummary, StorageInventorySummary
-from gc_assets.stores.store import may_lead_to
+from gc_assets.stores.store import find_link_sources
 
 # Fails when `night_missed` is told. A long night may end some time later than the last one did.
-RUN_MISSED: Final = dg.FreshnessPolicy.time_window(fail_window=NIGHT_EVERY + MAY_BE_LATE, warn_window=NIGHT_EVERY + timedelta(hours=2))
+RUN_MISSED: Final = dg.FreshnessPolicy.time_window(fail_window=RUN_INTERVAL + MAX_RUN_DELAY, warn_window=RUN_INTERVAL + timedelta(hours=2))
 
 
 def storage_assets(
     storage: StorageConfig, lakes: Sequence[LakeConfig], storages: Sequence[StorageConfig], run_dates: RunDates
 ) -> list[dg.AssetsDefinition]:
-    others = may_lead_to(storage, storages)
+    others = find_link_sources(storage, storages)
 
-    def made_from(box: Box) -> list[dg.AssetKey]:
-        return [*keys_of(storage, box.made_from, lakes), *(key for other in others for key in keys_of(other, box.beside))]
+    def made_from(box: AssetStep) -> list[dg.AssetKey]:
+        return [*asset_keys(storage, box.inputs, lakes), *(key for other in others for key in asset_keys(other, box.link_inputs))]
 
-    boxes = [asset_of(box, storage, made_from(box), run_dates) for box in STORAGE_STEPS]
+    boxes = [build_asset(box, storage, made_from(box), run_dates) for box in STORAGE_STEPS]
     return [*boxes, deletion_log(storage, lakes, run_dates)]
 
 
-def _filter(published: PublishedTable) -> Figures:
+def _filter_figures(published: PublishedTable) -> Figures:
     summary = published.summary(LiveFilterSummary)
     return {
         "live_keys": summary.keys,
@@ -60,7 +60,7 @@ def _filter(published: PublishedTable) -> Figures:
     }
 
 
-def _stored(published: PublishedTable) -> Figures:
+def _inventory_figures(published: PublishedTable) -> Figures:
     summary = published.summary(StorageInventorySummary)
     found = {"stored_files": summary.objects, "stored_bytes": summary.bytes, "not_files": sum(summary.problems.values())}
     if summary.unfinished is None:
@@ -68,7 +68,7 @@ def _stored(published: PublishedTable) -> Figures:
     return found | {"unfinished_uploads": summary.unfinished.uploads, "unfinished_upload_bytes": summary.unfinished.bytes}
 
 
-def _problems(_: RunContext, published: PublishedTable) -> str:
+def _inventory_report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(StorageInventorySummary)
     problems = summary.problem_samples
     read = (
@@ -76,11 +76,11 @@ def _problems(_: RunContext, published: PublishedTable) -> str:
     )
     if not problems:
         return f"{read}Everything that was met is a plain file."
-    rows = [f"| {plain(item.key)} | {plain(item.kind)} | {plain(item.detail)} |" for item in problems]
+    rows = [f"| {escape_markdown(item.key)} | {escape_markdown(item.kind)} | {escape_markdown(item.detail)} |" for item in problems]
     return "\n".join([f"{read}Kept, never candidates:", "", "| where | what | found |", "|---|---|---|", *rows])
 
 
-def _orphans(published: PublishedTable) -> Figures:
+def _orphan_figures(published: PublishedTable) -> Figures:
     steps = {step.label: step for step in steps_of(published.summary(OrphanFilesSummary))}
     expired, garbage = steps["expired history"], steps["garbage"]
     return {
@@ -95,13 +95,13 @@ def _orphans(published: PublishedTable) -> Figures:
     }
 
 
-def _waterfall(_: RunContext, published: PublishedTable) -> str:
+def _orphan_report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(OrphanFilesSummary)
-    lines = [waterfall_markdown(summary), f"Grace cut-off: {summary.grace_cutoff.isoformat()}."]
+    lines = [storage_breakdown_markdown(summary), f"Grace cut-off: {summary.grace_cutoff.isoformat()}."]
     return "\n\n".join(lines + [f"- {note}" for note in summary.notes])
 
 
-def _planned(published: PublishedTable) -> Figures:
+def _plan_figures(published: PublishedTable) -> Figures:
     header = header_of(published)
     figures = {
         "planned_files": header.rows,
@@ -124,21 +124,21 @@ def _planned(published: PublishedTable) -> Figures:
     return figures
 
 
-def _plan(context: RunContext, published: PublishedTable) -> str:
+def _plan_report(context: RunContext, published: PublishedTable) -> str:
     header = header_of(published)
     amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
     if header.uploads.count:
         amounts.append(f"| abort of unfinished uploads | {header.uploads.count:,} | {format_bytes(header.uploads.bytes)} |")
-    gates = [f"| {plain(gate.name)} | {'passed' if gate.passed else '**refused**'} | {plain(gate.message)} |" for gate in header.gates]
+    gates = [f"| {escape_markdown(gate.name)} | {'passed' if gate.passed else '**refused**'} | {escape_markdown(gate.message)} |" for gate in header.gates]
     return "\n".join(
         [
-            f"Plan `{header.plan_id}` for {plain(header.location)}",
+            f"Plan `{header.plan_id}` for {escape_markdown(header.location)}",
             "",
             "| action | files | bytes |",
             "|---|--:|--:|",
             *(amounts or ["| nothing to do | 0 | 0 B |"]),
             "",
-            *(f"- {plain(line)}" for line in describe_reversibility(header, context.config).lines if header.has_work),
+            *(f"- {escape_markdown(line)}" for line in describe_reversibility(header, context.config).lines if header.has_work),
             "",
             _next_step(header),
             "",
@@ -159,32 +159,32 @@ def _next_step(header: PlanHeader) -> str:
 
 STORAGE_STEPS: Final = (
     # Any lake may point into the storage.
-    Box(
-        shown=(Shown(LIVE_FILTER, _filter),),
-        made_from=(LIVE_FILES,),
+    AssetStep(
+        outputs=(StepOutput(LIVE_FILTER, _filter_figures),),
+        inputs=(LIVE_FILES,),
         stage=live_filter,
         checks=(RECEIPT, COMPLETE, HOLDS_LIVE_KEYS),
     ),
     # Files are listed after every lake's refs were frozen. The listing must hold what the refs
     # name, and grace counts from the freezing.
-    Box(
-        shown=(Shown(STORAGE_INVENTORY, _stored, _problems),),
-        made_from=(LAKE_REFS,),
+    AssetStep(
+        outputs=(StepOutput(STORAGE_INVENTORY, _inventory_figures, _inventory_report),),
+        inputs=(LAKE_REFS,),
         stage=storage_inventory,
         checks=(RECEIPT, COMPLETE),
     ),
     # The refs bring the claims: only a claimed file can be a candidate.
-    Box(
-        shown=(Shown(ORPHAN_FILES, _orphans, _waterfall),),
-        made_from=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),
+    AssetStep(
+        outputs=(StepOutput(ORPHAN_FILES, _orphan_figures, _orphan_report),),
+        inputs=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),
         stage=orphan_files,
         checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE),
     ),
     # This box decides, and changes nothing. A link in another storage may lead here.
-    Box(
-        shown=(Shown(DELETION_PLAN, _planned, _plan, plan_told),),
-        made_from=(ORPHAN_FILES, EXPIRY_PLAN),
-        beside=(STORAGE_INVENTORY,),
+    AssetStep(
+        outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),
+        inputs=(ORPHAN_FILES, EXPIRY_PLAN),
+        link_inputs=(STORAGE_INVENTORY,),
         stage=deletion_plan,
         checks=(RECEIPT, PLAN_INTACT, GATES),
         freshness=RUN_MISSED,

@@ -16,8 +16,8 @@ from typing import Final, Protocol, cast
 
 import dagster as dg
 
-from gc_assets.assets.failures import cause_of
-from gc_assets.assets.step_log import PASSED_ON
+from gc_assets.assets.failures import read_failure
+from gc_assets.assets.step_log import FORWARDED
 from gc_assets.cli.context import Mode, opened, with_full, with_mode
 from gc_assets.cli.dagster_events import has_page
 from gc_assets.core import errors
@@ -30,7 +30,7 @@ from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.state.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE, STORAGE_INVENTORY
-from gc_assets.stores.store import may_lead_to
+from gc_assets.stores.store import find_link_sources
 
 ROWS_METADATA: Final = "dagster/row_count"
 LOGGER: Final = "command_line"
@@ -140,7 +140,7 @@ def selection(platform: Platform, lakes: Collection[str], storages: Collection[s
     kinds = {lake.name: kind_of(lake) for lake in config.lakes}
     of_lakes = [table for table in map(tables.__getitem__, until) if table.scope == "lake" and not table.by_apply]
     keys = [(lake, table.name) for lake in chosen_lakes for table in of_lakes if kinds[lake].has(table)]
-    beside = {other.name for storage in chosen_storages for other in may_lead_to(storage, config.storages)}
+    beside = {other.name for storage in chosen_storages for other in find_link_sources(storage, config.storages)}
     if DELETION_PLAN.name in until:
         keys += [(name, STORAGE_INVENTORY.name) for name in sorted(beside - {storage.name for storage in chosen_storages})]
     return keys + [
@@ -173,7 +173,7 @@ def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None
             raise _own_error(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
         if failure.error is not None and failure.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
             raise KeyboardInterrupt
-        cause = cause_of(event)  # in its own words; Dagster's log (`-v`) has the traces
+        cause = read_failure(event)  # in its own words; Dagster's log (`-v`) has the traces
         if cause.checks and _failed_checks(result, event) <= {(storage, DELETION_PLAN.name) for storage in refused}:
             continue
         raise GcError(cause.text)
@@ -199,7 +199,7 @@ def _logger(watch: Watch, verbose: bool) -> dg.LoggerDefinition:
         logger.addHandler(_Steps(watch))
         if verbose:
             shown = logging.StreamHandler()
-            shown.addFilter(lambda record: not hasattr(record, PASSED_ON))  # `-v` prints it where it was logged
+            shown.addFilter(lambda record: not hasattr(record, FORWARDED))  # `-v` prints it where it was logged
             shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             logger.addHandler(shown)
         return logger

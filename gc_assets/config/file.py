@@ -26,13 +26,13 @@ def load_config(
     environment: Mapping[str, str],
     lake_kinds: Mapping[str, type[LakeConfig]],
     grace_floor: timedelta = GRACE_FLOOR,
-    unsupported: Unsupported = lambda _: (),
+    find_unsupported_settings: Unsupported = lambda _: (),
     text: str | None = None,
 ) -> Config:
-    """Returns the configuration at `path`. `${NAME}` is replaced from `environment`, and relative
+    """Return the configuration at `path`. `${NAME}` is replaced from `environment`, and relative
     paths are made absolute against the file's folder.
 
-    `lake_kinds` are the models of the lakes by the name that an entry's `kind` has. `unsupported`
+    `lake_kinds` are the models of the lakes by the name that an entry's `kind` has. `find_unsupported_settings`
     returns the keys of a storage whose values no store of this release can do, each with what can
     be written instead. `text` is what the file holds where it lies on another machine.
 
@@ -56,14 +56,18 @@ def load_config(
     except UsageError as error:
         raise UsageError(f"{path} is not valid:\n  {error}") from None
     _refuse_state(config, path)
-    wrong = [f"  storages[{index}].{key}: {why}" for index, storage in enumerate(config.storages) for key, why in unsupported(storage)]
+    wrong = [
+        f"  storages[{index}].{key}: {why}"
+        for index, storage in enumerate(config.storages)
+        for key, why in find_unsupported_settings(storage)
+    ]
     if wrong:
         raise UsageError(f"{path} is not valid:\n" + "\n".join(wrong))
     return config
 
 
 def _refuse_state(config: Config, path: Path) -> None:
-    """Raises `UsageError` for a state where nothing can be kept."""
+    """Raise `UsageError` for a state where nothing can be kept."""
     if scheme_of(config.state) not in {FILE, S3}:
         raise UsageError(f"{path}: state is {config.state!r}; write a path, such as ./state, or s3://bucket/prefix")
     try:

@@ -25,7 +25,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.demo.s3_server import PID, ensure_running
 from gc_assets.demo.sample import CONFIG_NAME, begin, finish, write_lakes
 from gc_assets.resources.platform import NOW_VARIABLE
-from gc_assets.s3.client import client_of, told
+from gc_assets.s3.client import get_client, translate_errors
 
 ENVIRONMENT: Final = "s3.env"
 _SERVER: Final = "server"
@@ -69,10 +69,10 @@ def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
         settings = _settings(endpoint)
     _set(keys | _PLAIN)
     lake = begin(root)
-    client = client_of(settings, "change")
+    client = get_client(settings, "change")
     bucket = f"gc-assets-demo-{secrets.token_hex(4)}"
     write_lakes(root, lake, datetime.now(UTC) + _GRACE, f"s3://{bucket}")
-    with told(f"s3://{bucket}"):
+    with translate_errors(f"s3://{bucket}"):
         night = _put(client, bucket, lake)
     shutil.rmtree(lake)
     variables.touch(0o600)

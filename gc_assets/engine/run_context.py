@@ -1,6 +1,6 @@
-"""Holds what every stage of one run date is given besides Spark: configuration, state, clock.
+"""Hold the inputs that every stage of a run shares, besides Spark: configuration, state and clock.
 
-Plain values, so that they pickle.
+All values pickle.
 """
 
 from __future__ import annotations
@@ -10,37 +10,42 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.models import Config, StorageConfig
-from gc_assets.core.clock import Clock, start_of
+from gc_assets.core.clock import Clock, start_of_day
 from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location, overlapping
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of, open_lake
-from gc_assets.lakes.protocol import ExpiringLake, Lake, expiring
+from gc_assets.lakes.protocol import ExpiringLake, Lake, as_expiring
 from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
 from gc_assets.stores.protocol import Lister, Store
-from gc_assets.stores.store import open_lister, open_objects, open_store, two_names
+from gc_assets.stores.store import find_path_aliases, open_lister, open_objects, open_store
 
 if TYPE_CHECKING:
     from gc_assets.core.key_resolver import KeyResolver
 
 FIRST_RUN_DATE = date(1998, 1, 1)
-# Tables of a lake that a fresh mark shares with the night: it has none of its own.
+# Tables that a verification mark shares with the run.
 SHARED_TABLES: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, SNAPSHOT_HISTORY.name, EXPIRY_LOG.name, MANIFEST_ENTRIES.name})
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """One run date.
+    """The configuration, clock and run date of a run.
 
-    `unsafe` are the safety limits that the environment lowered. Every plan and report repeats them.
-
-    `verification_id` names a fresh mark, which `apply` makes beside the night's own: a plan id with the
-    token of its lease. A lake's tables then go below `_recheck/<verification_id>/`. The cache of decoded
-    containers is shared.
+    Attributes:
+        config: The configuration.
+        clock: The clock.
+        run_date: The run date.
+        as_of: The moment from which ages are counted.
+        unsafe: Safety limits that the environment lowered. Every plan and report repeats them.
+        verification_id: Set in the verification mark of an apply: the plan id and the fencing
+            token.
+        The lake's tables then go to `_recheck/<verification_id>/`. The cache of decoded
+        containers is shared.
     """
 
     config: Config
@@ -52,96 +57,109 @@ class RunContext:
 
     @classmethod
     def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> RunContext:
-        """Returns the night of a run date, as of the start of its day unless `as_of` says
-        otherwise.
+        """Return the context of a run date.
 
-        Raises `UsageError` for a date outside the partitions, and for an `as_of` in the future.
+        Args:
+            config: The configuration.
+            clock: The clock.
+            run_date: The run date.
+            as_of: The moment from which ages are counted. If None, the start of the run date (UTC).
+            unsafe: Safety limits that the environment lowered.
+
+        Raises:
+            UsageError: If the date is outside the partitions or `as_of` is in the future.
         """
         if not FIRST_RUN_DATE <= run_date <= clock.today():
             raise UsageError(f"run date {run_date} is outside {FIRST_RUN_DATE} to {clock.today()} (today, UTC)")
         if as_of is not None and as_of > clock.now():
             raise UsageError(
-                f"--as-of {as_of.isoformat()} is later than now, {clock.now().isoformat()}: ages count back from a moment that was"
+                f"--as-of {as_of.isoformat()} is later than now, {clock.now().isoformat()}: ages are counted from a past moment"
             )
-        return cls(config, clock, run_date, as_of or start_of(run_date), unsafe)
+        return cls(config, clock, run_date, as_of or start_of_day(run_date), unsafe)
 
     @property
     def state(self) -> State:
         return State.of(self.config)
 
     def table(self, table: Table, owner: str) -> PublishedTable:
-        """Returns the table of this night, or of its fresh mark, that belongs to a lake or storage.
+        """Return the table of a lake or storage that this run, or its verification mark, published.
 
-        Raises `StateError` saying what to run where it was never published.
+        Raises:
+            StateError: If it was never published. The message names the command that publishes it.
         """
         return self.state.require(self._group(table, owner), table.name, self.run_date)
 
     def find(self, table: Table, owner: str) -> PublishedTable | None:
-        """As `table`, but returns null where it was never published."""
+        """Return the table of `table`, or None if it was never published."""
         return self.state.current(self._group(table, owner), table.name, self.run_date)
 
     def _group(self, table: Table, owner: str) -> str:
         return owner if table.scope == "storage" or table.name in SHARED_TABLES else self.group(owner)
 
     def group(self, lake_name: str) -> str:
-        """Returns where the lake's tables of this run go in the state."""
+        """Return the directory of the lake's tables of this run in the state."""
         return lake_name if self.verification_id is None else f"{VERIFICATION_MARKS}/{self.verification_id}/{lake_name}"
 
     def resolver(self) -> KeyResolver:
-        from gc_assets.core.key_resolver import KeyResolver  # loads Arrow, which a command that resolves nothing can do without
+        from gc_assets.core.key_resolver import KeyResolver  # imports Arrow, which many commands do not need
 
         return KeyResolver([(storage.name, storage.location) for storage in self.config.storages])
 
     def overlapping_storages(self, concerned: str | None = None) -> list[tuple[str, str]]:
-        """Returns pairs of storages of which the first is, or contains, the second, and pairs of
-        directories of storages that are one directory by the mounts of this machine.
+        """Return the pairs of storages, or of directories, that overlap.
 
-        Symbolic links are resolved, so two names of one place are seen to be one. Directories that
-        do not lie in the storage `concerned` are left out.
+        A pair of storages is ordered: the first equals or contains the second. A pair of
+        directories are two mounts of one directory on this machine. Symbolic links are resolved. If
+        `concerned` is not None, only directories of that storage are returned.
         """
         pairs = overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages])
-        twice = [names for names in two_names(self.config.storages) if concerned in {None, names.storage, names.other_storage}]
+        twice = [names for names in find_path_aliases(self.config.storages) if concerned in {None, names.storage, names.other_storage}]
         return pairs + [(f"{names.path} ({names.storage})", f"{names.other_path} ({names.other_storage})") for names in twice]
 
     def kind(self, name: str) -> LakeKind:
-        """Returns the kind of a lake."""
+        """Return the kind of a lake."""
         return kind_of(self.config.lake(name))
 
     def lake(self, name: str) -> Lake:
         return open_lake(self.config.lake(name), self.objects(), [storage.location for storage in self.config.storages])
 
     def expiring_lake(self, name: str) -> ExpiringLake:
-        """Returns the lake with its edits. Raises `UsageError` where its history is never edited."""
+        """Return the lake with its expiry actions.
+
+        Raises:
+            UsageError: If gc-assets never edits the history of this kind.
+        """
         lake = self.lake(name)
-        editable = expiring(lake)
+        editable = as_expiring(lake)
         if editable is None:
-            raise UsageError(f"lake {name} is of kind {lake.kind}, whose history gc-assets never edits")
+            raise UsageError(f"lake {name} is of kind {lake.kind}; gc-assets never edits the history of this kind")
         return editable
 
     def storage(self, name: str) -> StorageConfig:
         return self.config.storage(name)
 
     def store(self, storage_name: str) -> Store:
-        """Returns the store of a storage.
+        """Return the store of a storage.
 
-        Raises `UsageError` where this release has none for its location.
+        Raises:
+            UsageError: If no store supports its location.
         """
         return open_store(self.storage(storage_name).location, self.config.places())
 
     def lister(self, storage_name: str) -> Lister:
-        """Returns what tells the objects of a storage: its own listing, or reports about it."""
+        """Return the source of a storage's inventory: a listing or inventory reports."""
         return open_lister(self.storage(storage_name), self.config.places())
 
     def objects(self) -> EditableObjects:
-        """Returns what reads, and changes, the object of any address that a store reaches.
+        """Return read and write access to the objects of all supported stores.
 
-        The address need not lie in a configured storage.
+        Addresses may be outside the configured storages.
         """
         return open_objects(self.config.places())
 
     def longest_grace(self) -> timedelta:
-        """Returns the longest grace period of all storages.
+        """Return the longest grace period of all storages.
 
-        A lake may point into any storage, so the longest one protects its dangling commits.
+        A lake may point to any storage, so the longest period protects its dangling commits.
         """
         return max(storage.grace for storage in self.config.storages)

@@ -14,20 +14,20 @@ from dagster_aws.pipes import PipesS3ContextInjector, PipesS3MessageReader
 from gc_assets.config.s3 import Places
 from gc_assets.core.errors import GcError
 from gc_assets.core.paths import bucket_and_key
-from gc_assets.s3.client import client_of
+from gc_assets.s3.client import get_client
 
 EXCHANGE_SECONDS: Final = 5.0
-_LOOK_SECONDS: Final = 0.5
+_POLL_SECONDS: Final = 0.5
 
 
-class Started(Protocol):
+class StartedJob(Protocol):
     """The job that a client started, or is about to start."""
 
     def cancel(self) -> None:
         """Cancels the job, at once or as soon as it was started."""
         ...
 
-    def ending(self, error: BaseException) -> str:
+    def describe_end(self, error: BaseException) -> str:
         """Returns the sentence for a job by which the client failed with an error. A job that goes on
         is cancelled: nobody would hear of what it does.
         """
@@ -39,11 +39,11 @@ class Exchange:
 
     def __init__(self, place: str, places: Places) -> None:
         bucket, prefix = bucket_and_key(f"{place.rstrip('/')}/")
-        s3 = client_of(places.s3_of(place), "read")
-        self.injector = _Request(bucket=bucket, client=s3, key_prefix=prefix)
-        self.reader = _Reader(s3, bucket, prefix)
+        s3 = get_client(places.s3_of(place), "read")
+        self.injector = _ContextInjector(bucket=bucket, client=s3, key_prefix=prefix)
+        self.reader = _MessageReader(s3, bucket, prefix)
 
-    def reports(self, run: Callable[[], object], started: Started) -> Iterator[Any]:
+    def reports(self, run: Callable[[], object], started: StartedJob) -> Iterator[Any]:
         """Yields what a job reports while `run` waits for its end. Where this is interrupted the job
         is cancelled, and its end waited for. Raises `GcError` where `run` failed.
         """
@@ -52,19 +52,19 @@ class Exchange:
             waiting = beside.submit(run)
             try:
                 while not waiting.done():
-                    wait([waiting], _LOOK_SECONDS)
-                    said = self.reader.said()
+                    wait([waiting], _POLL_SECONDS)
+                    said = self.reader.messages()
                     yield from said[heard:]
                     heard = len(said)
             except BaseException:
                 started.cancel()
                 raise
-        yield from self.reader.said()[heard:]
+        yield from self.reader.messages()[heard:]
         if (error := waiting.exception()) is not None:
-            raise GcError(started.ending(error))
+            raise GcError(started.describe_end(error))
 
 
-class _Request(PipesS3ContextInjector):
+class _ContextInjector(PipesS3ContextInjector):
     """Puts what is asked for below a prefix, and takes it away however the job ends. dagster-aws
     leaves that of a job that failed: whoever repeated it on the page of the service would ask for it
     again.
@@ -79,7 +79,7 @@ class _Request(PipesS3ContextInjector):
                 self.client.delete_object(Bucket=place["bucket"], Key=place["key"])
 
 
-class _Reader(PipesS3MessageReader):
+class _MessageReader(PipesS3MessageReader):
     """Reads the reports below a prefix, and shows them before the job ends."""
 
     def __init__(self, s3: Any, bucket: str, prefix: str) -> None:
@@ -87,7 +87,7 @@ class _Reader(PipesS3MessageReader):
         self._prefix = prefix
         self._handler: Any = None
 
-    def said(self) -> Sequence[Any]:
+    def messages(self) -> Sequence[Any]:
         return () if self._handler is None else self._handler.get_custom_messages()
 
     def read_messages(self, handler: Any) -> Any:

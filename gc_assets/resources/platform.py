@@ -16,7 +16,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration, parse_duration
 from gc_assets.lakes.kinds import config_models
-from gc_assets.stores.store import unsupported
+from gc_assets.stores.store import find_unsupported_settings
 
 if TYPE_CHECKING:
     from gc_assets.engine.run_context import RunContext
@@ -72,7 +72,7 @@ def configured(path: Path, environment: Mapping[str, str], floor: timedelta, tex
     """Returns the configuration at `path`, with what the libraries of its lakes add by themselves.
     `text` is what the file holds where it lies on another machine.
     """
-    config = load_config(path, environment, config_models(), floor, unsupported, text)
+    config = load_config(path, environment, config_models(), floor, find_unsupported_settings, text)
     return config.model_copy(update={"lakes": tuple(lake.completed() for lake in config.lakes)})
 
 

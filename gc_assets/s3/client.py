@@ -25,8 +25,8 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
-from gc_assets.core.requests import Kind, Requests, record
-from gc_assets.s3.rate_limiter import Pace
+from gc_assets.core.requests import Kind, Requests, record_requests
+from gc_assets.s3.rate_limiter import RateLimiter
 
 # `read` is what nights and plans may do, `change` what an apply may.
 Role = Literal["read", "change"]
@@ -72,7 +72,7 @@ _WAYS_OUT: Final = {
 }
 
 
-def client_of(settings: S3Config, role: Role, attempts: int = _ATTEMPTS) -> Any:
+def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS) -> Any:
     """Returns this process's client. It is safe to use from threads.
 
     A request is made `attempts` times at most. One that must be preceded by a look each time is
@@ -87,27 +87,27 @@ def client_of(settings: S3Config, role: Role, attempts: int = _ATTEMPTS) -> Any:
         return _client(settings, role, attempts, os.getpid())  # pyright: ignore[reportArgumentType]  (models are frozen, and so hashable)
 
 
-def pace_of(settings: S3Config) -> Pace:
+def get_rate_limiter(settings: S3Config) -> RateLimiter:
     """Returns what all requests of this process with these settings wait for."""
     with _MAKING:
         return _pace(settings, os.getpid())
 
 
 @functools.lru_cache(maxsize=64)
-def _pace(settings: S3Config, process: int) -> Pace:
+def _pace(settings: S3Config, process: int) -> RateLimiter:
     del process
-    return Pace(settings.max_requests_per_second)
+    return RateLimiter(settings.max_requests_per_second)
 
 
 @contextmanager
-def told(address: str) -> Generator[None]:
+def translate_errors(address: str) -> Generator[None]:
     """Turns what botocore raises about an object or a bucket into `OSError`s in words:
     `FileNotFoundError`, `PermissionError`, or `OSError` for what may pass.
     """
     try:
         yield
     except botocore.exceptions.ClientError as error:
-        raise as_os_error(error, address) from error
+        raise to_os_error(error, address) from error
     except (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError) as error:
         way_out = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name `s3.profile` or `s3.role_arn`"
         raise PermissionError(errno.EACCES, f"{error}; {way_out}", address) from error
@@ -120,14 +120,14 @@ def told(address: str) -> Generator[None]:
         raise OSError(errno.EIO, f"{error}; look at the network and at `s3.endpoint`", address) from error
 
 
-def code_of(error: botocore.exceptions.ClientError) -> str:
+def error_code(error: botocore.exceptions.ClientError) -> str:
     """Returns the S3 error code, or the HTTP status where the answer had no body (HEAD)."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def as_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError:
+def to_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError:
     """Returns the answer of a server as the error that the protocols of objects name."""
-    code = code_of(error)
+    code = error_code(error)
     # Ceph 16 names a code and no message.
     said = str(error.response.get("Error", {}).get("Message") or code)
     if code in NOT_FOUND:
@@ -142,7 +142,7 @@ def as_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError
 def _client(settings: S3Config, role: Role, attempts: int, process: int) -> Any:
     """Makes a client. `process` keeps a forked process from using its parent's sockets."""
     del process
-    session = session_of(settings, role)
+    session = create_session(settings, role)
     path_style = settings.path_style if settings.path_style is not None else settings.endpoint is not None
     config = BotoConfig(
         signature_version=UNSIGNED if settings.anonymous else "s3v4",
@@ -157,12 +157,12 @@ def _client(settings: S3Config, role: Role, attempts: int, process: int) -> Any:
         user_agent_extra="gc-assets",
     )
     client = session.create_client("s3", region_name=_region(settings, session), endpoint_url=settings.endpoint, config=config)
-    pace = pace_of(settings)
+    pace = get_rate_limiter(settings)
 
     def send(event_name: str, request: Any, **_: Any) -> None:
         operation = event_name.rpartition(".")[2]
         pace.wait(max(1, bytes(request.body).count(b"<Key>")) if operation == "DeleteObjects" else 1)
-        sent(settings, kind_of(operation))
+        count_request(settings, request_kind(operation))
 
     def received(parsed_response: Any, **_: Any) -> None:
         answer = parsed_response or {}
@@ -175,13 +175,13 @@ def _client(settings: S3Config, role: Role, attempts: int, process: int) -> Any:
     return client
 
 
-def sent(settings: S3Config, kind: Kind) -> None:
+def count_request(settings: S3Config, kind: Kind) -> None:
     """Counts a request that is about to be sent."""
     price = settings.usd_per_million(kind)
-    record(Requests({kind: 1}, None if price is None else price / 1e6))
+    record_requests(Requests({kind: 1}, None if price is None else price / 1e6))
 
 
-def kind_of(operation: str) -> Kind:
+def request_kind(operation: str) -> Kind:
     """Returns the kind of request that a price list names for an operation of S3's API."""
     if operation in {"CopyObject", "UploadPartCopy"}:
         return "COPY"
@@ -191,7 +191,7 @@ def kind_of(operation: str) -> Kind:
     return "PUT"
 
 
-def session_of(settings: S3Config, role: Role) -> Any:
+def create_session(settings: S3Config, role: Role) -> Any:
     """Returns a session with the credentials of a role, which renew themselves."""
     changes = role == "change"
     profile = (settings.apply_profile if changes else None) or settings.profile
@@ -237,11 +237,11 @@ def _loader(data_path: str | None) -> Any:
     return botocore.loaders.create_loader(data_path)
 
 
-def payer(settings: S3Config) -> dict[str, str]:
+def payer_params(settings: S3Config) -> dict[str, str]:
     """Return the parameter that charges the requests to the requester, if the settings say so."""
     return {"RequestPayer": "requester"} if settings.requester_pays else {}
 
 
-def pause(attempt: int) -> None:
+def pause_before_retry(attempt: int) -> None:
     """Sleep before another attempt, longer with each. `attempt` counts from 0."""
     time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)

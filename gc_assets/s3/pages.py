@@ -29,7 +29,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (lxml has
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
-from gc_assets.s3.client import SLOW_STATUS, Role, as_os_error, client_of, pace_of, sent, told
+from gc_assets.s3.client import SLOW_STATUS, Role, count_request, get_client, get_rate_limiter, to_os_error, translate_errors
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
@@ -72,7 +72,9 @@ class Page:
         return max([*self.keys[-1:], *self.common[-1:]], default=None)
 
 
-def objects(settings: S3Config, bucket: str, prefix: str, after: bytes = b"", delimiter: str = "", role: Role = "read") -> Iterator[Page]:
+def list_objects(
+    settings: S3Config, bucket: str, prefix: str, after: bytes = b"", delimiter: str = "", role: Role = "read"
+) -> Iterator[Page]:
     """Yields pages of the keys that begin with `prefix` and come after `after`, in the order of
     their bytes.
 
@@ -85,7 +87,7 @@ def objects(settings: S3Config, bucket: str, prefix: str, after: bytes = b"", de
     yield from _pages(settings, role, "list_objects_v2", asked, after, _by_token if delimiter else _by_key)
 
 
-def versions(
+def list_versions(
     settings: S3Config, bucket: str, prefix: str, after: bytes = b"", role: Role = "read", page_keys: int = PAGE_KEYS
 ) -> Iterator[Page]:
     """Yields pages of all versions and delete markers, the newest of each key first."""
@@ -226,14 +228,14 @@ def _fetched(settings: S3Config, role: Role, operation: str, asked: dict[str, An
     if settings.requester_pays:
         # The signature covers this header, so that it goes along.
         asked, headers = {**asked, "RequestPayer": "requester"}, {"x-amz-request-payer": "requester"}
-    client, pace = client_of(settings, role), pace_of(settings)
+    client, pace = get_client(settings, role), get_rate_limiter(settings)
     for attempt in range(_ATTEMPTS):
-        with told(place):
+        with translate_errors(place):
             url = client.generate_presigned_url(operation, Params=asked, ExpiresIn=_SIGNED_SECONDS)
         pace.wait()
-        sent(settings, "LIST")
+        count_request(settings, "LIST")
         try:
-            with told(place):
+            with translate_errors(place):
                 answer = _session(client).send(AWSRequest(method="GET", url=url, headers=headers).prepare())
         except OSError as error:
             failure = error
@@ -267,14 +269,14 @@ def _understood(status: int, body: bytes, place: str) -> tuple[Any, str] | OSErr
         root = _root(body)
     except etree.XMLSyntaxError as error:
         if status != _OK:
-            return as_os_error(ClientError({"Error": {"Code": str(status), "Message": f"HTTP status {status} and no XML"}}, "List"), place)
+            return to_os_error(ClientError({"Error": {"Code": str(status), "Message": f"HTTP status {status} and no XML"}}, "List"), place)
         return OSError(errno.EIO, f"HTTP status {status} and no XML ({error}); expected a page of keys", place)
     name = etree.QName(root)
     if status == _OK and name.localname in {"ListBucketResult", "ListVersionsResult"}:
         return root, f"{{{name.namespace}}}" if name.namespace else ""
     code = root.findtext("{*}Code") or root.findtext("Code") or str(status)
     message = root.findtext("{*}Message") or root.findtext("Message") or ""
-    return as_os_error(ClientError({"Error": {"Code": code, "Message": message}}, "List"), place)
+    return to_os_error(ClientError({"Error": {"Code": code, "Message": message}}, "List"), place)
 
 
 def _root(body: bytes) -> Any:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from gc_assets.core.requests import sharers
+from gc_assets.core.requests import budget_shares
 
 # A process that asks for this many requests a second is not what is too much for a server, unless
 # the server says so again.
@@ -26,7 +26,7 @@ _REGAINED: Final = 0.05
 _ONCE_IN: Final = 1.0
 
 
-class Pace:
+class RateLimiter:
     """Spaces requests evenly. Safe to use from threads, which wait for their turn one after the
     other.
 
@@ -72,7 +72,7 @@ class Pace:
 
     def _speed(self, now: float) -> float | None:
         """Returns how many requests a second may be sent. Null: as many as one likes."""
-        share = self._per_second / sharers() if self._per_second is not None else None
+        share = self._per_second / budget_shares() if self._per_second is not None else None
         if self._slowed is None:
             return share
         since, too_fast = self._slowed

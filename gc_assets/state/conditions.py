@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from botocore.exceptions import ClientError
 
 from gc_assets.core.errors import StateError
-from gc_assets.s3.client import code_of
+from gc_assets.s3.client import error_code
 
 # An etag that no object of ours has.
 _OTHER: Final = "0" * 32
@@ -75,7 +75,7 @@ _PROVED: Final[dict[tuple[Hashable, int], Spelling]] = {}
 
 
 def proved(place: Puts) -> Spelling:
-    """Returns how conditions are written for the server of a place.
+    """Return how conditions are written for the server of a place.
 
     Raises `StateError` where the server ignores or refuses them, and `OSError` where it may not be
     written to.
@@ -89,7 +89,7 @@ def proved(place: Puts) -> Spelling:
 
 
 def raced(place: Puts) -> None:
-    """Raises `StateError` where one of a few races has more than one winner."""
+    """Raise `StateError` where one of a few races has more than one winner."""
     spelling = proved(place)
     for _ in range(_ROUNDS):
         _race(place, spelling)
@@ -109,7 +109,7 @@ def _spelling(place: Puts) -> Spelling:
 
 
 def _compares(place: Puts, name: str, spelling: Spelling) -> bool:
-    """Says whether the server refuses another object's etag and takes the right one."""
+    """Return True if the server refuses another object's etag and takes the right one."""
     if _put(place, name, b"wrong", _OTHER, spelling.at(_OTHER)):
         return False
     content, version = place.read_version(name)
@@ -120,7 +120,7 @@ def _put(place: Puts, name: str, content: bytes, version: str | None, condition:
     try:
         return place.put_if(name, content, version, condition) is not None
     except OSError as error:
-        if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in {"NotImplemented", "501"}:
+        if isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in {"NotImplemented", "501"}:
             raise _unfit(place, f"it answers {error.strerror}") from error
         raise
 

@@ -19,7 +19,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import NOT_FOUND, PRECONDITION, client_of, code_of, pause, payer, told
+from gc_assets.s3.client import NOT_FOUND, PRECONDITION, error_code, get_client, pause_before_retry, payer_params, translate_errors
 from gc_assets.state import conditions
 from gc_assets.state.backend import FileStat
 
@@ -56,7 +56,7 @@ class S3Files:
         return self.read_version(path)[0]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        with told(self.uri(path)):
+        with translate_errors(self.uri(path)):
             for attempt in range(_ATTEMPTS):
                 answer = self._client().get_object(**self._target(path))
                 try:
@@ -64,11 +64,11 @@ class S3Files:
                 except (HTTPClientError, IncompleteReadError):
                     if attempt + 1 == _ATTEMPTS:
                         raise
-                    pause(attempt)
+                    pause_before_retry(attempt)
         raise AssertionError("a loop of attempts ends by returning or raising")
 
     def replace(self, path: str, content: bytes) -> None:
-        with told(self.uri(path)):
+        with translate_errors(self.uri(path)):
             self._client().put_object(**self._target(path), Body=bytes(content))
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
@@ -84,7 +84,7 @@ class S3Files:
         is what was there before, nobody knows and this raises.
         """
         try:
-            with told(self.uri(path)):
+            with translate_errors(self.uri(path)):
                 answer = self._client().put_object(**self._target(path), Body=bytes(content), **condition)
         except PermissionError:
             raise
@@ -125,7 +125,7 @@ class S3Files:
         return sorted(name for page in self._pages(base, "/") for prefix in page.common if (name := self._text(prefix)[len(base) : -1]))
 
     def delete(self, path: str) -> None:
-        with told(self.uri(path)):
+        with translate_errors(self.uri(path)):
             self._client().delete_object(**self._target(path))
 
     def delete_directory(self, path: str) -> None:
@@ -137,7 +137,7 @@ class S3Files:
                 keys = self._delete(keys, is_last=attempt + 1 == _ATTEMPTS)
                 if not keys:
                     break
-                pause(attempt)
+                pause_before_retry(attempt)
 
     def _delete(self, keys: Sequence[str], *, is_last: bool) -> list[str]:
         """Delete keys of one page and returns those whose deletion failed in passing. Raises
@@ -146,9 +146,9 @@ class S3Files:
         if not keys:
             return []
         place = f"s3://{self.bucket}/{self.prefix}"
-        with told(place):
+        with translate_errors(place):
             named = [{"Key": key} for key in keys]
-            answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": named}, **payer(self.settings))
+            answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": named}, **payer_params(self.settings))
             wrong = {item["Key"]: item for item in answer.get("Errors", []) if item.get("Code") not in NOT_FOUND}
             final = next((item for item in wrong.values() if is_last or item.get("Code") not in _PASSING), None)
             if final is not None:
@@ -166,12 +166,12 @@ class S3Files:
             return None, None
 
     def _head(self, path: str) -> dict[str, Any]:
-        with told(self.uri(path)):
+        with translate_errors(self.uri(path)):
             return self._client().head_object(**self._target(path))
 
     def _pages(self, base: str, delimiter: str) -> Iterator[pages.Page]:
         try:
-            yield from pages.objects(self.settings, self.bucket, base, delimiter=delimiter, role="change")
+            yield from pages.list_objects(self.settings, self.bucket, base, delimiter=delimiter, role="change")
         except StoreError as error:
             raise StateError(str(error)) from error
 
@@ -186,10 +186,10 @@ class S3Files:
             raise StateError(f"s3://{self.bucket}/{shown}: no file of the state has such a name; move it out of the state") from error
 
     def _client(self) -> Any:
-        return client_of(self.settings, "change")
+        return get_client(self.settings, "change")
 
     def _target(self, path: str) -> dict[str, str]:
-        return {"Bucket": self.bucket, "Key": f"{self.prefix}{path}", **payer(self.settings)}
+        return {"Bucket": self.bucket, "Key": f"{self.prefix}{path}", **payer_params(self.settings)}
 
 
 def s3_files(root: str, settings: S3Config) -> S3Files:
@@ -205,4 +205,6 @@ def s3_files(root: str, settings: S3Config) -> S3Files:
 
 def _is_refusal(error: OSError) -> bool:
     """Return True if the server compared, and found something else than the condition."""
-    return isinstance(error, FileNotFoundError) or (isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION)
+    return isinstance(error, FileNotFoundError) or (
+        isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in PRECONDITION
+    )

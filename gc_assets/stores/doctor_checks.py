@@ -10,10 +10,10 @@ from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.stores.protocol import Holder
 
 
-def lease_findings(storage_name: str, holder_of: Callable[[], Holder | None], now: datetime) -> Iterator[Finding]:
+def check_lease(storage_name: str, read_holder: Callable[[], Holder | None], now: datetime) -> Iterator[Finding]:
     """Yields who holds the lease of a storage."""
     try:
-        holder = holder_of()
+        holder = read_holder()
     except StoreError as error:
         is_unread = isinstance(error.__cause__, OSError)
         todo = "Mend what it names." if is_unread else "Make sure that nothing changes the storage, then remove it."

@@ -21,7 +21,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
 from gc_assets.core.phases import VERDICTS
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.protocol import Aborting, Lease, Outcome, Planned, Quarantine
+from gc_assets.stores.protocol import Lease, Outcome, PlannedAction, Quarantine, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 
 # S3 deletes at most this many keys a request; on a disk it is a fraction of a second between two
@@ -30,7 +30,7 @@ BATCH_SIZE = 1000
 _log: Final = logging.getLogger(__name__)
 
 
-def user_name() -> str:
+def current_user() -> str:
     """Returns who runs this, as leases and logs name them."""
     try:
         return getpass.getuser()
@@ -39,7 +39,7 @@ def user_name() -> str:
 
 
 @contextmanager
-def releasing(lease: Lease) -> Generator[None]:
+def release_on_exit(lease: Lease) -> Generator[None]:
     """Gives a lease back when the work under it ends.
 
     Where the work failed and the lease cannot be given back either, the first failure is raised and
@@ -57,7 +57,12 @@ def releasing(lease: Lease) -> Generator[None]:
 
 
 def execute(
-    rows: Iterable[Planned], actor: Quarantine | Aborting, log: WriteAheadLog, lease: Lease, clock: Clock, batch_size: int = BATCH_SIZE
+    rows: Iterable[PlannedAction],
+    actor: Quarantine | UploadAborter,
+    log: WriteAheadLog,
+    lease: Lease,
+    clock: Clock,
+    batch_size: int = BATCH_SIZE,
 ) -> Iterator[Outcome]:
     """Yields one outcome per row.
 
@@ -72,34 +77,34 @@ def execute(
     objects, last of all where they are moved to.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
-        history = log.history(share)
-        known = set(history.begun)
+        history = log.read_history(share)
+        known = set(history.batches)
         while batch := list(islice(members, batch_size)):
-            todo: list[Planned] = []
+            todo: list[PlannedAction] = []
             for planned in batch:
-                settled = history.settled.get(planned.act)
+                settled = history.settled.get(planned.action_key)
                 if settled is None:
                     todo.append(planned)
                 else:
                     yield settled
             if not todo:
                 continue
-            name = log.intend(share, lease.token, todo)
+            name = log.write_intent(share, lease.token, todo)
             known.add(name)
-            resumed = {planned for planned in todo if planned.act in history.interrupted}
+            resumed = {planned for planned in todo if planned.action_key in history.interrupted}
             lease.check()
             results = actor.act(todo, resumed)
             lease.check()
-            log.refuse_others(share, known)
+            log.refuse_concurrent_batches(share, known)
             at = clock.now()
             outcomes = [
                 Outcome(planned, result.verdict, result.error, at, lease.token) for planned, result in zip(todo, results, strict=True)
             ]
-            log.conclude(share, name, outcomes)
+            log.write_outcomes(share, name, outcomes)
             yield from outcomes
 
 
-def balance(planned: int, outcomes: Mapping[str, int]) -> None:
+def require_balance(planned: int, outcomes: Mapping[str, int]) -> None:
     """Checks that planned = done + absent + changed + denied + failed. Raises `GcError` with the
     figures otherwise.
     """
@@ -112,13 +117,13 @@ def balance(planned: int, outcomes: Mapping[str, int]) -> None:
         )
 
 
-def planned_rows(batch: pa.RecordBatch) -> Iterator[Planned]:
+def to_planned_actions(batch: pa.RecordBatch) -> Iterator[PlannedAction]:
     """Returns the rows of a batch with the columns of `deletion_plan`."""
     names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "kind")
-    return map(Planned, *(batch.column(name).to_pylist() for name in names))
+    return map(PlannedAction, *(batch.column(name).to_pylist() for name in names))
 
 
-def outcome_rows(
+def to_deletion_log(
     outcomes: Iterable[Outcome], plan_id: str, quarantine: str | None, run_id: str | None = None, *, rehearsal: bool = False
 ) -> pa.RecordBatch:
     """Returns outcomes as a batch with the columns of `deletion_log`. Without `run_id` no run has

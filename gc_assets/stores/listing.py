@@ -12,7 +12,7 @@ import pyarrow as pa
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import Finding
 from gc_assets.state.schemas import STORAGE_INVENTORY
-from gc_assets.stores.protocol import Directory, PlannedListing, Store
+from gc_assets.stores.protocol import Directory, ListingPlan, Store
 
 INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
 _YEAR_10000_US: Final = 253_402_300_800_000_000
@@ -25,16 +25,16 @@ class StoreLister:
     store: Store
 
     def plan(
-        self, parallelism: int, now: datetime, carried: frozenset[str], settled_before: datetime, cuts: Sequence[str] | None
-    ) -> PlannedListing:
+        self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
+    ) -> ListingPlan:
         del now
-        return PlannedListing(self.store.plan_listing(parallelism, carried, settled_before, cuts))
+        return ListingPlan(self.store.plan_listing(parallelism, unchanged, settled_before, split_keys))
 
-    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
-        return self.store.unchanged(known)
+    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
+        return self.store.find_unchanged_directories(known)
 
-    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
-        return self.store.carried_objects(objects, carried)
+    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+        return self.store.select_unchanged_objects(objects, unchanged)
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
         return [None] * len(keys)

@@ -58,7 +58,7 @@ QuarantineMode = Literal["trash", "versioned", "deferred"]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedAction:
     """A row of `deletion_plan` as far as a store needs it.
 
     `etag` and `version_id` name the only object that may be touched at that key. `version_id` is
@@ -77,7 +77,7 @@ class Planned:
     kind: str | None = None
 
     @property
-    def act(self) -> tuple[Action, str, str | None]:
+    def action_key(self) -> tuple[Action, str, str | None]:
         """What is done to which object. By its act a row of a plan is looked up again in its log."""
         return self.action, self.key, self.version_id
 
@@ -101,7 +101,7 @@ class Outcome:
     it was done.
     """
 
-    planned: Planned
+    planned: PlannedAction
     verdict: Verdict
     error: str | None
     at: datetime
@@ -111,7 +111,7 @@ class Outcome:
 class Quarantine(Protocol):
     """Acts on batches of planned objects. Pickles, and is safe to use from threads."""
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """One result per planned object, in order, durable when this returns.
 
         - The identity of each object is compared right before the object is touched. Another
@@ -202,11 +202,11 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListingBatch:
     """A step of a listing: objects (columns of `storage_inventory`) and problems that were met.
 
     `leftover` is work for another round. `directories` are those that a later listing need not read
-    again while they are unchanged. `cuts` are keys, evenly spread over those that were met, at which
+    again while they are unchanged. `split_keys` are keys, evenly spread over those that were met, at which
     a later listing may be cut. A store that needs no such hints tells of none. `report_rows` counts
     the rows of a report that were read, whether or not they show an object of the storage.
     """
@@ -215,12 +215,12 @@ class Listed:
     problems: tuple[Problem, ...] = ()
     leftover: tuple[ListingTask, ...] = ()
     directories: tuple[Directory, ...] = ()
-    cuts: tuple[str, ...] = ()
+    split_keys: tuple[str, ...] = ()
     report_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UploadCounts:
     """Uploads in parts that were begun and neither completed nor given up, `old` ones among them.
 
     `size_bytes` are the parts of the `sized` ones. `unknown` says why not all were counted.
@@ -238,7 +238,7 @@ class Upload:
     """An upload in parts that was begun and neither completed nor given up.
 
     `initiated` is when it was begun (UTC), `size_bytes` are those of its parts. `etag` is its
-    identity: a further part makes it another. `Store.modified` reads from it when the upload was
+    identity: a further part makes it another. `Store.modification_times` reads from it when the upload was
     last written to.
     """
 
@@ -256,13 +256,13 @@ class OldUploads:
     """
 
     uploads: tuple[Upload, ...] = ()
-    later: int = 0
+    unexamined: int = 0
 
 
-class Aborting(Protocol):
+class UploadAborter(Protocol):
     """Ends unfinished uploads for good. Pickles, and is safe to use from threads."""
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """One result per planned upload, in order. A row names the upload as its version.
 
         - The upload is looked at right before it is aborted. One whose identity is another by now
@@ -279,7 +279,7 @@ class Aborting(Protocol):
 class ListingTask(Protocol):
     """A part of a storage's listing that no other part overlaps. Pickles."""
 
-    def run(self, budget: int) -> Iterator[Listed]:
+    def run(self, budget: int) -> Iterator[ListingBatch]:
         """Yields everything in this part, except what it leaves to the leftover tasks that it
         yields. It leaves work over once it has met about `budget` entries.
         """
@@ -300,7 +300,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedListing:
+class ListingPlan:
     """How the objects of a storage are met: by tasks that together list every object once.
     `report` is null where the storage itself is asked.
     """
@@ -313,19 +313,19 @@ class Lister(Protocol):
     """Tells the objects of one storage, by listing it or by a report about it. Pickles."""
 
     def plan(
-        self, parallelism: int, now: datetime, carried: frozenset[str], settled_before: datetime, cuts: Sequence[str] | None
-    ) -> PlannedListing:
+        self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
+    ) -> ListingPlan:
         """Plans as `Store.plan_listing` says. Raises `StoreError` too for a report that must not be
         believed at the time `now`.
         """
         ...
 
-    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
-        """As `Store.unchanged`."""
+    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
+        """As `Store.find_unchanged_directories`."""
         ...
 
-    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
-        """As `Store.carried_objects`."""
+    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+        """As `Store.select_unchanged_objects`."""
         ...
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
@@ -340,7 +340,7 @@ class Lister(Protocol):
         ...
 
 
-class Delivery(Protocol):
+class ReportFiles(Protocol):
     """The place where reports are delivered, by addresses of one scheme. Pickles.
 
     Raises `FileNotFoundError` where there is no such object and `OSError` for everything else.
@@ -359,7 +359,7 @@ class Delivery(Protocol):
         ...
 
 
-class Subject(Protocol):
+class SourceBucket(Protocol):
     """A storage as reports speak of it. Pickles. Raises `OSError` where it does not answer."""
 
     @property
@@ -427,14 +427,14 @@ class Store(Protocol):
     def plan_listing(
         self,
         parallelism: int,
-        carried: frozenset[str] = frozenset(),
+        unchanged: frozenset[str] = frozenset(),
         settled_before: datetime | None = None,
-        cuts: Sequence[str] | None = None,
+        split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
         """Returns tasks that together list every object once, for `parallelism` workers. What lies
-        directly in the directories `carried` is left out.
+        directly in the directories `unchanged` is left out.
 
-        `cuts` are what an earlier listing told, of any age and in any order; null where there was
+        `split_keys` are what an earlier listing told, of any age and in any order; null where there was
         none. They say where the work may be cut, and never what is listed.
 
         A later listing may carry only directories that were last modified before `settled_before`,
@@ -443,12 +443,12 @@ class Store(Protocol):
         """
         ...
 
-    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
+    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
         """Returns the keys of the directories that hold the same objects as when they were listed."""
         ...
 
-    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
-        """Returns the rows of an earlier listing that lie directly in the directories `carried`."""
+    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+        """Returns the rows of an earlier listing that lie directly in the directories `unchanged`."""
         ...
 
     @property
@@ -465,13 +465,13 @@ class Store(Protocol):
         """
         ...
 
-    def unfinished(self, before: datetime) -> Unfinished | None:
+    def count_unfinished_uploads(self, before: datetime) -> UploadCounts | None:
         """Returns the uploads in parts that lie unfinished here; those begun before the moment are
         `old`. Null where a store has no such thing. Never raises `OSError`: they decide nothing.
         """
         ...
 
-    def old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
+    def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
         """Returns unfinished uploads to wanted keys, begun and last written to before a moment: of
         the oldest `at_most`. None lies below the reserved prefix.
 
@@ -479,7 +479,7 @@ class Store(Protocol):
         """
         ...
 
-    def aborting(self) -> Aborting:
+    def upload_aborter(self) -> UploadAborter:
         """Returns what ends unfinished uploads. Raises `UsageError` in a store without such a
         thing.
         """
@@ -508,7 +508,7 @@ class Store(Protocol):
         """Returns the store's own time, by which it dates objects (UTC)."""
         ...
 
-    def modified(self, etags: pa.Array) -> pa.Array:
+    def modification_times(self, etags: pa.Array) -> pa.Array:
         """Returns the times of last modification that identities tell (UTC, µs), null for one that
         tells none.
         """
@@ -530,7 +530,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TwoNames:
+class PathAlias:
     """One place by its name in a storage, and by another name in that or another storage."""
 
     storage: str
@@ -540,7 +540,7 @@ class TwoNames:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkMet:
+class SymbolicLink:
     """A symbolic link in a storage, and the path to which it leads."""
 
     storage: str

@@ -20,7 +20,7 @@ from gc_assets.stores.s3.kind import S3
 if TYPE_CHECKING:
     from gc_assets.core.findings import Finding
     from gc_assets.core.objects import EditableObjects
-    from gc_assets.stores.protocol import LinkMet, Lister, Store, TwoNames
+    from gc_assets.stores.protocol import Lister, PathAlias, Store, SymbolicLink
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
 
@@ -41,30 +41,30 @@ def examine_state(location: str, places: Places) -> Iterator[Finding]:
     yield from kind.examine_state(location, places) if kind is not None else ()
 
 
-def may_lead_to(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
+def find_link_sources(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
     """Returns the other storages where links may lead into this one."""
     if not open_store(storage.location).has_aliases:
         return []
     return [other for other in storages if other.name != storage.name and open_store(other.location).has_aliases]
 
 
-def two_names(storages: Iterable[StorageConfig]) -> list[TwoNames]:
+def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
     """Returns the places that have two names in storages, in whatever store they lie."""
     of_scheme: dict[str, list[tuple[str, str]]] = {}
     for storage in storages:
         of_scheme.setdefault(scheme_of(storage.location), []).append((storage.name, storage.location))
-    return [names for scheme, places in of_scheme.items() if scheme in SCHEMES for names in SCHEMES[scheme].two_names(places)]
+    return [names for scheme, places in of_scheme.items() if scheme in SCHEMES for names in SCHEMES[scheme].find_path_aliases(places)]
 
 
-def links(storage: StorageConfig) -> Iterable[LinkMet]:
+def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
     """Returns the symbolic links that a quick look at a storage meets."""
     kind = SCHEMES.get(scheme_of(storage.location))
-    return () if kind is None else kind.links(storage.name, storage.location)
+    return () if kind is None else kind.find_links(storage.name, storage.location)
 
 
 def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
     """Returns what tells the objects of a storage: its own listing, or reports where it names some.
-    Raises `UsageError` as `unsupported` says.
+    Raises `UsageError` as `find_unsupported_settings` says.
     """
     inventory, kind = storage.inventory, SCHEMES.get(scheme_of(storage.location))
     if inventory is None:
@@ -73,15 +73,15 @@ def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
         return StoreLister(open_store(storage.location, places))
     from gc_assets.stores.inventories.lister import ReportLister
 
-    for key, why in unsupported(storage):
+    for key, why in find_unsupported_settings(storage):
         raise UsageError(f"storage {storage.name}: {key}: {why}")
-    if kind is None or kind.reported is None:
+    if kind is None or kind.source_bucket is None:
         raise AssertionError("`unsupported` refuses a storage about which there are no reports")
-    delivery = SCHEMES[scheme_of(inventory.location)].delivery(places)
-    return ReportLister(inventory, kind.reported(storage.location, places), delivery)
+    report_files = SCHEMES[scheme_of(inventory.location)].report_files(places)
+    return ReportLister(inventory, kind.source_bucket(storage.location, places), report_files)
 
 
-def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:
+def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str]]:
     """Returns the keys of a storage whose values no store can do, each with what to write instead."""
     kind = SCHEMES.get(scheme_of(storage.location))
     if kind is None:
@@ -105,7 +105,7 @@ def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:
 
 def _unsupported_inventory(inventory: InventoryConfig, kind: StoreKind) -> Iterator[tuple[str, str]]:
     reports = REPORT_KINDS.get(inventory.kind)
-    if kind.reported is None:
+    if kind.source_bucket is None:
         yield "inventory", f"a {kind.scheme}:// storage is always listed; leave it out"
     elif reports is None or reports.about != kind.scheme:
         usable = " or ".join(repr(name) for name, known in REPORT_KINDS.items() if known.about == kind.scheme)
@@ -143,8 +143,8 @@ class ObjectsByScheme:
     def read_identified(self, address: str) -> tuple[bytes, str]:
         return self._of(address).read_identified(address)
 
-    def identity_at_hand(self, address: str) -> str | None:
-        return self._of(address).identity_at_hand(address)
+    def cached_identity(self, address: str) -> str | None:
+        return self._of(address).cached_identity(address)
 
     def size(self, address: str) -> int:
         return self._of(address).size(address)

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from gc_assets.core.documents import parsed_json
+from gc_assets.core.documents import parse_json
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import SPARK_SEED
 from gc_assets.core.phases import DENIED, DONE, FAILED, QUARANTINE, VERDICTS, Action
 from gc_assets.state.files import Files
-from gc_assets.stores.protocol import Outcome, Planned
+from gc_assets.stores.protocol import Outcome, PlannedAction
 
 # A share's history is held in memory when a plan is resumed: about 50 MB.
 KEYS_PER_SHARE = 50_000
@@ -44,8 +44,8 @@ def share_of(key: str, shares: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareRecord:
-    """What earlier runs wrote of a share, by `Planned.act`.
+class ShareHistory:
+    """What earlier runs wrote of a share, by `PlannedAction.act`.
 
     `settled` are final outcomes. `interrupted` are the acts of every batch that never got its
     outcome, and those that failed, even if a later batch settled them: an answer may have been lost
@@ -55,7 +55,7 @@ class ShareRecord:
 
     settled: Mapping[Act, Outcome]
     interrupted: frozenset[Act]
-    begun: frozenset[str]
+    batches: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,20 @@ class WriteAheadLog:
     plan_id: str
     shares: int
 
-    def require_here(self) -> None:
+    def require_visible(self) -> None:
         """Raises `StateError` where this process does not see the log: on a machine that has another
         disk at the state's path, what is moved there would stand in no book.
         """
         path = f"{self.directory}/log.json"
         try:
-            _require_of(path, parsed_json(self.files.read(path)), self.plan_id)
+            _require_of(path, parse_json(self.files.read(path)), self.plan_id)
         except FileNotFoundError:
             raise StateError(
                 f"{self.files.root}/{path} is not to be seen on {socket.gethostname()}, where files of plan {self.plan_id} are to be acted "
                 "on: nothing was touched there. `state` must be one place for all machines, such as s3://bucket/prefix (docs/clusters.md)"
             ) from None
 
-    def history(self, share: int) -> ShareRecord:
+    def read_history(self, share: int) -> ShareHistory:
         """Returns the record of a share. Raises `StateError` naming a file that cannot be
         understood.
         """
@@ -90,13 +90,15 @@ class WriteAheadLog:
         for name in sorted(names):
             if name.endswith(_OUTCOME):
                 outcomes = self._read(share, name, _outcome)
-                settled |= {o.planned.act: o for o in outcomes if o.verdict != FAILED and not _is_done(settled.get(o.planned.act))}
-                interrupted |= {o.planned.act for o in outcomes if o.verdict == FAILED}
+                settled |= {
+                    o.planned.action_key: o for o in outcomes if o.verdict != FAILED and not _is_done(settled.get(o.planned.action_key))
+                }
+                interrupted |= {o.planned.action_key for o in outcomes if o.verdict == FAILED}
             elif name.endswith(_INTENT) and name.removesuffix(_INTENT) + _OUTCOME not in names:
-                interrupted |= {planned.act for planned in self._read(share, name, _planned)}
-        return ShareRecord(settled, frozenset(interrupted), _batches(names))
+                interrupted |= {planned.action_key for planned in self._read(share, name, _planned)}
+        return ShareHistory(settled, frozenset(interrupted), _batches(names))
 
-    def refuse_others(self, share: int, known: Collection[str]) -> None:
+    def refuse_concurrent_batches(self, share: int, known: Collection[str]) -> None:
         """Raises `StateError` where a batch of the share was begun that is not `known`: another
         attempt of the same work began since this one read the log. What came of either is for a later
         attempt to find out, which sees both intents.
@@ -108,7 +110,7 @@ class WriteAheadLog:
                 "that still runs; the work is tried again, or apply the plan again"
             )
 
-    def rows_on_record(self) -> int:
+    def count_outcomes(self) -> int:
         """Returns how many outcomes are on record, by the names of their batches. Those of releases
         before 0.4 do not tell, and count as none.
         """
@@ -116,21 +118,21 @@ class WriteAheadLog:
         counts = [_ROWS.search(stat.name) for stat in listed if stat.name.endswith(_OUTCOME)]
         return sum(int(found[1]) for found in counts if found is not None)
 
-    def quarantined(self, share: int) -> Iterator[tuple[Planned, Outcome | None]]:
+    def read_quarantined(self, share: int) -> Iterator[tuple[PlannedAction, Outcome | None]]:
         """Returns what this log moved to quarantine, with the outcome of the move, and what it may
         have moved, with null.
         """
         names = [stat.name for stat in self.files.list(self._share(share)) if stat.name.endswith(_INTENT)]
-        history = self.history(share)
+        history = self.read_history(share)
         rows = [row for name in names for row in self._read(share, name, _planned) if row.action == QUARANTINE]
-        for act, planned in {row.act: row for row in rows}.items():
+        for act, planned in {row.action_key: row for row in rows}.items():
             settled = history.settled.get(act)
             if settled is None or (settled.verdict == DENIED and act in history.interrupted):
                 yield planned, None
             elif settled.verdict == DONE:
                 yield planned, settled
 
-    def intend(self, share: int, token: int, batch: Sequence[Planned]) -> str:
+    def write_intent(self, share: int, token: int, batch: Sequence[PlannedAction]) -> str:
         """Writes the intent of a batch to disk and returns the batch's name, which ends in the
         number of its rows. `token` is the fencing token under which the batch will act.
         """
@@ -138,7 +140,7 @@ class WriteAheadLog:
         self._write(share, name + _INTENT, map(_row, batch))
         return name
 
-    def conclude(self, share: int, name: str, outcomes: Sequence[Outcome]) -> None:
+    def write_outcomes(self, share: int, name: str, outcomes: Sequence[Outcome]) -> None:
         rows = (_row(o.planned) | {"outcome": o.verdict, "error": o.error, "at": o.at.isoformat(), "token": o.token} for o in outcomes)
         self._write(share, name + _OUTCOME, rows)
 
@@ -151,7 +153,7 @@ class WriteAheadLog:
     def _read(self, share: int, name: str, parse: Callable[[dict[str, Any]], _Row]) -> list[_Row]:
         path = f"{self._share(share)}/{name}"
         try:
-            return [parse(parsed_json(line)) for line in self.files.read(path).splitlines()]
+            return [parse(parse_json(line)) for line in self.files.read(path).splitlines()]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
                 f"{path} in the state is no log of a batch ({error!r}); restore it from a backup before applying the plan"
@@ -170,7 +172,7 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     """
     path = f"{directory}/log.json"
     try:
-        header: dict[str, Any] = parsed_json(files.read(path))
+        header: dict[str, Any] = parse_json(files.read(path))
     except FileNotFoundError:
         header = {"plan_id": plan_id, "shares": max(1, -(-planned // KEYS_PER_SHARE))}
         files.replace(path, json.dumps(header).encode())
@@ -189,15 +191,15 @@ def _batches(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.removesuffix(_INTENT) for name in names if name.endswith(_INTENT))
 
 
-_COLUMNS = tuple(field.name for field in fields(Planned))
+_COLUMNS = tuple(field.name for field in fields(PlannedAction))
 
 
-def _row(planned: Planned) -> dict[str, Any]:
+def _row(planned: PlannedAction) -> dict[str, Any]:
     return {name: getattr(planned, name) for name in _COLUMNS}
 
 
-def _planned(row: dict[str, Any]) -> Planned:
-    return Planned(**row)
+def _planned(row: dict[str, Any]) -> PlannedAction:
+    return PlannedAction(**row)
 
 
 def _outcome(row: dict[str, Any]) -> Outcome:
@@ -205,10 +207,10 @@ def _outcome(row: dict[str, Any]) -> Outcome:
     token = row.pop("token", None)  # releases before 0.4 wrote none, here and in their logs alike
     if verdict not in VERDICTS:
         raise ValueError(f"expected one of {', '.join(VERDICTS)}, found {verdict!r}")
-    return Outcome(Planned(**row), verdict, error, at, token)
+    return Outcome(PlannedAction(**row), verdict, error, at, token)
 
 
-def newest_token(files: Files, directory: str) -> int:
+def read_newest_token(files: Files, directory: str) -> int:
     """Returns the newest token under which a log meant to act, 0 where it meant nothing yet."""
     names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
     return max((int(name.partition("-")[0]) for name in names), default=0)

@@ -25,7 +25,7 @@ from gc_assets.stages.records.ledger import read_quarantine
 from tests.depth import some
 from tests.lakes import toy
 from tests.model.test_protocol import MODES
-from tests.model.world import KEYS, LAKES, VERSIONS, Bounds, File, Mode, Rules, World, begun, count, planned_rows, successors
+from tests.model.world import KEYS, LAKES, VERSIONS, Bounds, File, Mode, Rules, World, begun, count, successors, to_planned_actions
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -112,7 +112,7 @@ class OnDisk:
             self.house.restore(self.headers[int(event.split()[1])].plan_id)
 
     def compare_plan(self, before: World, after: World, header: PlanHeader) -> None:
-        rows = tuple(planned_rows(before, self.mode, Rules(), before.night or ()))
+        rows = tuple(to_planned_actions(before, self.mode, Rules(), before.night or ()))
         found = {(row["action"], row["key"], row["size_bytes"]) for row in self.house.rows("deletion_plan") if "/file" in row["key"]}
         assert found == {(row.phase, self.house.key(self.data(row.file.key)), len(content(row.file))) for row in rows}
         counts = tuple(map(count, before.night or ()))

@@ -175,7 +175,7 @@ def broken(world: World, mode: Mode, rules: Rules) -> str | None:
         return "no file that a retained commit needs is lost"
     if away and world.night is None and not world.processes:
         good = tuple[Reading, ...](("ok", lake.needs) for lake in world.lakes)
-        restored = {row.file for row in planned_rows(world, mode, rules, good) if row.phase == "restore"}
+        restored = {row.file for row in to_planned_actions(world, mode, rules, good) if row.phase == "restore"}
         if not restored.issuperset(file for file in away if world.stored[file.key] is None):
             return "what is needed again comes back by the next night that can read everything"
     return None
@@ -186,7 +186,7 @@ def _lies_in_place(world: World, file: File) -> bool:
     return stored is not None and stored.version == file.version
 
 
-def planned_rows(world: World, mode: Mode, rules: Rules, readings: tuple[Reading, ...]) -> Iterator[Row]:
+def to_planned_actions(world: World, mode: Mode, rules: Rules, readings: tuple[Reading, ...]) -> Iterator[Row]:
     """The rows of the plan of a night that read the lakes so, in the order of execution."""
     return _Protocol(world, mode, rules, Bounds()).rows(readings)
 

@@ -7,7 +7,7 @@ from threading import Barrier
 from typing import Any
 
 from gc_assets.config.s3 import S3Config
-from gc_assets.s3.client import client_of, pace_of
+from gc_assets.s3.client import get_client, get_rate_limiter
 
 THREADS = 8
 
@@ -17,9 +17,9 @@ def test_threads_that_ask_at_once_get_one_client_and_one_pace() -> None:
 
     def asked(_: int) -> tuple[Any, Any]:
         begin.wait()
-        return client_of(settings, "read"), pace_of(settings)
+        return get_client(settings, "read"), get_rate_limiter(settings)
 
     with ThreadPoolExecutor(THREADS) as threads:
         found = list(threads.map(asked, range(THREADS)))
-    assert {id(client) for client, _ in found} == {id(client_of(settings, "read"))}
-    assert {id(pace) for _, pace in found} == {id(pace_of(settings))}
+    assert {id(client) for client, _ in found} == {id(get_client(settings, "read"))}
+    assert {id(pace) for _, pace in found} == {id(get_rate_limiter(settings))}

@@ -94,7 +94,7 @@ def in_bytes(*texts: str) -> list[bytes]:
 
 
 def test_a_listing_over_several_pages_is_that_of_boto3(bucket: Bucket) -> None:
-    listed = list(pages.objects(bucket.server.settings, bucket.name, ""))
+    listed = list(pages.list_objects(bucket.server.settings, bucket.name, ""))
     assert [len(page.keys) for page in listed] == [1000, 100 + len(ODD_KEYS)]
     assert rows(iter(listed)) == bucket.by_boto()
     assert keys(iter(listed)) == in_bytes(*MANY, *ODD_KEYS)
@@ -104,20 +104,22 @@ def test_a_listing_over_several_pages_is_that_of_boto3(bucket: Bucket) -> None:
 def test_odd_keys_come_back_exactly_wherever_a_page_ends(bucket: Bucket, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceph writes its tokens into XML without encoding, where a control character is no XML and `a+b` reads as `a b`."""
     monkeypatch.setattr(pages, "PAGE_KEYS", size)
-    assert keys(pages.objects(bucket.server.settings, bucket.name, "k/")) == in_bytes(*(key for key in ODD_KEYS if key.startswith("k/")))
+    assert keys(pages.list_objects(bucket.server.settings, bucket.name, "k/")) == in_bytes(
+        *(key for key in ODD_KEYS if key.startswith("k/"))
+    )
 
 
 def test_a_listing_begins_after_any_key(bucket: Bucket) -> None:
     everything = in_bytes(*MANY, *ODD_KEYS)
     for after in [*in_bytes(*ODD_KEYS), b"many/1234", b"many/1234x"]:
-        assert keys(pages.objects(bucket.server.settings, bucket.name, "", after=after)) == [key for key in everything if key > after]
+        assert keys(pages.list_objects(bucket.server.settings, bucket.name, "", after=after)) == [key for key in everything if key > after]
 
 
 def test_a_prefix_is_taken_literally(ceph: S3Server) -> None:
     odd = Bucket(ceph, ceph.bucket())
     odd.put("a+b/1", "a b/1", "a%20b/1", "a%2Bb/1", "a/1", "a//1")
     for prefix in ("a+b/", "a b/", "a%20b/", "a%2Bb/", "a//"):
-        assert keys(pages.objects(ceph.settings, odd.name, prefix)) == [f"{prefix}1".encode()]
+        assert keys(pages.list_objects(ceph.settings, odd.name, prefix)) == [f"{prefix}1".encode()]
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000])
@@ -125,13 +127,13 @@ def test_keys_below_a_delimiter_are_told_by_their_prefix(ceph: S3Server, size: i
     monkeypatch.setattr(pages, "PAGE_KEYS", size)
     tree = Bucket(ceph, ceph.bucket())
     tree.put("a/1", "a/2", "a/b/3", "a b/4", "b", "c+/5", "c/6", "z")
-    listed = list(pages.objects(ceph.settings, tree.name, "", delimiter="/"))
+    listed = list(pages.list_objects(ceph.settings, tree.name, "", delimiter="/"))
     assert keys(iter(listed)) == [b"b", b"z"]
     assert [prefix for page in listed for prefix in page.common] == [b"a b/", b"a/", b"c+/", b"c/"]
 
 
 def test_an_empty_bucket_has_one_page_without_keys(ceph: S3Server) -> None:
-    (page,) = pages.objects(ceph.settings, ceph.bucket(), "")
+    (page,) = pages.list_objects(ceph.settings, ceph.bucket(), "")
     assert page.keys == []
     assert page.last is None
 
@@ -154,7 +156,7 @@ def versioned(ceph: S3Server) -> Bucket:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 def test_versions_and_markers_are_those_of_boto3_wherever_a_page_ends(versioned: Bucket, size: int) -> None:
-    listed = list(pages.versions(versioned.server.settings, versioned.name, "", page_keys=size))
+    listed = list(pages.list_versions(versioned.server.settings, versioned.name, "", page_keys=size))
     found = [
         (key, version, latest, marker, size_bytes)
         for page in listed
@@ -174,14 +176,14 @@ def test_versions_and_markers_are_those_of_boto3_wherever_a_page_ends(versioned:
 def test_versitygw_which_encodes_no_keys_is_read_as_it_writes(versity: S3Server) -> None:
     plain = Bucket(versity, versity.bucket())
     plain.put("a+b", "a%20b", "a b", "\u00e9&'")
-    assert keys(pages.objects(versity.settings, plain.name, "")) == in_bytes("a+b", "a%20b", "a b", "\u00e9&'")
+    assert keys(pages.list_objects(versity.settings, plain.name, "")) == in_bytes("a+b", "a%20b", "a b", "\u00e9&'")
 
 
 def test_a_key_that_cannot_be_told_in_xml_stops_the_listing_of_a_server_that_encodes_none(versity: S3Server) -> None:
     plain = Bucket(versity, versity.bucket())
     plain.put("control\x01")
     with pytest.raises(StoreError, match="has a character that XML cannot say"):
-        list(pages.objects(versity.settings, plain.name, ""))
+        list(pages.list_objects(versity.settings, plain.name, ""))
 
 
 # Refusals
@@ -189,14 +191,14 @@ def test_a_key_that_cannot_be_told_in_xml_stops_the_listing_of_a_server_that_enc
 
 def test_a_bucket_that_is_not_there_is_named_with_the_way_out(ceph: S3Server) -> None:
     with pytest.raises(OSError, match=r"there is no such bucket; mend the location.*s3://not-there/p/"):
-        list(pages.objects(ceph.settings, "not-there", "p/"))
+        list(pages.list_objects(ceph.settings, "not-there", "p/"))
 
 
 def test_a_denied_bucket_is_named_with_the_way_out(bucket: Bucket, waits: list[float]) -> None:
     """Nothing is asked again that was refused for good."""
     as_stranger = bucket.server.as_stranger().settings
     with pytest.raises(PermissionError, match=rf"the policy does not allow it to this identity.*s3://{bucket.name}/"):
-        list(pages.objects(as_stranger, bucket.name, ""))
+        list(pages.list_objects(as_stranger, bucket.name, ""))
     assert waits == []
 
 
@@ -207,8 +209,8 @@ def test_whoever_agrees_to_pay_may_list_a_bucket_whose_requester_pays(ceph: S3Se
     client.put_bucket_acl(Bucket=paid.name, ACL="authenticated-read")
     as_stranger = ceph.as_stranger().settings
     with pytest.raises(PermissionError):
-        list(pages.objects(as_stranger, paid.name, ""))
-    assert keys(pages.objects(as_stranger.model_copy(update={"requester_pays": True}), paid.name, "")) == [b"k"]
+        list(pages.list_objects(as_stranger, paid.name, ""))
+    assert keys(pages.list_objects(as_stranger.model_copy(update={"requester_pays": True}), paid.name, "")) == [b"k"]
 
 
 def test_a_public_bucket_is_listed_without_credentials(ceph: S3Server) -> None:
@@ -216,9 +218,9 @@ def test_a_public_bucket_is_listed_without_credentials(ceph: S3Server) -> None:
     public.put("a+b")
     anonymous = S3Config(endpoint=ceph.endpoint, region=REGION, anonymous=True)
     with pytest.raises(PermissionError):
-        list(pages.objects(anonymous, public.name, ""))
+        list(pages.list_objects(anonymous, public.name, ""))
     ceph.client().put_bucket_acl(Bucket=public.name, ACL="public-read")
-    assert keys(pages.objects(anonymous, public.name, "")) == [b"a+b"]
+    assert keys(pages.list_objects(anonymous, public.name, "")) == [b"a+b"]
 
 
 def test_a_listing_goes_through_the_proxy_of_the_environment_as_every_other_request(bucket: Bucket, waits: list[float]) -> None:
@@ -227,7 +229,7 @@ def test_a_listing_goes_through_the_proxy_of_the_environment_as_every_other_requ
         patch.setenv("no_proxy", "")
         settings = bucket.server.settings.model_copy(update={"endpoint": "http://s3.example.test"})
         with pytest.raises(OSError, match="SlowDown"):
-            list(pages.objects(settings, bucket.name, ""))
+            list(pages.list_objects(settings, bucket.name, ""))
     assert proxy.requests[0].target.startswith(f"http://s3.example.test/{bucket.name}?")
 
 
@@ -245,7 +247,7 @@ ODD_THREE_PAGES = in_bytes(*(key for key in ODD_KEYS if key.startswith("k/")))
 
 def listed_through(bucket: Bucket, *rules: Rule) -> tuple[list[bytes], Proxy]:
     with proxied(bucket.server, *rules) as proxy:
-        return keys(pages.objects(proxy.server.settings, bucket.name, "k/")), proxy
+        return keys(pages.list_objects(proxy.server.settings, bucket.name, "k/")), proxy
 
 
 @pytest.mark.parametrize("fault", [cut_body, answer_slow_down, answer_error_in_200, drop_request, drop_answer])
@@ -287,7 +289,7 @@ def test_a_refusal_without_words_is_a_refusal(bucket: Bucket, waits: list[float]
 def test_what_does_not_pass_after_eight_attempts_is_told(bucket: Bucket, fault: Fault, words: str, waits: list[float]) -> None:
     with proxied(bucket.server, Rule(always, fault, times=99)) as proxy:
         with pytest.raises(OSError, match=rf"{words}.*s3://{bucket.name}/k/"):
-            list(pages.objects(proxy.server.settings, bucket.name, "k/"))
+            list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
         assert len(proxy.requests) == 8
     assert len(waits) == 7
     assert all(0.05 * 2**number <= wait <= 0.1 * 2**number for number, wait in enumerate(waits))
@@ -307,15 +309,15 @@ def test_a_repeated_page_of_versions_of_one_key_stops_the_listing(ceph: S3Server
     for _ in range(8):
         one.put("k")
     with proxied(ceph, Rule(nth(page), repeat_answer_to(earlier))) as proxy, pytest.raises(StoreError, match="repeats answers"):
-        list(pages.versions(proxy.server.settings, one.name, "", page_keys=size))
+        list(pages.list_versions(proxy.server.settings, one.name, "", page_keys=size))
     assert len(proxy.requests) == page
 
 
 def test_an_answer_to_another_question_stops_the_listing(bucket: Bucket) -> None:
     with proxied(bucket.server, Rule(nth(2), repeat_answer_to(1))) as proxy:
-        list(pages.objects(proxy.server.settings, bucket.name, "many/24"))
+        list(pages.list_objects(proxy.server.settings, bucket.name, "many/24"))
         with pytest.raises(StoreError, match=r"a page holds b'many/2400', expected keys that begin with b'k/'"):
-            list(pages.objects(proxy.server.settings, bucket.name, "k/"))
+            list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
 
 
 def test_a_page_that_does_not_say_whether_it_is_the_last_stops_the_listing(bucket: Bucket, five_keys: None) -> None:
@@ -337,7 +339,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *bodies: str) -> Callable[[], list
         return pages._root(content.encode()), space
 
     monkeypatch.setattr(pages, "_fetched", fetched)
-    return lambda: keys(pages.objects(S3Config(), "b", ""))
+    return lambda: keys(pages.list_objects(S3Config(), "b", ""))
 
 
 def entry(key: str) -> str:
@@ -383,5 +385,5 @@ def test_an_unknown_answer_names_its_code(ceph: S3Server, waits: list[float]) ->
         exchange.reply(replace(exchange.forward(), status=400, body=b"<Error><Code>Odd</Code></Error>"))
 
     with proxied(ceph, Rule(always, fault)) as proxy, pytest.raises(OSError, match="Odd"):
-        list(pages.objects(proxy.server.settings, ceph.bucket(), ""))
+        list(pages.list_objects(proxy.server.settings, ceph.bucket(), ""))
     assert waits == []

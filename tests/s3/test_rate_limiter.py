@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from gc_assets.config.s3 import S3Config
-from gc_assets.core.requests import shared_by
-from gc_assets.s3.client import pace_of
-from gc_assets.s3.rate_limiter import Pace
+from gc_assets.core.requests import share_budget
+from gc_assets.s3.client import get_rate_limiter
+from gc_assets.s3.rate_limiter import RateLimiter
 
 
 def times_of(pace_of_requests: float | None, asked_at: list[float]) -> list[float]:
@@ -19,7 +19,7 @@ def times_of(pace_of_requests: float | None, asked_at: list[float]) -> list[floa
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    pace = Pace(pace_of_requests, lambda: clock[0], sleep)
+    pace = RateLimiter(pace_of_requests, lambda: clock[0], sleep)
     for moment in asked_at:
         clock[0] = max(clock[0], moment)
         pace.wait()
@@ -41,19 +41,19 @@ def test_without_a_limit_nobody_waits() -> None:
 
 def test_a_delete_of_many_keys_takes_the_place_of_many_requests() -> None:
     now, slept = [0.0], list[float]()
-    pace = Pace(100, lambda: now[0], slept.append)
+    pace = RateLimiter(100, lambda: now[0], slept.append)
     pace.wait(50)
     pace.wait()
     assert slept == [0.5]
 
 
 def test_processes_that_share_a_budget_keep_to_it_together() -> None:
-    with shared_by(4):
+    with share_budget(4):
         assert times_of(10, [0, 0, 0]) == [0, 0.4, 0.8]
     assert times_of(10, [0, 0, 0]) == [0, 0.1, 0.2]
 
 
-def sent_in(pace: Pace, now: list[float], seconds: float) -> int:
+def sent_in(pace: RateLimiter, now: list[float], seconds: float) -> int:
     """How many requests one thread that does nothing else sends in so many seconds, at 200 a second at most."""
     sent, end = 0, now[0] + seconds
     while now[0] < end:
@@ -65,7 +65,7 @@ def sent_in(pace: Pace, now: list[float], seconds: float) -> int:
 
 def test_a_server_that_says_slow_down_is_asked_half_as_often_and_then_more_often_again() -> None:
     now = [0.0]
-    pace = Pace(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    pace = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     before = sent_in(pace, now, 5)
     for _ in range(20):  # all that was under way is refused
         pace.slow_down()
@@ -78,7 +78,7 @@ def test_a_server_that_says_slow_down_is_asked_half_as_often_and_then_more_often
 
 def test_a_first_slow_down_before_much_was_sent_does_not_slow_the_process_for_long() -> None:
     now = [0.0]
-    pace = Pace(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    pace = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     pace.wait()
     pace.slow_down()
     assert 10 <= sent_in(pace, now, 1) <= 12
@@ -88,7 +88,7 @@ def test_a_first_slow_down_before_much_was_sent_does_not_slow_the_process_for_lo
 
 def test_a_server_that_goes_on_saying_slow_down_is_asked_ever_more_seldom() -> None:
     now = [0.0]
-    pace = Pace(1000, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    pace = RateLimiter(1000, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     for _ in range(30):
         sent_in(pace, now, 2)
         pace.slow_down()
@@ -97,5 +97,5 @@ def test_a_server_that_goes_on_saying_slow_down_is_asked_ever_more_seldom() -> N
 
 def test_clients_of_both_roles_share_one_pace() -> None:
     settings = S3Config(max_requests_per_second=5)
-    assert pace_of(settings) is pace_of(S3Config(max_requests_per_second=5))
-    assert pace_of(settings) is not pace_of(S3Config(max_requests_per_second=6))
+    assert get_rate_limiter(settings) is get_rate_limiter(S3Config(max_requests_per_second=5))
+    assert get_rate_limiter(settings) is not get_rate_limiter(S3Config(max_requests_per_second=6))

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from gc_assets.config.s3 import S3Config
-from gc_assets.core.requests import Requests, counted
+from gc_assets.core.requests import Requests, count_requests
 from gc_assets.s3 import pages
-from gc_assets.s3.client import client_of, kind_of, pace_of
+from gc_assets.s3.client import get_client, get_rate_limiter, request_kind
 from tests.s3.proxy import Proxy, Rule, always, answer_slow_down, lists, proxied
 from tests.s3.servers import S3Server
 
@@ -25,13 +25,13 @@ def by_kind(proxy: Proxy) -> dict[str, int]:
 
 def test_what_a_client_and_a_listing_send_is_counted_by_kind_attempts_too(ceph: S3Server) -> None:
     bucket = ceph.bucket()
-    with proxied(ceph, Rule(always, answer_slow_down), Rule(lists, answer_slow_down)) as proxy, counted() as tally:
-        client = client_of(proxy.server.settings, "change")
+    with proxied(ceph, Rule(always, answer_slow_down), Rule(lists, answer_slow_down)) as proxy, count_requests() as tally:
+        client = get_client(proxy.server.settings, "change")
         for key in ("a", "b", "c"):
             client.put_object(Bucket=bucket, Key=key, Body=b"x")
         client.head_object(Bucket=bucket, Key="a")
         client.get_object(Bucket=bucket, Key="a")["Body"].read()
-        assert sum(len(page.keys) for page in pages.objects(proxy.server.settings, bucket, "")) == 3
+        assert sum(len(page.keys) for page in pages.list_objects(proxy.server.settings, bucket, "")) == 3
         client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in ("a", "b")]})
         client.delete_object(Bucket=bucket, Key="c")
         assert tally.sent.counts == by_kind(proxy) == {"PUT": 4, "HEAD": 1, "GET": 1, "LIST": 2, "DELETE": 2}
@@ -41,16 +41,16 @@ def test_a_copy_costs_what_a_copy_costs(ceph: S3Server) -> None:
     bucket = ceph.bucket()
     ceph.client().put_object(Bucket=bucket, Key="a", Body=b"x")
     settings = ceph.settings.model_copy(update={"prices": {"COPY": 5.0}})
-    with counted() as tally:
-        client_of(settings, "change").copy_object(Bucket=bucket, Key="b", CopySource={"Bucket": bucket, "Key": "a"})
-        client_of(settings, "change").head_object(Bucket=bucket, Key="b")
+    with count_requests() as tally:
+        get_client(settings, "change").copy_object(Bucket=bucket, Key="b", CopySource={"Bucket": bucket, "Key": "a"})
+        get_client(settings, "change").head_object(Bucket=bucket, Key="b")
     assert tally.sent == Requests({"COPY": 1, "HEAD": 1}, 5.0 / 1e6)
 
 
 def test_an_operation_is_of_the_kind_that_a_price_list_names() -> None:
     named = {"ListParts": "LIST", "GetBucketVersioning": "GET", "UploadPartCopy": "COPY", "UploadPart": "PUT"}
     named |= {"CompleteMultipartUpload": "PUT", "AbortMultipartUpload": "DELETE", "DeleteObjects": "DELETE"}
-    assert {operation: kind_of(operation) for operation in named} == named
+    assert {operation: request_kind(operation) for operation in named} == named
 
 
 def test_requests_have_a_price_on_aws_and_elsewhere_only_where_it_is_written() -> None:
@@ -65,15 +65,15 @@ def test_a_503_slows_every_later_request_of_the_process(ceph: S3Server, by_listi
     with proxied(ceph, Rule(always, answer_slow_down)) as proxy:
         settings = proxy.server.settings
         if by_listing:
-            list(pages.objects(settings, bucket, ""))
+            list(pages.list_objects(settings, bucket, ""))
         else:
-            client_of(settings, "read").head_bucket(Bucket=bucket)
-        assert pace_of(settings).is_slowed
+            get_client(settings, "read").head_bucket(Bucket=bucket)
+        assert get_rate_limiter(settings).is_slowed
 
 
 def test_each_key_of_a_delete_counts_against_the_budget(ceph: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket, waited = ceph.bucket(), list[int]()
     settings = ceph.settings.model_copy(update={"max_requests_per_second": 1e6})
-    monkeypatch.setattr(pace_of(settings), "wait", lambda requests=1: waited.append(requests))
-    client_of(settings, "change").delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": f"<Key>{number}"} for number in range(30)]})
+    monkeypatch.setattr(get_rate_limiter(settings), "wait", lambda requests=1: waited.append(requests))
+    get_client(settings, "change").delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": f"<Key>{number}"} for number in range(30)]})
     assert waited == [30]

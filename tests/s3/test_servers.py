@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from gc_assets.s3.client import code_of
+from gc_assets.s3.client import error_code
 from tests.debian import Unavailable
 from tests.ports import free_port
 from tests.s3.servers import LIFECYCLE_DAY_SECONDS, SERVERS, S3Server, ceph_rgw, fetch, shared, versitygw
@@ -59,7 +59,7 @@ def test_of_eight_who_create_the_same_object_if_absent_one_wins_on_ceph(ceph: S3
         try:
             client.put_object(Bucket=bucket, Key="k", Body=str(number).encode(), IfNoneMatch="*")
         except ClientError as error:
-            return code_of(error)
+            return error_code(error)
         return "won"
 
     with ThreadPoolExecutor(8) as threads:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 
 
 @dataclass
-class Planned:
+class PlanFixture:
     """A table with six lost data files beside it, and the approved plan that would take them."""
 
     house: Lakehouse
@@ -51,7 +51,7 @@ class Planned:
 
 
 @pytest.fixture(scope="module")
-def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Planned:
+def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PlanFixture:
     """The tests with it are one story in order: three plans, refusals that change nothing, then the plan is carried out."""
     house = Lakehouse(spark, tmp_path_factory.mktemp("changes"))
     iceberg = LakeBuilder(house.root)
@@ -68,29 +68,29 @@ def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pl
     shutil.rmtree(house.root / "state")
     header = house.plan()
     plan = house.approved(header)
-    return Planned(house, table, [path for path in lost if path.suffix == ".parquet"], header, plan, first, keys, renamed)
+    return PlanFixture(house, table, [path for path in lost if path.suffix == ".parquet"], header, plan, first, keys, renamed)
 
 
 @pytest.fixture
-def untouched(planned: Planned) -> Iterator[Planned]:
+def untouched(planned: PlanFixture) -> Iterator[PlanFixture]:
     """Whatever the test tries, no file moves."""
     yield planned
     planned.house.settings, planned.house.now = {}, NOW
     assert all(path.exists() for path in planned.lost)
 
 
-def test_a_lost_state_costs_no_data(untouched: Planned) -> None:
+def test_a_lost_state_costs_no_data(untouched: PlanFixture) -> None:
     assert untouched.header.totals == untouched.before_the_state_was_lost.totals
     assert untouched.table.table.scan().to_arrow().num_rows == 2
 
 
-def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(untouched: Planned) -> None:
+def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(untouched: PlanFixture) -> None:
     """What the cache of decoded containers says of places was true of the old storages only."""
     assert untouched.keys_under_another_name == untouched.keys
     assert {untouched.house.key(path) for path in untouched.lost} <= untouched.keys
 
 
-def test_an_expired_approval_and_another_policy_are_refused(untouched: Planned) -> None:
+def test_an_expired_approval_and_another_policy_are_refused(untouched: PlanFixture) -> None:
     house, header = untouched.house, untouched.header
     house.settings = {"grace": "100h"}
     with pytest.raises(GateRefused, match="another policy"):
@@ -104,7 +104,7 @@ def test_an_expired_approval_and_another_policy_are_refused(untouched: Planned) 
         house.apply(header)
 
 
-def test_a_catalog_that_cannot_be_listed_at_apply_stops_it_before_anything_moves(untouched: Planned) -> None:
+def test_a_catalog_that_cannot_be_listed_at_apply_stops_it_before_anything_moves(untouched: PlanFixture) -> None:
     catalog = untouched.house.root / "catalog.db"
     catalog.rename(f"{catalog}.aside")
     with pytest.raises(LakeUnreadable, match=r"catalog\.db does not exist"):
@@ -113,7 +113,7 @@ def test_a_catalog_that_cannot_be_listed_at_apply_stops_it_before_anything_moves
     assert not (untouched.house.warehouse / ".gc-assets" / "lease.json").exists()
 
 
-def test_a_live_lease_of_another_apply_is_refused_by_name(untouched: Planned) -> None:
+def test_a_live_lease_of_another_apply_is_refused_by_name(untouched: PlanFixture) -> None:
     house = untouched.house
     lease = acquire(f"file://{house.warehouse}/", "another plan", "somebody else", Clock())
     with pytest.raises(GateRefused, match="somebody else"):
@@ -121,7 +121,7 @@ def test_a_live_lease_of_another_apply_is_refused_by_name(untouched: Planned) ->
     lease.release()
 
 
-def test_a_plan_whose_rows_were_changed_after_approval_is_refused(untouched: Planned) -> None:
+def test_a_plan_whose_rows_were_changed_after_approval_is_refused(untouched: PlanFixture) -> None:
     receipt = Path(untouched.house.root / "state" / untouched.plan.published.path / "_receipt.json")
     whole = receipt.read_text()
     document = json.loads(whole)
@@ -132,7 +132,7 @@ def test_a_plan_whose_rows_were_changed_after_approval_is_refused(untouched: Pla
     receipt.write_text(whole)
 
 
-def test_what_changes_after_the_plan_is_spared_and_told(planned: Planned) -> None:
+def test_what_changes_after_the_plan_is_spared_and_told(planned: PlanFixture) -> None:
     """One candidate is committed meanwhile, one replaced by new bytes, one touched, one gone; the rest goes."""
     house, (revived, replaced, touched, gone, *rest) = planned.house, planned.lost
     planned.contents = {path: path.read_bytes() for path in rest}
@@ -154,7 +154,7 @@ def test_what_changes_after_the_plan_is_spared_and_told(planned: Planned) -> Non
     assert sum(1 for verdict, _ in outcome.values() if verdict == "done") == len(outcome) - 4
 
 
-def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_again(planned: Planned) -> None:
+def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_again(planned: PlanFixture) -> None:
     """Killed after the last move and before the log was published; then moved files are committed."""
     house, came_back = planned.house, planned.lost[4:]
     (house.root / "state" / "warehouse" / "apply" / planned.header.plan_id / "finished.json").unlink()
@@ -169,7 +169,7 @@ def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_a
     assert {planned.outcomes()[house.key(path)][0] for path in came_back} == {"done"}
 
 
-def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_without_approval(planned: Planned) -> None:
+def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_without_approval(planned: PlanFixture) -> None:
     house, came_back = planned.house, planned.lost[4:]
     house.now = NOW + timedelta(days=1)
     later = house.plan()
@@ -226,7 +226,9 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     branch.write_bytes(head_document(newest))
     with pytest.raises(LakeUnreadable, match=newest):
         house.apply(header)
-    assert [failed.plan_id for failed in storage_status(house.config, house.clock, house.config.storage(STORAGE)).failed] == [header.plan_id]
+    assert [failed.plan_id for failed in storage_status(house.config, house.clock, house.config.storage(STORAGE)).failed] == [
+        header.plan_id
+    ]
 
     house.now = NOW + timedelta(minutes=1)
     _, books = house.restore(header.plan_id)

@@ -75,7 +75,7 @@ def test_what_is_rewritten_after_the_mark_stops_the_plan_by_name_and_is_read_aga
         house.name(file, days_ago(35))
         refused = house.sweep()
         assert house.failed_gates(refused) == {"metadata_present"}
-        assert "manifest toys/manifests/c1.json, which was written anew in its place" in refused.failed_gates[0].message
+        assert "manifest toys/manifests/c1.json, which was overwritten after it was read" in refused.failed_gates[0].message
         assert not refused.unreadable
     assert not house.plan().failed_gates
     assert house.planned("toys/data/") == {"longer": "quarantine"}
@@ -99,7 +99,7 @@ def test_of_metadata_that_is_gone_since_the_mark_the_plan_says_which_night_found
 
 def test_of_a_store_that_tells_none_the_sweep_sees_it_and_the_next_night_reads(house: Rewritten, monkeypatch: pytest.MonkeyPatch) -> None:
     """The local store, made to tell no identities: a fake of a store that tells them in listings only."""
-    monkeypatch.setattr(LocalObjects, "identity_at_hand", lambda *_: None)
+    monkeypatch.setattr(LocalObjects, "cached_identity", lambda *_: None)
     house.now = days_ago(5)
     house.plan()
     house.name("a", days_ago(35))

@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.run import plan_line
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.core.plan import PlanHeader, Unreadable, sealed
+from gc_assets.core.plan import PlanHeader, Unreadable, seal
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
 from gc_assets.stages.delete.revalidate import Revalidation
-from gc_assets.stages.delete.uploads import abort_uploads, old_uploads, planned_uploads, summary
+from gc_assets.stages.delete.uploads import abort_uploads, find_old_uploads, planned_uploads, summary
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.ledger import read_quarantine
@@ -33,7 +33,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary
-from gc_assets.stores.execution import releasing
+from gc_assets.stores.execution import release_on_exit
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.days import noon
@@ -69,7 +69,7 @@ class UploadStory:
         """What a plan of now would name."""
         night = replace(self.house.tonight(), clock=how.get("clock", self.house.clock))
         refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
-        rows, later = old_uploads(night, STORAGE, how.get("cutoff", self.header.grace_cutoff), refs, live, how.get("sick", ()))
+        rows, later = find_old_uploads(night, STORAGE, how.get("cutoff", self.header.grace_cutoff), refs, live, how.get("sick", ()))
         return {key.removeprefix(PLACE) for key in rows.column("key").to_pylist()}, later
 
     def forged(self, *rows: dict[str, Any], **told: Any) -> PlanHeader:
@@ -78,7 +78,7 @@ class UploadStory:
         state = house.tonight().state
         kept = {name: getattr(self.header, name) for name in PlanHeader.model_fields}
         unsealed = {name: value for name, value in kept.items() if name not in {"plan_id", "keyed", "approve_before", "apply_before"}}
-        header = sealed(**{**unsealed, "uploads": summary(table, 0), **told})
+        header = seal(**{**unsealed, "uploads": summary(table, 0), **told})
         run = state.start(STORAGE, DELETION_PLAN.name, header.run_date, house.clock)
         written = write_rows(DELETION_PLAN.schema.empty_table(), DELETION_PLAN, run, state.files, {UPLOADS_SIDE: table})
         publish(state, run, written, house.clock, summary=DeletionPlanSummary(plan_id=header.plan_id, header=header))
@@ -159,7 +159,7 @@ def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_o
         ([], True, "denied", "out of date"),
     ]
     lease = open_store(f"file://{tmp_path}/").acquire(story.header.plan_id, "tester", Clock())
-    with releasing(lease):
+    with release_on_exit(lease):
         for unreadable, late, outcome, why in cases:
             log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(DEAD))
             rows = abort_uploads(night, plan, judge, unreadable, log, lease, "run", only_interrupted=late)

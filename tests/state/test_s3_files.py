@@ -266,7 +266,7 @@ def test_keys_that_the_server_does_not_know_are_told_and_not_taken_for_absence(t
 
 
 def test_who_may_only_read_is_told_apart(files: Files) -> None:
-    client = s3_files.client_of(files.s3, "change")
+    client = s3_files.get_client(files.s3, "change")
     statement = {"Effect": "Deny", "Principal": "*", "Action": ["s3:PutObject"], "Resource": [f"arn:aws:s3:::{BUCKET}/denied/*"]}
     client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
     denied = Files(f"s3://{BUCKET}/denied", files.s3)

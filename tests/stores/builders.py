@@ -21,7 +21,7 @@ from gc_assets.stores.local.lease import acquire
 from gc_assets.stores.local.listing import plan_listing
 from gc_assets.stores.local.objects import etag_of
 from gc_assets.stores.local.quarantine import open_quarantine
-from gc_assets.stores.protocol import Listed, Outcome, Planned, QuarantineMode
+from gc_assets.stores.protocol import ListingBatch, Outcome, PlannedAction, QuarantineMode
 from gc_assets.stores.write_ahead import open_log
 
 PLAN = "plan-a"
@@ -37,11 +37,11 @@ def write(root: Path, key: str, content: bytes = b"content", mtime_ns: int = 1_7
     return path
 
 
-def plan(root: Path, key: str, action: Action = "quarantine", *, etag: str | None = None) -> Planned:
+def plan(root: Path, key: str, action: Action = "quarantine", *, etag: str | None = None) -> PlannedAction:
     """The row a plan would hold for the file as it is now; `etag` for one that is elsewhere by now."""
     identity = etag or etag_of((root / key).lstat())
     source = None if action == "quarantine" else PLAN
-    return Planned(key, action, int(identity.split("-")[0]), identity, None, source)
+    return PlannedAction(key, action, int(identity.split("-")[0]), identity, None, source)
 
 
 @contextmanager
@@ -63,10 +63,10 @@ def contents(root: Path) -> dict[str, tuple[bytes, int]]:
     return {key: value for key, value in found.items() if not key.startswith((".gc-assets/lease", ".gc-assets/fencing", ".gc-assets/."))}
 
 
-def listed(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> Listed:
+def listed(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> ListingBatch:
     """The whole listing, rounds and all, as one step."""
     tasks = list(plan_listing(str(location), parallelism))
-    steps: list[Listed] = []
+    steps: list[ListingBatch] = []
     while tasks:
         for step in tasks.pop().run(budget):
             steps.append(step)
@@ -74,16 +74,16 @@ def listed(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> L
     batches = [step.objects for step in steps]
     objects = pa.Table.from_batches(batches).combine_chunks() if batches else None
     if objects is None:
-        return Listed(pa.RecordBatch.from_pylist([], schema=pa.schema([("key", pa.string())])))
+        return ListingBatch(pa.RecordBatch.from_pylist([], schema=pa.schema([("key", pa.string())])))
     whole = objects.to_batches()
-    return Listed(whole[0] if whole else batches[0], tuple(problem for step in steps for problem in step.problems))
+    return ListingBatch(whole[0] if whole else batches[0], tuple(problem for step in steps for problem in step.problems))
 
 
-def keys(step: Listed) -> list[str]:
+def keys(step: ListingBatch) -> list[str]:
     return sorted(step.objects.column("key").to_pylist())
 
 
-def apply(root: Path, state: Path, rows: Sequence[Planned], mode: QuarantineMode, clock: Clock) -> list[Outcome]:
+def apply(root: Path, state: Path, rows: Sequence[PlannedAction], mode: QuarantineMode, clock: Clock) -> list[Outcome]:
     """A whole run: lease, log, actions, release."""
     lease = acquire(str(root), PLAN, str(os.getpid()), clock)
     log = open_log(Files(str(state)), "wal", PLAN, len(rows))
@@ -92,7 +92,7 @@ def apply(root: Path, state: Path, rows: Sequence[Planned], mode: QuarantineMode
     return outcomes
 
 
-def racing(start, root: Path, state: Path, rows: Sequence[Planned], mode: QuarantineMode, clock: Clock) -> None:
+def racing(start, root: Path, state: Path, rows: Sequence[PlannedAction], mode: QuarantineMode, clock: Clock) -> None:
     """Exits with 3 where another process holds the lease."""
     start.wait()
     try:

@@ -27,7 +27,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
 from gc_assets.core.phases import Action
 from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, Planned, QuarantineMode, Store
+from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import SCHEMES, open_store
 from tests.depth import times
 from tests.killed import PROCESSES
@@ -147,17 +147,17 @@ class Acting:
     bench: Bench
     mode: QuarantineMode
 
-    def __call__(self, *rows: Planned, resumed: Sequence[Planned] = ()) -> list[str]:
+    def __call__(self, *rows: PlannedAction, resumed: Sequence[PlannedAction] = ()) -> list[str]:
         """The verdicts of one batch; whatever is not done says why."""
         results = self.bench.store.quarantine(self.mode, PLAN).act(rows, resumed)
         assert all(bool(result.error) == (result.verdict != "done") for result in results)
         return [result.verdict for result in results]
 
-    def planned(self, key: str, action: Action = "quarantine") -> Planned:
+    def planned(self, key: str, action: Action = "quarantine") -> PlannedAction:
         """The row that a plan would hold for the object that stands there now."""
         return self.again(row_of(inventory(self.bench.store)[key]), action)
 
-    def again(self, row: Planned, action: Action) -> Planned:
+    def again(self, row: PlannedAction, action: Action) -> PlannedAction:
         """The same object, for the act that follows its quarantine."""
         return replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN)
 
@@ -172,8 +172,8 @@ def act(request: pytest.FixtureRequest) -> Iterator[Acting]:
         yield Acting(opened, mode)
 
 
-def row_of(listed: dict[str, Any]) -> Planned:
-    return Planned(listed["key"], "quarantine", listed["size_bytes"], listed["etag"], listed["version_id"])
+def row_of(listed: dict[str, Any]) -> PlannedAction:
+    return PlannedAction(listed["key"], "quarantine", listed["size_bytes"], listed["etag"], listed["version_id"])
 
 
 def address(store: Store, key: str) -> str:
@@ -181,10 +181,10 @@ def address(store: Store, key: str) -> str:
 
 
 def listing(
-    store: Store, budget: int = 10**9, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+    store: Store, budget: int = 10**9, unchanged: frozenset[str] = frozenset(), settled_before: datetime | None = None
 ) -> tuple[pa.Table, list[Directory]]:
     """All rounds of a listing, its tasks sent through a pickle; what an executor does."""
-    tasks = list(store.plan_listing(2, carried, settled_before))
+    tasks = list(store.plan_listing(2, unchanged, settled_before))
     batches: list[pa.RecordBatch] = []
     directories: list[Directory] = []
     while tasks:
@@ -275,10 +275,10 @@ def test_what_is_carried_and_what_is_listed_are_everything_together(bench: Bench
     before, directories = listing(bench.store, settled_before=settled)
     bench.put("data/0/new", b"x")
     bench.remove("data/1/1")
-    carried = bench.store.unchanged(directories)
-    again = listing(bench.store, carried=carried)[0].to_pylist()
+    unchanged = bench.store.find_unchanged_directories(directories)
+    again = listing(bench.store, unchanged=unchanged)[0].to_pylist()
     for batch in before.to_batches():
-        again += bench.store.carried_objects(batch, pa.array(sorted(carried), pa.string())).to_pylist()
+        again += bench.store.select_unchanged_objects(batch, pa.array(sorted(unchanged), pa.string())).to_pylist()
     assert sorted(again, key=lambda row: row["key"]) == sorted(inventory(bench.store).values(), key=lambda row: row["key"])
 
 
@@ -432,7 +432,7 @@ def test_times_do_not_go_back_and_are_readings_of_the_stores_clock(bench: Bench)
         readings.append(bench.store.now())
     assert times == sorted(times)
     assert readings == sorted(readings)
-    assert all(reading.tzinfo is not None for reading in readings)
+    assert all(open_reader.tzinfo is not None for open_reader in readings)
     for number in range(20):
         pair = times[2 * number : 2 * number + 2]
         assert all(readings[number] - bench.tick <= time <= readings[number + 1] + bench.tick for time in pair)
@@ -566,9 +566,9 @@ def test_a_mode_that_the_store_does_not_have_is_refused_by_name(bench: Bench) ->
 def test_an_identity_tells_when_its_object_was_last_modified(bench: Bench) -> None:
     bench.put("t/a", b"x")
     listed = inventory(bench.store)["t/a"]
-    (told,) = bench.store.modified(pa.array([listed["etag"]])).to_pylist()
+    (told,) = bench.store.modification_times(pa.array([listed["etag"]])).to_pylist()
     assert timedelta(0) <= listed["last_modified"] - told < timedelta(seconds=1)
-    assert bench.store.modified(pa.array([None, "nothing"], pa.string())).null_count == 2
+    assert bench.store.modification_times(pa.array([None, "nothing"], pa.string())).null_count == 2
 
 
 # Lease

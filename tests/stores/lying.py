@@ -21,7 +21,17 @@ from gc_assets.core.errors import StoreError
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.phases import FAILED
 from gc_assets.stores.kind import StoreKind
-from gc_assets.stores.protocol import LEASE_DURATION, Lease, Listed, ListingTask, Planned, Quarantine, QuarantineMode, Result, Store
+from gc_assets.stores.protocol import (
+    LEASE_DURATION,
+    Lease,
+    ListingBatch,
+    ListingTask,
+    PlannedAction,
+    Quarantine,
+    QuarantineMode,
+    Result,
+    Store,
+)
 
 Lie = Literal[
     "late",
@@ -117,11 +127,11 @@ class LyingStore(_Lying):
     def plan_listing(
         self,
         parallelism: int,
-        carried: frozenset[str] = frozenset(),
+        unchanged: frozenset[str] = frozenset(),
         settled_before: datetime | None = None,
-        cuts: Sequence[str] | None = None,
+        split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        return [LyingTask(task, self.lies) for task in self.real.plan_listing(parallelism, carried, settled_before, cuts)]
+        return [LyingTask(task, self.lies) for task in self.real.plan_listing(parallelism, unchanged, settled_before, split_keys)]
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return LyingQuarantine(self.real.quarantine(mode, plan_id), self.lies)
@@ -131,7 +141,7 @@ class LyingStore(_Lying):
 
 
 class LyingTask(_Lying):
-    def run(self, budget: int) -> Iterator[Listed]:
+    def run(self, budget: int) -> Iterator[ListingBatch]:
         answers = [self._told(number, listed) for number, listed in enumerate(self.real.run(budget))]
         if self.lies.tells("listing fails", self.real):
             yield from self.lies.part(answers, self.real)
@@ -139,9 +149,9 @@ class LyingTask(_Lying):
         for number, listed in enumerate(answers):
             yield listed
             if self.lies.tells("page again", number):
-                yield Listed(listed.objects)
+                yield ListingBatch(listed.objects)
 
-    def _told(self, number: int, listed: Listed) -> Listed:
+    def _told(self, number: int, listed: ListingBatch) -> ListingBatch:
         objects, keys = listed.objects, listed.objects.column("key").to_pylist()
         young = pc.greater(objects.column("last_modified"), pa.scalar(self.lies.now - LATE, pa.timestamp("us", "UTC"))).to_pylist()
         rows = [at for at, key in enumerate(keys) if not (young[at] and self.lies.tells("late", key))]
@@ -155,17 +165,17 @@ class LyingTask(_Lying):
 
 
 class LyingQuarantine(_Lying):
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
-        about = [planned.act for planned in batch]
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
+        about = [planned.action_key for planned in batch]
         if self.lies.tells("act fails", about):
             self.real.act(self.lies.part(batch, about), resumed)
             raise StoreError("a batch ended with a lie: connection reset")
-        acted = [planned for planned in batch if not self.lies.tells("key fails", planned.act)]
+        acted = [planned for planned in batch if not self.lies.tells("key fails", planned.action_key)]
         done = dict(zip(acted, self.real.act(acted, resumed), strict=True))
         if self.lies.tells("act lost", about):
             raise StoreError("a batch ended with a lie: read timed out")
         for planned in batch:
-            if planned not in done or self.lies.tells("key lost", planned.act):
+            if planned not in done or self.lies.tells("key lost", planned.action_key):
                 done[planned] = Result(FAILED, "a lie: 500 Internal Error")
         return [done[planned] for planned in batch]
 

@@ -18,10 +18,10 @@ from gc_assets.core.errors import GateRefused, GcError, StateError, StoreError
 from gc_assets.core.hashing import xxhash64
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows, releasing, user_name
+from gc_assets.stores.execution import current_user, execute, release_on_exit, require_balance, to_deletion_log, to_planned_actions
 from gc_assets.stores.local.lease import acquire
 from gc_assets.stores.local.quarantine import open_quarantine
-from gc_assets.stores.protocol import LEASE_DURATION, Outcome, Planned, Result
+from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, Result
 from gc_assets.stores.write_ahead import open_log, share_of
 from tests.stores.builders import CLOCK, NOW, PLAN, contents, in_memory, plan, write
 
@@ -112,9 +112,9 @@ def test_an_attempt_that_was_given_up_and_still_runs_counts_for_nothing(root, le
 def test_of_two_attempts_that_settled_one_act_the_one_that_did_it_counts(root, lease, log, verdicts_told):
     row = plan(root, write(root, "a").name)
     for told in verdicts_told:
-        name = log.intend(0, lease.token, [row])
-        log.conclude(0, name, [Outcome(row, told, None, NOW, lease.token)])
-    assert log.history(0).settled[row.act].verdict == "done"
+        name = log.write_intent(0, lease.token, [row])
+        log.write_outcomes(0, name, [Outcome(row, told, None, NOW, lease.token)])
+    assert log.history(0).settled[row.action_key].verdict == "done"
     assert [outcome.verdict for _, outcome in log.quarantined(0)] == ["done"]
 
 
@@ -161,14 +161,14 @@ def test_what_a_log_moved_or_may_have_moved_is_told_with_the_time_of_each_known_
     (root / "gone").unlink()
     list(execute(rows[:2], Counting(root), log, lease, CLOCK))
     list(execute(rows[2:3], Counting(root, answers=[Result("failed", "a broken disk")]), log, lease, CLOCK))
-    log.intend(0, lease.token, rows[3:])
+    log.write_intent(0, lease.token, rows[3:])
     known = {row: outcome and (outcome.at, outcome.token) for row, outcome in log.quarantined(0)}
     assert known == {rows[0]: (NOW, lease.token), rows[2]: None, rows[3]: None}
 
 
 def test_what_may_have_moved_is_told_also_where_it_was_given_up(root, lease, log):
     rows = [plan(root, write(root, name).name) for name in ("interrupted", "never begun")]
-    log.intend(0, lease.token, rows[:1])
+    log.write_intent(0, lease.token, rows[:1])
     list(execute(rows, Counting(root, answers=[Result("denied", "for good")]), log, lease, CLOCK))
     assert dict(log.quarantined(0)) == {rows[0]: None}
 
@@ -205,10 +205,10 @@ def test_a_holder_that_slept_between_intent_and_moves_undoes_no_later_restore(ro
 
     class Slept:
         shares = log.shares
-        history, conclude = log.history, log.conclude
+        history, write_outcomes = log.history, log.write_outcomes
 
-        def intend(self, share, token, batch):
-            name = log.intend(share, token, batch)
+        def write_intent(self, share, token, batch):
+            name = log.write_intent(share, token, batch)
             acquire(str(root), "restore", "fast", Clock(NOW + LEASE_DURATION)).release()
             return name
 
@@ -244,13 +244,13 @@ def test_actions_of_one_key_are_told_apart(root, lease, log):
 
 
 def test_versions_of_one_key_are_told_apart_and_travel_from_plan_to_log(root, lease, log):
-    rows = [Planned("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2", None)]
+    rows = [PlannedAction("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2", None)]
     store = Counting(root, answers=[Result("done"), Result("absent", "gone"), Result("denied", "held")])
     for row in rows:
         list(execute([row], store, log, lease, CLOCK))
     again = list(execute(rows, store, log, lease, CLOCK))
     assert store.asked == [["a"]] * 3
-    table = outcome_rows(again, PLAN, "versioned", "run").to_pylist()
+    table = to_deletion_log(again, PLAN, "versioned", "run").to_pylist()
     assert [(row["version_id"], row["outcome"], row["run_id"]) for row in table] == [
         ("v1", "done", "run"),
         ("v2", "absent", "run"),
@@ -259,8 +259,8 @@ def test_versions_of_one_key_are_told_apart_and_travel_from_plan_to_log(root, le
 
 
 def test_only_the_version_that_an_interrupted_run_named_is_resumed(root, lease, log):
-    rows = [Planned("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2")]
-    log.intend(0, lease.token, rows[:1])
+    rows = [PlannedAction("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2")]
+    log.write_intent(0, lease.token, rows[:1])
     met = []
 
     class Resumed(Counting):
@@ -360,27 +360,27 @@ def settles_every_key_once(base, data):
 
 
 def test_books_that_balance_pass():
-    balance(0, {})
-    balance(6, {"done": 2, "absent": 1, "changed": 1, "denied": 1, "failed": 1})
+    require_balance(0, {})
+    require_balance(6, {"done": 2, "absent": 1, "changed": 1, "denied": 1, "failed": 1})
 
 
 @pytest.mark.parametrize("outcomes", [{}, {"done": 2}, {"done": 4}, {"done": 2, "skipped": 1}])
 def test_books_that_do_not_balance_stop_with_their_figures(outcomes):
     with pytest.raises(GcError, match="3 planned"):
-        balance(3, outcomes)
+        require_balance(3, outcomes)
 
 
 def test_rows_come_from_a_plan_and_go_to_a_log():
     batch = pa.RecordBatch.from_pylist(
         [{"key": "a", "action": "purge", "size_bytes": 5, "etag": "e", "version_id": None, "source_plan_id": "p", "kind": "data"}]
     )
-    rows = list(planned_rows(batch))
-    assert rows == [Planned("a", "purge", 5, "e", None, "p", "data")]
+    rows = list(to_planned_actions(batch))
+    assert rows == [PlannedAction("a", "purge", 5, "e", None, "p", "data")]
 
 
 def test_the_log_rows_have_the_published_columns(root, lease, log):
     rows = [plan(root, write(root, "a").name)]
-    table = outcome_rows(execute(rows, Counting(root), log, lease, CLOCK), PLAN, "trash", "run-1")
+    table = to_deletion_log(execute(rows, Counting(root), log, lease, CLOCK), PLAN, "trash", "run-1")
     assert table.schema == DELETION_LOG.schema
     assert table.to_pylist() == [
         {
@@ -401,22 +401,22 @@ def test_the_log_rows_have_the_published_columns(root, lease, log):
             "rehearsal": False,
         }
     ]
-    assert outcome_rows([], PLAN, "trash").num_rows == 0
+    assert to_deletion_log([], PLAN, "trash").num_rows == 0
 
 
 def test_a_lease_that_cannot_be_given_back_does_not_hide_why_the_work_failed(root, lease, caplog):
     (root / ".gc-assets" / "lease.json").write_text("no lease")
-    with pytest.raises(GateRefused, match="the first failure"), releasing(lease):
+    with pytest.raises(GateRefused, match="the first failure"), release_on_exit(lease):
         raise GateRefused("the first failure")
     assert "lease 1 was not given back" in caplog.text
-    with pytest.raises(StoreError, match="no lease"), releasing(lease):
+    with pytest.raises(StoreError, match="no lease"), release_on_exit(lease):
         pass
 
 
 def test_a_lease_is_given_back_however_the_work_ends(root, lease):
-    with pytest.raises(GateRefused, match="by a gate"), releasing(lease):
+    with pytest.raises(GateRefused, match="by a gate"), release_on_exit(lease):
         raise GateRefused("by a gate")
-    with releasing(acquire(str(root), "another-plan", "test", CLOCK)):
+    with release_on_exit(acquire(str(root), "another-plan", "test", CLOCK)):
         pass
     assert acquire(str(root), PLAN, "test", CLOCK).token == 3
 
@@ -425,4 +425,4 @@ def test_a_user_without_a_name_is_told_by_number(monkeypatch):
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54_321)
-    assert user_name() == "uid 54321"
+    assert current_user() == "uid 54321"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.stores.execution import balance
+from gc_assets.stores.execution import require_balance
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.killed import PROCESSES, exit_code, killed_before
@@ -62,7 +62,7 @@ def killed_and_ended(base, step, mode, action) -> bool:
         assert {path.read_bytes() for path in found} <= {key.encode()}
         assert found or action == "purge", f"{key} is lost after a kill before step {step}"
     outcomes = apply(root, base / "state", rows, mode, LATER)
-    balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
+    require_balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
     assert [(outcome.planned, outcome.verdict) for outcome in outcomes] == [(row, "done") for row in rows]
     assert contents(root) == expected(before, mode, action)
     return code != 0

@@ -21,7 +21,7 @@ NOW = datetime.now(UTC)
 
 def told(root: Path, lie: Lie, *about: object) -> Store:
     """A store that tells this lie about that."""
-    lies = next(each for number in count() if (each := Lies("s", number, frozenset({lie}), NOW)).tells(lie, *about))
+    lies = next(map_concurrently for number in count() if (map_concurrently := Lies("s", number, frozenset({lie}), NOW)).tells(lie, *about))
     return lying(LOCAL, lambda: lies).open(f"file://{root}/", EVERYWHERE)
 
 
@@ -52,17 +52,17 @@ def test_an_answer_is_lost_after_the_act(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     first, second = plan(tmp_path, "a"), plan(tmp_path, "b")
-    (lost,) = told(tmp_path, "key lost", first.act).quarantine("trash", PLAN).act([first])
+    (lost,) = told(tmp_path, "key lost", first.action_key).quarantine("trash", PLAN).act([first])
     assert (lost.verdict, trash(tmp_path, "a").exists()) == ("failed", True)
     with pytest.raises(StoreError, match="lie"):
-        told(tmp_path, "act lost", [second.act]).quarantine("trash", PLAN).act([second])
+        told(tmp_path, "act lost", [second.action_key]).quarantine("trash", PLAN).act([second])
     assert trash(tmp_path, "b").exists()
 
 
 def test_a_key_that_fails_is_not_touched(tmp_path: Path) -> None:
     write(tmp_path, "a")
     row = plan(tmp_path, "a")
-    (failed,) = told(tmp_path, "key fails", row.act).quarantine("trash", PLAN).act([row])
+    (failed,) = told(tmp_path, "key fails", row.action_key).quarantine("trash", PLAN).act([row])
     assert (failed.verdict, (tmp_path / "a").exists()) == ("failed", True)
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.errors import StoreError, UsageError
-from gc_assets.stores.store import SCHEMES, open_objects, open_store, unsupported
+from gc_assets.stores.store import SCHEMES, find_unsupported_settings, open_objects, open_store
 
 PACKAGE = Path(__file__).parents[2] / "gc_assets"
 
 
 def refused(**keys: Any) -> list[tuple[str, str]]:
-    return list(unsupported(StorageConfig.model_validate({"name": "s", "location": "/data/lake", **keys})))
+    return list(find_unsupported_settings(StorageConfig.model_validate({"name": "s", "location": "/data/lake", **keys})))
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
     return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
 
 
-def _turn(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
+def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
     """Returns the turn of a row.
 
     Rows of different turns share no batch of the log: a batch is durable before the next one
@@ -84,17 +84,17 @@ class OnlyInterrupted:
     inner: Quarantine | UploadAborter
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        ended = map(_given_up, self.inner.act([planned for planned in batch if planned in resumed], resumed))
+        ended = map(_deny_failed, self.inner.act([planned for planned in batch if planned in resumed], resumed))
         late = Result(DENIED, "the plan was out of date before this key was reached")
         return [next(ended) if planned in resumed else late for planned in batch]
 
 
-def _given_up(result: Result) -> Result:
+def _deny_failed(result: Result) -> Result:
     return result if result.verdict != FAILED else Result(DENIED, f"{result.error}; the plan is out of date, so this was the last attempt")
 
 
 @dataclass(frozen=True)
-class _PutBack:
+class _RestoreNeeded:
     """Puts back what an earlier run of the plan may have moved of keys that a lake needs, and
     leaves all others alone.
 
@@ -106,7 +106,7 @@ class _PutBack:
 
     inner: Quarantine
     plan_id: str
-    why: Mapping[str, str]
+    reasons: Mapping[str, str]
     retried: Collection[str]
     refused: Collection[str]
 
@@ -122,9 +122,9 @@ class _PutBack:
         if held is not None and held.verdict not in {ABSENT, CHANGED}:
             return held
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
-            return Result(FAILED, f"{self.why[row.key]}, and putting it back failed: {restored.error}")
+            return Result(FAILED, f"{self.reasons[row.key]}, and putting it back failed: {restored.error}")
         verdict = FAILED if row.key in self.retried else DENIED if row.key in self.refused else CHANGED
-        return Result(verdict, self.why[row.key])
+        return Result(verdict, self.reasons[row.key])
 
 
 @dataclass(frozen=True)
@@ -151,25 +151,25 @@ class RowExecutor:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.log.require_visible()
         for batch in batches:
-            told = list(self._spared(batch))
-            spared, refused = {key: why for key, why, _ in told}, {key for key, _, is_refused in told if is_refused}
-            retried = {key for key, again in zip(*(batch.column(name).to_pylist() for name in ("key", "retry")), strict=True) if again}
-            rows = sorted(zip(to_planned_actions(batch), batch.column("quarantine").to_pylist(), strict=True), key=_turn)
-            for (_, mode), members in groupby(rows, key=_turn):
+            spared_rows = list(self._find_spared(batch))
+            spared, refused = {key: reason for key, reason, _ in spared_rows}, {key for key, _, is_refused in spared_rows if is_refused}
+            retried = {key for key, retry in zip(*(batch.column(name).to_pylist() for name in ("key", "retry")), strict=True) if retry}
+            rows = sorted(zip(to_planned_actions(batch), batch.column("quarantine").to_pylist(), strict=True), key=_batch_group)
+            for (_, mode), members in groupby(rows, key=_batch_group):
                 quarantine = self.store.quarantine(mode, self.plan_id)
                 mine = [row for row, _ in members]
-                doing = OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
-                wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
-                back = _PutBack(quarantine, self.plan_id, spared, retried, refused)
-                kept = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
-                yield to_deletion_log([*wanted, *kept], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
+                actor = OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
+                executed = execute([row for row in mine if row.key not in spared], actor, self.log, self.lease, self.clock)
+                back = _RestoreNeeded(quarantine, self.plan_id, spared, retried, refused)
+                left_alone = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
+                yield to_deletion_log([*executed, *left_alone], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 
-    def _spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
+    def _find_spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
         """Yields the keys that are left alone, why, and whether the row is refused."""
         columns = ("key", "action", "needed", "in_quarantine", "refused")
-        for key, action, why, in_quarantine, refused in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-            if action != RESTORE and why is not None:
-                yield key, why, False
+        for key, action, needed, in_quarantine, refused in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            if action != RESTORE and needed is not None:
+                yield key, needed, False
             elif action == PURGE and not in_quarantine:
                 yield key, "no longer in quarantine", False
             elif action != RESTORE and refused is not None:

@@ -235,7 +235,7 @@ class _Pending:
             decoded[address].add(etag)
         told = read_parts(self.files, list(self.rewritten), REWRITTEN)
         listed = dict(zip(told.column("address").to_pylist(), told.column("etag").to_pylist(), strict=True))
-        now = {address: self.objects.identity_at_hand(address) or listed.get(address) for address in decoded}
+        now = {address: self.objects.cached_identity(address) or listed.get(address) for address in decoded}
         return pa.array([address for address, etag in now.items() if etag is not None and etag not in decoded[address]], pa.string())
 
     def _settled(self, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:

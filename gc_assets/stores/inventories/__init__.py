@@ -2,5 +2,5 @@
 must not be believed, and reads its rows as a listing would show them.
 
 Knows reports and neither lakes nor policies. Which store the reports are about, and where they lie,
-it asks through `Subject` and `Delivery`.
+it asks through `SourceBucket` and `ReportFiles`.
 """

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import binary, column, flags, moments, optional, sizes, text, without
-from gc_assets.stores.inventories.report import ROWS, DataFile, Manifest, document, field, format_of, moment, require_checksum
-from gc_assets.stores.inventories.s3 import unquoted
+from gc_assets.stores.inventories.report import ROWS, DataFile, Manifest, field, parse_document, parse_format, parse_time, require_checksum
+from gc_assets.stores.inventories.s3 import strip_quotes
 
 _WHOLE: Final = "Succeeded"
 
@@ -30,7 +30,7 @@ def manifest(content: bytes, checksum: bytes, name: str, location: str) -> Manif
     for a rule about several containers.
     """
     require_checksum(content, checksum, name)
-    found = document(content, name)
+    found = parse_document(content, name)
     status = field(found, "status", str, name)
     if status != _WHOLE:
         raise FormatError(f"{name}: its status is {status}, expected {_WHOLE}; the report is not used")
@@ -42,10 +42,10 @@ def manifest(content: bytes, checksum: bytes, name: str, location: str) -> Manif
         raise FormatError(f"{name}: it is about {len(containers) or 'all'} containers; name one in the rule's prefixMatch")
     return Manifest(
         name=name,
-        as_of=moment(field(found, "inventoryStartTime", str, name), name),
+        as_of=parse_time(field(found, "inventoryStartTime", str, name), name),
         bucket=containers.pop(),
         prefixes=tuple(below for _, _, below in prefixes),
-        file_format=format_of(field(rule, "format", str, name), name),
+        file_format=parse_format(field(rule, "format", str, name), name),
         files=tuple(
             DataFile(location + field(item, "blob", str, name), field(item, "size", int, name))
             for item in field(found, "files", list, name)
@@ -74,7 +74,7 @@ def rows(raw: pa.RecordBatch, container: str) -> pa.RecordBatch:
             without(names, f"{container}/".encode()),
             sizes(column(raw, "Content-Length")),
             moments(column(raw, "Last-Modified")),
-            unquoted(text(column(raw, "ETag", "Etag"), raw.num_rows)),
+            strip_quotes(text(column(raw, "ETag", "Etag"), raw.num_rows)),
             text(optional(raw, "VersionId"), raw.num_rows),
             latest,
             pa.repeat(False, raw.num_rows),

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import binary, column, moments, optional, sizes, text
-from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, document, field, format_of, moment
-from gc_assets.stores.inventories.s3 import of_bucket
+from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, field, parse_document, parse_format, parse_time
+from gc_assets.stores.inventories.s3 import require_bucket
 
 
 def manifest(content: bytes, name: str, folder: str, bucket: str, sizes_bytes: dict[str, int]) -> Manifest:
@@ -24,7 +24,7 @@ def manifest(content: bytes, name: str, folder: str, bucket: str, sizes_bytes: d
 
     Raises `FormatError` for what is not as documented, and where a file is missing.
     """
-    found = document(content, name)
+    found = parse_document(content, name)
     shards = [str(shard).rpartition("/")[2] for shard in field(found, "report_shards_file_names", list, name)]
     count = field(found, "shard_count", int, name)
     if len(shards) != count:
@@ -32,12 +32,12 @@ def manifest(content: bytes, name: str, folder: str, bucket: str, sizes_bytes: d
     missing = sorted(set(shards) - sizes_bytes.keys())
     if missing:
         raise FormatError(f"{name}: its file {missing[0]} is missing; the report is not used")
-    formats: set[Format] = {format_of(shard.rpartition(".")[2], name) for shard in shards}
+    formats: set[Format] = {parse_format(shard.rpartition(".")[2], name) for shard in shards}
     if len(formats) != 1:
         raise FormatError(f"{name}: its files are of {len(formats)} formats, expected one; the report is not used")
     return Manifest(
         name=name,
-        as_of=moment(field(found, "snapshot_time", str, name), name),
+        as_of=parse_time(field(found, "snapshot_time", str, name), name),
         bucket=bucket,
         prefixes=("",),
         file_format=formats.pop(),
@@ -52,7 +52,7 @@ def rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
     """Returns rows of a file as `ROWS`. What was deleted or replaced is not the latest. Raises
     `FormatError` for a row about another bucket.
     """
-    of_bucket(raw, "bucket", bucket)
+    require_bucket(raw, "bucket", bucket)
     return pa.RecordBatch.from_arrays(
         [
             binary(column(raw, "name")),

@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING, Final
 from gc_assets.core.paths import S3
 
 if TYPE_CHECKING:
-    from gc_assets.stores.inventories.readers import Reading
+    from gc_assets.stores.inventories.readers import ReportReader
 
 
 @dataclass(frozen=True, slots=True)
 class ReportKind:
     """A kind of report. `about` is the scheme of the storages that such reports are about, and
-    `reading` tells how they are read.
+    `open_reader` tells how they are read.
     """
 
     about: str
-    reading: Callable[[], Reading]
+    open_reader: Callable[[], ReportReader]
 
 
-def _of_s3() -> Reading:
-    from gc_assets.stores.inventories.readers import OF_S3
+def _s3_reader() -> ReportReader:
+    from gc_assets.stores.inventories.readers import S3_REPORTS
 
-    return OF_S3
+    return S3_REPORTS
 
 
-def _of_ones_own() -> Reading:
-    from gc_assets.stores.inventories.readers import OF_ONES_OWN
+def _plain_reader() -> ReportReader:
+    from gc_assets.stores.inventories.readers import PLAIN_REPORTS
 
-    return OF_ONES_OWN
+    return PLAIN_REPORTS
 
 
 # By the names that they have in lakes.yaml.
-KINDS: Final[dict[str, ReportKind]] = {"s3": ReportKind(S3, _of_s3), "plain": ReportKind(S3, _of_ones_own)}
+KINDS: Final[dict[str, ReportKind]] = {"s3": ReportKind(S3, _s3_reader), "plain": ReportKind(S3, _plain_reader)}

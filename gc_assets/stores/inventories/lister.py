@@ -20,9 +20,9 @@ from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.findings import OK, WARN, Finding
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.stores.inventories.kinds import KINDS
-from gc_assets.stores.inventories.report import Manifest, scan_of
+from gc_assets.stores.inventories.report import Manifest, parse_scan_time
 from gc_assets.stores.inventories.task import ReportTask
-from gc_assets.stores.protocol import Delivery, Directory, PlannedListing, Report, Subject
+from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFiles, SourceBucket
 
 # Files up to so many bytes together are one task: they are read in less than a second.
 ONE_TASK_BYTES: Final = 2**20
@@ -36,26 +36,26 @@ class ReportLister:
     """`Lister` of a storage from the reports that `config` names."""
 
     config: InventoryConfig
-    subject: Subject
-    delivery: Delivery
+    source_bucket: SourceBucket
+    report_files: ReportFiles
 
     def plan(
-        self, parallelism: int, now: datetime, carried: frozenset[str], settled_before: datetime, cuts: Sequence[str] | None
-    ) -> PlannedListing:
+        self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
+    ) -> ListingPlan:
         """Plans as the protocol says: a task for each file of the newest finished report."""
-        del parallelism, carried, settled_before, cuts
+        del parallelism, unchanged, settled_before, split_keys
         manifest, _ = self._newest()
         versions = self._require(manifest, now)
-        whole = ReportTask(self.config.kind, self.subject, self.delivery, manifest.without_files(), versions, manifest.files)
+        whole = ReportTask(self.config.kind, self.source_bucket, self.report_files, manifest.without_files(), versions, manifest.files)
         tasks = [whole] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(whole, files=(file,)) for file in manifest.files]
-        return PlannedListing(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
+        return ListingPlan(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
 
-    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
+    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
         del known
         return frozenset()
 
-    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
-        del carried
+    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+        del unchanged
         return objects.slice(0, 0)
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
@@ -64,7 +64,7 @@ class ReportLister:
 
     def _size_of(self, key: str) -> int | None:
         try:
-            return self.subject.size_of(key)
+            return self.source_bucket.size_of(key)
         except OSError as error:
             raise StoreError(f"{key!r} is in no report, and cannot be looked up: {error.strerror or error}") from error
 
@@ -88,12 +88,14 @@ class ReportLister:
         Raises `StoreError` where there is none.
         """
         try:
-            folders = self.delivery.folders(self._location)
-            scans = sorted(((scan, folder) for folder in folders if (scan := scan_of(folder)) is not None), reverse=True)
+            folders = self.report_files.folders(self._location)
+            scans = sorted(((scan, folder) for folder in folders if (scan := parse_scan_time(folder)) is not None), reverse=True)
             unfinished: list[str] = []
             for scan, folder in scans:
                 try:
-                    return KINDS[self.config.kind].reading().manifest(self.delivery, self._location, folder, scan), unfinished
+                    return KINDS[self.config.kind].open_reader().manifest(
+                        self.report_files, self._location, folder, scan
+                    ), unfinished
                 except FileNotFoundError as error:
                     unfinished.append(str(error.filename))
         except FormatError as error:
@@ -113,15 +115,15 @@ class ReportLister:
         """Returns whether the storage has versions. Raises `StoreError` naming the report where it
         must not be believed.
         """
-        name, subject, age = manifest.name, self.subject, now - manifest.as_of
-        if manifest.bucket != subject.bucket:
+        name, source_bucket, age = manifest.name, self.source_bucket, now - manifest.as_of
+        if manifest.bucket != source_bucket.bucket:
             raise StoreError(
-                f"report {name} is about the bucket {manifest.bucket!r}, expected {subject.bucket!r}; mend `inventory.location`"
+                f"report {name} is about the bucket {manifest.bucket!r}, expected {source_bucket.bucket!r}; mend `inventory.location`"
             )
-        if not subject.prefix.startswith(manifest.prefixes):
+        if not source_bucket.prefix.startswith(manifest.prefixes):
             raise StoreError(
                 f"report {name} has the keys that begin with {' or '.join(map(repr, manifest.prefixes))}, and the storage's begin with "
-                f"{subject.prefix!r}; let the report cover the storage"
+                f"{source_bucket.prefix!r}; let the report cover the storage"
             )
         if age > self.config.max_inventory_age:
             limit = format_duration(self.config.max_inventory_age)
@@ -132,12 +134,14 @@ class ReportLister:
         if age < -MAX_SKEW:
             raise StoreError(f"report {name} is of {manifest.as_of.isoformat()}, and now it is {now.isoformat()}; set the clocks")
         try:
-            versions = subject.has_versions()
+            versions = source_bucket.has_versions()
         except OSError as error:
-            raise StoreError(f"bucket {subject.bucket}, about which {name} is, cannot be looked at: {error.strerror or error}") from error
+            raise StoreError(
+                f"bucket {source_bucket.bucket}, about which {name} is, cannot be looked at: {error.strerror or error}"
+            ) from error
         if versions and not manifest.versions:
             raise StoreError(
-                f"report {name} shows no versions, and bucket {subject.bucket} has them. "
+                f"report {name} shows no versions, and bucket {source_bucket.bucket} has them. "
                 "Let the inventory include all versions (IncludedObjectVersions: All)"
             )
         return versions

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import binary, column
-from gc_assets.stores.inventories.report import DataFile, Manifest, document, field, format_of
-from gc_assets.stores.inventories.s3 import in_one_form, of_bucket
+from gc_assets.stores.inventories.report import DataFile, Manifest, field, parse_document, parse_format
+from gc_assets.stores.inventories.s3 import normalize_columns, require_bucket
 
 COLUMNS: Final = frozenset(
     {"bucket", "key", "size_bytes", "last_modified", "etag", "version_id", "is_latest", "is_delete_marker", "storage_class"}
@@ -32,14 +32,14 @@ def manifest(content: bytes, name: str, folder: str, scan: datetime) -> Manifest
     """Reads the manifest of the report in `folder`, which ends in `/`. Raises `FormatError` for
     what is not as documented.
     """
-    found = document(content, name)
+    found = parse_document(content, name)
     files = [_file(item, name, folder) for item in field(found, "files", list, name)]
     return Manifest(
         name=name,
         as_of=scan,
         bucket=field(found, "bucket", str, name),
         prefixes=(field(found, "prefix", str, name),),
-        file_format=format_of(field(found, "format", str, name), name),
+        file_format=parse_format(field(found, "format", str, name), name),
         files=tuple(files),
         columns=None,
         versions=found.get("versions") is True,
@@ -58,5 +58,5 @@ def _file(item: object, name: str, folder: str) -> DataFile:
 
 def rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
     """Returns rows of a file as `ROWS`. Raises `FormatError` for a row about another bucket."""
-    of_bucket(raw, "bucket", bucket)
-    return in_one_form(raw, binary(column(raw, "key")), "size_bytes", "last_modified", "etag")
+    require_bucket(raw, "bucket", bucket)
+    return normalize_columns(raw, binary(column(raw, "key")), "size_bytes", "last_modified", "etag")

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Final
 
 from gc_assets.stores.inventories import plain, s3
-from gc_assets.stores.inventories.report import Manifest, Normalised, require_checksum
-from gc_assets.stores.protocol import Delivery
+from gc_assets.stores.inventories.report import Manifest, RowNormalizer, require_checksum
+from gc_assets.stores.protocol import ReportFiles
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReportReader:
     """How the reports of a kind are read.
 
     `manifest` reads the report in a folder of a location (both end in `/`), whose name says when
@@ -21,23 +21,23 @@ class Reading:
     rows of a file, of which it needs these `columns`.
     """
 
-    manifest: Callable[[Delivery, str, str, datetime], Manifest]
-    rows: Normalised
+    manifest: Callable[[ReportFiles, str, str, datetime], Manifest]
+    rows: RowNormalizer
     columns: Collection[str]
 
 
-def _of_s3(delivery: Delivery, location: str, folder: str, scan: datetime) -> Manifest:
+def _read_s3_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime) -> Manifest:
     name = f"{location}{folder}manifest.json"
-    checksum = delivery.read(f"{location}{folder}manifest.checksum")
-    content = delivery.read(name)
+    checksum = report_files.read(f"{location}{folder}manifest.checksum")
+    content = report_files.read(name)
     require_checksum(content, checksum, name)
     return s3.manifest(content, name, location, scan)
 
 
-def _of_ones_own(delivery: Delivery, location: str, folder: str, scan: datetime) -> Manifest:
+def _read_plain_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime) -> Manifest:
     name = f"{location}{folder}manifest.json"
-    return plain.manifest(delivery.read(name), name, f"{location}{folder}", scan)
+    return plain.manifest(report_files.read(name), name, f"{location}{folder}", scan)
 
 
-OF_S3: Final = Reading(_of_s3, s3.rows, s3.COLUMNS)
-OF_ONES_OWN: Final = Reading(_of_ones_own, plain.rows, plain.COLUMNS)
+S3_REPORTS: Final = ReportReader(_read_s3_manifest, s3.rows, s3.COLUMNS)
+PLAIN_REPORTS: Final = ReportReader(_read_plain_manifest, plain.rows, plain.COLUMNS)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from gc_assets.core.documents import parsed_json
+from gc_assets.core.documents import parse_json
 from gc_assets.core.errors import FormatError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -76,13 +76,13 @@ class Manifest:
 
 
 # Maps raw rows of one bucket's report to `ROWS`. Raises `FormatError` for what it does not know.
-Normalised = Callable[[pa.RecordBatch, str], pa.RecordBatch]
+RowNormalizer = Callable[[pa.RecordBatch, str], pa.RecordBatch]
 
 
-def document(content: bytes, name: str) -> Mapping[str, Any]:
+def parse_document(content: bytes, name: str) -> Mapping[str, Any]:
     """Reads a manifest. Raises `FormatError` where it is no JSON object."""
     try:
-        found = parsed_json(content)
+        found = parse_json(content)
     except ValueError as error:
         raise FormatError(f"{name} is no JSON ({error}); the report is not used") from None
     if not isinstance(found, dict):
@@ -108,14 +108,14 @@ def field(found: Mapping[str, Any], key: str, kind: type[Any], name: str) -> Any
 _WORDS: Final[dict[type[Any], str]] = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
 
 
-def format_of(text: str, name: str) -> Format:
+def parse_format(text: str, name: str) -> Format:
     found = _FORMATS.get(text.lower())
     if found is None:
         raise FormatError(f"{name}: its format is {text!r}, expected {', '.join(_FORMATS)}; the report is not used")
     return found
 
 
-def moment(text: str, name: str) -> datetime:
+def parse_time(text: str, name: str) -> datetime:
     """Reads an ISO 8601 time with a zone."""
     try:
         found = datetime.fromisoformat(text)
@@ -129,7 +129,7 @@ def moment(text: str, name: str) -> datetime:
 _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")
 
 
-def scan_of(folder: str) -> datetime | None:
+def parse_scan_time(folder: str) -> datetime | None:
     """Returns the time in a folder's name (`2026-11-22T01-00Z/`), null for a folder of other
     things.
     """

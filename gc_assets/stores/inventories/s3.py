@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories.columns import binary, column, flags, moments, optional, sizes, text
-from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, document, field, format_of
+from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, field, parse_document, parse_format
 
 # The names of a CSV's columns as ORC and Parquet have them.
 _COLUMNS: Final = {
@@ -48,11 +48,11 @@ def manifest(content: bytes, name: str, location: str, scan: datetime) -> Manife
 
     Raises `FormatError` for what is not as AWS documents it.
     """
-    found = document(content, name)
+    found = parse_document(content, name)
     version = field(found, "version", str, name)
     if version != _VERSION:
         raise FormatError(f"{name}: its version is {version!r}, and this release knows {_VERSION}; the report is not used")
-    file_format = format_of(field(found, "fileFormat", str, name), name)
+    file_format = parse_format(field(found, "fileFormat", str, name), name)
     schema = field(found, "fileSchema", str, name)
     columns: list[str] = _NAMES[file_format].findall(schema)
     named = {_COLUMNS.get(column, column) for column in columns}
@@ -92,20 +92,20 @@ def _file(item: object, name: str, location: str) -> DataFile:
 
 def rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
     """Returns rows of a file as `ROWS`. Raises `FormatError` for a row about another bucket."""
-    of_bucket(raw, "bucket", bucket)
+    require_bucket(raw, "bucket", bucket)
     encoded = optional(raw, "url_encoded_key")
-    keys = binary(column(raw, "key")) if encoded is None else decoded(encoded)
-    return in_one_form(raw, keys, "size", "last_modified_date", "e_tag")
+    keys = binary(column(raw, "key")) if encoded is None else decode_keys(encoded)
+    return normalize_columns(raw, keys, "size", "last_modified_date", "e_tag")
 
 
-def in_one_form(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, etag: str) -> pa.RecordBatch:
+def normalize_columns(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, etag: str) -> pa.RecordBatch:
     """Returns rows as `ROWS`: these keys, and what the columns of these names say of them."""
     return pa.RecordBatch.from_arrays(
         [
             keys,
             sizes(column(raw, size)),
             moments(column(raw, modified)),
-            unquoted(text(column(raw, etag), raw.num_rows)),
+            strip_quotes(text(column(raw, etag), raw.num_rows)),
             text(optional(raw, "version_id"), raw.num_rows),
             flags(optional(raw, "is_latest"), raw.num_rows),
             flags(optional(raw, "is_delete_marker"), raw.num_rows),
@@ -115,7 +115,7 @@ def in_one_form(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, e
     )
 
 
-def of_bucket(raw: pa.RecordBatch, name: str, bucket: str) -> None:
+def require_bucket(raw: pa.RecordBatch, name: str, bucket: str) -> None:
     """Raises `FormatError` where a row says that it is about another bucket."""
     said = optional(raw, name)
     if said is None:
@@ -127,11 +127,11 @@ def of_bucket(raw: pa.RecordBatch, name: str, bucket: str) -> None:
         )
 
 
-def unquoted(etags: pa.Array) -> pa.Array:
+def strip_quotes(etags: pa.Array) -> pa.Array:
     return pc.utf8_trim(etags, characters='"')
 
 
-def decoded(keys: pa.Array) -> pa.Array:
+def decode_keys(keys: pa.Array) -> pa.Array:
     """Decodes keys as a CSV of AWS has them."""
     odd = pc.fill_null(pc.match_substring_regex(keys, pattern="[%+]"), False)
     if not odd.true_count:

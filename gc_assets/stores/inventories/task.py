@@ -21,7 +21,7 @@ from gc_assets.stores.inventories.columns import batches, without
 from gc_assets.stores.inventories.kinds import KINDS
 from gc_assets.stores.inventories.report import DataFile, Manifest
 from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.protocol import RESERVED_PREFIX, Delivery, Listed, Problem, Subject
+from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, Problem, ReportFiles, SourceBucket
 
 # A row of a compressed report is seldom smaller, so a file tells how many rows it has at most.
 _ROW_BYTES: Final = 8
@@ -36,14 +36,14 @@ class ReportTask:
     """
 
     kind: str
-    subject: Subject
-    delivery: Delivery
+    source_bucket: SourceBucket
+    report_files: ReportFiles
     manifest: Manifest
     versions: bool
     files: tuple[DataFile, ...]
     is_left: bool = False
 
-    def run(self, budget: int) -> Iterator[Listed]:
+    def run(self, budget: int) -> Iterator[ListingBatch]:
         """Lists as `ListingTask.run` says. A file is read whole, or left over as large as it is. One
         that cannot be read, or is not what the manifest says, is a problem of kind `unreadable`.
         """
@@ -51,23 +51,23 @@ class ReportTask:
         for file in self.files:
             if file not in left:
                 yield from self._read(file)
-        yield Listed(_EMPTY, leftover=tuple(replace(self, files=(file,), is_left=True) for file in left))
+        yield ListingBatch(_EMPTY, leftover=tuple(replace(self, files=(file,), is_left=True) for file in left))
 
-    def _read(self, file: DataFile) -> Iterator[Listed]:
-        kind, read = KINDS[self.kind].reading(), 0
+    def _read(self, file: DataFile) -> Iterator[ListingBatch]:
+        kind, read = KINDS[self.kind].open_reader(), 0
         try:
             with tempfile.NamedTemporaryFile(prefix="gc-assets-report-") as copy:
-                _fetch(self.delivery, file, copy)
+                _fetch(self.report_files, file, copy)
                 for raw in batches(copy.name, self.manifest.file_format, self.manifest.columns, kind.columns):
                     read += raw.num_rows
                     yield self._listed(kind.rows(raw, self.manifest.bucket), raw.num_rows)
             _require_rows(file, read)
         except (OSError, FormatError, StoreError, pa.ArrowException) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            yield Listed(_EMPTY, (Problem(file.address, "unreadable", f"a file of report {self.manifest.name}: {why}"),))
+            yield ListingBatch(_EMPTY, (Problem(file.address, "unreadable", f"a file of report {self.manifest.name}: {why}"),))
 
-    def _listed(self, rows: pa.RecordBatch, read: int) -> Listed:
-        prefix = self.subject.prefix.encode()
+    def _listed(self, rows: pa.RecordBatch, read: int) -> ListingBatch:
+        prefix = self.source_bucket.prefix.encode()
         latest, markers = rows.column("is_latest"), rows.column("is_marker")
         if self.versions and latest.null_count:
             raise FormatError("a row does not say whether it is the latest version")
@@ -82,11 +82,11 @@ class ReportTask:
             if mine.column(name).null_count:
                 key = mine.filter(pc.is_null(mine.column(name))).column("key")[0].as_py()
                 raise FormatError(f"the row of {key!r} has no {name}, so nobody could tell the object from another")
-        return Listed(self._objects(mine), problems, report_rows=read)
+        return ListingBatch(self._objects(mine), problems, report_rows=read)
 
     def _objects(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns rows of `storage_inventory`."""
-        etags = self.subject.identities(rows.column("etag"), rows.column("size_bytes"), rows.column("last_modified"))
+        etags = self.source_bucket.identities(rows.column("etag"), rows.column("size_bytes"), rows.column("last_modified"))
         # What was written before a bucket had versions has the version `null`.
         versions = pc.fill_null(rows.column("version_id"), "null") if self.versions else pa.nulls(rows.num_rows, pa.string())
         columns = {
@@ -129,7 +129,7 @@ def _is_text(key: bytes) -> bool:
     return True
 
 
-def _fetch(delivery: Delivery, file: DataFile, copy: IO[bytes]) -> None:
+def _fetch(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
     """Copies a file of a report. Tries again where the copy was cut.
 
     Raises `OSError` where it cannot be read, and `FormatError` where it is not the one that the
@@ -139,7 +139,7 @@ def _fetch(delivery: Delivery, file: DataFile, copy: IO[bytes]) -> None:
         copy.seek(0)
         copy.truncate()
         try:
-            delivery.copy(file.address, copy)
+            report_files.copy(file.address, copy)
             copy.flush()
             _compare(file, copy.name)
         except (FileNotFoundError, PermissionError):

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
-from gc_assets.stores.doctor_checks import lease_findings
-from gc_assets.stores.local.lease import holder_of
+from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
+from gc_assets.stores.doctor_checks import check_lease
+from gc_assets.stores.local.lease import read_holder
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
-from gc_assets.stores.protocol import RESERVED_PREFIX, LinkMet
+from gc_assets.stores.protocol import RESERVED_PREFIX, SymbolicLink
 
 # Directories looked at for mount points and links. A night meets the deeper ones: the quarantine
 # never crosses a mount, and the listing names each link.
@@ -29,12 +29,12 @@ _CONTROL: Final = RESERVED_PREFIX.rstrip("/")
 def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
     """As `Store.examine` says. Canaries are written in a storage of mode `apply` only."""
     root = Path(local_path(storage.location))
-    yield from looked(storage.name, "listable", lambda: _listable(root, storage))
-    yield from looked(storage.name, "quarantine", lambda: _quarantine(root, storage))
-    yield from looked(storage.name, "private", lambda: _private(root / _CONTROL, storage))
+    yield from run_check(storage.name, "listable", lambda: _listable(root, storage))
+    yield from run_check(storage.name, "quarantine", lambda: _quarantine(root, storage))
+    yield from run_check(storage.name, "private", lambda: _private(root / _CONTROL, storage))
     if storage.mode == "apply" and os.access(root, os.W_OK | os.X_OK):
-        yield from looked(storage.name, "traits", lambda: _traits(storage))
-    yield from looked(storage.name, "lease", lambda: lease_findings(storage.name, lambda: holder_of(storage.location), now))
+        yield from run_check(storage.name, "traits", lambda: _traits(storage))
+    yield from run_check(storage.name, "lease", lambda: check_lease(storage.name, lambda: read_holder(storage.location), now))
 
 
 def _listable(root: Path, storage: StorageConfig) -> Iterator[Finding]:
@@ -86,12 +86,12 @@ def _other_file_systems(root: Path) -> Iterator[str]:
     return (entry.path for entry in _entries(root) if _is_below_another(entry, device))
 
 
-def links(name: str, location: str) -> Iterator[LinkMet]:
-    """As `StoreKind.links` says, of the first `MAX_DIRECTORIES` met."""
+def find_links(name: str, location: str) -> Iterator[SymbolicLink]:
+    """As `StoreKind.find_links` says, of the first `MAX_DIRECTORIES` met."""
     root = Path(local_path(location))
     for entry in _entries(root) if root.is_dir() else ():
         if entry.is_symlink():
-            yield LinkMet(name, entry.path, os.path.realpath(entry.path))
+            yield SymbolicLink(name, entry.path, os.path.realpath(entry.path))
 
 
 def _entries(root: Path) -> Iterator[os.DirEntry[str]]:

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from gc_assets.core.deadline import within
+from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.stores.local.mounts import may_hang
 from gc_assets.stores.local.objects import NEVER_WAIT, LocalObjects, content_of, etag_of, local_path
@@ -33,7 +33,7 @@ class EditableLocalObjects(LocalObjects):
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
         if may_hang(local_path(address)):
-            return within(self.read_seconds, address, lambda: self._with_etag(address))
+            return run_with_deadline(self.read_seconds, address, lambda: self._with_etag(address))
         return self._with_etag(address)
 
     def _with_etag(self, address: str) -> tuple[bytes, str]:

@@ -13,7 +13,7 @@ from gc_assets.core.paths import FILE
 from gc_assets.stores.kind import StoreKind
 
 if TYPE_CHECKING:
-    from gc_assets.stores.protocol import Delivery, LinkMet, QuarantineMode, Store, TwoNames
+    from gc_assets.stores.protocol import PathAlias, QuarantineMode, ReportFiles, Store, SymbolicLink
 
 QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("trash", "deferred")
 
@@ -31,22 +31,22 @@ def _anywhere(places: Places) -> EditableObjects:
     return EditableLocalObjects(read_seconds=places.read_seconds)
 
 
-def _delivery(places: Places) -> Delivery:
-    from gc_assets.stores.local.report_files import LocalDelivery
+def _delivery(places: Places) -> ReportFiles:
+    from gc_assets.stores.local.report_files import LocalReportFiles
 
-    return LocalDelivery(places)
-
-
-def _two_names(locations: Sequence[tuple[str, str]]) -> list[TwoNames]:
-    from gc_assets.stores.local.mounts import find_two_names
-
-    return find_two_names(locations)
+    return LocalReportFiles(places)
 
 
-def _links(name: str, location: str) -> Iterable[LinkMet]:
-    from gc_assets.stores.local.doctor_checks import links
+def _find_path_aliases(locations: Sequence[tuple[str, str]]) -> list[PathAlias]:
+    from gc_assets.stores.local.mounts import find_mounted_aliases
 
-    return links(name, location)
+    return find_mounted_aliases(locations)
+
+
+def _find_links(name: str, location: str) -> Iterable[SymbolicLink]:
+    from gc_assets.stores.local.doctor_checks import find_links
+
+    return find_links(name, location)
 
 
 LOCAL: Final = StoreKind(
@@ -56,7 +56,7 @@ LOCAL: Final = StoreKind(
     _open,
     _anywhere,
     _delivery,
-    two_names=_two_names,
-    links=_links,
+    find_path_aliases=_find_path_aliases,
+    find_links=_find_links,
     preloaded=("gc_assets.stores.local.store",),
 )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.documents import parsed_json
+from gc_assets.core.documents import parse_json
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
@@ -107,7 +107,7 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
     return LocalLease(str(control), token, duration, clock)
 
 
-def holder_of(location: str) -> Holder | None:
+def read_holder(location: str) -> Holder | None:
     """Returns who holds the lease, live or expired, or null where nobody does. Raises `StoreError`
     where what stands there is no lease.
     """
@@ -131,7 +131,7 @@ def _read(control: Path) -> Holder | None:
     except PermissionError as error:
         raise StoreError(f"{path} is another user's ({_owner(path)}); run as the user who applies plans here") from error
     try:
-        holder = Holder(**parsed_json(content))
+        holder = Holder(**parse_json(content))
         datetime.fromisoformat(holder.expires_at)
     except (ValueError, TypeError) as error:
         raise StoreError(f"{path} is no lease ({error}); make sure that nothing changes this storage, then remove it") from error

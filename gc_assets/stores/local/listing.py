@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_ns, printable
-from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, Listed, ListingTask, Problem, ProblemKind
+from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, ListingBatch, ListingTask, Problem, ProblemKind
 
 # A directory with more entries is split into shares: a sixth of a second of work.
 HUGE_DIRECTORY = 50_000
@@ -75,7 +75,7 @@ class LocalListingTask:
     """Units of the storage at the absolute path `root`. `parallelism` bounds the shares of a huge
     directory met on the way.
 
-    Directories whose keys are in `carried` are passed over: an earlier listing knows what they
+    Directories whose keys are in `unchanged` are passed over: an earlier listing knows what they
     hold. Only directories last modified before `settled_ns` may be carried by a later listing: a
     directory changed just now may change again within the same tick of the file system's clock.
 
@@ -86,18 +86,18 @@ class LocalListingTask:
     root: str
     units: tuple[Unit, ...]
     parallelism: int
-    carried: frozenset[str] = frozenset()
+    unchanged: frozenset[str] = frozenset()
     settled_ns: int = 0
     root_inode: int | None = None
 
-    def run(self, budget: int) -> Iterator[Listed]:
+    def run(self, budget: int) -> Iterator[ListingBatch]:
         """Lists as `ListingTask.run` says. One directory is listed or split whatever the budget, so
         every round gets closer to the end.
 
         What vanishes while listing is skipped. What cannot be read is a problem of kind
         `unreadable`.
         """
-        rows = _Rows(self.carried)
+        rows = _Rows(self.unchanged)
         if (found := _inode(self.root)) != self.root_inode:
             seen = "no directory" if found is None else "another directory than where the run began"
             where = f"{self.root or '/'} on {socket.gethostname()}"
@@ -147,7 +147,7 @@ class LocalListingTask:
         return tuple(replace(self, units=part) for part in [*shares, *parts])
 
 
-def unchanged_directories(location: str, known: Iterable[Directory]) -> frozenset[str]:
+def find_unchanged_directories(location: str, known: Iterable[Directory]) -> frozenset[str]:
     """Returns the keys of the directories that are as they were when they were listed. A directory
     that is gone, or a link by now, is not among them.
     """
@@ -155,11 +155,11 @@ def unchanged_directories(location: str, known: Iterable[Directory]) -> frozense
     return frozenset(directory.key for directory in known if _modified_ns(f"{root}/{directory.key.rstrip('/')}") == directory.modified_ns)
 
 
-def carried_objects(objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
     """Returns the rows of an earlier listing whose objects lie directly in the directories with the
-    keys `carried`.
+    keys `unchanged`.
     """
-    return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), carried))
+    return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
 
 
 def _modified_ns(path: str) -> int | None:
@@ -178,9 +178,9 @@ def _inode(root: str) -> int | None:
 
 
 def plan_listing(
-    location: str, parallelism: int, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+    location: str, parallelism: int, unchanged: frozenset[str] = frozenset(), settled_before: datetime | None = None
 ) -> Sequence[ListingTask]:
-    """Returns tasks that together list the storage once, without the directories in `carried`, as
+    """Returns tasks that together list the storage once, without the directories in `unchanged`, as
     `Store.plan_listing` says.
 
     There are at most four tasks for each of `parallelism` workers, besides shares of huge
@@ -210,10 +210,10 @@ def plan_listing(
             continue
         settled.append(Unit(unit.key, recurse=False))
         below = [unit.below(name) for name in directories if is_utf8(name) and not unit.is_reserved(name)]
-        queue.extend(unit for unit in below if unit.key not in carried)
+        queue.extend(unit for unit in below if unit.key not in unchanged)
     wanted = 4 * parallelism if queue else -(-seen // ENTRIES_PER_TASK)
     settled_ns = (settled_before - EPOCH) // timedelta(microseconds=1) * 1_000 if settled_before is not None else 0
-    whole = LocalListingTask(root, (), parallelism, carried, settled_ns, _inode(root))
+    whole = LocalListingTask(root, (), parallelism, unchanged, settled_ns, _inode(root))
     return whole.dealt([*settled, *queue], min(wanted, 4 * parallelism))
 
 
@@ -221,7 +221,7 @@ def plan_listing(
 class _Rows:
     """Columns of the objects met since the last `take`, and the directories read to their end."""
 
-    carried: frozenset[str] = frozenset()
+    unchanged: frozenset[str] = frozenset()
     keys: list[bytes] = field(default_factory=list[bytes])
     sizes: list[int] = field(default_factory=list[int])
     modified: list[int] = field(default_factory=list[int])
@@ -262,7 +262,7 @@ class _Rows:
                 self.modified.append(modified_ns(status))
                 self.inodes.append(status.st_ino)
             elif stat.S_ISDIR(status.st_mode):
-                if unit.recurse and not unit.is_reserved(name) and unit.below(name).key not in self.carried:
+                if unit.recurse and not unit.is_reserved(name) and unit.below(name).key not in self.unchanged:
                     below.append(unit.below(name))
             elif stat.S_ISLNK(status.st_mode):
                 self.problem(prefix + name, "symlink", "a symbolic link: kept, never followed")
@@ -270,8 +270,8 @@ class _Rows:
                 self.problem(prefix + name, "special", "a socket, fifo or device: kept")
         return below, len(self.keys) - before
 
-    def take(self, leftover: tuple[ListingTask, ...] = ()) -> Listed:
-        listed = Listed(self._batch(), tuple(self.problems), leftover, tuple(self.directories))
+    def take(self, leftover: tuple[ListingTask, ...] = ()) -> ListingBatch:
+        listed = ListingBatch(self._batch(), tuple(self.problems), leftover, tuple(self.directories))
         self.keys, self.sizes, self.modified, self.inodes, self.problems, self.directories = [], [], [], [], [], []
         return listed
 

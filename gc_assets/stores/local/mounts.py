@@ -1,6 +1,6 @@
 """What mounts do to paths: directories of storages that have two names (a bind mount, or a file
 system that is mounted twice), and paths behind which a server may hang. Pure, but for
-`find_two_names` and `may_hang`.
+`find_mounted_aliases` and `may_hang`.
 
 The kernel's own table says which part of which device stands where (`proc_pid_mountinfo(5)`). No
 path tells it, and neither does a device number: a bind mount has that of its source.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.paths import Location
-from gc_assets.stores.protocol import TwoNames
+from gc_assets.stores.protocol import PathAlias
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
 # File systems of this machine alone. A read of any other may wait for a server.
@@ -44,7 +44,7 @@ class _Part:
     path: str
 
 
-def find_two_names(storages: Sequence[tuple[str, str]]) -> list[TwoNames]:
+def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]:
     """Returns the directories that have two names in storages (name, location) on this machine.
 
     A system without the kernel's table has no such mounts.
@@ -54,7 +54,7 @@ def find_two_names(storages: Sequence[tuple[str, str]]) -> list[TwoNames]:
     except FileNotFoundError:
         return []
     roots = {name: Location.parse(location).without_links().root for name, location in storages}
-    return [names for names in two_names(parse_mounts(table), roots) if _is_same(names)]
+    return [names for names in find_path_aliases(parse_mounts(table), roots) if _is_same(names)]
 
 
 def may_hang(path: str) -> bool:
@@ -70,12 +70,12 @@ def may_hang(path: str) -> bool:
 @functools.cache
 def _mounted() -> tuple[tuple[str, bool], ...]:
     try:
-        return tuple(slow_points(MOUNTS.read_text("utf-8", "surrogateescape")))
+        return tuple(find_slow_mounts(MOUNTS.read_text("utf-8", "surrogateescape")))
     except OSError:
         return ()
 
 
-def slow_points(table: str) -> list[tuple[str, bool]]:
+def find_slow_mounts(table: str) -> list[tuple[str, bool]]:
     """Returns the directories of a table of mounts, the deepest first, and of each whether its file
     system may wait for another machine.
     """
@@ -86,7 +86,7 @@ def slow_points(table: str) -> list[tuple[str, bool]]:
     return sorted(seen.items(), key=lambda item: len(item[0]), reverse=True)
 
 
-def _is_same(names: TwoNames) -> bool:
+def _is_same(names: PathAlias) -> bool:
     """Says whether both names lead to one inode; true where nobody can tell.
 
     A name is another directory's where a later mount hides it. That the device is one is known:
@@ -125,18 +125,18 @@ def _plain(text: str) -> str:
     return _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), text).rstrip("/")
 
 
-def two_names(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list[TwoNames]:
+def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list[PathAlias]:
     """Returns the directories that have two names in storages. `roots` are their real paths by
     storage name.
     """
     parts = [part for storage, root in roots.items() for part in _parts(mounts, storage, root.rstrip("/"))]
-    found: dict[TwoNames, None] = {}
+    found: dict[PathAlias, None] = {}
     for one, other in combinations(parts, 2):
         for outer, inner in ((one, other), (other, one)):
             if outer.device == inner.device and _is_below(inner.root, outer.root):
                 path = outer.path + inner.root[len(outer.root) :]
                 if path != inner.path:
-                    found[TwoNames(outer.storage, path or "/", inner.storage, inner.path or "/")] = None
+                    found[PathAlias(outer.storage, path or "/", inner.storage, inner.path or "/")] = None
                 break
     return list(found)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
-from gc_assets.core.bounded import MOST_BYTES
-from gc_assets.core.deadline import READ_SECONDS, within
+from gc_assets.core.bounded import MAX_OBJECT_BYTES
+from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.stores.local.mounts import may_hang
@@ -95,12 +95,12 @@ def content_of(source: BinaryIO, address: str) -> bytes:
     status = os.fstat(source.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "expected a regular file, found a directory, socket, fifo or device", address)
-    if status.st_size > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found {status.st_size:,}", address)
+    if status.st_size > MAX_OBJECT_BYTES:
+        raise OSError(errno.EFBIG, f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {status.st_size:,}", address)
 
-    content = source.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found more, and it grows", address)
+    content = source.read(MAX_OBJECT_BYTES + 1)
+    if len(content) > MAX_OBJECT_BYTES:
+        raise OSError(errno.EFBIG, f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found more, and it grows", address)
     return content
 
 
@@ -126,7 +126,7 @@ class LocalObjects:
     def read_identified(self, address: str) -> tuple[bytes, str]:
         # A thread for each read would cost more than the read of a disk of this machine.
         if may_hang(local_path(address)):
-            return within(self.read_seconds, address, lambda: self._identified(address))
+            return run_with_deadline(self.read_seconds, address, lambda: self._identified(address))
         return self._identified(address)
 
     def _identified(self, address: str) -> tuple[bytes, str]:
@@ -134,7 +134,7 @@ class LocalObjects:
             etag = etag_of(os.fstat(source.fileno()))
             return content_of(source, address), etag
 
-    def identity_at_hand(self, address: str) -> str | None:
+    def cached_identity(self, address: str) -> str | None:
         try:
             return identity(address)
         except StoreError:

@@ -17,7 +17,7 @@ from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
 from gc_assets.stores.local.kind import QUARANTINES
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.safe_paths import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
-from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
+from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
 
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _WAY_OUT = {
@@ -39,7 +39,7 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
         raise UsageError(
             f"storage {location}: `quarantine: {mode}` needs object versions, which a local disk has not; use trash or deferred"
         )
-    return Trash(tree, plan_id) if mode == "trash" else Deferred(tree)
+    return TrashQuarantine(tree, plan_id) if mode == "trash" else DeferredQuarantine(tree)
 
 
 def trash_key(plan_id: str, key: str) -> str:
@@ -47,13 +47,13 @@ def trash_key(plan_id: str, key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Trash:
+class TrashQuarantine:
     """Quarantine by renaming aside. `plan_id` is the plan that acts."""
 
     tree: Tree
     plan_id: str
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Acts as `Quarantine.act` says."""
         results = [_answer(planned, self._one, planned in resumed) for planned in batch]
         self.tree.sync({directory for planned in _done(batch, results) for directory in self._touched(planned)})
@@ -66,19 +66,19 @@ class Trash:
         self.tree.sync({ancestors(self._held_key(planned))[-1] for planned in _done(batch, results) if planned.key in restored})
         return results
 
-    def _touched(self, planned: Planned) -> list[str]:
+    def _touched(self, planned: PlannedAction) -> list[str]:
         held, source = ancestors(self._held_key(planned)), ancestors(planned.key)
         if planned.action == "quarantine":
             return [*held, source[-1]]
         return source if planned.action == "restore" else held[-1:]
 
-    def _held_key(self, planned: Planned) -> str:
+    def _held_key(self, planned: PlannedAction) -> str:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
         if plan_id is None or not _PLAN_ID.fullmatch(plan_id):
             raise OutOfBounds(f"{planned.key!r}: {planned.action} needs the id of the plan that quarantined it, found {plan_id!r}")
         return trash_key(plan_id, planned.key)
 
-    def _one(self, planned: Planned, resumed: bool) -> Result:
+    def _one(self, planned: PlannedAction, resumed: bool) -> Result:
         if planned.action == "quarantine":
             with self.tree.entry(planned.key) as source:
                 return self._quarantine(planned, source)
@@ -88,7 +88,7 @@ class Trash:
             with self.tree.entry(planned.key) as source:
                 return self._restore(planned, source, held)
 
-    def _quarantine(self, planned: Planned, source: Entry) -> Result:
+    def _quarantine(self, planned: PlannedAction, source: Entry) -> Result:
         here = source.identity()
         # The trash is looked at last: an attempt that was given up may still move the object there.
         with self.tree.entry(self._held_key(planned)) as held:
@@ -102,7 +102,7 @@ class Trash:
             source.rename_to(target)
             return self._settle(planned, source, target)
 
-    def _settle(self, planned: Planned, source: Entry, held: Entry) -> Result:
+    def _settle(self, planned: PlannedAction, source: Entry, held: Entry) -> Result:
         """Makes sure that the planned object lies in the trash. An object that replaced it just
         before the rename goes back to its place.
         """
@@ -124,7 +124,7 @@ class Trash:
         held.unlink()
         return _changed(planned, source, in_trash)
 
-    def _restore(self, planned: Planned, source: Entry, held: Entry) -> Result:
+    def _restore(self, planned: PlannedAction, source: Entry, held: Entry) -> Result:
         in_trash, here = held.identity(), source.identity()
         if in_trash is None:
             return Result(DONE) if here == planned.etag else _absent(planned, held)
@@ -137,7 +137,7 @@ class Trash:
             return Result(_replaced(here), f"{planned.key!r} is {here} by now, another object; the quarantined one stays at {held.key!r}")
         return Result(DONE)
 
-    def _let_go(self, planned: Planned, _: bool) -> Result:
+    def _let_go(self, planned: PlannedAction, _: bool) -> Result:
         with self.tree.entry(self._held_key(planned)) as held:
             if held.identity() == planned.etag:
                 held.unlink()
@@ -145,16 +145,16 @@ class Trash:
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred:
+class DeferredQuarantine:
     """Quarantine on record only: objects stay readable in their place until they are purged.
 
     A disk cannot compare and unlink in one step. A file that is replaced in the microseconds
-    between is lost. `Trash` has no such gap.
+    between is lost. `TrashQuarantine` has no such gap.
     """
 
     tree: Tree
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Acts as `Quarantine.act` says. A restore is done where the object still stands in its
         place.
         """
@@ -162,7 +162,7 @@ class Deferred:
         self.tree.sync({ancestors(planned.key)[-1] for planned in _done(batch, results) if planned.action == "purge"})
         return results
 
-    def _one(self, planned: Planned, resumed: bool) -> Result:
+    def _one(self, planned: PlannedAction, resumed: bool) -> Result:
         with self.tree.entry(planned.key) as source:
             if planned.action == "purge":
                 return _purge(planned, source, resumed)
@@ -172,7 +172,7 @@ class Deferred:
             return Result(DONE) if here == planned.etag else _changed(planned, source, here)
 
 
-def _purge(planned: Planned, entry: Entry, resumed: bool) -> Result:
+def _purge(planned: PlannedAction, entry: Entry, resumed: bool) -> Result:
     here = entry.identity()
     if here is None:
         return Result(DONE) if resumed else _absent(planned, entry)
@@ -182,11 +182,11 @@ def _purge(planned: Planned, entry: Entry, resumed: bool) -> Result:
     return Result(DONE)
 
 
-def _done(batch: Sequence[Planned], results: Sequence[Result]) -> list[Planned]:
+def _done(batch: Sequence[PlannedAction], results: Sequence[Result]) -> list[PlannedAction]:
     return [planned for planned, result in zip(batch, results, strict=True) if result.verdict == DONE]
 
 
-def _answer(planned: Planned, act: Callable[[Planned, bool], Result], resumed: bool) -> Result:
+def _answer(planned: PlannedAction, act: Callable[[PlannedAction, bool], Result], resumed: bool) -> Result:
     """Returns the act's result, or its refusal in words: `denied` for what no repetition can mend,
     else `failed`.
     """
@@ -206,11 +206,11 @@ def _answer(planned: Planned, act: Callable[[Planned, bool], Result], resumed: b
         return Result(verdict, f"{planned.action} {planned.key!r}: {error.strerror or error}" + (f": {advice}" if advice else ""))
 
 
-def _absent(planned: Planned, entry: Entry) -> Result:
+def _absent(planned: PlannedAction, entry: Entry) -> Result:
     return Result(ABSENT, f"{planned.action}: nothing is at {entry.key!r}")
 
 
-def _changed(planned: Planned, entry: Entry, found: str | None) -> Result:
+def _changed(planned: PlannedAction, entry: Entry, found: str | None) -> Result:
     return Result(_replaced(found), f"{planned.action}: expected {planned.etag} at {entry.key!r}, found {found}; left alone")
 
 

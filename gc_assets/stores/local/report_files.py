@@ -13,8 +13,8 @@ from gc_assets.stores.local.objects import LocalObjects, local_path
 
 
 @dataclass(frozen=True, slots=True)
-class LocalDelivery:
-    """`Delivery` on a disk. Executors read it too, so on a cluster the disk is one that all share."""
+class LocalReportFiles:
+    """`ReportFiles` on a disk. Executors read it too, so on a cluster the disk is one that all share."""
 
     places: Places  # a disk is reached in one way
 

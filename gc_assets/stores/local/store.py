@@ -22,7 +22,6 @@ from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
-    Aborting,
     Directory,
     Holder,
     Lease,
@@ -31,6 +30,7 @@ from gc_assets.stores.protocol import (
     Quarantine,
     QuarantineMode,
     Traits,
+    UploadAborter,
 )
 
 
@@ -55,19 +55,19 @@ class LocalStore:
     def plan_listing(
         self,
         parallelism: int,
-        carried: frozenset[str] = frozenset(),
+        unchanged: frozenset[str] = frozenset(),
         settled_before: datetime | None = None,
-        cuts: Sequence[str] | None = None,
+        split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
         """Plans as the protocol says. Directories cut themselves."""
-        del cuts
-        return listing.plan_listing(self.location, parallelism, carried, settled_before)
+        del split_keys
+        return listing.plan_listing(self.location, parallelism, unchanged, settled_before)
 
-    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
-        return listing.unchanged_directories(self.location, known)
+    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
+        return listing.find_unchanged_directories(self.location, known)
 
-    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
-        return listing.carried_objects(objects, carried)
+    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+        return listing.select_unchanged_objects(objects, unchanged)
 
     @property
     def has_aliases(self) -> bool:
@@ -76,15 +76,15 @@ class LocalStore:
     def identity(self, address: str) -> str | None:
         return identity(address)
 
-    def unfinished(self, before: datetime) -> None:
+    def count_unfinished_uploads(self, before: datetime) -> None:
         """A file is written whole or not there."""
         del before
 
-    def old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
+    def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
         del before, wanted, at_most
         return OldUploads()
 
-    def aborting(self) -> Aborting:
+    def upload_aborter(self) -> UploadAborter:
         raise UsageError(f"{self.location} is on a disk, where no upload in parts can be left unfinished")
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
@@ -94,7 +94,7 @@ class LocalStore:
         return lease.acquire(self.location, plan_id, owner, clock, duration, after)
 
     def holder(self) -> Holder | None:
-        return lease.holder_of(self.location)
+        return lease.read_holder(self.location)
 
     def now(self) -> datetime:
         """Returns the host's time. A network file system dates objects by its server's clock, which
@@ -102,7 +102,7 @@ class LocalStore:
         """
         return datetime.now(UTC)
 
-    def modified(self, etags: pa.Array) -> pa.Array:
+    def modification_times(self, etags: pa.Array) -> pa.Array:
         return times_of(etags, modified_us)
 
     def probe(self) -> Traits:

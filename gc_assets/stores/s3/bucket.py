@@ -20,14 +20,14 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import DENIED, NOT_FOUND, Role, client_of, code_of, payer, told
+from gc_assets.s3.client import DENIED, NOT_FOUND, Role, error_code, get_client, payer_params, translate_errors
 from gc_assets.stores.s3.objects import identity_of
 
 # Requests about single keys that a batch makes at the same time.
-CONCURRENT: Final = 16
+MAX_CONCURRENT: Final = 16
 # Keys that one request deletes. A server takes 1,000, one after the other; several smaller requests
 # at the same time are done sooner.
-TOGETHER: Final = 125
+KEYS_PER_DELETE: Final = 125
 # What the XML of a request to delete many keys cannot say, or a server's answer to it.
 _ALONE: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 # What a server says that knows no versions at all.
@@ -74,7 +74,7 @@ class Versioning:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteResult:
     """What a server says about one deleted key. `marker` is the id of the delete marker that it
     made.
     """
@@ -106,15 +106,15 @@ class Bucket:
         return self.address("")
 
     def client(self, role: Role) -> Any:
-        return client_of(self.settings, role)
+        return get_client(self.settings, role)
 
-    def client_that_asks_once(self) -> Any:
+    def get_single_attempt_client(self) -> Any:
         """Returns a client for deletes of what stands at a key, whatever that is.
 
         Made again after a pause, such a request would meet what was written in the pause. So it is
         made again only after another look.
         """
-        return client_of(self.settings, "change", attempts=1)
+        return get_client(self.settings, "change", attempts=1)
 
     def address(self, key: str) -> str:
         return f"s3://{self.name}/{self.prefix}{key}"
@@ -122,35 +122,35 @@ class Bucket:
     def target(self, key: str, version_id: str | None = None) -> dict[str, str]:
         """Returns the parameters that name an object in a request."""
         version = {"VersionId": version_id} if version_id is not None else {}
-        return {"Bucket": self.name, "Key": f"{self.prefix}{key}", **version, **payer(self.settings)}
+        return {"Bucket": self.name, "Key": f"{self.prefix}{key}", **version, **payer_params(self.settings)}
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> Head | None:
         """Returns what stands at a key, or null where nothing does or where a delete marker hides
         it.
         """
-        with told(self.address(key)):
+        with translate_errors(self.address(key)):
             try:
                 answer = self.client(role).head_object(**self.target(key, version_id))
             except ClientError as error:
                 # The version that is named may be a marker itself: 405.
-                if code_of(error) in NOT_FOUND or (version_id is not None and code_of(error) in {"405", "MethodNotAllowed"}):
+                if error_code(error) in NOT_FOUND or (version_id is not None and error_code(error) in {"405", "MethodNotAllowed"}):
                     return None
                 raise
         return Head(identity_of(answer), answer.get("VersionId"), answer)
 
     def versioning(self, role: Role) -> Versioning:
-        with told(f"s3://{self.name}"):
+        with translate_errors(f"s3://{self.name}"):
             try:
                 return Versioning(self.client(role).get_bucket_versioning(Bucket=self.name).get("Status"))
             except ClientError as error:
-                if code_of(error) in _NO_VERSIONS:
+                if error_code(error) in _NO_VERSIONS:
                     return Versioning(None)
                 raise
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
         """Returns versions and markers of one key, the newest first."""
         full, versions = f"{self.prefix}{key}".encode(), list[Version]()
-        for page in pages.versions(self.settings, self.name, full.decode(), role=role, page_keys=at_most):
+        for page in pages.list_versions(self.settings, self.name, full.decode(), role=role, page_keys=at_most):
             rows = zip(page.keys, page.version_ids, page.markers, page.modified, strict=True)
             versions += [Version(number, marker, datetime.fromisoformat(at)) for found, number, marker, at in rows if found == full]
             # A server may answer with fewer than it was asked for.
@@ -158,55 +158,55 @@ class Bucket:
                 break
         return versions[:at_most]
 
-    def delete(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
+    def delete(self, objects: Sequence[tuple[str, str | None]]) -> list[DeleteResult]:
         """Deletes keys: with a version id that version for good, without one what stands there.
 
         Answers are in the order of the keys. Where a request as a whole is forbidden, that is the
         answer for each of its keys. Raises `OSError` where one fails otherwise: others may have
         been carried out.
         """
-        answers = dict[tuple[str, str | None], Deleted]()
+        answers = dict[tuple[str, str | None], DeleteResult]()
         alone, together = list[tuple[str, str | None]](), list[tuple[str, str | None]]()
         for item in objects:
             (alone if _ALONE.search(f"{self.prefix}{item[0]}") else together).append(item)
-        requests = [together[start : start + TOGETHER] for start in range(0, len(together), TOGETHER)]
-        for some, deleted in zip(requests, each(requests, self._deleted), strict=True):
+        requests = [together[start : start + KEYS_PER_DELETE] for start in range(0, len(together), KEYS_PER_DELETE)]
+        for some, deleted in zip(requests, map_concurrently(requests, self._deleted), strict=True):
             answers |= zip(some, deleted, strict=True)
-        answers |= zip(alone, each(alone, self._deleted_alone), strict=True)
+        answers |= zip(alone, map_concurrently(alone, self._deleted_alone), strict=True)
         return [answers[item] for item in objects]
 
-    def _deleted_alone(self, item: tuple[str, str | None]) -> Deleted:
+    def _deleted_alone(self, item: tuple[str, str | None]) -> DeleteResult:
         key, version_id = item
-        client = self.client("change") if version_id is not None else self.client_that_asks_once()
+        client = self.client("change") if version_id is not None else self.get_single_attempt_client()
         try:
-            with told(self.address(key)):
+            with translate_errors(self.address(key)):
                 answer = client.delete_object(**self.target(key, version_id))
         except PermissionError as error:
             return _forbidden(error)
-        return Deleted(None, answer.get("VersionId") if answer.get("DeleteMarker") else None)
+        return DeleteResult(None, answer.get("VersionId") if answer.get("DeleteMarker") else None)
 
-    def _deleted(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
+    def _deleted(self, objects: Sequence[tuple[str, str | None]]) -> list[DeleteResult]:
         named = [{"Key": f"{self.prefix}{key}"} | ({"VersionId": version} if version else {}) for key, version in objects]
         # A version is deleted as often as one likes.
-        client = self.client("change") if all(version is not None for _, version in objects) else self.client_that_asks_once()
+        client = self.client("change") if all(version is not None for _, version in objects) else self.get_single_attempt_client()
         try:
-            with told(f"s3://{self.name}/{self.prefix}"):
-                answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer(self.settings))
+            with translate_errors(f"s3://{self.name}/{self.prefix}"):
+                answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer_params(self.settings))
         except PermissionError as error:
             return [_forbidden(error)] * len(named)
         # A version's answer names the version; that of a key without one may or may not.
         gone = {_named(item, of): item for item in answer.get("Deleted", []) for of in ("VersionId", None)}
         wrong = {_named(item, of): item for item in answer.get("Errors", []) for of in ("VersionId", None)}
-        answers: list[Deleted] = []
+        answers: list[DeleteResult] = []
         for item in named:
             name = _named(item, "VersionId")
             error, deleted = wrong.get(name), gone.get(name)
             if error is not None:
-                answers.append(Deleted(f"{error.get('Code', '')}: {error.get('Message', '')}"))
+                answers.append(DeleteResult(f"{error.get('Code', '')}: {error.get('Message', '')}"))
             elif deleted is None:
-                answers.append(Deleted("the server's answer does not name this key; apply again"))
+                answers.append(DeleteResult("the server's answer does not name this key; apply again"))
             else:
-                answers.append(Deleted(None, deleted.get("DeleteMarkerVersionId") if deleted.get("DeleteMarker") else None))
+                answers.append(DeleteResult(None, deleted.get("DeleteMarkerVersionId") if deleted.get("DeleteMarker") else None))
         return answers
 
     def remove(self, key: str, etag: str | None = None) -> dict[str, Any]:
@@ -214,14 +214,14 @@ class Bucket:
         compares it. It asks once. Returns the answer.
         """
         condition = {"IfMatch": f'"{etag}"'} if etag is not None else {}
-        with told(self.address(key)):
-            return self.client_that_asks_once().delete_object(**self.target(key), **condition)
+        with translate_errors(self.address(key)):
+            return self.get_single_attempt_client().delete_object(**self.target(key), **condition)
 
     def now(self) -> datetime:
         """Returns the server's time, in whole seconds. Raises `StoreError` where the server does
         not tell it.
         """
-        with told(f"s3://{self.name}"):
+        with translate_errors(f"s3://{self.name}"):
             answer = self.client("read").head_bucket(Bucket=self.name)
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         if not date:
@@ -229,17 +229,17 @@ class Bucket:
         return parsedate_to_datetime(date)
 
 
-def each(values: Iterable[_T], ask: Callable[[_T], _R]) -> list[_R]:
+def map_concurrently(values: Iterable[_T], ask: Callable[[_T], _R]) -> list[_R]:
     """Asks about all values, some at the same time. Answers are in the order of the values."""
     values = list(values)
     if len(values) <= 1:
         return [ask(value) for value in values]
-    with ThreadPoolExecutor(min(CONCURRENT, len(values))) as pool:
+    with ThreadPoolExecutor(min(MAX_CONCURRENT, len(values))) as pool:
         return list(pool.map(ask, values))
 
 
-def _forbidden(error: PermissionError) -> Deleted:
-    return Deleted(f"AccessDenied: {error.strerror}")
+def _forbidden(error: PermissionError) -> DeleteResult:
+    return DeleteResult(f"AccessDenied: {error.strerror}")
 
 
 def _named(item: Mapping[str, Any], of: str | None) -> tuple[str, str | None]:

@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from gc_assets.s3.client import PRECONDITION, code_of, told
-from gc_assets.stores.s3.bucket import Bucket, Head, each
+from gc_assets.s3.client import PRECONDITION, error_code, translate_errors
+from gc_assets.stores.s3.bucket import Bucket, Head, map_concurrently
 from gc_assets.stores.s3.objects import etag_of
 
 # Entries of a copy's metadata: the identity of the object that lies in the trash, and of the one
@@ -27,11 +27,11 @@ QUARANTINED: Final = "gc-assets-quarantined"
 RESTORED: Final = "gc-assets-restored"
 
 # One request copies at most 5 GB.
-WHOLE_BYTES: Final = 5 * 10**9
+MAX_SINGLE_COPY_BYTES: Final = 5 * 10**9
 PART_BYTES: Final = 512 * 2**20
 # Up to this size an object goes through this process on its way back, because every server creates
 # an object by PUT only where there is none.
-THROUGH_HERE_BYTES: Final = 64 * 2**20
+MAX_PUT_BYTES: Final = 64 * 2**20
 _KEPT: Final = (
     "CacheControl",
     "ContentDisposition",
@@ -47,7 +47,7 @@ _KEPT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopyMetadata:
     """What a copy's metadata says: the identity of the object that was quarantined or restored."""
 
     quarantined: str | None
@@ -60,15 +60,15 @@ class Copy:
         return cls(metadata.get(QUARANTINED), metadata.get(RESTORED), head.answer["ContentLength"])
 
 
-def copied(bucket: Bucket, key: str, to: str, source: Head) -> None:
+def copy_to_trash(bucket: Bucket, key: str, to: str, source: Head) -> None:
     """Copies the object that `source` describes. Raises `OSError` where another one stands there."""
     made = _attributes(source, QUARANTINED, source.identity)
-    if source.answer["ContentLength"] > WHOLE_BYTES:
+    if source.answer["ContentLength"] > MAX_SINGLE_COPY_BYTES:
         _abort_unfinished(bucket, to)
         _in_parts(bucket, key, to, source, made | _tags(bucket, key))
         _tagged(bucket, key, to, source, made)
         return
-    with told(bucket.address(key)):
+    with translate_errors(bucket.address(key)):
         bucket.client("change").copy_object(
             **bucket.target(to),
             CopySource=_source(bucket, key),
@@ -86,33 +86,33 @@ def _tagged(bucket: Bucket, key: str, to: str, source: Head, attributes: Mapping
         return
     made = bucket.head(to)
     if made is not None and made.answer.get("Metadata") == attributes["Metadata"]:
-        with told(bucket.address(to)):
+        with translate_errors(bucket.address(to)):
             client = bucket.client("change")
             found = client.get_object_tagging(**bucket.target(key)).get("TagSet", [])
             client.put_object_tagging(**bucket.target(to), Tagging={"TagSet": found})
 
 
-def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
+def copy_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
     """Copies an object from the trash at `key` to its place. Returns false where something stands
     there by now.
     """
-    quarantined = Copy.of(held).quarantined or ""
+    quarantined = CopyMetadata.of(held).quarantined or ""
     made = _attributes(held, RESTORED, quarantined) | _tags(bucket, key)
     try:
-        if held.answer["ContentLength"] > THROUGH_HERE_BYTES:
+        if held.answer["ContentLength"] > MAX_PUT_BYTES:
             is_made = _in_parts(bucket, key, to, held, made, only_if_absent=True)
             if is_made:
                 _tagged(bucket, key, to, held, made)
             return is_made
-        with told(bucket.address(key)):
+        with translate_errors(bucket.address(key)):
             client = bucket.client("change")
             content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(held.identity)}"')["Body"].read()
             client.put_object(**bucket.target(to), Body=content, ContentMD5=_md5(content), IfNoneMatch="*", **made)
     except OSError as error:
-        if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION:
+        if isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in PRECONDITION:
             # An answer that was lost: then ours stands there.
             here = bucket.head(to)
-            return here is not None and Copy.of(here).restored == quarantined
+            return here is not None and CopyMetadata.of(here).restored == quarantined
         raise
     return True
 
@@ -120,7 +120,7 @@ def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
 def _abort_unfinished(bucket: Bucket, to: str) -> None:
     """Aborts what a killed copy left behind at a key that nobody else writes."""
     target = bucket.target(to)
-    with told(bucket.address(to)):
+    with translate_errors(bucket.address(to)):
         client = bucket.client("change")
         for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket.name, Prefix=target["Key"]):
             for upload in page.get("Uploads", []):
@@ -136,12 +136,12 @@ def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, A
     """
     condition = {"IfNoneMatch": "*"} if only_if_absent else {}
     target, client = bucket.target(to), bucket.client("change")
-    with told(bucket.address(to)):
+    with translate_errors(bucket.address(to)):
         upload = client.create_multipart_upload(**target, **made)["UploadId"]
 
         def part(number_and_range: tuple[int, str]) -> dict[str, Any]:
             number, byte_range = number_and_range
-            with told(bucket.address(key)):
+            with translate_errors(bucket.address(key)):
                 answer = client.upload_part_copy(
                     **target,
                     UploadId=upload,
@@ -153,7 +153,7 @@ def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, A
             return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
 
         try:
-            parts = each(_ranges(source.answer["ContentLength"]), part)
+            parts = map_concurrently(_ranges(source.answer["ContentLength"]), part)
             if only_if_absent and bucket.head(to) is not None:
                 client.abort_multipart_upload(**target, UploadId=upload)
                 return False
@@ -188,6 +188,6 @@ def _attributes(head: Head, entry: str, identity: str) -> dict[str, Any]:
 
 
 def _tags(bucket: Bucket, key: str) -> dict[str, str]:
-    with told(bucket.address(key)):
+    with translate_errors(bucket.address(key)):
         tags = bucket.client("change").get_object_tagging(**bucket.target(key)).get("TagSet", [])
     return {"Tagging": urlencode([(tag["Key"], tag["Value"]) for tag in tags])} if tags else {}

@@ -15,14 +15,14 @@ from botocore.exceptions import ClientError
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
-from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
+from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
 from gc_assets.core.units import format_duration
 from gc_assets.s3 import pages
-from gc_assets.s3.client import client_of, code_of, payer, told
-from gc_assets.stores.doctor_checks import lease_findings
+from gc_assets.s3.client import error_code, get_client, payer_params, translate_errors
+from gc_assets.stores.doctor_checks import check_lease
 from gc_assets.stores.protocol import RESERVED_PREFIX
 from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.lease import holder_of
+from gc_assets.stores.s3.lease import read_holder
 from gc_assets.stores.s3.probe import probe
 
 # The first request of all: a server that is not there is not asked for minutes.
@@ -44,29 +44,29 @@ _COSTS: Final = {
 def examine(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
     """As `Store.examine` says. Canaries are written in a storage of mode `apply` only."""
     for look in (_reachable, _listable):
-        findings = list(looked(storage.name, "listable", lambda look=look: look(bucket, storage)))
+        findings = list(run_check(storage.name, "listable", lambda look=look: look(bucket, storage)))
         yield from findings
         if any(finding.verdict == FAIL for finding in findings):
             return
-    yield from looked(storage.name, "quarantine", lambda: _quarantine(bucket, storage))
-    yield from looked(storage.name, "lifecycle", lambda: _lifecycle(bucket, storage))
-    yield from looked(storage.name, "lock", lambda: _lock(bucket, storage))
+    yield from run_check(storage.name, "quarantine", lambda: _quarantine(bucket, storage))
+    yield from run_check(storage.name, "lifecycle", lambda: _lifecycle(bucket, storage))
+    yield from run_check(storage.name, "lock", lambda: _lock(bucket, storage))
     if storage.mode == "apply":
-        yield from looked(storage.name, "traits", lambda: _traits(bucket, storage))
-        yield from looked(storage.name, "deletable", lambda: _deletable(bucket, storage))
+        yield from run_check(storage.name, "traits", lambda: _traits(bucket, storage))
+        yield from run_check(storage.name, "deletable", lambda: _deletable(bucket, storage))
     if storage.abort_uploads:
-        yield from looked(storage.name, "uploads", lambda: _uploads(bucket, storage))
-    yield from looked(storage.name, "lease", lambda: lease_findings(storage.name, lambda: holder_of(bucket), now))
+        yield from run_check(storage.name, "uploads", lambda: _uploads(bucket, storage))
+    yield from run_check(storage.name, "lease", lambda: check_lease(storage.name, lambda: read_holder(bucket), now))
 
 
 def _reachable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Asks for one key, and compares the time of the answer with ours."""
     try:
-        with told(f"s3://{bucket.name}/{bucket.prefix}"):
-            asked = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxKeys": 1, **payer(bucket.settings)}
-            answer = client_of(bucket.settings, "read", _ATTEMPTS).list_objects_v2(**asked)
+        with translate_errors(f"s3://{bucket.name}/{bucket.prefix}"):
+            asked = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxKeys": 1, **payer_params(bucket.settings)}
+            answer = get_client(bucket.settings, "read", _ATTEMPTS).list_objects_v2(**asked)
     except OSError as error:
-        code = code_of(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+        code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
         if code.isdigit():  # a status, and no error of S3 beside it
             found = f"{storage.location} cannot be listed: the answer is none of S3 (read as HTTP status {code}), expected a list of keys"
             yield Finding(storage.name, "listable", FAIL, found, "Look at `s3.endpoint`: another kind of server may be there.")
@@ -96,14 +96,14 @@ def _listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     any one of them.
     """
     try:
-        page = next(pages.objects(bucket.settings, bucket.name, bucket.prefix))
+        page = next(pages.list_objects(bucket.settings, bucket.name, bucket.prefix))
     except OSError as error:
         yield _refused(storage, f"{storage.location} cannot be listed", error)
         return
     more = "at least " if len(page.keys) == pages.PAGE_KEYS else ""
     found = f"{storage.location} has {more}{len(page.keys):,} objects"
     try:
-        prefixes = next(pages.objects(bucket.settings, bucket.name, bucket.prefix, delimiter="/")).common
+        prefixes = next(pages.list_objects(bucket.settings, bucket.name, bucket.prefix, delimiter="/")).common
         first = [_first(bucket, prefix.decode()) for prefix in prefixes[:_PREFIXES]]
     except UnicodeDecodeError:  # the listing of a night names such a key
         first = []
@@ -120,7 +120,7 @@ def _listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _first(bucket: Bucket, prefix: str) -> str | None:
-    keys = next(pages.objects(bucket.settings, bucket.name, prefix)).keys
+    keys = next(pages.list_objects(bucket.settings, bucket.name, prefix)).keys
     return next(_readable(keys[:1]), None)
 
 
@@ -156,10 +156,10 @@ def _quarantine(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
 def _setting(bucket: Bucket, subject: str, check: str, ask: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
     """Yields what a bucket says of one setting, or the finding that it has none or does not tell."""
     try:
-        with told(f"s3://{bucket.name}"):
+        with translate_errors(f"s3://{bucket.name}"):
             yield getattr(bucket.client("read"), ask)(Bucket=bucket.name)
     except OSError as error:
-        code = code_of(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+        code = error_code(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
         if code in _UNSET:
             yield Finding(subject, check, OK, unset)
         else:
@@ -265,10 +265,10 @@ def _uploads(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     todo = "Grant what docs/s3-reference.md lists for uploads, or set `abort_uploads: false` and let a lifecycle rule abort them."
     try:
         asked = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxUploads": 1}
-        with told(bucket.location):
+        with translate_errors(bucket.location):
             bucket.client("read").list_multipart_uploads(**asked)
         if storage.mode == "apply":
-            with suppress(FileNotFoundError), told(bucket.location):
+            with suppress(FileNotFoundError), translate_errors(bucket.location):
                 canary = f"gc-assets-canary-{secrets.token_hex(8)}"
                 bucket.client("change").list_multipart_uploads(**asked)
                 bucket.client("change").abort_multipart_upload(**bucket.target(canary), UploadId=canary)

@@ -13,8 +13,8 @@ from gc_assets.stores.s3.objects import identities
 
 
 @dataclass(frozen=True, slots=True)
-class ReportedBucket:
-    """`Subject` of what lies in a bucket."""
+class S3SourceBucket:
+    """`SourceBucket` of what lies in a bucket."""
 
     place: Bucket
 

@@ -14,7 +14,7 @@ from gc_assets.core.paths import S3 as SCHEME
 from gc_assets.stores.kind import StoreKind
 
 if TYPE_CHECKING:
-    from gc_assets.stores.protocol import Delivery, QuarantineMode, Store, Subject
+    from gc_assets.stores.protocol import QuarantineMode, ReportFiles, SourceBucket, Store
 
 QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("versioned", "trash", "deferred")
 
@@ -31,16 +31,16 @@ def _anywhere(places: Places) -> EditableObjects:
     return S3Objects(places)
 
 
-def _delivery(places: Places) -> Delivery:
-    from gc_assets.stores.s3.report_files import S3Delivery
+def _delivery(places: Places) -> ReportFiles:
+    from gc_assets.stores.s3.report_files import S3ReportFiles
 
-    return S3Delivery(places)
+    return S3ReportFiles(places)
 
 
-def _reported(location: str, places: Places) -> Subject:
-    from gc_assets.stores.s3.inventory_bucket import ReportedBucket
+def _source_bucket(location: str, places: Places) -> SourceBucket:
+    from gc_assets.stores.s3.inventory_bucket import S3SourceBucket
 
-    return ReportedBucket.at(location, places)
+    return S3SourceBucket.at(location, places)
 
 
 def _examine_state(location: str, places: Places) -> Iterable[Finding]:
@@ -57,7 +57,7 @@ S3: Final = StoreKind(
     _open,
     _anywhere,
     _delivery,
-    _reported,
+    _source_bucket,
     settings="s3",
     examine_state=_examine_state,
 )

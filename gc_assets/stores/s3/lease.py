@@ -25,10 +25,10 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.documents import parsed_json
+from gc_assets.core.documents import parse_json
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.s3 import pages
-from gc_assets.s3.client import PRECONDITION, Role, code_of, told
+from gc_assets.s3.client import PRECONDITION, Role, error_code, translate_errors
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import S3Objects
@@ -125,7 +125,7 @@ def _won(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timed
     return S3Lease(bucket, token, nonce, duration, clock)
 
 
-def holder_of(bucket: Bucket) -> Holder | None:
+def read_holder(bucket: Bucket) -> Holder | None:
     """Returns who holds the lease, live or expired, or null where nobody does. Raises `StoreError`
     where what stands there is no lease.
     """
@@ -151,7 +151,7 @@ def _key(token: int) -> str:
 def _tokens(bucket: Bucket, role: Role) -> list[int]:
     found: list[int] = []
     prefix = f"{bucket.prefix}{_LEASES}"
-    for page in pages.objects(bucket.settings, bucket.name, prefix, role=role):
+    for page in pages.list_objects(bucket.settings, bucket.name, prefix, role=role):
         for key in page.keys:
             name = key.decode("utf-8", "backslashreplace").removeprefix(prefix)
             token = name.removesuffix(".json")
@@ -184,7 +184,7 @@ def _record(bucket: Bucket, token: int, content: bytes) -> dict[str, Any]:
 
 
 def _parsed(token: int, content: bytes) -> dict[str, Any]:
-    record: dict[str, Any] = parsed_json(content)
+    record: dict[str, Any] = parse_json(content)
     missing = sorted({"nonce", "released"} - record.keys())
     if missing:
         raise ValueError(f"it lacks {', '.join(missing)}")
@@ -203,11 +203,11 @@ def _create(bucket: Bucket, key: str, content: bytes) -> bool:
 
     Raises `StoreError` where the server does not keep two processes from creating the same object.
     """
-    with told(bucket.address(key)):
+    with translate_errors(bucket.address(key)):
         try:
             made = bucket.client("change").put_object(**bucket.target(key), Body=content, IfNoneMatch="*").get("VersionId")
         except ClientError as error:
-            if code_of(error) not in PRECONDITION:
+            if error_code(error) not in PRECONDITION:
                 raise
             # Ours stands there where the answer to our own request was lost.
             return _content(bucket, key) == content
@@ -242,7 +242,7 @@ def _withdraw(bucket: Bucket, key: str, content: bytes) -> None:
 def _content(bucket: Bucket, key: str, version_id: str | None = None) -> bytes | None:
     """Returns the bytes of a version, or null where its writer has removed it by now."""
     try:
-        with told(bucket.address(key)):
+        with translate_errors(bucket.address(key)):
             return bucket.client("change").get_object(**bucket.target(key, version_id))["Body"].read()
     except FileNotFoundError:
         return None
@@ -262,7 +262,7 @@ def _require_create_if_absent(bucket: Bucket, key: str) -> None:
 
 
 def _write(bucket: Bucket, token: int, record: dict[str, Any]) -> None:
-    with told(bucket.address(_key(token))):
+    with translate_errors(bucket.address(_key(token))):
         bucket.client("change").put_object(**bucket.target(_key(token)), Body=json.dumps(record, indent=1).encode())
 
 

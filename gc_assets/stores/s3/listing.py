@@ -21,17 +21,17 @@ from gc_assets.core.errors import StoreError
 from gc_assets.s3 import pages
 from gc_assets.s3.pages import Page
 from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Listed, ListingTask, Problem
+from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, ListingBatch, ListingTask, Problem
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import identities
 
 TASKS_PER_WORKER: Final = 4
 # Requests with which the planner looks for directories.
-PLANNED_REQUESTS: Final = 64
+MAX_PLANNING_REQUESTS: Final = 64
 BATCH_ROWS: Final = 65_536
 # One of so many keys is told for the next listing. A task with fewer costs more to start than to
 # run.
-CUT_EVERY: Final = 10_000
+SPLIT_KEY_EVERY: Final = 10_000
 _RESERVED: Final = RESERVED_PREFIX.encode()
 # A key that comes after most of what lies below the reserved prefix. The rest is passed over key by
 # key.
@@ -64,7 +64,7 @@ class S3ListingTask:
     parallelism: int
     versions: bool
 
-    def run(self, budget: int) -> Iterator[Listed]:
+    def run(self, budget: int) -> Iterator[ListingBatch]:
         """Lists as `ListingTask.run` says. One page is listed whatever the budget. A range that
         cannot be read is a problem of kind `unreadable`.
         """
@@ -105,7 +105,7 @@ class S3ListingTask:
         in each directory that holds that key. It stays whole where they cannot be listed: whether
         its keys can is seen by the task that lists them.
         """
-        cuts: list[bytes] = []
+        split_keys: list[bytes] = []
         inside = rest.after.split(b"/")[:-1]
         try:
             for depth in range(len(inside) + 1):
@@ -113,13 +113,13 @@ class S3ListingTask:
                 # "0" is the character after "/", so this comes after all that the next directory
                 # on the way to the key holds.
                 behind = directory + inside[depth] + b"0" if depth < len(inside) else rest.after
-                cuts += [_relative(key, self.bucket.prefix) for key in next(_directories(self.bucket, directory, behind)).common]
+                split_keys += [_relative(key, self.bucket.prefix) for key in next(_directories(self.bucket, directory, behind)).common]
         except (OSError, StoreError, UnicodeDecodeError):
             return [rest]
-        return rest.cut(_spread(sorted(set(cuts)), self.parallelism))
+        return rest.cut(_spread(sorted(set(split_keys)), self.parallelism))
 
 
-def plan_listing(bucket: Bucket, parallelism: int, cuts: Sequence[str] | None = None) -> Sequence[ListingTask]:
+def plan_listing(bucket: Bucket, parallelism: int, split_keys: Sequence[str] | None = None) -> Sequence[ListingTask]:
     """Returns tasks that together list the storage once, as `Store.plan_listing` says. A storage
     that was small is one task.
 
@@ -128,13 +128,13 @@ def plan_listing(bucket: Bucket, parallelism: int, cuts: Sequence[str] | None = 
     """
     try:
         versions = bucket.versioning("read").has_versions
-        found = _found(bucket, parallelism) if cuts is None else sorted(cut.encode() for cut in cuts)
+        found = _found(bucket, parallelism) if split_keys is None else sorted(cut.encode() for cut in split_keys)
     except OSError as error:
         raise StoreError(f"storage {bucket.location} cannot be listed: {error.strerror or error}") from error
     at = _spread(found, TASKS_PER_WORKER * parallelism)
     ranges = [*Range(end=_RESERVED).cut(at), *Range(after=_AFTER_RESERVED).cut(at)]
     whole = S3ListingTask(bucket, (), parallelism, versions)
-    return _dealt(whole, ranges, len(ranges) if len(found) > (0 if cuts is None else 1) else 1)
+    return _dealt(whole, ranges, len(ranges) if len(found) > (0 if split_keys is None else 1) else 1)
 
 
 def _found(bucket: Bucket, parallelism: int) -> list[bytes]:
@@ -143,15 +143,15 @@ def _found(bucket: Bucket, parallelism: int) -> list[bytes]:
     counts. Empty where all keys lie side by side.
     """
     level, found, asked = [b""], list[bytes](), 0
-    while level and len(found) < TASKS_PER_WORKER * parallelism and asked < PLANNED_REQUESTS:
+    while level and len(found) < TASKS_PER_WORKER * parallelism and asked < MAX_PLANNING_REQUESTS:
         below: list[bytes] = []
-        for directory in level[: PLANNED_REQUESTS - asked]:
+        for directory in level[: MAX_PLANNING_REQUESTS - asked]:
             asked += 1
             page = next(_directories(bucket, directory, b""))
             below += [_relative(key, bucket.prefix) for key in page.common]
         below = [key for key in below if key != _RESERVED]
         found += below
-        level = _spread(below, PLANNED_REQUESTS)
+        level = _spread(below, MAX_PLANNING_REQUESTS)
     return sorted(found)
 
 
@@ -164,7 +164,9 @@ def _spread(keys: Sequence[bytes], at_most: int) -> list[bytes]:
 
 def _directories(bucket: Bucket, below: bytes, after: bytes) -> Iterator[Page]:
     prefix = bucket.prefix.encode()
-    return pages.objects(bucket.settings, bucket.name, (prefix + below).decode(), after=prefix + after if after else b"", delimiter="/")
+    return pages.list_objects(
+        bucket.settings, bucket.name, (prefix + below).decode(), after=prefix + after if after else b"", delimiter="/"
+    )
 
 
 def _pages(bucket: Bucket, span: Range, versions: bool) -> Iterator[Page]:
@@ -174,7 +176,7 @@ def _pages(bucket: Bucket, span: Range, versions: bool) -> Iterator[Page]:
     prefix = bucket.prefix.encode()
     after = prefix + span.after if span.after else b""
     shared = _common(span.after, span.end) if span.end is not None else ""
-    list_pages = pages.versions if versions else pages.objects
+    list_pages = pages.list_versions if versions else pages.list_objects
     return list_pages(bucket.settings, bucket.name, bucket.prefix + shared, after=after)
 
 
@@ -214,7 +216,7 @@ class _Rows:
 
     batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     rows: int = 0
-    cuts: list[str] = field(default_factory=list[str])
+    split_keys: list[str] = field(default_factory=list[str])
     listed: int = 0
     problems: list[Problem] = field(default_factory=list[Problem])
 
@@ -239,8 +241,8 @@ class _Rows:
             self.batches.append(_batch(page, relative, mine))
             self.rows += len(mine)
             # In the middle of each stretch, so that a short stretch is told of too.
-            middle = (CUT_EVERY // 2 - self.listed) % CUT_EVERY
-            self.cuts += [relative[number].decode() for number in mine[middle::CUT_EVERY]]
+            middle = (SPLIT_KEY_EVERY // 2 - self.listed) % SPLIT_KEY_EVERY
+            self.split_keys += [relative[number].decode() for number in mine[middle::SPLIT_KEY_EVERY]]
             self.listed += len(mine)
 
     def _is_name(self, key: bytes) -> bool:
@@ -255,16 +257,16 @@ class _Rows:
             return False
         return True
 
-    def take(self, leftover: tuple[ListingTask, ...] = ()) -> Listed:
+    def take(self, leftover: tuple[ListingTask, ...] = ()) -> ListingBatch:
         """Returns what was added since the last call, as one step of the listing."""
         whole = pa.Table.from_batches(self.batches, schema=INVENTORY_SCHEMA).combine_chunks().to_batches()
-        listed = Listed(
+        listed = ListingBatch(
             whole[0] if whole else pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA),
             tuple(self.problems),
             leftover,
-            cuts=tuple(self.cuts),
+            split_keys=tuple(self.split_keys),
         )
-        self.batches, self.rows, self.problems, self.cuts = [], 0, [], []
+        self.batches, self.rows, self.problems, self.split_keys = [], 0, [], []
         return listed
 
 

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
 from gc_assets.config.s3 import EVERYWHERE, Places, S3Config
-from gc_assets.core.bounded import MOST_BYTES
-from gc_assets.core.deadline import within
+from gc_assets.core.bounded import MAX_OBJECT_BYTES
+from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import PRECONDITION, Role, client_of, code_of, payer, told
+from gc_assets.s3.client import PRECONDITION, Role, error_code, get_client, payer_params, translate_errors
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 
@@ -73,16 +73,16 @@ class S3Objects:
     def read_identified(self, address: str) -> tuple[bytes, str]:
         return self.read_with_etag(address, "read")
 
-    def identity_at_hand(self, address: str) -> None:
+    def cached_identity(self, address: str) -> None:
         del address
 
     def size(self, address: str) -> int:
         def ask() -> int:
-            with told(address):
+            with translate_errors(address):
                 client, target = self._asked(address, "read")
                 return client.head_object(**target)["ContentLength"]
 
-        return within(self.places.read_seconds, address, ask)
+        return run_with_deadline(self.places.read_seconds, address, ask)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """Lists as the protocol says, without the collector's own prefix directly below `prefix`.
@@ -93,30 +93,30 @@ class S3Objects:
             raise StoreError(f"{prefix!r} is not a prefix to list: it must end in '/'")
         bucket, below = bucket_and_key(prefix)
         reserved, start = f"{below}{RESERVED_PREFIX}".encode(), len(below.encode())
-        for page in pages.objects(self.places.s3_of(prefix), bucket, below):
+        for page in pages.list_objects(self.places.s3_of(prefix), bucket, below):
             for key, size, modified in zip(page.keys, page.sizes, page.modified, strict=True):
                 if not key.startswith(reserved) and len(key) > start:
                     yield prefix + _text(key[start:], prefix), size, datetime.fromisoformat(modified)
 
     def read_with_etag(self, address: str, role: Role = "change") -> tuple[bytes, str]:
         def ask() -> tuple[bytes, str]:
-            with told(address):
+            with translate_errors(address):
                 client, target = self._asked(address, role)
                 answer = client.get_object(**target)
-                if answer["ContentLength"] > MOST_BYTES:
-                    found = f"expected metadata of at most {MOST_BYTES:,} bytes, found {answer['ContentLength']:,}"
+                if answer["ContentLength"] > MAX_OBJECT_BYTES:
+                    found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {answer['ContentLength']:,}"
                     raise OSError(errno.EFBIG, found, address)
                 return answer["Body"].read(), identity_of(answer)
 
         # A server that sends a byte now and then never meets the timeout of a connection.
-        return within(self.places.read_seconds, address, ask)
+        return run_with_deadline(self.places.read_seconds, address, ask)
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
         """Replaces as the protocol says. The server compares the etag as it writes; size and time
         are compared immediately before. An answer that was lost after the server had written is
         known by the bytes that stand there.
         """
-        with told(address):
+        with translate_errors(address):
             client, target = self._asked(address, "change")
             self._require(client, target, address, etag)
             # Some servers take an etag with quotes for another one, some one without.
@@ -124,7 +124,7 @@ class S3Objects:
                 try:
                     client.put_object(**target, Body=content, IfMatch=spelling)
                 except ClientError as error:
-                    if code_of(error) not in PRECONDITION:
+                    if error_code(error) not in PRECONDITION:
                         raise
                     if client.get_object(**target)["Body"].read() == content:
                         return
@@ -137,12 +137,12 @@ class S3Objects:
         )
 
     def create(self, address: str, content: bytes) -> None:
-        with told(address):
+        with translate_errors(address):
             client, target = self._asked(address, "change")
             try:
                 client.put_object(**target, Body=content, IfNoneMatch="*")
             except ClientError as error:
-                if code_of(error) in PRECONDITION:
+                if error_code(error) in PRECONDITION:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), address) from error
                 raise
 
@@ -150,13 +150,13 @@ class S3Objects:
         """Removes as the protocol says. A server that does not compare as it deletes leaves a gap
         of one request between comparing and deleting, and so it is asked once.
         """
-        with told(address):
+        with translate_errors(address):
             client, target = self._asked(address, "change")
             self._require(client, target, address, etag)
             try:
-                client_of(self.places.s3_of(address), "change", attempts=1).delete_object(**target, IfMatch=f'"{etag_of(etag)}"')
+                get_client(self.places.s3_of(address), "change", attempts=1).delete_object(**target, IfMatch=f'"{etag_of(etag)}"')
             except ClientError as error:
-                if code_of(error) in PRECONDITION:
+                if error_code(error) in PRECONDITION:
                     raise ObjectChanged(f"{address!r}: expected {etag}, which was read; it was replaced just now and left alone") from error
                 raise
 
@@ -168,7 +168,7 @@ class S3Objects:
     def _asked(self, address: str, role: Role) -> tuple[Any, dict[str, Any]]:
         settings = self.places.s3_of(address)
         bucket, key = bucket_and_key(address)
-        return client_of(settings, role), {"Bucket": bucket, "Key": key, **payer(settings)}
+        return get_client(settings, role), {"Bucket": bucket, "Key": key, **payer_params(settings)}
 
 
 def _text(key: bytes, prefix: str) -> str:

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.s3 import pages
-from gc_assets.s3.client import DENIED, code_of, told
+from gc_assets.s3.client import DENIED, error_code, translate_errors
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import S3Objects
@@ -54,7 +54,7 @@ def _replaces_if_match(bucket: Bucket, canary: str) -> bool:
         objects.replace(address, b"replaced", etag)
     if objects.read_with_etag(address)[0] != b"replaced":
         return False
-    with told(address):
+    with translate_errors(address):
         try:
             bucket.client("change").put_object(**bucket.target(canary), Body=b"by nobody", IfMatch=_ANOTHER_ETAG)
         except ClientError:
@@ -67,11 +67,11 @@ def _deletes_if_match(bucket: Bucket, canary: str) -> Literal["none", "one", "ba
     another etag.
     """
     client = bucket.client("change")
-    with told(bucket.address(canary)):
+    with translate_errors(bucket.address(canary)):
         try:
             client.delete_object(**bucket.target(canary), IfMatch=f'"{_ANOTHER_ETAG}"')
         except ClientError as error:
-            if code_of(error) in DENIED:  # who may not delete has not been compared with
+            if error_code(error) in DENIED:  # who may not delete has not been compared with
                 raise
         if bucket.head(canary) is None:
             return "none"
@@ -83,7 +83,7 @@ def _deletes_if_match(bucket: Bucket, canary: str) -> Literal["none", "one", "ba
 
 def _remove_all(bucket: Bucket, canary: str) -> None:
     prefix = f"{bucket.prefix}{canary}"
-    page = next(pages.versions(bucket.settings, bucket.name, prefix, role="change"))
+    page = next(pages.list_versions(bucket.settings, bucket.name, prefix, role="change"))
     found = [(key, version) for key, version in zip(page.keys, page.version_ids, strict=True) if key == prefix.encode()]
     for deleted in bucket.delete([(canary, version) for _, version in found]):
         if deleted.error is not None:

@@ -16,10 +16,10 @@ from typing import Final, TypeVar
 
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
-from gc_assets.s3.client import pause
-from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
-from gc_assets.stores.s3.bucket import Bucket, Deleted, Head, Version, each
-from gc_assets.stores.s3.copying import Copy, copied, put_back
+from gc_assets.s3.client import pause_before_retry
+from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
+from gc_assets.stores.s3.bucket import Bucket, DeleteResult, Head, Version, map_concurrently
+from gc_assets.stores.s3.copying import CopyMetadata, copy_back, copy_to_trash
 from gc_assets.stores.s3.objects import etag_of
 
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
@@ -33,7 +33,7 @@ ATTEMPTS: Final = 8
 _LOOK_TO_DELETE: Final = timedelta(minutes=10)
 _NULL: Final = "null"
 _Step = TypeVar("_Step")
-_Settle = Callable[[Planned, Deleted], Result]
+_Settle = Callable[[PlannedAction, DeleteResult], Result]
 
 
 def open_quarantine(mode: QuarantineMode, bucket: Bucket, plan_id: str) -> Quarantine:
@@ -43,12 +43,12 @@ def open_quarantine(mode: QuarantineMode, bucket: Bucket, plan_id: str) -> Quara
     if not _PLAN_ID.fullmatch(plan_id):
         raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
     if mode == "versioned":
-        return Versioned(bucket)
-    return Trash(bucket, plan_id) if mode == "trash" else Deferred(bucket)
+        return VersionedQuarantine(bucket)
+    return TrashQuarantine(bucket, plan_id) if mode == "trash" else DeferredQuarantine(bucket)
 
 
 @dataclass(frozen=True, slots=True)
-class Versioned:
+class VersionedQuarantine:
     """Quarantine below delete markers. Bytes stay in the bucket until their version is purged.
 
     A writer may put a new object at a key between our look and our delete. Our marker would hide
@@ -59,18 +59,18 @@ class Versioned:
 
     bucket: Bucket
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Acts as `Quarantine.act` says."""
         return _deleted_and_settled(self.bucket, batch, resumed, self._prepared, self._settled, self._allowed)
 
-    def _prepared(self, planned: Planned, resumed: bool) -> Result | Deletion:
+    def _prepared(self, planned: PlannedAction, resumed: bool) -> Result | Deletion:
         if planned.version_id is None:
             return Result(DENIED, f"{planned.key!r} was planned without a version; the bucket kept none then. Make a new plan")
         if planned.action == "quarantine":
             return self._to_hide(planned, resumed)
         return self._to_show(planned) if planned.action == "restore" else self._to_purge(planned, resumed)
 
-    def _to_hide(self, planned: Planned, resumed: bool) -> Result | Deletion:
+    def _to_hide(self, planned: PlannedAction, resumed: bool) -> Result | Deletion:
         here = self.bucket.head(planned.key)
         if here is None:
             versions = self.bucket.newest_versions(planned.key, _VERSIONS)
@@ -102,7 +102,7 @@ class Versioned:
             for step in steps
         ]
 
-    def _shown_again(self, planned: Planned, marker: str) -> Result:
+    def _shown_again(self, planned: PlannedAction, marker: str) -> Result:
         """Removes a delete marker of ours that hides another object than the planned one."""
         (removed,) = self.bucket.delete([(planned.key, marker)])
         found = f"quarantine {planned.key!r}: another object was written just then"
@@ -110,7 +110,7 @@ class Versioned:
             return Result(FAILED, f"{found}, and our delete marker {marker} hides it: {removed.error}; remove that marker, or apply again")
         return Result(CHANGED, f"{found}; our delete marker was removed again")
 
-    def _to_show(self, planned: Planned) -> Result | Deletion:
+    def _to_show(self, planned: PlannedAction) -> Result | Deletion:
         markers, below = _under_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
         if below != planned.version_id:
             hidden = self.bucket.head(planned.key, version_id=planned.version_id)
@@ -120,7 +120,7 @@ class Versioned:
             return Result(CHANGED, f"restore {planned.key!r}: {found}; the quarantined version {planned.version_id} stays where it is")
         return Deletion(planned, tuple((planned.key, marker) for marker in markers)) if markers else Result(DONE)
 
-    def _to_purge(self, planned: Planned, resumed: bool) -> Result | Deletion:
+    def _to_purge(self, planned: PlannedAction, resumed: bool) -> Result | Deletion:
         version = self.bucket.head(planned.key, version_id=planned.version_id)
         if version is None:
             return Result(DONE) if resumed else _absent(planned)
@@ -133,7 +133,7 @@ class Versioned:
         older = [item.version_id for item in _below(versions, planned.version_id)]
         return Deletion(planned, tuple((planned.key, version_id) for version_id in (planned.version_id, *older)))
 
-    def _settled(self, planned: Planned, deleted: Deleted) -> Result:
+    def _settled(self, planned: PlannedAction, deleted: DeleteResult) -> Result:
         """Looks at what a delete has done."""
         versions = self.bucket.newest_versions(planned.key, _VERSIONS)
         markers, below = _under_markers(versions)
@@ -158,7 +158,7 @@ class Versioned:
 
 
 @dataclass(frozen=True, slots=True)
-class Trash:
+class TrashQuarantine:
     """Quarantine by copying aside, in buckets that keep no versions. `plan_id` is the plan that
     acts.
 
@@ -169,7 +169,7 @@ class Trash:
     bucket: Bucket
     plan_id: str
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Acts as `Quarantine.act` says."""
         try:
             versioning = self.bucket.versioning("change")
@@ -178,7 +178,7 @@ class Trash:
 
         unnamed = _NULL if versioning.has_versions else None
 
-        def prepared(planned: Planned, resumed: bool) -> Result | Deletion:
+        def prepared(planned: PlannedAction, resumed: bool) -> Result | Deletion:
             step = self._done(planned, versioning.is_on, resumed)
             if isinstance(step, Result):
                 return step
@@ -186,7 +186,7 @@ class Trash:
 
         return _deleted_and_settled(self.bucket, batch, resumed, prepared, lambda _, __: Result(DONE))
 
-    def _done(self, planned: Planned, keeps: bool, resumed: bool) -> Result | Deletion:
+    def _done(self, planned: PlannedAction, keeps: bool, resumed: bool) -> Result | Deletion:
         held = self._held_key(planned)
         if held is None:
             return Result(DENIED, f"{planned.key!r}: {planned.action} needs the id of the plan that quarantined it")
@@ -202,7 +202,7 @@ class Trash:
             return Deletion(planned, ((held, in_trash.version_id),)) if _is_copy(in_trash, planned) else _another(planned, held)
         return self._restored(planned, held, in_trash, self.bucket.head(planned.key))
 
-    def _quarantined(self, planned: Planned, held: str, in_trash: Head | None, here: Head | None, keeps: bool) -> Result:
+    def _quarantined(self, planned: PlannedAction, held: str, in_trash: Head | None, here: Head | None, keeps: bool) -> Result:
         if in_trash is not None and _is_copy(in_trash, planned) and (here is None or here.identity != planned.etag):
             return Result(DONE)
         if here is None:
@@ -213,13 +213,13 @@ class Trash:
             found = f"bucket {self.bucket.name} keeps versions, so a copy frees nothing"
             return Result(DENIED, f"{planned.key!r}: {found}; use `quarantine: versioned` and make a new plan")
         if in_trash is None or not _is_copy(in_trash, planned):
-            copied(self.bucket, planned.key, held, here)
+            copy_to_trash(self.bucket, planned.key, held, here)
             made = self.bucket.head(held)
             if made is None or not _is_copy(made, planned):
                 return Result(FAILED, f"{planned.key!r}: its copy at {held!r} is not what was copied; nothing was deleted, apply again")
         return _removed(self.bucket, planned)
 
-    def _restored(self, planned: Planned, held: str, in_trash: Head | None, here: Head | None) -> Result | Deletion:
+    def _restored(self, planned: PlannedAction, held: str, in_trash: Head | None, here: Head | None) -> Result | Deletion:
         is_back = here is not None and (here.identity == planned.etag or _is_put_back(here, planned))
         if in_trash is None:
             return Result(DONE) if is_back else _absent(planned)
@@ -228,7 +228,7 @@ class Trash:
         if not is_back:
             if here is not None:
                 return Result(CHANGED, f"{planned.key!r} is {here.identity} by now, another object; the quarantined one stays at {held!r}")
-            if not put_back(self.bucket, in_trash, held, planned.key):
+            if not copy_back(self.bucket, in_trash, held, planned.key):
                 return Result(CHANGED, f"{planned.key!r} was written just now; the quarantined object stays at {held!r}")
             back = self.bucket.head(planned.key)
             if back is None or not _is_put_back(back, planned):
@@ -236,18 +236,18 @@ class Trash:
                 return Result(FAILED, f"{planned.key!r}: {found}, apply again")
         return Deletion(planned, ((held, in_trash.version_id),))
 
-    def _held_key(self, planned: Planned) -> str | None:
+    def _held_key(self, planned: PlannedAction) -> str | None:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
         return f"{RESERVED_PREFIX}trash/{plan_id}/{planned.key}" if plan_id is not None and _PLAN_ID.fullmatch(plan_id) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred:
+class DeferredQuarantine:
     """Quarantine on record only: objects stay readable in their place until they are purged."""
 
     bucket: Bucket
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         """Acts as `Quarantine.act` says. A restore is done where the object still stands in its
         place.
         """
@@ -256,9 +256,9 @@ class Deferred:
             unnamed = _NULL if purges and self.bucket.versioning("change").has_versions else None
         except OSError as error:
             return [_failed(planned, error) for planned in batch]
-        return each(batch, lambda planned: answered(planned, lambda: self._one(planned, planned in resumed, unnamed)))
+        return map_concurrently(batch, lambda planned: run_guarded(planned, lambda: self._one(planned, planned in resumed, unnamed)))
 
-    def _one(self, planned: Planned, resumed: bool, unnamed: str | None) -> Result:
+    def _one(self, planned: PlannedAction, resumed: bool, unnamed: str | None) -> Result:
         here = self.bucket.head(planned.key, version_id=planned.version_id if planned.action == "purge" else None)
         if here is None:
             return Result(DONE) if resumed and planned.action == "purge" else _absent(planned)
@@ -275,7 +275,7 @@ class Deferred:
         (deleted,) = self.bucket.delete([(planned.key, version_id)])
         return Result(DONE) if deleted.error is None else _said(planned, deleted)
 
-    def _covered(self, planned: Planned, version_id: str) -> Result | None:
+    def _covered(self, planned: PlannedAction, version_id: str) -> Result | None:
         """Puts a delete marker on the planned version where its purge would bring an older one back
         to light. Returns the refusal where that cannot be done, else null.
         """
@@ -284,7 +284,7 @@ class Deferred:
         if is_alone or versions[0].version_id != version_id:
             return None
         hidden = replace(planned, action="quarantine", version_id=version_id)
-        (result,) = Versioned(self.bucket).act([hidden])
+        (result,) = VersionedQuarantine(self.bucket).act([hidden])
         return None if result.verdict == DONE else result
 
 
@@ -294,15 +294,15 @@ class Deletion:
     purge has the planned version first, and then those below it, which go if they can.
     """
 
-    planned: Planned
+    planned: PlannedAction
     objects: tuple[tuple[str, str | None], ...]
 
 
 def _deleted_and_settled(
     bucket: Bucket,
-    batch: Sequence[Planned],
-    resumed: Collection[Planned],
-    prepare: Callable[[Planned, bool], Result | Deletion],
+    batch: Sequence[PlannedAction],
+    resumed: Collection[PlannedAction],
+    prepare: Callable[[PlannedAction, bool], Result | Deletion],
     settle: _Settle,
     allow: Callable[[Sequence[Result | Deletion]], Sequence[Result | Deletion]] = lambda steps: steps,
 ) -> list[Result]:
@@ -314,10 +314,10 @@ def _deleted_and_settled(
 
     def prepared(number: int) -> Result | Deletion:
         planned = batch[number]
-        return answered(planned, lambda: prepare(planned, planned in asked))
+        return run_guarded(planned, lambda: prepare(planned, planned in asked))
 
     for attempt in range(ATTEMPTS):
-        steps |= zip(todo, allow(each(todo, prepared)), strict=True)
+        steps |= zip(todo, allow(map_concurrently(todo, prepared)), strict=True)
         left = {number: step for number, step in steps.items() if isinstance(step, Deletion)}
         objects = [item for step in left.values() for item in step.objects]
         try:
@@ -328,7 +328,7 @@ def _deleted_and_settled(
                 return [step if isinstance(step, Result) else _failed(step.planned, error) for _, step in sorted(steps.items())]
         asked |= {step.planned for step in left.values()}
         todo = list(left)
-        pause(attempt)
+        pause_before_retry(attempt)
     else:
         raise AssertionError("a loop of attempts ends by returning or breaking")
 
@@ -340,13 +340,13 @@ def _deleted_and_settled(
         refusal = next((deleted for deleted in needed if deleted.error is not None), None)
         if refusal is not None:
             return _said(step.planned, refusal)
-        result = answered(step.planned, lambda: settle(step.planned, said[0]))
+        result = run_guarded(step.planned, lambda: settle(step.planned, said[0]))
         return replace(result, error=_what_lay_below(step, said)) if result.verdict == DONE and len(said) > len(needed) else result
 
-    return each([step for _, step in sorted(steps.items())], settled)
+    return map_concurrently([step for _, step in sorted(steps.items())], settled)
 
 
-def _what_lay_below(step: Deletion, said: Sequence[Deleted]) -> str:
+def _what_lay_below(step: Deletion, said: Sequence[DeleteResult]) -> str:
     """Returns what became of the versions below a purged one, by their names."""
     rows = list(zip((version_id for _, version_id in step.objects[1:]), said[1:], strict=True))
     gone = [f"version {version_id}" for version_id, deleted in rows if deleted.error is None]
@@ -364,7 +364,7 @@ def _below(versions: Sequence[Version], version_id: str | None) -> list[Version]
     return [version for version in versions[at + 1 :] if version.modified <= versions[at].modified]
 
 
-def _removed(bucket: Bucket, planned: Planned) -> Result:
+def _removed(bucket: Bucket, planned: PlannedAction) -> Result:
     """Deletes the planned object where it still stands there, and looks again before each attempt."""
     for attempt in range(ATTEMPTS):
         here = bucket.head(planned.key)
@@ -377,13 +377,13 @@ def _removed(bucket: Bucket, planned: Planned) -> Result:
         except OSError as error:
             if isinstance(error, PermissionError) or attempt + 1 == ATTEMPTS:
                 raise
-            pause(attempt)
+            pause_before_retry(attempt)
         else:
             return Result(DONE)
     raise AssertionError("a loop of attempts ends by returning or raising")
 
 
-def answered(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:
+def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Result:
     """Returns the act's answer, or its refusal in words: `denied` for what no repetition can mend,
     else `failed`.
     """
@@ -397,36 +397,36 @@ def answered(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:
         return _failed(planned, error)
 
 
-def _failed(planned: Planned, error: OSError | StoreError) -> Result:
+def _failed(planned: PlannedAction, error: OSError | StoreError) -> Result:
     words = f"{planned.action} {planned.key!r}: {(error.strerror if isinstance(error, OSError) else None) or error}"
     return Result(DENIED if isinstance(error, PermissionError) else FAILED, words)
 
 
-def _said(planned: Planned, deleted: Deleted) -> Result:
+def _said(planned: PlannedAction, deleted: DeleteResult) -> Result:
     return Result(DENIED if deleted.is_denied else FAILED, f"{planned.action} {planned.key!r}: {deleted.error}")
 
 
-def _is_other(here: Head, planned: Planned) -> bool:
+def _is_other(here: Head, planned: PlannedAction) -> bool:
     """Says whether another object stands there than the planned one."""
     # Some servers do not name the version of an object from before versioning (Ceph 16).
     return here.identity != planned.etag or (planned.version_id is not None and (here.version_id or _NULL) != planned.version_id)
 
 
-def _is_copy(in_trash: Head, planned: Planned) -> bool:
+def _is_copy(in_trash: Head, planned: PlannedAction) -> bool:
     """Says whether a copy in the trash is one of the planned object. Where both etags are sums of
     the bytes they are compared too: a server may ignore that only one object was to be copied.
     """
-    copy, etags = Copy.of(in_trash), {etag_of(in_trash.identity), etag_of(planned.etag or "")}
+    copy, etags = CopyMetadata.of(in_trash), {etag_of(in_trash.identity), etag_of(planned.etag or "")}
     same = len(etags) == 1 or not all(map(_MD5.fullmatch, etags)) or "SSEKMSKeyId" in in_trash.answer
     return same and copy.quarantined == planned.etag and copy.size_bytes == planned.size_bytes
 
 
-def _is_put_back(here: Head, planned: Planned) -> bool:
-    copy = Copy.of(here)
+def _is_put_back(here: Head, planned: PlannedAction) -> bool:
+    copy = CopyMetadata.of(here)
     return copy.restored == planned.etag and copy.size_bytes == planned.size_bytes
 
 
-def _hides_what_came_between(versions: Sequence[Version], planned: Planned) -> bool:
+def _hides_what_came_between(versions: Sequence[Version], planned: PlannedAction) -> bool:
     """Says whether the newest version is a delete marker that an interrupted run may have made, on
     an object that was written between its look at the planned one and its delete.
     """
@@ -446,14 +446,14 @@ def _under_markers(versions: Sequence[Version]) -> tuple[list[str], str | None]:
     return markers, None
 
 
-def _absent(planned: Planned) -> Result:
+def _absent(planned: PlannedAction) -> Result:
     return Result(ABSENT, f"{planned.action}: nothing is at {planned.key!r}")
 
 
-def _another(planned: Planned, held: str) -> Result:
+def _another(planned: PlannedAction, held: str) -> Result:
     return Result(CHANGED, f"{planned.action}: {held!r} is no copy of {planned.etag}; left alone")
 
 
-def _changed(planned: Planned, here: Head) -> Result:
+def _changed(planned: PlannedAction, here: Head) -> Result:
     expected, found = f"{planned.etag}, version {planned.version_id}", f"{here.identity}, version {here.version_id}"
     return Result(CHANGED, f"{planned.action}: expected {expected} at {planned.key!r}, found {found}; left alone")

@@ -8,22 +8,22 @@ from typing import IO, Final
 from gc_assets.config.s3 import Places
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import client_of, payer, told
+from gc_assets.s3.client import get_client, payer_params, translate_errors
 from gc_assets.stores.s3.objects import S3Objects
 
 _PIECE_BYTES: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class S3Delivery:
-    """`Delivery` on S3. `places` says how each address is reached."""
+class S3ReportFiles:
+    """`ReportFiles` on S3. `places` says how each address is reached."""
 
     places: Places
 
     def folders(self, place: str) -> list[str]:
         bucket, below = bucket_and_key(place)
         found: list[str] = []
-        for page in pages.objects(self.places.s3_of(place), bucket, below, delimiter="/"):
+        for page in pages.list_objects(self.places.s3_of(place), bucket, below, delimiter="/"):
             found += [key[len(below.encode()) :].decode("utf-8", "backslashreplace") for key in page.common]
         return found
 
@@ -33,7 +33,7 @@ class S3Delivery:
     def copy(self, address: str, into: IO[bytes]) -> None:
         settings = self.places.s3_of(address)
         bucket, key = bucket_and_key(address)
-        with told(address):
-            body = client_of(settings, "read").get_object(Bucket=bucket, Key=key, **payer(settings))["Body"]
+        with translate_errors(address):
+            body = get_client(settings, "read").get_object(Bucket=bucket, Key=key, **payer_params(settings))["Body"]
             for piece in body.iter_chunks(_PIECE_BYTES):
                 into.write(piece)

@@ -16,7 +16,6 @@ from gc_assets.core.paths import S3 as SCHEME
 from gc_assets.stores.listing import times_of
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
-    Aborting,
     Directory,
     Holder,
     Lease,
@@ -25,7 +24,8 @@ from gc_assets.stores.protocol import (
     Quarantine,
     QuarantineMode,
     Traits,
-    Unfinished,
+    UploadAborter,
+    UploadCounts,
 )
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
@@ -61,20 +61,20 @@ class S3Store:
     def plan_listing(
         self,
         parallelism: int,
-        carried: frozenset[str] = frozenset(),
+        unchanged: frozenset[str] = frozenset(),
         settled_before: datetime | None = None,
-        cuts: Sequence[str] | None = None,
+        split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
         """Plans as the protocol says. A bucket has no directories, so nothing is carried."""
-        del carried, settled_before
-        return listing.plan_listing(self._bucket, parallelism, cuts)
+        del unchanged, settled_before
+        return listing.plan_listing(self._bucket, parallelism, split_keys)
 
-    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
+    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
         del known
         return frozenset()
 
-    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
-        del carried
+    def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
+        del unchanged
         return objects.slice(0, 0)
 
     @property
@@ -84,14 +84,14 @@ class S3Store:
     def identity(self, address: str) -> None:
         del address
 
-    def unfinished(self, before: datetime) -> Unfinished:
-        return uploads.unfinished(self._bucket, before)
+    def count_unfinished_uploads(self, before: datetime) -> UploadCounts:
+        return uploads.count_unfinished_uploads(self._bucket, before)
 
-    def old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
-        return uploads.old_uploads(self._bucket, before, wanted, at_most)
+    def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
+        return uploads.find_old_uploads(self._bucket, before, wanted, at_most)
 
-    def aborting(self) -> Aborting:
-        return uploads.S3Aborting(self._bucket)
+    def upload_aborter(self) -> UploadAborter:
+        return uploads.S3UploadAborter(self._bucket)
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self._bucket, plan_id)
@@ -100,13 +100,13 @@ class S3Store:
         return lease.acquire(self._bucket, plan_id, owner, clock, duration, after)
 
     def holder(self) -> Holder | None:
-        return lease.holder_of(self._bucket)
+        return lease.read_holder(self._bucket)
 
     def now(self) -> datetime:
         """Returns the server's time, in whole seconds."""
         return self._bucket.now()
 
-    def modified(self, etags: pa.Array) -> pa.Array:
+    def modification_times(self, etags: pa.Array) -> pa.Array:
         return times_of(etags, modified_us)
 
     def probe(self) -> Traits:

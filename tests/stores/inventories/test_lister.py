@@ -22,8 +22,8 @@ from gc_assets.config.s3 import Places
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.inventories.lister import ReportLister
 from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.local.report_files import LocalDelivery
-from gc_assets.stores.protocol import Listed, Lister, Problem
+from gc_assets.stores.local.report_files import LocalReportFiles
+from gc_assets.stores.protocol import Lister, ListingBatch, Problem
 from tests.stores.contract import inventory
 from tests.stores.inventories.written import OwnReport, Row, S3Report, in_bucket, lister_of, on_disk, rows_of
 from tests.stores.s3_bench import S3Bench, in_a_bucket
@@ -56,7 +56,7 @@ def scan() -> datetime:
 
 def listed(lister: Lister, now: datetime, budget: int = 10**9) -> tuple[list[Row], list[Problem], int]:
     tasks: list[Any] = list(lister.plan(2, now, frozenset(), now, None).tasks)
-    steps: list[Listed] = []
+    steps: list[ListingBatch] = []
     while tasks:
         for step in pickle.loads(pickle.dumps(tasks.pop())).run(budget):  # noqa: S301  (bytes made on this line)
             steps.append(step)
@@ -145,7 +145,7 @@ def row(key: str, **values: Any) -> Row:
 
 
 class _Bucket:
-    """A fake of `Subject`: a storage that no server holds, so that a report can say anything."""
+    """A fake of `SourceBucket`: a storage that no server holds, so that a report can say anything."""
 
     bucket = "source"
 
@@ -163,9 +163,9 @@ class _Bucket:
         raise AssertionError(key)
 
 
-def of(location: Path, kind: str = "s3", subject: _Bucket | None = None, **settings: Any) -> ReportLister:
+def of(location: Path, kind: str = "s3", source_bucket: _Bucket | None = None, **settings: Any) -> ReportLister:
     inventory = InventoryConfig.model_validate({"kind": kind, "location": str(location), **settings})
-    return ReportLister(inventory, subject or _Bucket(), LocalDelivery(Places()))
+    return ReportLister(inventory, source_bucket or _Bucket(), LocalReportFiles(Places()))
 
 
 def met(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:
@@ -209,7 +209,7 @@ def test_rows_that_are_no_object_of_the_storage_are_dropped(tmp_path: Path, file
     older = row("lake/deleted", **{**versions, "version_id": "v0", "is_latest": False})
     others = [row(key, **versions) for key in ("lakes/x", "lak", "other/a", "lake/.gc-assets/lease/1", "LAKE/a")]
     S3Report([row("lake/a", **versions), marker, older, *others], SCAN, file_format).write(on_disk(tmp_path))
-    rows, problems = met(of(tmp_path, subject=_Bucket(versions=True)))
+    rows, problems = met(of(tmp_path, source_bucket=_Bucket(versions=True)))
     assert {key: shown["version_id"] for key, shown in rows.items()} == {"a": "v1"}
     assert not problems
 
@@ -237,7 +237,7 @@ def test_what_a_bucket_without_versions_is_told_of_versions_is_dropped(tmp_path:
 
 def test_an_object_from_before_the_bucket_had_versions_has_the_version_null(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id=None, is_latest=True, is_delete_marker=False)], SCAN).write(on_disk(tmp_path))
-    assert met(of(tmp_path, subject=_Bucket(versions=True)))[0]["a"]["version_id"] == "null"
+    assert met(of(tmp_path, source_bucket=_Bucket(versions=True)))[0]["a"]["version_id"] == "null"
 
 
 # Which report counts
@@ -310,11 +310,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_report_that_must_not_be_believed_is_refused_by_name(tmp_path: Path, case: str) -> None:
-    spoilt, subject, words = REFUSED[case]
+    spoilt, source_bucket, words = REFUSED[case]
     tmp_path.joinpath("data").mkdir()
     if case != "no report":
         S3Report([row("lake/a")], SCAN, **spoilt).write(on_disk(tmp_path))
-    message = refusal(of(tmp_path, subject=_Bucket(**subject)))
+    message = refusal(of(tmp_path, source_bucket=_Bucket(**source_bucket)))
     assert words in message
     assert str(tmp_path) in message
 
@@ -358,7 +358,7 @@ def test_a_file_that_is_not_what_the_manifest_says_makes_the_listing_incomplete(
 
 def test_a_row_that_does_not_say_whether_it_is_the_latest_makes_the_listing_incomplete(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="v", is_latest=None, is_delete_marker=False)], SCAN, files=1).write(on_disk(tmp_path))
-    assert "does not say whether it is the latest version" in unreadable(of(tmp_path, subject=_Bucket(versions=True)))
+    assert "does not say whether it is the latest version" in unreadable(of(tmp_path, source_bucket=_Bucket(versions=True)))
 
 
 OWN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -382,7 +382,7 @@ def test_a_report_of_ones_own_that_must_not_be_believed_is_refused_by_name(tmp_p
 
 def test_a_storage_that_is_a_whole_bucket_takes_all_keys(tmp_path: Path) -> None:
     S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(on_disk(tmp_path))
-    assert set(met(of(tmp_path, subject=_Bucket(prefix="")))[0]) == {"lake/a", "b"}
+    assert set(met(of(tmp_path, source_bucket=_Bucket(prefix="")))[0]) == {"lake/a", "b"}
 
 
 def test_a_look_up_tells_what_is_there_and_one_that_is_refused_names_the_key() -> None:

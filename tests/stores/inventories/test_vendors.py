@@ -17,14 +17,14 @@ import pytest
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories import azure, gcs
 from gc_assets.stores.inventories.columns import batches
-from gc_assets.stores.inventories.report import Normalised
+from gc_assets.stores.inventories.report import RowNormalizer
 
 Row = dict[str, Any]
 SCAN = datetime(2026, 1, 5, 1, tzinfo=UTC)
 AT = datetime(2025, 12, 1, 2, 3, 4, tzinfo=UTC)
 
 
-def read(path: Path, rows: list[Row], file_format: str, normalised: Normalised, bucket: str) -> list[Row]:
+def read(path: Path, rows: list[Row], file_format: str, normalised: RowNormalizer, bucket: str) -> list[Row]:
     """What comes back of rows that a vendor's file holds."""
     if file_format == "csv":
         text = io.StringIO(newline="")
@@ -49,7 +49,7 @@ def _cell(value: object) -> object:
 def azure_manifest(**said: Any) -> bytes:
     filters = {"blobTypes": ["blockBlob"], "includeBlobVersions": True, "prefixMatch": ["lake/warehouse/"]}
     rule = {"filters": filters, "format": "parquet", "objectType": "blob", "schedule": "daily"}
-    document = {
+    parse_document = {
         "destinationContainer": "reports",
         "endpoint": "https://account.blob.core.windows.net",
         "files": [{"blob": "2026/01/05/01-00-00/rule/rule.parquet", "size": 9}],
@@ -61,7 +61,7 @@ def azure_manifest(**said: Any) -> bytes:
         "summary": {"objectCount": 4, "totalObjectSize": 7},
         "version": "1.0",
     }
-    return json.dumps({**document, **said}).encode()
+    return json.dumps({**parse_document, **said}).encode()
 
 
 def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
@@ -102,7 +102,7 @@ def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: st
     rows = [
         blob("lake/a b+%2F//\u00e9"),
         blob("lake/older", IsCurrentVersion=None),
-        blob("lake/gone", Deleted=True),
+        blob("lake/gone", DeleteResult=True),
         blob("lake/snapshot", Snapshot="2026-01-01T00:00:00.0000000Z"),
     ]
     found = read(tmp_path / "rule", rows, file_format, azure.rows, "lake")
@@ -130,7 +130,7 @@ SHARDS = {f"7f_2026-01-05T01:00_{number}.csv": 5 for number in range(2)}
 
 
 def gcs_manifest(**said: Any) -> bytes:
-    document = {
+    parse_document = {
         "report_config": {"display_name": "daily"},
         "records_processed": 3,
         "snapshot_time": "2026-01-05T01:00:00Z",
@@ -138,7 +138,7 @@ def gcs_manifest(**said: Any) -> bytes:
         "shard_count": 2,
         "report_shards_file_names": list(SHARDS),
     }
-    return json.dumps({**document, **said}).encode()
+    return json.dumps({**parse_document, **said}).encode()
 
 
 def test_a_gcs_manifest_names_its_shards_their_time_and_how_many_rows_they_have() -> None:

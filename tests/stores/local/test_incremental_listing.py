@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.stores.listing import INVENTORY_SCHEMA
-from gc_assets.stores.local.listing import carried_objects, plan_listing, unchanged_directories
+from gc_assets.stores.local.listing import find_unchanged_directories, plan_listing, select_unchanged_objects
 from gc_assets.stores.protocol import Directory
 from tests.stores.builders import write
 
@@ -31,15 +31,15 @@ STEPS = st.lists(
 )
 
 
-def listed(root: Path, carried: frozenset[str] = frozenset()) -> tuple[dict[str, str], list[Directory]]:
+def listed(root: Path, unchanged: frozenset[str] = frozenset()) -> tuple[dict[str, str], list[Directory]]:
     """Etag by key, and the directories that need not be read again."""
-    found, directories = listed_rows(root, carried)
+    found, directories = listed_rows(root, unchanged)
     return etags(found), directories
 
 
-def listed_rows(root: Path, carried: frozenset[str] = frozenset()) -> tuple[list[pa.RecordBatch], list[Directory]]:
+def listed_rows(root: Path, unchanged: frozenset[str] = frozenset()) -> tuple[list[pa.RecordBatch], list[Directory]]:
     """Rows of the inventory, and the directories that need not be read again."""
-    tasks = list(plan_listing(str(root), 2, carried, SETTLED))
+    tasks = list(plan_listing(str(root), 2, unchanged, SETTLED))
     found: list[pa.RecordBatch] = []
     directories: list[Directory] = []
     while tasks:
@@ -66,13 +66,13 @@ class Nights:
     def list(self) -> frozenset[str]:
         """Lists what changed; the keys of the directories that were not listed again."""
         known = [item for item in self.directories if item.key.startswith(self.below)]
-        carried = unchanged_directories(str(self.root), known)
-        kept = carried_objects(self.objects, pa.array(sorted(carried), pa.string()))
-        found, read = listed_rows(self.root, carried)
-        assert kept.num_rows == sum(item.objects for item in known if item.key in carried)
+        unchanged = find_unchanged_directories(str(self.root), known)
+        kept = select_unchanged_objects(self.objects, pa.array(sorted(unchanged), pa.string()))
+        found, read = listed_rows(self.root, unchanged)
+        assert kept.num_rows == sum(item.objects for item in known if item.key in unchanged)
         self.objects = pa.Table.from_batches([kept, *found]).combine_chunks().to_batches()[0] if kept.num_rows or found else kept
-        self.directories = [item for item in known if item.key in carried] + read
-        return carried
+        self.directories = [item for item in known if item.key in unchanged] + read
+        return unchanged
 
     def etags(self) -> dict[str, str]:
         return etags([self.objects])
@@ -120,7 +120,7 @@ def test_an_unchanged_directory_is_not_read_and_a_changed_one_is(tmp_path: Path)
     assert {item.key: item.objects for item in directories} == {"data/old/": 1, "data/new/": 1}
     write(tmp_path, "data/new/c")
     os.utime(tmp_path / "data/new", ns=(1, 1))
-    assert unchanged_directories(str(tmp_path), directories) == {"data/old/"}
+    assert find_unchanged_directories(str(tmp_path), directories) == {"data/old/"}
     found, _ = listed(tmp_path, frozenset({"data/old/"}))
     assert set(found) == {"data/new/b", "data/new/c"}
 
@@ -146,6 +146,6 @@ def test_a_directory_that_became_a_link_or_is_gone_is_not_unchanged(tmp_path: Pa
     write(tmp_path, "data/p/a")
     _, directories = listed(tmp_path)
     (tmp_path / "data/p").rename(tmp_path / "moved")
-    assert unchanged_directories(str(tmp_path), directories) == frozenset()
+    assert find_unchanged_directories(str(tmp_path), directories) == frozenset()
     (tmp_path / "data/p").symlink_to(tmp_path / "moved")
-    assert unchanged_directories(str(tmp_path), directories) == frozenset()
+    assert find_unchanged_directories(str(tmp_path), directories) == frozenset()

@@ -12,14 +12,14 @@ import pytest
 
 from gc_assets.stores.local import mounts
 from gc_assets.stores.local.editing import EditableLocalObjects
-from gc_assets.stores.local.mounts import find_two_names, parse_mounts, slow_points, two_names
+from gc_assets.stores.local.mounts import find_mounted_aliases, find_path_aliases, find_slow_mounts, parse_mounts
 
 ROOT = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw"
 TMPFS = "25 27 0:23 / /data/tmp rw - tmpfs tmpfs rw"
 
 
 def names(table: str, **roots: str) -> list[tuple[str, str]]:
-    return [(found.path, found.other_path) for found in two_names(parse_mounts(table), roots)]
+    return [(found.path, found.other_path) for found in find_path_aliases(parse_mounts(table), roots)]
 
 
 def test_a_bind_mount_of_another_storage_is_a_second_name() -> None:
@@ -89,13 +89,13 @@ def bound(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_bind_mount_is_found_and_a_hidden_one_is_none(bound: Path) -> None:
     storages = [(name, f"file://{bound}/{name}/") for name in ("a", "b")]
-    found = find_two_names(storages)
+    found = find_mounted_aliases(storages)
     assert [(item.path, item.other_path) for item in found] == [(f"{bound}/b/x", f"{bound}/a/mnt")]
-    assert find_two_names(storages[:1]) == []
+    assert find_mounted_aliases(storages[:1]) == []
     subprocess.run(["mount", "-t", "tmpfs", "none", bound / "b"], check=True)
     try:
         (bound / "b" / "x").mkdir()
-        assert find_two_names(storages) == []
+        assert find_mounted_aliases(storages) == []
     finally:
         subprocess.run(["umount", bound / "b"], check=True)
 
@@ -109,7 +109,7 @@ def test_file_systems_of_other_machines_may_hang_and_those_of_this_one_do_not() 
             "25 22 0:42 / /mnt/s3\\040here rw - fuse.s3fs s3fs rw",
         ]
     )
-    found = slow_points(table)
+    found = find_slow_mounts(table)
     assert found == [("/mnt/s3 here", True), ("/data/fast", False), ("/data", True), ("", False)]
 
 

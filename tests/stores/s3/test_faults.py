@@ -20,8 +20,8 @@ from gc_assets.config.s3 import Places
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.state.files import Files
-from gc_assets.stores.execution import balance, execute
-from gc_assets.stores.protocol import LEASE_DURATION, Outcome, Planned, QuarantineMode, Store
+from gc_assets.stores.execution import execute, require_balance
+from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.depth import times
@@ -39,7 +39,9 @@ LATER = Clock(NOW + LEASE_DURATION)
 LOG_IN = re.compile("the session's token (has|may have) expired; log in again")
 
 
-def apply(store: Store, state: Files, rows: Sequence[Planned], mode: QuarantineMode, owner: str, clock: Clock = CLOCK) -> Iterator[Outcome]:
+def apply(
+    store: Store, state: Files, rows: Sequence[PlannedAction], mode: QuarantineMode, owner: str, clock: Clock = CLOCK
+) -> Iterator[Outcome]:
     """A whole run with two keys in a batch: lease, log, actions, release."""
     lease = store.acquire(PLAN, owner, clock)
     log = open_log(state, "wal", PLAN, len(rows))
@@ -64,7 +66,7 @@ def test_a_token_that_expires_in_a_run_is_told_and_the_next_run_ends_the_plan(mo
             with through(bench, rule) as (store, proxy):
                 try:
                     outcomes.extend(apply(store, state, rows, mode, "we"))
-                    balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
+                    require_balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
                 except (OSError, StoreError) as error:
                     said.append(str(error))
                 if len(proxy.requests) < step:
@@ -80,7 +82,7 @@ def test_a_token_that_expires_in_a_run_is_told_and_the_next_run_ends_the_plan(mo
     assert step > 10
 
 
-def machine(start: Any, answers: Any, store: Store, state: Files, rows: Sequence[Planned], owner: str) -> None:
+def machine(start: Any, answers: Any, store: Store, state: Files, rows: Sequence[PlannedAction], owner: str) -> None:
     start.wait(60)
     try:
         answers.put((owner, [outcome.verdict for outcome in apply(store, state, rows, "trash", owner)]))
@@ -110,7 +112,7 @@ def test_of_two_machines_at_once_one_is_refused_or_finds_the_plan_done_and_each_
         assert [bench.get(f".gc-assets/trash/{PLAN}/{key}") for key in keys] == [key.encode() for key in keys]
 
 
-def carried_out(store: Store, state: Files, rows: Sequence[Planned]) -> None:
+def carried_out(store: Store, state: Files, rows: Sequence[PlannedAction]) -> None:
     list(apply(store, state, rows, "versioned", "we"))
 
 

@@ -31,10 +31,10 @@ def lies_in(key: bytes, part: Range) -> bool:
 
 
 @given(bytes_of_keys, st.none() | bytes_of_keys, st.lists(bytes_of_keys, max_size=6), st.lists(bytes_of_keys, max_size=20))
-def test_a_range_that_is_cut_covers_every_key_once(after: bytes, end: bytes | None, cuts: list[bytes], found: list[bytes]) -> None:
+def test_a_range_that_is_cut_covers_every_key_once(after: bytes, end: bytes | None, split_keys: list[bytes], found: list[bytes]) -> None:
     whole = Range(after, end)
-    parts = whole.cut(cuts)
-    for key in [*found, *cuts, after, *([end] if end is not None else [])]:
+    parts = whole.cut(split_keys)
+    for key in [*found, *split_keys, after, *([end] if end is not None else [])]:
         assert sum(lies_in(key, part) for part in parts) == lies_in(key, whole)
 
 
@@ -83,10 +83,10 @@ def odd_bucket(request: pytest.FixtureRequest) -> Iterator[tuple[S3Bench, list[s
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(cuts=st.lists(st.text("/0az.-g~\u00e9\uff5e\U0001f333", max_size=4) | st.sampled_from([*NEAR, *RESERVED]), max_size=12))
-def test_wherever_an_earlier_listing_says_to_cut_each_key_is_met_once(odd_bucket: tuple[S3Bench, list[str]], cuts: list[str]) -> None:
+@given(split_keys=st.lists(st.text("/0az.-g~\u00e9\uff5e\U0001f333", max_size=4) | st.sampled_from([*NEAR, *RESERVED]), max_size=12))
+def test_wherever_an_earlier_listing_says_to_cut_each_key_is_met_once(odd_bucket: tuple[S3Bench, list[str]], split_keys: list[str]) -> None:
     bench, expected = odd_bucket
-    met, problems = rounds(bench.store.plan_listing(3, cuts=cuts), 10**9)
+    met, problems = rounds(bench.store.plan_listing(3, split_keys=split_keys), 10**9)
     assert sorted(met, key=str.encode) == expected
     assert not problems
 
@@ -98,9 +98,9 @@ def test_a_flat_prefix_is_spread_by_the_keys_that_the_listing_before_it_told(mon
         names = [f"k{number:03d}" for number in range(95)]
         put_all(bench, names)
         (first,) = bench.store.plan_listing(2)
-        cuts = [cut for step in first.run(10**9) for cut in step.cuts]
-        assert cuts == [f"k{number:03d}" for number in range(5, 95, 10)]
-        shares = [sum(step.objects.num_rows for step in task.run(10**9)) for task in bench.store.plan_listing(2, cuts=cuts)]
+        split_keys = [cut for step in first.run(10**9) for cut in step.split_keys]
+        assert split_keys == [f"k{number:03d}" for number in range(5, 95, 10)]
+        shares = [sum(step.objects.num_rows for step in task.run(10**9)) for task in bench.store.plan_listing(2, split_keys=split_keys)]
         assert sum(shares) == len(names)
         assert max(shares) < 25
 
@@ -109,8 +109,8 @@ def test_a_storage_that_was_small_is_one_task() -> None:
     with in_a_bucket("ceph") as bench:
         put_all(bench, ["a/1", "b/1", "c/1"])
         assert len(bench.store.plan_listing(2)) > 1
-        assert len(bench.store.plan_listing(2, cuts=[])) == len(bench.store.plan_listing(2, cuts=["b/1"])) == 1
-        met, problems = rounds(bench.store.plan_listing(2, cuts=["b/1"]), 10**9)
+        assert len(bench.store.plan_listing(2, split_keys=[])) == len(bench.store.plan_listing(2, split_keys=["b/1"])) == 1
+        met, problems = rounds(bench.store.plan_listing(2, split_keys=["b/1"]), 10**9)
         assert (sorted(met), problems) == (["a/1", "b/1", "c/1"], [])
 
 

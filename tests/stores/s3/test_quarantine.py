@@ -25,7 +25,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.phases import Action
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import execute
-from gc_assets.stores.protocol import Lease, Planned, QuarantineMode, Store
+from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.depth import some, times
@@ -75,16 +75,18 @@ def through(bench: S3Bench, *rules: Rule, kind: str = "ceph") -> Iterator[tuple[
         yield open_store(bench.store.location, Places(default=proxy.server.settings)), proxy
 
 
-def planned(bench: S3Bench, *keys: str) -> list[Planned]:
+def planned(bench: S3Bench, *keys: str) -> list[PlannedAction]:
     listed = inventory(bench.store)
     return [row_of(listed[key]) for key in keys]
 
 
-def for_(action: Action, rows: Sequence[Planned]) -> list[Planned]:
+def for_(action: Action, rows: Sequence[PlannedAction]) -> list[PlannedAction]:
     return [replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN) for row in rows]
 
 
-def act(store: Store, mode: QuarantineMode, rows: Sequence[Planned], action: Action = "quarantine", *, resumed: bool = False) -> list[str]:
+def act(
+    store: Store, mode: QuarantineMode, rows: Sequence[PlannedAction], action: Action = "quarantine", *, resumed: bool = False
+) -> list[str]:
     rows = for_(action, rows)
     results = store.quarantine(mode, PLAN).act(rows, rows if resumed else ())
     assert all(result.verdict == "done" or result.error for result in results)
@@ -545,7 +547,7 @@ KEYS = ("a", "t/b", "u/c")
 LIVE = ("live", "t/live")
 
 
-def apply(store: Store, state: Path, rows: Sequence[Planned], mode: QuarantineMode, lease: Lease) -> list[str]:
+def apply(store: Store, state: Path, rows: Sequence[PlannedAction], mode: QuarantineMode, lease: Lease) -> list[str]:
     log = open_log(Files(str(state)), "wal", PLAN, len(rows))
     return [outcome.verdict for outcome in execute(rows, store.quarantine(mode, PLAN), log, lease, CLOCK)]
 

@@ -84,7 +84,7 @@ def test_the_documented_policies_are_enough_to_plan_and_to_apply_and_who_plans_d
         changes = role(shared("ceph"), [*documented(1, bench), *added])
         nightly, store = as_roles(bench, role_arn=reads), as_roles(bench, role_arn=reads, apply_role_arn=changes)
         assert inventory(nightly).keys() == set(KEYS)
-        found = nightly.unfinished(CLOCK.now())
+        found = nightly.count_unfinished_uploads(CLOCK.now())
         assert found is not None
         assert not found.unknown
         rows = planned(bench, *KEYS)

@@ -18,7 +18,7 @@ import pytest
 from gc_assets.config.s3 import Places
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import execute
-from gc_assets.stores.protocol import Lease, Planned, Result, Store, Unfinished, Upload
+from gc_assets.stores.protocol import Lease, PlannedAction, Result, Store, Upload, UploadCounts
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.killed import PROCESSES
@@ -65,11 +65,11 @@ def complete(bench: S3Bench, upload: dict[str, str]) -> None:
 
 
 def old(bench: S3Bench, before: datetime | None = None) -> list[Upload]:
-    return list(bench.store.old_uploads(before or datetime.now(UTC) + MINUTE, lambda _: True, 100).uploads)
+    return list(bench.store.find_old_uploads(before or datetime.now(UTC) + MINUTE, lambda _: True, 100).uploads)
 
 
-def planned(bench: S3Bench) -> list[Planned]:
-    return [Planned(item.key, "abort", item.size_bytes, item.etag, item.upload_id) for item in old(bench)]
+def planned(bench: S3Bench) -> list[PlannedAction]:
+    return [PlannedAction(item.key, "abort", item.size_bytes, item.etag, item.upload_id) for item in old(bench)]
 
 
 def left(bench: S3Bench) -> list[tuple[str, str]]:
@@ -78,8 +78,8 @@ def left(bench: S3Bench) -> list[tuple[str, str]]:
     return sorted((item["Key"].removeprefix(bench.prefix), item["UploadId"]) for item in listed.get("Uploads", []))
 
 
-def aborted(store: Store, rows: Sequence[Planned], *, resumed: bool = False) -> list[Result]:
-    results = store.aborting().act(rows, rows if resumed else ())
+def aborted(store: Store, rows: Sequence[PlannedAction], *, resumed: bool = False) -> list[Result]:
+    results = store.upload_aborter().act(rows, rows if resumed else ())
     assert all((result.error is None) == (result.verdict == "done") for result in results)
     return results
 
@@ -102,15 +102,15 @@ def test_unfinished_uploads_are_counted_below_the_storage_only_and_with_the_byte
         begin(bench, "one", b"z")
         begin(bench, "empty")
         now = datetime.now(UTC)
-        assert bench.store.unfinished(now - MINUTE) == Unfinished(3, 0, 13, 3)
-        assert bench.store.unfinished(now + MINUTE) == Unfinished(3, 3, 13, 3)
+        assert bench.store.count_unfinished_uploads(now - MINUTE) == UploadCounts(3, 0, 13, 3)
+        assert bench.store.count_unfinished_uploads(now + MINUTE) == UploadCounts(3, 3, 13, 3)
 
 
 def test_an_upload_that_is_aborted_or_completed_is_none_any_more() -> None:
     with in_a_bucket("ceph") as bench:
         bench.client.abort_multipart_upload(**begin(bench, "one", b"x"))
         complete(bench, begin(bench, "two", b"x"))
-        assert bench.store.unfinished(datetime.now(UTC)) == Unfinished(0, 0, 0, 0)
+        assert bench.store.count_unfinished_uploads(datetime.now(UTC)) == UploadCounts(0, 0, 0, 0)
 
 
 def test_a_policy_that_refuses_to_list_uploads_stops_nothing_and_is_told() -> None:
@@ -118,7 +118,7 @@ def test_a_policy_that_refuses_to_list_uploads_stops_nothing_and_is_told() -> No
         begin(bench, "one", b"x")
         denied = Rule(lambda request: "uploads" in request.query, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")))
         with through(bench, denied) as (store, _):
-            found = store.unfinished(datetime.now(UTC))
+            found = store.count_unfinished_uploads(datetime.now(UTC))
         assert found is not None
         assert (found.uploads, found.sized) == (0, 0)
         assert found.unknown is not None
@@ -137,8 +137,8 @@ def test_the_oldest_uploads_to_wanted_keys_are_found_and_aborted_and_nothing_els
         for key in ("t/b", "not wanted", ".gc-assets/trash/plan/x"):
             begin(bench, key, b"x")
         begin(bench, "empty")
-        found = bench.store.old_uploads(datetime.now(UTC) + MINUTE, lambda key: key != "not wanted", 2)
-        assert (len(found.uploads), found.later) == (2, 1)
+        found = bench.store.find_old_uploads(datetime.now(UTC) + MINUTE, lambda key: key != "not wanted", 2)
+        assert (len(found.uploads), found.unexamined) == (2, 1)
         first, second = (item.initiated for item in found.uploads)
         assert first <= second
         rows = [row for row in planned(bench) if row.key != "not wanted"]
@@ -161,7 +161,7 @@ def test_an_upload_is_as_old_as_what_its_writer_did_last(bench: S3Bench) -> None
     (after,) = old(bench)
     assert (after.upload_id, after.initiated) == (before.upload_id, before.initiated)
     assert after.etag != before.etag
-    (last,) = bench.store.modified(pa.array([after.etag])).to_pylist()
+    (last,) = bench.store.modification_times(pa.array([after.etag])).to_pylist()
     assert timedelta(seconds=1) <= last - before.initiated.replace(microsecond=0) < MINUTE
 
 
@@ -226,7 +226,7 @@ def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in
     with in_a_bucket("ceph", prefix="lake/", own=True) as bench:
         begin(bench, "a", b"x")
         reader = allowed(bench, "ListMultipartUploadParts")
-        (found,) = reader.old_uploads(datetime.now(UTC) + MINUTE, lambda _: True, 1).uploads
+        (found,) = reader.find_old_uploads(datetime.now(UTC) + MINUTE, lambda _: True, 1).uploads
         assert found == old(bench)[0]
         (refused,) = aborted(reader, planned(bench))
         assert refused.verdict == "denied"
@@ -239,7 +239,7 @@ def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in
 
 def test_a_planned_upload_below_the_reserved_prefix_is_denied(bench: S3Bench) -> None:
     upload = begin(bench, ".gc-assets/trash/plan/x", b"x")
-    row = Planned(".gc-assets/trash/plan/x", "abort", 1, "any", upload["UploadId"])
+    row = PlannedAction(".gc-assets/trash/plan/x", "abort", 1, "any", upload["UploadId"])
     assert verdicts(aborted(bench.store, [row])) == ["denied"]
     assert len(left(bench)) == 1
 
@@ -247,9 +247,9 @@ def test_a_planned_upload_below_the_reserved_prefix_is_denied(bench: S3Bench) ->
 # Killed
 
 
-def apply(store: Store, state: Path, rows: Sequence[Planned], lease: Lease) -> list[str]:
+def apply(store: Store, state: Path, rows: Sequence[PlannedAction], lease: Lease) -> list[str]:
     log = open_log(Files(str(state)), "wal", PLAN, len(rows))
-    return [outcome.verdict for outcome in execute(rows, store.aborting(), log, lease, CLOCK)]
+    return [outcome.verdict for outcome in execute(rows, store.upload_aborter(), log, lease, CLOCK)]
 
 
 def killed_and_ended(step: int, at: Any) -> bool:
