@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import Settings, common_options
-from gc_assets.cli.output import say, tell
+from gc_assets.cli.output import print_data, print_message
 from gc_assets.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from gc_assets.core.paths import Location
-    from gc_assets.lakes.discovery import Found
+    from gc_assets.lakes.discovery import DiscoveredLake
 
 _HEADER = """\
 {first_line}
@@ -27,7 +27,7 @@ _HEADER = """\
 # needs would look like garbage.
 
 """
-_THERE_ALREADY = "{path} is there already, and init replaces nothing; name another file with -o"
+_FILE_EXISTS = "{path} is there already, and init replaces nothing; name another file with -o"
 
 
 @click.command("init", short_help="Write lakes.yaml of what there is.")
@@ -61,16 +61,16 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
       gc-assets init /data/warehouse
       gc-assets init http://localhost:19120/api/v2 s3://lake/weather/ --state s3://gc/state
     """
-    from gc_assets.lakes.discovery import storages_of
+    from gc_assets.lakes.discovery import choose_storages
     from gc_assets.lakes.schema import FIRST_LINE, SCHEMA_NAME, json_schema
     from gc_assets.resources.platform import DEFAULT_CONFIG, load_platform
 
     path = output or Path(settings.config or DEFAULT_CONFIG)
     if path.exists():
-        raise UsageError(_THERE_ALREADY.format(path=path))
-    _say_what_is_not_looked_for()
-    folders, found = _asked(places)
-    storages = storages_of(found, folders)
+        raise UsageError(_FILE_EXISTS.format(path=path))
+    _warn_missing_libraries()
+    folders, found = _discover(places)
+    storages = choose_storages(found, folders)
     if not storages:
         whose = "; ".join(f"lake {lake.name}: {lake.note or 'it holds no table yet'}" for lake in found)
         raise UsageError(f"nothing tells where the files lie, so there is no storage to write. {whose}")
@@ -80,21 +80,21 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
         with path.open("x", encoding="utf-8") as file:
             file.write(_HEADER.format(first_line=FIRST_LINE) + _yaml(document))
     except FileExistsError:
-        raise UsageError(_THERE_ALREADY.format(path=path)) from None
+        raise UsageError(_FILE_EXISTS.format(path=path)) from None
     try:
-        _refuse_state(load_platform(os.environ, str(path)).config.state, storages)
+        _require_separate_state(load_platform(os.environ, str(path)).config.state, storages)
     except UsageError:
         path.unlink()
         raise
     schema.write_text(json.dumps(json_schema(), indent=1) + "\n", encoding="utf-8")
     for storage in document["storages"]:
-        tell(f"storage {storage['name']}: {storage['location']}")
+        print_data(f"storage {storage['name']}: {storage['location']}")
     for lake, entry in zip(found, document["lakes"], strict=True):
-        tell(f"lake {entry['name']}: {entry['kind']}")
+        print_data(f"lake {entry['name']}: {entry['kind']}")
         if lake.note:
-            say(f"Lake {entry['name']}: {lake.note}.")
-    say(f"{path} is written, and {schema.name} beside it for editors. It plans, and deletes nothing.")
-    say(f"Next: gc-assets doctor --config {path}")
+            print_message(f"Lake {entry['name']}: {lake.note}.")
+    print_message(f"{path} is written, and {schema.name} beside it for editors. It plans, and deletes nothing.")
+    print_message(f"Next: gc-assets doctor --config {path}")
 
 
 @click.command("schema", short_help="Print the JSON Schema of lakes.yaml.")
@@ -114,34 +114,34 @@ def schema_command(_: Settings) -> None:
     click.echo(json.dumps(json_schema(), indent=1))
 
 
-def _say_what_is_not_looked_for() -> None:
+def _warn_missing_libraries() -> None:
     from gc_assets.lakes.kinds import KINDS, missing_modules
 
     missing = [kind for kind in KINDS.values() if missing_modules(kind)]
     if missing:
         names, extras = " and ".join(kind.title for kind in missing), ",".join(kind.name for kind in missing)
-        say(f"Lakes of {names} are not looked for: their libraries are not installed (pip install 'gc-assets[{extras}]').")
+        print_message(f"Lakes of {names} are not looked for: their libraries are not installed (pip install 'gc-assets[{extras}]').")
 
 
-def _asked(places: Sequence[str]) -> tuple[list[str], list[Found]]:
+def _discover(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
     """Returns the folders among the places, and the lakes of all places. Raises `UsageError` for a
     place where no lake stands.
     """
     from gc_assets.core.paths import FILE, S3, scheme_of
-    from gc_assets.lakes.discovery import Place, folders
+    from gc_assets.lakes.discovery import DiscoveryTarget, list_folders
     from gc_assets.lakes.kinds import discover
     from gc_assets.stores.store import open_objects
 
     objects = open_objects()
     asked: list[str] = []
-    found: list[Found] = []
+    found: list[DiscoveredLake] = []
     for given in places:
         if "@" in given.partition("://")[2].partition("/")[0]:
             raise UsageError("an address holds no credentials; say them by variables, as `gc-assets init --help` says")
         is_path = scheme_of(given) == FILE and not given.startswith("file:")
         address = str(Path(given).resolve()) if is_path else given
         try:
-            here = [lake for folder in folders(address) for lake in discover(Place(folder, objects, os.environ))]
+            here = [lake for folder in list_folders(address) for lake in discover(DiscoveryTarget(folder, objects, os.environ))]
         except OSError as error:
             raise StoreError(f"{given}: {error.strerror or error}: {error.filename or address}") from None
         if not here:
@@ -151,7 +151,7 @@ def _asked(places: Sequence[str]) -> tuple[list[str], list[Found]]:
     return asked, found
 
 
-def _refuse_state(state: str, storages: Sequence[Location]) -> None:
+def _require_separate_state(state: str, storages: Sequence[Location]) -> None:
     from gc_assets.core.paths import Location
 
     for storage in storages:
@@ -159,16 +159,16 @@ def _refuse_state(state: str, storages: Sequence[Location]) -> None:
             raise UsageError(f"the state {state} would lie among the files of {storage}; name a place outside of it with --state")
 
 
-def _document(state: str, storages: Sequence[Location], found: Sequence[Found]) -> dict[str, Any]:
-    from gc_assets.lakes.discovery import free_name
+def _document(state: str, storages: Sequence[Location], found: Sequence[DiscoveredLake]) -> dict[str, Any]:
+    from gc_assets.lakes.discovery import unique_name
 
     names: list[str] = []
     for lake in found:
-        names.append(free_name(lake.name, names))
+        names.append(unique_name(lake.name, names))
     lakes = [{"name": name, **lake.entry} for name, lake in zip(names, found, strict=True)]
     listed: list[dict[str, Any]] = []
     for place in storages:
-        names.append(free_name(place.root.rstrip("/").rpartition("/")[2], names))
+        names.append(unique_name(place.root.rstrip("/").rpartition("/")[2], names))
         listed.append({"name": names[-1], "location": str(place), "mode": "plan"})
     return {"state": state, "storages": listed, "lakes": lakes}
 

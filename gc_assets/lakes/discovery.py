@@ -1,7 +1,7 @@
-"""What `gc-assets init` asks of a place: which lakes stand there, and which storages they need.
+"""Discovery for `gc-assets init`: the lakes at a target, and the storages that they need.
 
-Each kind looks for its own lakes (`LakeKind.discover`). Nothing here writes, and nothing is
-believed that was not read.
+Each kind finds its own lakes (`LakeKind.discover`). Discovery only reads, and yields only lakes that
+it has read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.core.paths import FILE, Location, scheme_of
+from gc_assets.core.untrusted_input import parse_json
 
 # A warehouse has its tables two or three folders down. Deeper ones are data.
 _DEPTH: Final = 3
@@ -26,10 +26,10 @@ _TIMEOUT_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place that somebody named: the address of a server or catalog, a path, or a location on S3.
+class DiscoveryTarget:
+    """The address of a server or catalog, a local path, or a location on S3.
 
-    A local folder comes once by itself and once for each folder below it, three levels down.
+    A local folder is one target, and so is each folder under it, down to three levels.
     """
 
     address: str
@@ -42,49 +42,56 @@ class Place:
 
     @property
     def path(self) -> Path | None:
-        """The path on this machine, null where it is none or nothing stands there."""
+        """The existing path on this machine, None for another target."""
         if scheme_of(self.address) != FILE:
             return None
         path = Path("/", Location.parse(self.address).root)
         return path if path.exists() else None
 
-    def ask(self, address: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        """Returns the status and the JSON that a server answers; null where it answers none.
+    def get_json(self, address: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
+        """Send a GET request. Return the status and the parsed body, None for a body that is no JSON.
 
-        Raises `LakeUnreadable` where there is no answer.
+        Raises:
+            LakeUnreadable: The server does not answer.
         """
         import urllib3
 
         try:
-            found = urllib3.request("GET", address, headers=headers, timeout=_TIMEOUT_SECONDS, retries=False, redirect=False)
+            response = urllib3.request("GET", address, headers=headers, timeout=_TIMEOUT_SECONDS, retries=False, redirect=False)
         except urllib3.exceptions.HTTPError as error:
             where = re.sub(r"://[^/@]*@", "://", address)
             raise LakeUnreadable(f"{where} does not answer ({type(error).__name__}); check that the server runs there") from None
         try:
-            return found.status, parsed_json(found.data)
+            return response.status, parse_json(response.data)
         except ValueError:
-            return found.status, None
+            return response.status, None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A lake: its entry of `lakes.yaml` without `name`, and a name that others may have too.
+class DiscoveredLake:
+    """A lake that `gc-assets init` writes to `lakes.yaml`.
 
-    `places` are the folders that hold its files, as far as it tells them. Its new tables are
-    expected there too. `note` says what a person has to add, empty where that is nothing.
+    Attributes:
+        name: A name for the lake. Several lakes may have the same.
+        entry: The entry of `lakes.yaml` without `name`.
+        locations: The folders of its files, as far as the lake records them. New tables are
+            expected in the same folders.
+        note: Values that the user has to add to the entry, empty if it is complete.
     """
 
     name: str
     entry: Mapping[str, Any]
-    places: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
     note: str = ""
 
 
-def folders(address: str) -> Iterator[str]:
-    """Yields a place, and where it is a folder of this machine the folders in it, outer ones first.
+def list_folders(address: str) -> Iterator[str]:
+    """Yield an address and, if it is a local folder, the folders in it, outer folders first.
 
-    Those whose names begin with a dot are passed over. Raises `OSError` for one that cannot be
-    read: what stands in it would be missing.
+    Folders whose names begin with a dot are skipped.
+
+    Raises:
+        OSError: A folder cannot be read, so lakes in it would be missed.
     """
     yield address
     if scheme_of(address) != FILE or not (root := Path("/", Location.parse(address).root)).is_dir():
@@ -99,48 +106,50 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def storages_of(found: Sequence[Found], asked: Iterable[str]) -> list[Location]:
-    """Returns locations that hold every place of the lakes, none in another one.
+def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> list[Location]:
+    """Return storage locations that contain all locations of the lakes, none inside another one.
 
-    What lies in a folder that somebody asked for comes into one storage: the innermost folder that
-    holds it. All else does so lake by lake.
+    The locations inside one of `targets` share a storage, the innermost folder that contains them.
+    The other locations share a storage per lake.
     """
-    wholes = [Location.parse(address) for address in asked]
+    parents = [Location.parse(address) for address in targets]
     groups: dict[tuple[str, int], list[Location]] = {}
     for number, lake in enumerate(found):
-        for place in map(Location.parse, lake.places):
-            around = next((at for at, whole in enumerate(wholes) if whole.contains(place)), None)
-            groups.setdefault(("asked", around) if around is not None else ("lake", number), []).append(place)
-    needed = {place for members in groups.values() for place in _innermost(members)}
-    return [place for place in sorted(needed, key=str) if not any(other != place and other.contains(place) for other in needed)]
+        for location in map(Location.parse, lake.locations):
+            parent = next((index for index, target in enumerate(parents) if target.contains(location)), None)
+            groups.setdefault(("target", parent) if parent is not None else ("lake", number), []).append(location)
+    needed = {location for members in groups.values() for location in _innermost(members)}
+    return [one for one in sorted(needed, key=str) if not any(other != one and other.contains(one) for other in needed)]
 
 
-def _innermost(places: Sequence[Location]) -> Iterator[Location]:
-    """Yields the innermost folder that holds the places, one for each bucket, and for each folder
-    directly below the root of a disk: the root is no storage.
+def _innermost(locations: Sequence[Location]) -> Iterator[Location]:
+    """Yield the innermost common folder of the locations.
+
+    There is one per bucket, and one per folder in the root of a disk, because the root itself is no
+    storage.
     """
     grouped: dict[tuple[str, str], list[list[str]]] = {}
-    for place in places:
-        parts = place.root.split("/")[:-1]
-        top = "/".join(parts[:2]) if place.scheme == FILE else parts[0]
-        grouped.setdefault((place.scheme, top), []).append(parts)
+    for location in locations:
+        parts = location.root.split("/")[:-1]
+        top = "/".join(parts[:2]) if location.scheme == FILE else parts[0]
+        grouped.setdefault((location.scheme, top), []).append(parts)
     for (scheme, _), members in grouped.items():
-        first, last = min(members), max(members)  # what these share, all share
+        first, last = min(members), max(members)  # the common parts of these two are common to all
         shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
         yield Location.parse(f"{scheme}://{'/'.join(part for part, _ in shared)}/")
 
 
-def free_name(wanted: str, taken: Iterable[str]) -> str:
-    """Returns a name that lakes.yaml allows and nobody has yet."""
-    base = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "lake"
-    base = f"_{base}" if base[0].isdigit() else base
-    names, name, number = set(taken), base, 1
+def unique_name(wanted: str, taken: Iterable[str]) -> str:
+    """Return a name that is valid in lakes.yaml and not in `taken`."""
+    stem = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "lake"
+    stem = f"_{stem}" if stem[0].isdigit() else stem
+    names, name, number = set(taken), stem, 1
     while name in names:
         number += 1
-        name = f"{base}_{number}"
+        name = f"{stem}_{number}"
     return name
 
 
 def host_name(address: str) -> str:
-    """Returns the first label of a server's name, for the name of a lake."""
+    """Return the first label of a server's host name, as the name of a lake."""
     return (urlsplit(address).hostname or "lake").partition(".")[0]

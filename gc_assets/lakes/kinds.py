@@ -1,4 +1,4 @@
-"""The lake kinds that exist. A new one is a package beside the others, and a line here."""
+"""The registry of lake kinds. A new kind is a package next to the others, and an entry of `KINDS`."""
 
 from __future__ import annotations
 
@@ -17,55 +17,58 @@ from gc_assets.state.schemas import SHARED_TABLES, Table
 
 if TYPE_CHECKING:
     from gc_assets.core.objects import EditableObjects
-    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
     from gc_assets.lakes.protocol import Lake
 
 KINDS: Final[dict[str, LakeKind]] = {kind.name: kind for kind in (ICEBERG, ICECHUNK, LAKEFS, NESSIE)}
 
 
 def kind_of(config: LakeConfig) -> LakeKind:
-    """The kind of a configured lake."""
+    """Return the kind of a configured lake."""
     return KINDS[config.kind]
 
 
 def config_models() -> dict[str, type[LakeConfig]]:
-    """The model of each kind's entry in lakes.yaml, by the name of the kind."""
+    """Return the model of the entry in lakes.yaml by name of the kind."""
     return {name: kind.config for name, kind in KINDS.items()}
 
 
 def config_of(document: Mapping[str, Any]) -> Config:
-    """A configuration from what a lakes.yaml holds, paths as they stand there. Raises pydantic's
-    `ValidationError`.
+    """Build a configuration from the content of a lakes.yaml. Relative paths are not resolved.
+
+    Raises:
+        pydantic.ValidationError: The content is invalid.
     """
     return Config.of(document, config_models())
 
 
-def discover(place: Place) -> Iterator[Found]:
-    """The lakes of every installed kind that stand at a place."""
+def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
+    """Yield the lakes of every installed kind at a target."""
     for kind in KINDS.values():
         if kind.discover is not None and not missing_modules(kind):
-            yield from kind.discover(place)
+            yield from kind.discover(target)
 
 
 def missing_modules(kind: LakeKind) -> list[str]:
-    """The modules of the kind's libraries that are not installed here."""
+    """Return the modules of the kind's libraries that are not installed."""
     return [name for name in kind.modules if importlib.util.find_spec(name) is None]
 
 
-def undoing_titles() -> str:
-    """The kinds whose edits of history can be taken back, as messages name them."""
+def reversible_titles() -> str:
+    """Return the titles of the kinds whose edits of history can be undone, for messages."""
     return " and ".join(kind.title for kind in KINDS.values() if kind.undoes_edits)
 
 
 def all_tables() -> dict[str, Table]:
-    """Every table by name, in the order of the flow; a kind's own stand behind the shared table
-    that they name.
+    """Return every table by name, in the order of a run.
+
+    Kind tables follow the shared table in their `listed_after`.
     """
     found: dict[str, Table] = {}
     kind_tables = [kind_table for kind in KINDS.values() for kind_table in kind.kind_tables]
     for table in SHARED_TABLES:
         found[table.name] = table
-        found |= {kind_table.table.name: kind_table.table for kind_table in kind_tables if kind_table.behind.name == table.name}
+        found |= {kind_table.table.name: kind_table.table for kind_table in kind_tables if kind_table.listed_after.name == table.name}
     return found
 
 
@@ -76,7 +79,7 @@ def table_with(role: TableRole) -> Table:
 
 
 def owners_of(config: Config, table: Table) -> list[str]:
-    """Returns the names of the lakes or storages that have this table, in the order of the
+    """Return the names of the lakes or storages that have a table, in the order of the
     configuration.
     """
     if table.scope == "storage":
@@ -85,10 +88,15 @@ def owners_of(config: Config, table: Table) -> list[str]:
 
 
 def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:
-    """The lake of a configuration entry. `storages` are the locations of the configured storages.
+    """Build the lake of a configuration entry.
 
-    Raises `UsageError` where the kind's libraries are not installed, naming the extra that brings
-    them.
+    Args:
+        config: The entry of lakes.yaml.
+        objects: Reads and changes the objects of the lake.
+        storages: Locations of the configured storages.
+
+    Raises:
+        UsageError: The kind's libraries are not installed. The message names the extra.
     """
     kind = kind_of(config)
     missing = missing_modules(kind)

@@ -1,8 +1,7 @@
-"""What a lake kind must answer, and the values in which it answers.
+"""The interface of a lake, and the values that it returns.
 
-A lake kind knows formats and nothing of Spark. `freeze` runs in the driver and reads what can
-change (refs, table pointers). `commits` and `decode` run in executors where there is much to read,
-so lakes pickle.
+A lake reads the formats of one system, without Spark. `freeze` runs in the driver and reads what
+can change: refs and table pointers. `commits` and `decode` also run in executors, so lakes pickle.
 """
 
 from __future__ import annotations
@@ -18,18 +17,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RefType = Literal["branch", "tag"]
-State = Literal["retained", "expired", "dangling"]
-RETAINED: State = "retained"
-EXPIRED: State = "expired"
-DANGLING: State = "dangling"
+CommitState = Literal["retained", "expired", "dangling"]
+RETAINED: CommitState = "retained"
+EXPIRED: CommitState = "expired"
+DANGLING: CommitState = "dangling"
 
 
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
-    """A metadata object that a commit (or a table) points at directly.
+    """A metadata object that a commit or a table points to directly.
 
-    `size_bytes` is null where the format does not record it. `must_exist` is false for objects that
-    a format allows to be absent (`version-hint.text`): their absence is no sign of loss.
+    Attributes:
+        address: Absolute address of the object.
+        kind: File kind, a constant of `file_kinds.Kind`.
+        is_container: True if the object names other objects.
+        size_bytes: Size in bytes, None if the format does not record it.
+        must_exist: False for objects that the format allows to be absent, such as
+            `version-hint.text`. Their absence is no sign of loss.
     """
 
     address: str
@@ -41,9 +45,10 @@ class ContentRoot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A branch or tag and its head, as frozen.
+    """A branch or tag and its head at the time of the freeze.
 
-    `properties` holds what retention needs (for Iceberg the ref's own settings).
+    `properties` contains settings of the ref that retention needs, such as an Iceberg ref's
+    `max-ref-age-ms`.
     """
 
     ref_name: str
@@ -56,15 +61,19 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """A piece of the commit graph that is read by one task: an Iceberg metadata.json, or a
-    share of Icechunk's `snapshots/`.
+    """A part of the commit graph that one task reads.
 
-    `properties` are frozen facts of the piece that retention needs later. For Iceberg these are the
-    table's properties, and `collect` = `true` | `false`: tables outside the `tables` patterns are
-    read for protection only.
+    Examples are an Iceberg metadata.json and one shard of Icechunk's `snapshots/`.
 
-    `digest` is that of the bytes from which a table's commits are read, where one object holds all
-    of them. While it stays as it is, so do the commits.
+    Attributes:
+        address: Address of the object or prefix to read.
+        shard: Number of this shard, from 0 to `shards` - 1.
+        shards: Number of shards of the same address.
+        properties: Frozen values that retention needs later. For Iceberg: the table's properties,
+            and `collect` = `true` | `false`. Tables outside the `tables` patterns are read for
+            protection only.
+        digest: Digest of the bytes that contain all commits of a table. An equal digest means
+            equal commits. None if more than one object contains the commits.
     """
 
     address: str
@@ -78,12 +87,13 @@ class CommitSource:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A prefix (an address ending in `/`) that a lake says is wholly its own. Only claimed files
-    can be candidates.
+    """A prefix that belongs to a lake as a whole. Only claimed files can be candidates.
 
-    With `collect` false nothing below the prefix is ever a candidate, even inside another claim.
-    This holds for the location of a table with `gc.enabled=false`, or outside the configured
-    patterns.
+    Attributes:
+        address: Absolute address that ends in `/`.
+        collect: If false, nothing under the prefix is ever a candidate, even inside another
+            claim. This applies to the location of a table with `gc.enabled=false` or outside the
+            configured patterns.
     """
 
     address: str
@@ -101,11 +111,12 @@ ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ExpiryAction:
-    """One edit of history, as planned: a row of `expiry_plan`.
+    """A planned edit of history: a row of `expiry_plan`.
 
-    For `delete_ref`, `snapshot_id` is the head that the ref had. `old_parent_id` is the parent that
-    `edit_parent` replaces. The check that the object is still the same needs it, and so does
-    undoing.
+    Attributes:
+        snapshot_id: The edited or removed snapshot. For `delete_ref`, the head of the ref.
+        old_parent_id: The parent that `edit_parent` replaces. It is compared before the edit, and
+            restored by an undo.
     """
 
     action: Action
@@ -120,10 +131,10 @@ class ExpiryAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncommitted:
-    """An object that a branch's staging area names and the branch's head does not.
+class UncommittedObject:
+    """An object in the staging area of a branch that the branch's head does not name.
 
-    `branch` and `path` are null where the system does not say.
+    `branch` and `path` are None if the system does not report them.
     """
 
     address: str
@@ -134,10 +145,12 @@ class Uncommitted:
 
 @dataclass(frozen=True, slots=True)
 class PreviousRef:
-    """A ref as an earlier night froze it, which a later night missed.
+    """A ref of an earlier freeze that was missing or moved in a later one.
 
-    The freeze at `missed_at` no longer showed the ref (`moved_to` is null), or showed it at the
-    head `moved_to`.
+    Attributes:
+        ref: The ref as the earlier run froze it.
+        missed_at: Time of the first freeze without the ref at this head.
+        moved_to: Head of the ref in that freeze, None if the ref was missing.
     """
 
     ref: Ref
@@ -146,38 +159,40 @@ class PreviousRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """A table that a catalog names and that could not be read, with why. `table_name` is null where
-    it is the whole lake. `address` is that of its metadata, where the catalog says it.
+class UnreadableTable:
+    """A table in a catalog that cannot be read.
+
+    Attributes:
+        table_name: Name of the table, None if the whole lake is unreadable.
+        reason: The error message.
+        address: Address of the table's metadata, None if the catalog does not report it.
     """
 
     table_name: str | None
-    why: str
+    reason: str
     address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenRefs:
-    """All that a run knows of the changeable part of a lake: its refs, where its commits are read,
-    what it claims, and which files are live whatever the commits say.
+    """The state of a lake that can change, as one run froze it.
 
-    `pinned` holds files that belong to the present state and not to a commit: the current
-    metadata.json with its log, version hints, `ref.json` files, tag tombstones, `config.yaml`.
-
-    `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
-
-    `edits` are the edits of history that our plans made in earlier nights. What they let go of is
-    no rolled-back history, so a rule that keeps rolled-back history does not keep it.
-
-    `previous` are refs that an earlier night saw, and that a night within the grace period missed.
-
-    `unread` names the tables that could not be read. Nothing else here speaks of them.
-
-    `uncommitted` holds the staged objects (lakeFS), each under one address. All names of these
-    objects are `pinned` too.
-
-    No object younger than `min_age_seconds` is ever a candidate here, whatever the storage's grace.
-    The system itself may still take it up (a lakeFS address that may yet be linked).
+    Attributes:
+        refs: All branches and tags with their heads.
+        sources: The parts of the commit graph to read.
+        claims: The prefixes that belong to the lake.
+        pinned: Files that belong to the current state and not to a commit: the current
+            metadata.json with its log, version hints, `ref.json` files, tag tombstones and
+            `config.yaml`. They are live, regardless of the commits.
+        notes: Sentences for the report, such as a table with `gc.enabled=false`.
+        edits: Edits of history by plans of earlier runs. Rules that keep rolled-back history do
+            not apply to history that these edits cut off.
+        previous: Refs of earlier runs that a run within the grace period missed.
+        min_age_seconds: Minimum age of a candidate in this lake, in addition to the grace period.
+            The system may still link a younger object (a physical address of lakeFS).
+        uncommitted: The staged objects (lakeFS), each with one address. All possible names of
+            these objects are also in `pinned`.
+        unreadable: The tables that cannot be read. No other attribute contains anything of them.
     """
 
     lake: str
@@ -190,17 +205,19 @@ class FrozenRefs:
     edits: tuple[ExpiryAction, ...] = ()
     previous: tuple[PreviousRef, ...] = ()
     min_age_seconds: int = 0
-    uncommitted: tuple[Uncommitted, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    uncommitted: tuple[UncommittedObject, ...] = ()
+    unreadable: tuple[UnreadableTable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
     """A node of the commit graph.
 
-    `committed_at` is UTC with microseconds. `parents` stand in the order of the format, first
-    parent first. `summary` holds what the format says of the commit beyond its message (Iceberg's
-    operation and summary map).
+    Attributes:
+        parents: Ids of the parents in the order of the format, first parent first.
+        committed_at: Time in UTC, with microseconds.
+        content_roots: The metadata objects that the commit points to.
+        summary: Further key-value pairs of the commit, such as Iceberg's operation and summary.
     """
 
     commit_id: str
@@ -215,10 +232,12 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """An immutable metadata object to decode, with what its parent says of it.
+    """An immutable metadata object to decode, with the values that its parent records.
 
-    Decoding verifies the object against `size_bytes` and `expected_entries`, the number of entries
-    that the parent promises. Entries without a snapshot id inherit `snapshot_id`.
+    Attributes:
+        size_bytes: Expected size. Decoding verifies it.
+        expected_entries: Expected number of entries. Decoding verifies it.
+        snapshot_id: The snapshot id that entries without one inherit.
     """
 
     address: str
@@ -230,12 +249,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The policy's verdict on every commit, and the edits of history that carry it out.
+    """The decision of the policy on every commit, and the edits of history that follow.
 
-    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph. `expiry`
-    has the columns of `expiry_plan`. `contents` has the columns of `live_contents`. It is null
-    unless the lake's live set is more than what its retained commits put. `notes` are sentences for
-    the report.
+    Attributes:
+        reachable: One row per commit of the graph, with the columns of `reachable_snapshots`.
+        expiry: The planned edits, with the columns of `expiry_plan`.
+        notes: Sentences for the report.
+        contents: The live contents, with the columns of `live_contents`. None if the retained
+            commits alone determine the live set.
     """
 
     reachable: pa.Table
@@ -246,20 +267,21 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryOutcome:
-    """What became of an action. `error` says why wherever the verdict is neither `done` nor
-    `absent`.
+    """The result of one action.
 
-    `done`: this call made the edit. `absent`: the lake was so already. `changed`: the lake no
-    longer asks for the edit, which is left alone. `failed`: the edit could not be made.
-
-    `spoilt` is true where the edit was made and left the lake other than it was to be. Only a
-    person can mend that.
+    Attributes:
+        verdict: `done`: this call made the edit. `absent`: the lake was already in this state.
+            `changed`: the policy no longer requires the edit, and the lake is left unchanged.
+            `failed`: the edit could not be made.
+        error: The reason if the verdict is `changed` or `failed`.
+        damaged: True if the edit was made and the result differs from the planned one. It has to
+            be repaired manually.
     """
 
     action: ExpiryAction
     verdict: ExpiryVerdict
     error: str | None = None
-    spoilt: bool = False
+    damaged: bool = False
 
 
 @runtime_checkable
@@ -270,133 +292,169 @@ class Lake(Protocol):
     kind: str
 
     def freeze(self, as_of: datetime) -> FrozenRefs:
-        """Returns every ref and its head, with the rest of `FrozenRefs`.
+        """Read all refs, their heads and the other values of `FrozenRefs`.
 
-        A table that cannot be read is named in `unread`. Raises `LakeUnreadable` naming what else
-        could not be read, such as the list of tables.
+        A table that cannot be read is listed in `FrozenRefs.unreadable`.
+
+        Args:
+            as_of: Time of the run.
+
+        Raises:
+            LakeUnreadable: Anything else cannot be read, such as the list of tables. The message
+                names it.
         """
         ...
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yields the commits behind one source. Raises `LakeUnreadable`."""
+        """Yield the commits of one source.
+
+        Raises:
+            LakeUnreadable: The commits cannot be read completely.
+        """
         ...
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Returns a container's children as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`. One
-        lake always uses the same schema.
+        """Return the children of a container.
 
-        Raises `FormatError` naming the container, also where a count is not the promised one.
+        Returns:
+            One row per child, with the columns of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`. A
+            lake always uses the same schema.
+
+        Raises:
+            FormatError: The bytes are damaged, or a count differs from the expected one. The
+                message names the container.
         """
         ...
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Applies the policy to the whole graph (columns of `commit_graph`). Pure: it reads nothing
-        but its arguments and the configuration.
+        """Apply the retention policy to the commit graph.
+
+        The function is pure: it depends only on its arguments and the configuration.
+
+        Args:
+            refs: The frozen values of the run.
+            commits: The whole graph, with the columns of `commit_graph`.
+            as_of: Time from which ages are counted.
+            grace_cutoff: Commits after this time are retained.
         """
         ...
 
 
 @runtime_checkable
 class ExpiringLake(Lake, Protocol):
-    """A lake whose history can be edited.
+    """A lake with an editable history.
 
-    The files of its expired commits are free only once history has let go of these commits. In all
-    other lakes, files that only expired commits name are free at once.
+    Files of its expired commits are free only after the commits are removed from history. In all
+    other lakes, files that only expired commits name are free immediately.
     """
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """Makes the edits, and yields one outcome per action as soon as it is known.
+        """Make the approved edits of history.
 
-        Refs and metadata are read afresh. An edit is made only if the policy still asks for it;
-        otherwise its outcome is `changed`. Each edit is atomic, and conditional on what was read. A
-        killed call leaves a valid lake, and a second call does the rest. An error of a catalog or
-        store becomes `failed` for the actions it concerns; the others go on.
+        The call reads refs and metadata again, and makes an edit only if the policy still
+        requires it. Each edit is atomic and conditional on the values that were read. If the
+        process is killed, the lake is valid and a second call makes the remaining edits.
+
+        Yields:
+            One outcome per action, as soon as it is known. An error of a catalog or store is
+            `failed` for the actions that it concerns. The other actions continue.
         """
         ...
 
 
 @runtime_checkable
-class UndoingLake(ExpiringLake, Protocol):
-    """A lake whose edits of history can be undone, as long as what they let go of is still there."""
+class ReversibleLake(ExpiringLake, Protocol):
+    """A lake whose edits can be undone as long as the objects of the old history exist."""
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Puts back what these actions of an `expiry_log` changed, and yields one outcome per
-        action.
+        """Undo executed actions of an `expiry_log`.
 
-        `done` says that the lake is again as it was before the action. As with `expire`, each
-        change is conditional, and a killed call can be repeated. What the format never gives back
-        (the name of a deleted tag) is `failed`.
+        Each change is conditional, and a call can be repeated, as with `expire`.
+
+        Yields:
+            One outcome per action. `done`: the lake is in the state before the action. `failed`
+            includes changes that the format cannot undo, such as the name of a deleted tag.
         """
         ...
 
 
 @runtime_checkable
-class GrowingLake(Lake, Protocol):
-    """A lake whose commits never change. A commit that an earlier night read is neither read again
-    nor forgotten. Only the driver asks for commits, so what is pickled need not log in.
+class IncrementalLake(Lake, Protocol):
+    """A lake whose commits never change, so that each commit is read only once.
+
+    Commits of earlier runs stay in the graph. Only the driver reads commits, so pickled instances
+    need no credentials.
     """
 
     def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:
-        """Yields the commits of a source that are not `known`, and the commits behind `former`.
+        """Yield the commits of a source that are not known.
 
-        A known commit ends the walk: what lies behind it is known too. `former` are commits that an
-        earlier night read; no ref need reach them any more. A former commit that the lake no longer
-        has is left out. Raises `LakeUnreadable`.
+        Args:
+            source: A source of the current freeze.
+            known: Ids of commits that were read before. The walk stops there, because their
+                ancestors are also known.
+            former: Ids of commits of an earlier run that a ref may no longer reach. Their
+                ancestors are yielded too. Commits that the lake no longer has are left out.
+
+        Raises:
+            LakeUnreadable: The commits cannot be read completely.
         """
         ...
 
 
 @runtime_checkable
 class BatchLake(Lake, Protocol):
-    """A lake to which many small containers together cost less than one by one."""
+    """A lake that decodes many small containers faster in one call."""
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-        """Returns for each container what `decode` returns or raises."""
+        """Return the result or the error of `decode` for each container."""
         ...
 
 
 @runtime_checkable
-class WatchedLake(Lake, Protocol):
-    """A lake that lists only the refs that it lets us see.
+class FilteredLake(Lake, Protocol):
+    """A lake whose server lists only the refs that the user may read.
 
-    A ref that an earlier night saw and the list now lacks is therefore asked for by its name.
+    A ref that disappears from the list may be hidden and not deleted.
     """
 
-    def refuse_hidden(self, names: Collection[str]) -> None:
-        """Returns only if the lake says of each of these refs, which its list lacks, that it does
-        not exist. Raises `LakeUnreadable` otherwise.
+    def verify_deleted(self, names: Collection[str]) -> None:
+        """Verify that refs that are missing from the list do not exist.
+
+        Raises:
+            LakeUnreadable: The server does not confirm for each of `names` that it does not exist.
         """
         ...
 
 
-def expiring(lake: Lake) -> ExpiringLake | None:
-    """Returns the lake if its history can be edited, else None."""
+def as_expiring(lake: Lake) -> ExpiringLake | None:
+    """Return the lake if its history can be edited."""
     return lake if isinstance(lake, ExpiringLake) else None
 
 
-def undoing(lake: Lake) -> UndoingLake | None:
-    """Returns the lake if edits of its history can be undone, else None."""
-    return lake if isinstance(lake, UndoingLake) else None
+def as_reversible(lake: Lake) -> ReversibleLake | None:
+    """Return the lake if edits of its history can be undone."""
+    return lake if isinstance(lake, ReversibleLake) else None
 
 
-def growing(lake: Lake) -> GrowingLake | None:
-    """Returns the lake if its commits never change, else None."""
-    return lake if isinstance(lake, GrowingLake) else None
+def as_incremental(lake: Lake) -> IncrementalLake | None:
+    """Return the lake if its commits never change."""
+    return lake if isinstance(lake, IncrementalLake) else None
 
 
-def decoded(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Returns the children of many containers, each as `decode` says, or its error."""
-    return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decoded_alone(lake.decode, *item) for item in containers]
+def as_filtered(lake: Lake) -> FilteredLake | None:
+    """Return the lake if its server may hide refs from the user."""
+    return lake if isinstance(lake, FilteredLake) else None
 
 
-def decoded_alone(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
-    """Returns what `decode` returns or raises."""
+def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
+    """Return the children, or the error, of each container."""
+    return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decode_or_error(lake.decode, *item) for item in containers]
+
+
+def decode_or_error(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
+    """Return the result of `decode`, or the `FormatError` that it raises."""
     try:
         return decode(container, raw)
     except FormatError as error:
         return error
-
-
-def watched(lake: Lake) -> WatchedLake | None:
-    """Returns the lake if its list may hide refs from us, else None."""
-    return lake if isinstance(lake, WatchedLake) else None

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from gc_assets.cli.main import cli
 from gc_assets.config.file import load_config
 from gc_assets.core.paths import Location
-from gc_assets.lakes.discovery import Found, free_name, storages_of
+from gc_assets.lakes.discovery import DiscoveredLake, choose_storages, unique_name
 from gc_assets.lakes.kinds import config_models
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import served as rest_catalog
@@ -187,8 +187,8 @@ def test_a_lake_whose_server_alone_knows_its_folder_is_refused_with_what_to_add(
     assert "`location`" in result.stderr
 
 
-def found(*places: str) -> Found:
-    return Found("lake", {"kind": "any"}, places)
+def found(*places: str) -> DiscoveredLake:
+    return DiscoveredLake("lake", {"kind": "any"}, places)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def found(*places: str) -> Found:
         ([found("s3://one/ab"), found("s3://one/a")], [], ["s3://one/a/", "s3://one/ab/"]),
     ],
 )
-def test_storages_hold_everything_and_do_not_overlap(lakes: list[Found], asked: list[str], storages: list[str]) -> None:
-    assert storages_of(lakes, asked) == [Location.parse(storage) for storage in storages]
+def test_storages_hold_everything_and_do_not_overlap(lakes: list[DiscoveredLake], asked: list[str], storages: list[str]) -> None:
+    assert choose_storages(lakes, asked) == [Location.parse(storage) for storage in storages]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_storages_hold_everything_and_do_not_overlap(lakes: list[Found], asked: 
     [("my-lake", (), "my_lake"), ("2026", (), "_2026"), ("", (), "lake"), ("a", ("a", "a_2"), "a_3"), ("äß", (), "lake")],
 )
 def test_a_name_is_one_that_the_configuration_allows(wanted: str, taken: tuple[str, ...], name: str) -> None:
-    assert free_name(wanted, taken) == name
+    assert unique_name(wanted, taken) == name
 
 
 def test_shells_complete_its_commands() -> None:

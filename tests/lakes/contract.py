@@ -32,9 +32,9 @@ from gc_assets.lakes.protocol import (
     FrozenRefs,
     Lake,
     Retention,
-    decoded,
-    expiring,
-    undoing,
+    as_expiring,
+    as_reversible,
+    decode_batch,
 )
 from gc_assets.stages.mark.commit_graph import build_commit_rows
 from gc_assets.state.schemas import EXPIRY_PLAN, LIVE_CONTENTS, POLICY_TABLE, REACHABLE_SNAPSHOTS
@@ -137,7 +137,7 @@ class LakeContract:
     def test_a_ref_that_cannot_be_read_stops_the_lake_or_its_table_is_unread_by_its_name(self, sample: Sample) -> None:
         name = sample.make_unreadable()
         try:
-            said = " ".join(item.why for item in sample.open().freeze(sample.as_of).unread)
+            said = " ".join(item.reason for item in sample.open().freeze(sample.as_of).unreadable)
         except LakeUnreadable as error:
             said = str(error)
         assert name in said
@@ -188,9 +188,9 @@ class LakeContract:
         read = Read.of(sample)
         items = [(container, raw) for container, raw, _ in read.containers.values()] * 9
         expected = [rows for _, _, rows in read.containers.values()] * 9
-        assert decoded(read.lake, items) == expected
+        assert decode_batch(read.lake, items) == expected
         container, raw = items[-1]
-        *others, error = decoded(read.lake, [*items[:-1], (container, raw[:-1])])
+        *others, error = decode_batch(read.lake, [*items[:-1], (container, raw[:-1])])
         assert others == expected[:-1]
         assert isinstance(error, FormatError)
         assert container.address in str(error)
@@ -223,9 +223,9 @@ class LakeContract:
     def test_what_the_kind_says_of_itself_is_true_of_its_lakes(self, sample: Sample) -> None:
         read, kind = Read.of(sample), sample.kind
         retention = retained(sample, read)
-        assert (expiring(read.lake) is not None, undoing(read.lake) is not None) == (kind.edits_history, kind.undoes_edits)
+        assert (as_expiring(read.lake) is not None, as_reversible(read.lake) is not None) == (kind.edits_history, kind.undoes_edits)
         assert bool(retention.expiry.num_rows) == kind.edits_history
-        assert (retention.contents is not None) == kind.shows_contents
+        assert (retention.contents is not None) == kind.has_live_contents
         if retention.contents is not None:
             assert retention.contents.schema.names == LIVE_CONTENTS.schema.names
         assert retention.expiry.schema.names == EXPIRY_PLAN.schema.names
@@ -251,7 +251,7 @@ class LakeContract:
         assert [secret for secret in sample.secrets if secret.encode() in sent] == []
 
     def test_edits_of_history_are_made_once_and_let_go_of_what_expired(self, sample: Sample) -> None:
-        lake = expiring(sample.open())
+        lake = as_expiring(sample.open())
         if lake is None:
             pytest.skip("no lake of the kind edits its history")
         actions = actions_of(retained(sample, Read.of(sample)))
@@ -262,7 +262,7 @@ class LakeContract:
         assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"absent"}
 
     def test_an_edit_that_the_policy_does_not_ask_for_is_not_made(self, sample: Sample) -> None:
-        lake = expiring(sample.open())
+        lake = as_expiring(sample.open())
         if lake is None:
             pytest.skip("no lake of the kind edits its history")
         actions = actions_of(retained(sample, Read.of(sample)))
@@ -271,7 +271,7 @@ class LakeContract:
         assert actions_of(retained(sample, Read.of(sample))) == actions
 
     def test_edits_that_can_be_undone_are_undone(self, sample: Sample) -> None:
-        lake = undoing(sample.open())
+        lake = as_reversible(sample.open())
         if lake is None:
             pytest.skip("no lake of the kind takes edits back")
         before = Read.of(sample)

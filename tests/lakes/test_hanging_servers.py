@@ -12,7 +12,7 @@ import pytest
 
 from gc_assets.config.s3 import Places, S3Config
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.iceberg.catalog import Tables, list_tables
+from gc_assets.lakes.iceberg.catalog import CatalogClient, list_tables
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.stores.s3.objects import S3Objects
@@ -59,7 +59,7 @@ def a_catalog(server: str) -> object:
 
 
 def a_table(server: str) -> object:
-    return Tables("sales", "default", {"type": "rest", "uri": server}, BOUND).load(("db", "orders"))
+    return CatalogClient("sales", "default", {"type": "rest", "uri": server}, BOUND).load(("db", "orders"))
 
 
 def a_nessie_server(server: str) -> object:

@@ -27,7 +27,7 @@ from gc_assets.core.units import Cutoff
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kind import KindTable, LakeKind
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, State
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, CommitState, Container, ContentRoot, FrozenRefs, Ref, Retention
 from gc_assets.state.columns import LONG, STRING, column
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS, table
 
@@ -101,7 +101,7 @@ class ToyLake:
         heads, rows = {ref.head_commit_id for ref in refs.refs}, list[dict[str, Any]]()
         for row, reaching, count in zip(commits.to_pylist(maps_as_pydicts="lossy"), names.to_pylist(), counts.to_pylist(), strict=True):
             young = row["committed_at"] >= (as_of - self._config.keep if count else grace_cutoff)
-            state: State = "retained" if young or row["commit_id"] in heads else "expired" if count else "dangling"
+            state: CommitState = "retained" if young or row["commit_id"] in heads else "expired" if count else "dangling"
             rows.append({"commit_id": row["commit_id"], "state": state, "refs": reaching, "refs_count": count, "reason": f"{state} by age"})
         return Retention(pa.Table.from_pylist(rows, schema=REACHABLE_SNAPSHOTS.schema), EXPIRY_PLAN.schema.empty_table())
 

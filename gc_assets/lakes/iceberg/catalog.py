@@ -1,8 +1,7 @@
-"""The tables of a pyiceberg catalog: their names, the metadata.json each stands at now, and commits
-to them.
+"""List, load and commit to the tables of a pyiceberg catalog.
 
-The only module of this lake kind that talks to a catalog. Secrets are unwrapped here and never
-stand in a message.
+Only this module of the lake kind connects to a catalog. It unwraps secrets and removes them from
+all messages.
 """
 
 from __future__ import annotations
@@ -29,36 +28,38 @@ from sqlalchemy import Executable, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
-from gc_assets.core.deadline import READ_SECONDS, within
+from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
-from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
+from gc_assets.lakes.iceberg.removal import build_local_commit, build_rest_commit
 from gc_assets.lakes.iceberg.revalidate import Removal
-from gc_assets.lakes.protocol import Unread
+from gc_assets.lakes.protocol import UnreadableTable
 
-_Answer = TypeVar("_Answer")
-# What Arrow says of a store that refused or did not answer. Of a key that is missing it says
-# something else.
-_OF_S3 = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
-_STORE_REFUSED = (
-    "pyiceberg asks the store with an endpoint and keys of its own: write s3.endpoint and s3.region into `catalog`, and set "
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write s3.access-key-id and s3.secret-access-key there as ${NAME}"
+_Result = TypeVar("_Answer")
+# Arrow's error for a store that denies a request or does not answer. Missing keys are excluded.
+_S3_ERROR = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
+_STORE_HINT = (
+    "pyiceberg has its own settings for the store: write s3.endpoint and s3.region into `catalog`, and set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or write s3.access-key-id and s3.secret-access-key into `catalog` as ${NAME}"
 )
-_BROKEN = "repair it or drop it from the catalog"
-_IO, _GUARDED = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
+_REPAIR_HINT = "repair it or drop it from the catalog"
+_IO_PROPERTY, _GUARDED_IO = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
-_BETWEEN_PARTS = re.compile(r"[:\s]+")
-# Shorter parts stand in many words.
-_SHORTEST_PART = 4
+_SEPARATORS = re.compile(r"[:\s]+")
+# Shorter parts of a secret occur in ordinary words.
+_MIN_PART_LENGTH = 4
 
 
 class CommitRejected(GcError):
-    """The catalog says that a table is no longer as it was read; nothing of the commit took effect."""
+    """The catalog rejected a commit because the table changed since it was read. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePointer:
-    """A table as the catalog knows it. `name` is `namespace.table`, nested namespaces dotted."""
+    """The name of a table and the address of its current metadata.json.
+
+    `name` is `namespace.table`, with dots between nested namespaces.
+    """
 
     name: str
     metadata_location: str
@@ -66,7 +67,7 @@ class TablePointer:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table as loaded, to commit to. `handle` is pyiceberg's own."""
+    """A loaded table to commit to. `handle` is pyiceberg's object."""
 
     name: str
     metadata_location: str
@@ -76,19 +77,23 @@ class CatalogTable:
 
 def list_tables(
     lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS
-) -> Iterator[TablePointer | Unread]:
-    """Returns every table of every namespace, nested ones too, ordered by name. Views are not
-    tables.
+) -> Iterator[TablePointer | UnreadableTable]:
+    """Yield every table of every namespace, including nested ones, ordered by name.
 
-    Nothing is ever left out: a table that could not be read is named with why. Raises
-    `LakeUnreadable` naming the namespace that could not be listed.
+    Views are not included. A table that cannot be read is yielded as `UnreadableTable`, so the list
+    is always complete.
+
+    Raises:
+        LakeUnreadable: If a namespace cannot be listed. The message names it.
     """
-    return Tables(lake, catalog_name, properties, read_seconds).pointers()
+    return CatalogClient(lake, catalog_name, properties, read_seconds).list_pointers()
 
 
-class Tables:
-    """The tables of one catalog. Threads may share it: each has a client of its own, because
-    pyiceberg's clients are not made for sharing.
+class CatalogClient:
+    """The tables of one catalog.
+
+    Threads may share an instance. Each thread has its own pyiceberg client, because these clients
+    are not thread-safe.
     """
 
     def __init__(self, lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS) -> None:
@@ -98,151 +103,160 @@ class Tables:
         self._properties = properties
         self._clients = threading.local()
 
-    def pointers(self) -> Iterator[TablePointer | Unread]:
-        """Yields every table with its metadata's address, ordered by name. As `list_tables` says."""
+    def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
+        """Yield every table with the address of its metadata, ordered by name, as `list_tables`."""
         try:
-            client = self._client()
+            client = self._connect()
         except LakeUnreadable:
             raise
-        except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does
-            raise self._unlisted(error) from None
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise self._listing_error(error) from None
         if isinstance(client, SqlCatalog):
-            yield from self._of_database(client)
+            yield from self._list_sql_pointers(client)
             return
-        for identifier in self.identifiers():
+        for identifier in self.list_identifiers():
             name = ".".join(identifier)
             try:
                 table = self.load(identifier)
                 if table is None:
-                    raise self.unreadable(f"table {name}", "it was dropped while the catalog was read")
+                    raise self.unreadable(f"table {name}", "it was dropped during the listing")
             except LakeUnreadable as error:
-                yield Unread(name, str(error))
+                yield UnreadableTable(name, str(error))
                 continue
             yield TablePointer(name, table.metadata_location)
 
-    def _of_database(self, client: SqlCatalog) -> Iterator[TablePointer | Unread]:
-        """Asks the catalog's own table, which needs no metadata file, and which knows tables outside
-        every namespace too (Iceberg's JDBC catalog makes them, pyiceberg loads none).
+    def _list_sql_pointers(self, client: SqlCatalog) -> Iterator[TablePointer | UnreadableTable]:
+        """Read the catalog's database table, which needs no metadata file.
+
+        It also contains tables without a namespace. Iceberg's JDBC catalog creates such tables, and
+        pyiceberg cannot load them.
         """
-        wanted = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
-        wanted = wanted.where(IcebergTables.catalog_name == client.name)
-        of_tables = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # views stand in the same table
+        query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
+        query = query.where(IcebergTables.catalog_name == client.name)
+        type_filter = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # views are in the same table
         try:
-            found = self._asked("tables", lambda: _rows(client, wanted if of_tables is None else wanted.where(of_tables)))
-        except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does
-            raise self._unlisted(error) from None
-        named = [(f"{namespace}.{name}" if namespace else name, location) for namespace, name, location in found]
-        for name, location in sorted(named, key=lambda item: item[0]):
+            found = self._call("tables", lambda: _fetch_rows(client, query if type_filter is None else query.where(type_filter)))
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise self._listing_error(error) from None
+        tables = [(f"{namespace}.{name}" if namespace else name, location) for namespace, name, location in found]
+        for name, location in sorted(tables, key=lambda item: item[0]):
             if location:
                 yield TablePointer(name, location)
             else:
-                yield Unread(name, str(self.unreadable(f"table {name}", "the catalog does not say where its metadata.json is")))
+                yield UnreadableTable(name, str(self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")))
 
-    # Errors are raised `from None`: a driver's traceback may carry the connection string.
-    def identifiers(self) -> list[Identifier]:
-        """Returns every table, ordered by name. Raises `LakeUnreadable`."""
+    # Errors are raised `from None`: the traceback of a driver may contain the connection string.
+    def list_identifiers(self) -> list[Identifier]:
+        """Return the identifiers of all tables, ordered by name.
+
+        Raises:
+            LakeUnreadable: If a namespace cannot be listed.
+        """
         try:
-            client = self._client()
-            return sorted(self._identifiers(client))
+            client = self._connect()
+            return sorted(self._walk_namespaces(client))
         except LakeUnreadable:
             raise
-        except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does; it stops the run here
-            raise self._unlisted(error) from None
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise self._listing_error(error) from None
 
     def load(self, identifier: Identifier) -> CatalogTable | None:
-        """Returns the table as the catalog has it now, or null where there is none of that name.
-        Raises `LakeUnreadable` naming it.
+        """Load the current table of a name, or return None if it does not exist.
+
+        Raises:
+            LakeUnreadable: If the table cannot be loaded.
         """
         name = ".".join(identifier)
         try:
-            client = self._client()
-            table = self._asked(name, lambda: client.load_table(identifier))
+            client = self._connect()
+            table = self._call(name, lambda: client.load_table(identifier))
         except LakeUnreadable:
             raise
         except NoSuchIcebergTableError as error:
-            raise self.unreadable(f"table {name}", _named(error)) from None
+            raise self.unreadable(f"table {name}", _describe(error)) from None
         except NoSuchTableError:
             return None
         except Exception as error:  # noqa: BLE001 - as above
-            raise self.unreadable(f"table {name}", _named(error)) from None
+            raise self.unreadable(f"table {name}", _describe(error)) from None
         if not table.metadata_location:
-            raise self.unreadable(f"table {name}", "the catalog does not say where its metadata.json is")
+            raise self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
     def commit(self, table: CatalogTable, removal: Removal) -> str:
-        """Makes the removal's one commit, and returns the address of the metadata.json that it
-        wrote.
+        """Commit a removal and return the address of the new metadata.json.
 
-        Raises `CommitRejected` where the catalog says that the table is no longer as it was read,
-        and `GcError` for all else. After a `GcError` the commit may have taken effect nevertheless.
+        Raises:
+            CommitRejected: If the table changed since it was read.
+            GcError: For any other failure. The commit may have taken effect.
         """
         try:
-            client = self._client()
-            updates, requirements = (applied_by_server if isinstance(client, RestCatalog) else applied_here)(removal)
-            return self._asked(table.name, lambda: client.commit_table(table.handle, requirements, updates)).metadata_location
+            client = self._connect()
+            updates, requirements = (build_rest_commit if isinstance(client, RestCatalog) else build_local_commit)(removal)
+            return self._call(table.name, lambda: client.commit_table(table.handle, requirements, updates)).metadata_location
         except CommitFailedException as error:
-            raise CommitRejected(self._redacted(str(error))) from None
+            raise CommitRejected(self._redact(str(error))) from None
         except NotImplementedError as error:
-            why = str(error) or f"{type(self._client()).__name__}.commit_table is not implemented"
-            raise GcError(f"pyiceberg cannot commit to this table: {self._redacted(why)}; expire it with an engine that can") from None
+            reason = str(error) or f"{type(self._connect()).__name__}.commit_table is not implemented"
+            raise GcError(f"pyiceberg cannot commit to this table: {self._redact(reason)}; expire it with an engine that can") from None
         except Exception as error:  # noqa: BLE001 - as above
-            raise GcError(f"the catalog did not confirm the commit: {self._redacted(_named(error))}") from None
+            raise GcError(f"the catalog did not confirm the commit: {self._redact(_describe(error))}") from None
 
-    def _asked(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
-        """Asks the catalog. After a call that hung nobody uses its client again."""
+    def _call(self, what: str, ask: Callable[[], _Result]) -> _Result:
+        """Call the catalog. A client whose call timed out is not used again."""
         try:
-            return within(self._read_seconds, what, ask)
+            return run_with_deadline(self._read_seconds, what, ask)
         except TimeoutError:
             self._clients.catalog = None
             raise
 
-    def _identifiers(self, catalog: Catalog) -> set[Identifier]:
+    def _walk_namespaces(self, catalog: Catalog) -> set[Identifier]:
         found: set[Identifier] = set()
         seen: set[Identifier] = set()
-        pending = list(self._asked("namespaces", catalog.list_namespaces))
+        pending = list(self._call("namespaces", catalog.list_namespaces))
         while pending:
             namespace = pending.pop()
             if namespace in seen:
                 continue
             seen.add(namespace)
             name = ".".join(namespace)
-            found.update(self._asked(name, partial(catalog.list_tables, namespace)))
-            pending.extend(self._asked(name, partial(catalog.list_namespaces, namespace)))
+            found.update(self._call(name, partial(catalog.list_tables, namespace)))
+            pending.extend(self._call(name, partial(catalog.list_namespaces, namespace)))
         return found
 
     def unreadable(self, what: str, finding: str) -> LakeUnreadable:
         return LakeUnreadable(
-            f"lake {self._lake}: {what} could not be read ({self._redacted(finding)}); "
-            f"{_STORE_REFUSED if _OF_S3.search(finding) else _BROKEN}, then run again: without it nothing can be called garbage"
+            f"lake {self._lake}: {what} could not be read ({self._redact(finding)}); "
+            f"{_STORE_HINT if _S3_ERROR.search(finding) else _REPAIR_HINT}, then run again; "
+            "no file of this lake can be planned for deletion until then"
         )
 
-    def _unlisted(self, error: Exception) -> LakeUnreadable:
-        return self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _named(error))
+    def _listing_error(self, error: Exception) -> LakeUnreadable:
+        return self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _describe(error))
 
-    def _client(self) -> Catalog:
+    def _connect(self) -> Catalog:
         client: Catalog | None = getattr(self._clients, "catalog", None)
         if client is None:
             plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
-            self._require_database(plain)
-            # A database without the catalog's tables is another one than was meant.
-            chosen = _IO in (Config().get_catalog_config(self._catalog_name) or {})
-            ours = {} if chosen else {_IO: _GUARDED}
-            asked = {**ours, **plain, "init_catalog_tables": "false"}
-            client = self._asked("catalog", lambda: load_catalog(self._catalog_name, **asked))
-            # Asked of the open catalog: a configuration file of pyiceberg's or the server may have
-            # set it too.
+            self._require_database_file(plain)
+            # A database without the catalog's tables is probably the wrong one.
+            is_io_configured = _IO_PROPERTY in (Config().get_catalog_config(self._catalog_name) or {})
+            defaults = {} if is_io_configured else {_IO_PROPERTY: _GUARDED_IO}
+            settings = {**defaults, **plain, "init_catalog_tables": "false"}
+            client = self._call("catalog", lambda: load_catalog(self._catalog_name, **settings))
+            # Read from the open catalog: pyiceberg's configuration file or the server may set it.
             mode = client.properties.get("snapshot-loading-mode", "all")
             if mode.lower() != "all":
                 raise LakeUnreadable(
-                    f"lake {self._lake}: catalog property snapshot-loading-mode={mode} hides snapshots that no ref names, "
-                    "whose files would look like garbage; set it to `all` or leave it out"
+                    f"lake {self._lake}: catalog property snapshot-loading-mode={mode} hides snapshots that no ref points to, "
+                    "and their files would be planned for deletion; set it to `all` or remove it"
                 )
             self._clients.catalog = client
         return client
 
-    def _require_database(self, plain: Mapping[str, str]) -> None:
-        """Raises `LakeUnreadable` where the catalog is a file that is not there. The driver would
-        create it, and a catalog without tables makes garbage of all files.
+    def _require_database_file(self, plain: Mapping[str, str]) -> None:
+        """Raise `LakeUnreadable` if the catalog's database file does not exist.
+
+        The driver would create it, and without any table all files would be garbage.
         """
         uri = plain.get("uri") or (Config().get_catalog_config(self._catalog_name) or {}).get("uri")
         if not isinstance(uri, str) or not uri.startswith("sqlite"):
@@ -251,29 +265,31 @@ class Tables:
         if database and database != ":memory:" and not Path(database.removeprefix("file:").partition("?")[0]).is_file():
             raise LakeUnreadable(
                 f"lake {self._lake}: its catalog {database} does not exist; expected the SQL catalog's file. "
-                "Mount it, or mend `catalog.uri` in lakes.yaml; it is never created here"
+                "Mount it, or correct `catalog.uri` in lakes.yaml; gc-assets never creates it"
             )
 
-    def _redacted(self, message: str) -> str:
-        return textwrap.shorten(_redacted(message, self._properties), 400)
+    def _redact(self, message: str) -> str:
+        return textwrap.shorten(redact_secrets(message, self._properties), 400)
 
 
-def _named(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _rows(client: SqlCatalog, wanted: Executable) -> Sequence[Any]:
+def _fetch_rows(client: SqlCatalog, query: Executable) -> Sequence[Any]:
     with Session(client.engine) as session:
-        return session.execute(wanted).all()
+        return session.execute(query).all()
 
 
-def _redacted(message: str, properties: Mapping[str, SecretStr | str]) -> str:
-    """Returns the message without the values of properties whose name says that they are secret,
-    whole and in parts (`id:secret`), and without what addresses carry of users and passwords.
+def redact_secrets(message: str, properties: Mapping[str, SecretStr | str]) -> str:
+    """Return the message without secrets.
+
+    Secrets are the values of properties with a secret name, their parts (`id:secret`), and users
+    and passwords in URLs.
     """
     plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
     secrets = [value for key, value in plain.items() if SECRET_KEY.search(key)]
-    secrets += [part for value in secrets for part in _BETWEEN_PARTS.split(value) if len(part) >= _SHORTEST_PART]
+    secrets += [part for value in secrets for part in _SEPARATORS.split(value) if len(part) >= _MIN_PART_LENGTH]
     secrets += [found for value in plain.values() for found in secrets_in(value)]
     spellings = {spelled for value in secrets if value for spelled in (value, quote(value, safe=""), quote_plus(value))}
     for secret in sorted(spellings, key=len, reverse=True):

@@ -13,49 +13,49 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from gc_assets.core.paths import scheme_of
-from gc_assets.lakes.discovery import Found, Place, host_name
+from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, host_name
 from gc_assets.lakes.iceberg.catalog import list_tables
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.lakes.protocol import Unread
+from gc_assets.lakes.protocol import UnreadableTable
 
 _CONFIGURED: Final = "catalog"
 _SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
 # What a file of sqlite begins with.
-_MAGIC: Final = b"SQLite format 3\x00"
+_SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 
-def discover(place: Place) -> Iterator[Found]:
+def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     """Yields the catalogs of a place: `catalog:NAME` is one that pyiceberg's own configuration
     names.
     """
-    if scheme_of(place.address) == _CONFIGURED:
-        name = place.address.partition(":")[2]
-        yield _found(name, name, {})
-    elif place.is_server:
-        _, answer = place.ask(f"{place.address.rstrip('/')}/v1/config")
+    if scheme_of(target.address) == _CONFIGURED:
+        name = target.address.partition(":")[2]
+        yield _build_entry(name, name, {})
+    elif target.is_server:
+        _, answer = target.get_json(f"{target.address.rstrip('/')}/v1/config")
         if isinstance(answer, dict) and {"defaults", "overrides"} <= answer.keys():
-            yield _found(host_name(place.address), "default", {"type": "rest", "uri": place.address})
-    elif (path := place.path) is not None:
+            yield _build_entry(host_name(target.address), "default", {"type": "rest", "uri": target.address})
+    elif (path := target.path) is not None:
         files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES) if path.is_dir() else [path]
         for file in files:
-            for name in _catalogs_in(file):
-                yield _found(name if name != "default" else file.stem, name, {"type": "sql", "uri": f"sqlite:///{file}"})
+            for name in _list_catalogs(file):
+                yield _build_entry(name if name != "default" else file.stem, name, {"type": "sql", "uri": f"sqlite:///{file}"})
 
 
-def _found(name: str, catalog_name: str, catalog: dict[str, str]) -> Found:
+def _build_entry(name: str, catalog_name: str, catalog: dict[str, str]) -> DiscoveredLake:
     entry: dict[str, Any] = {"kind": "iceberg", "catalog_name": catalog_name, "catalog": catalog}
     lake = IcebergLakeConfig.model_validate({"name": "found", **entry}).completed()
     properties: dict[str, SecretStr] = dict(lake.catalog)
-    tables = [item for item in list_tables(name, catalog_name, properties) if not isinstance(item, Unread)]
+    tables = [item for item in list_tables(name, catalog_name, properties) if not isinstance(item, UnreadableTable)]
     # `<folder of tables>/<table>/metadata/<name>.metadata.json`
-    return Found(name, entry, tuple(sorted({item.metadata_location.rsplit("/", 3)[0] for item in tables})))
+    return DiscoveredLake(name, entry, tuple(sorted({item.metadata_location.rsplit("/", 3)[0] for item in tables})))
 
 
-def _catalogs_in(file: Path) -> list[str]:
+def _list_catalogs(file: Path) -> list[str]:
     """Returns the names of the catalogs in a file of sqlite; none for any other file."""
     try:
         with file.open("rb") as opened:
-            if opened.read(len(_MAGIC)) != _MAGIC:
+            if opened.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
                 return []
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return [row[0] for row in database.execute("SELECT DISTINCT catalog_name FROM iceberg_tables ORDER BY 1")]

@@ -26,7 +26,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata
-from gc_assets.lakes.iceberg.registrations import Registration, graph_of, refs_of, source_of
+from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.protocol import (
     Claim,
@@ -38,7 +38,7 @@ from gc_assets.lakes.protocol import (
     ExpiryOutcome,
     FrozenRefs,
     Retention,
-    Unread,
+    UnreadableTable,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ CONCURRENT_READS = 16
 # version 3, and what it parsed of one lacks what it does not know (`encryption-keys`, `key-id`), so
 # that no other update or request through it would be whole. For the catalogs below it is not
 # implemented.
-NEWEST_WRITTEN = 2
+MAX_WRITABLE_FORMAT = 2
 READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
@@ -79,38 +79,38 @@ class IcebergLake:
 
         pointers = list_tables(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
-            found = list(pool.map(self._frozen, pointers))
+            found = list(pool.map(self._read_table, pointers))
         registrations = [item for item in found if isinstance(item, Registration)]
-        unread = [item for item in found if isinstance(item, Unread)]
-        spared = {item.table.table_uuid for item in registrations if not item.collect}
+        unreadable = [item for item in found if isinstance(item, UnreadableTable)]
+        protected = {item.table.table_uuid for item in registrations if not item.collect}
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
-            refs=tuple(ref for item in registrations for ref in refs_of(item)),
-            sources=tuple(source_of(item) for item in registrations),
-            claims=_claims(registrations, spared),
-            pinned=_pinned(registrations),
-            notes=(*self._merged_in(), *(() if unread and not registrations else _notes(self.name, registrations))),
-            unread=tuple(unread),
+            refs=tuple(ref for item in registrations for ref in list_refs(item)),
+            sources=tuple(build_source(item) for item in registrations),
+            claims=_build_claims(registrations, protected),
+            pinned=_build_pinned(registrations),
+            notes=(*self._list_config_notes(), *(() if unreadable and not registrations else _build_notes(self.name, registrations))),
+            unreadable=tuple(unreadable),
         )
 
-    def _frozen(self, pointer: TablePointer | Unread) -> Registration | Unread:
+    def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
         """Returns the table without its snapshots, which `commits` reads: a night holds all tables
         at once.
         """
-        if isinstance(pointer, Unread):
+        if isinstance(pointer, UnreadableTable):
             return pointer
         try:
-            item = self._registration(pointer.name, pointer.metadata_location)
+            item = self.read_registration(pointer.name, pointer.metadata_location)
         except LakeUnreadable as error:
-            return Unread(pointer.name, str(error), pointer.metadata_location)
+            return UnreadableTable(pointer.name, str(error), pointer.metadata_location)
         return replace(item, table=replace(item.table, snapshots=()))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yields one commit per listed snapshot, in the order of the metadata. Raises
         `LakeUnreadable` naming the table, also where its metadata is not what was frozen.
         """
-        table, raw = self._metadata(source.table_name or "?", source.address)
+        table, raw = self._read_metadata(source.table_name or "?", source.address)
         if source.digest not in {None, hashlib.sha256(raw).hexdigest()}:
             raise LakeUnreadable(
                 f"lake {self.name}: the metadata {source.address} of table {source.table_name} is another file on {socket.gethostname()} "
@@ -147,40 +147,40 @@ class IcebergLake:
         """Makes the edits table by table, in at most one commit per registration, on what the table
         and its policy are now.
         """
-        from gc_assets.lakes.iceberg.catalog import Tables
-        from gc_assets.lakes.iceberg.expire import Expiry
+        from gc_assets.lakes.iceberg.catalog import CatalogClient
+        from gc_assets.lakes.iceberg.expire import CatalogExpiry
 
         def policy(registrations: Sequence[Registration]) -> Retention:
-            refs = tuple(ref for item in registrations for ref in refs_of(item))
-            frozen = FrozenRefs(self.name, self.kind, refs, tuple(map(source_of, registrations)), (), ())
-            return self.retain(frozen, graph_of(registrations), as_of, grace_cutoff)
+            refs = tuple(ref for item in registrations for ref in list_refs(item))
+            frozen = FrozenRefs(self.name, self.kind, refs, tuple(map(build_source, registrations)), (), ())
+            return self.retain(frozen, build_graph(registrations), as_of, grace_cutoff)
 
-        tables = Tables(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
-        yield from Expiry(tables, self._objects, self._registration, policy).run(actions)
+        tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
+        yield from CatalogExpiry(tables, self._objects, self.read_registration, policy).run(actions)
 
-    def _merged_in(self) -> Iterator[str]:
-        if self._config.merged_in:
+    def _list_config_notes(self) -> Iterator[str]:
+        if self._config.merged_properties:
             yield (
                 f"lake {self.name}: pyiceberg's own configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__*) adds to `catalog` of lakes.yaml: "
-                f"{', '.join(self._config.merged_in)}; write it there, or unset it"
+                f"{', '.join(self._config.merged_properties)}; write it there, or unset it"
             )
 
-    def _registration(self, name: str, metadata_location: str) -> Registration:
-        table, raw = self._metadata(name, metadata_location)
+    def read_registration(self, name: str, metadata_location: str) -> Registration:
+        table, raw = self._read_metadata(name, metadata_location)
         matched = any(fnmatchcase(name, pattern) for pattern in self._config.tables)
-        writable = "." in name and self._can_commit(table.format_version)
+        writable = "." in name and self._is_writable(table.format_version)
         return Registration(name, table, len(raw), matched, writable, hashlib.sha256(raw).hexdigest())
 
-    def _can_commit(self, format_version: int) -> bool:
+    def _is_writable(self, format_version: int) -> bool:
         """Over REST the server writes the metadata, of whatever format version."""
         catalog = {name: self._config.catalog[name].get_secret_value() for name in ("type", "uri") if name in self._config.catalog}
         if "type" not in catalog:
             is_rest = catalog.get("uri", "").startswith("http")  # as pyiceberg infers it
-            return is_rest or format_version <= NEWEST_WRITTEN
+            return is_rest or format_version <= MAX_WRITABLE_FORMAT
         kind = catalog["type"].lower()
-        return kind == "rest" or (kind not in READ_ONLY_CATALOGS and format_version <= NEWEST_WRITTEN)
+        return kind == "rest" or (kind not in READ_ONLY_CATALOGS and format_version <= MAX_WRITABLE_FORMAT)
 
-    def _metadata(self, name: str, address: str) -> tuple[TableMetadata, bytes]:
+    def _read_metadata(self, name: str, address: str) -> tuple[TableMetadata, bytes]:
         try:
             raw = self._objects.read(address)
             table = parse_metadata(address, raw)
@@ -198,11 +198,11 @@ def _require_addresses(table: TableMetadata) -> None:
     readers.
     """
     lists = [snapshot.manifest_list for snapshot in table.snapshots]
-    files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.loose_files]
+    files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.unlisted_statistics]
     KeyResolver([]).resolve(pa.array([*table.locations, *lists, *files, *table.previous_metadata], pa.string()))
 
 
-def _claims(registrations: Iterable[Registration], spared: set[str]) -> tuple[Claim, ...]:
+def _build_claims(registrations: Iterable[Registration], protected: set[str]) -> tuple[Claim, ...]:
     """Returns one claim per location. A table that is kept whole shields its locations, even inside
     another table's.
     """
@@ -212,18 +212,18 @@ def _claims(registrations: Iterable[Registration], spared: set[str]) -> tuple[Cl
             address = location.rstrip("/") + "/"
             known = claims.get(address)
             if known is None or known.collect:
-                claims[address] = Claim(address, item.table.table_uuid, item.name, collect=item.table.table_uuid not in spared)
+                claims[address] = Claim(address, item.table.table_uuid, item.name, collect=item.table.table_uuid not in protected)
     return tuple(claims.values())
 
 
-def _pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
+def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
     """Returns each address once. A file that one registration needs must exist, although another
     could do without it.
     """
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
         pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)
-        pinned.update({file.address: file for file in item.table.loose_files})
+        pinned.update({file.address: file for file in item.table.unlisted_statistics})
     for item in registrations:
         # Engines remove old metadata files and leave them in the log
         # (write.metadata.delete-after-commit.enabled).
@@ -234,7 +234,7 @@ def _pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
     return tuple(pinned.values())
 
 
-def _notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
+def _build_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
     if not registrations:
         yield f"lake {lake}: the catalog has no tables; nothing of it is claimed"
     uuids = Counter(item.table.table_uuid for item in registrations)

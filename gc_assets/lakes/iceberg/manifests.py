@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.avro import Column, read_columns, read_together
-from gc_assets.lakes.protocol import Container, decoded_alone
+from gc_assets.lakes.iceberg.avro import Column, read_columns, read_groups
+from gc_assets.lakes.protocol import Container, decode_or_error
 
 # Position is the format's code: `status` and `content` are these indices.
 _STATUS = pa.array(["existing", "added", "deleted"])
@@ -47,8 +47,8 @@ _MANIFEST_COLUMNS = (
 
 # So many files cost less together than each by itself, and so many bytes pay for DataFusion's import
 # too, a third of a second.
-TOGETHER_FROM = 8
-IMPORT_FROM_BYTES = 2**20
+MIN_GROUP_FILES = 8
+MIN_IMPORT_BYTES = 2**20
 
 
 def decode(container: Container, raw: bytes) -> pa.RecordBatch:
@@ -62,22 +62,22 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container; manifest_list and manifest are")
     if container.size_bytes is not None and len(raw) != container.size_bytes:
         raise FormatError(
-            f"{_named(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}; it is truncated or was replaced, restore it"
+            f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}; it is truncated or was replaced, restore it"
         )
     if not raw:
-        raise FormatError(f"{_named(container)}: the file is empty; restore it, or expire the snapshots that need it")
-    columns, rows_of = _DECODERS[container.kind]
+        raise FormatError(f"{_label(container)}: the file is empty; restore it, or expire the snapshots that need it")
+    columns, build_rows = _DECODERS[container.kind]
     try:
         table = read_columns(raw, columns, container.expected_entries)
     except Exception as error:
         raise FormatError(
-            f"{_named(container)}: {len(raw):,} bytes that do not decode as Avro ({type(error).__name__}: {error}); restore the file"
+            f"{_label(container)}: {len(raw):,} bytes that do not decode as Avro ({type(error).__name__}: {error}); restore the file"
         ) from error
     if container.expected_entries is not None and table.num_rows != container.expected_entries:
         raise FormatError(
-            f"{_named(container)}: read {table.num_rows:,} entries, its manifest list promises {container.expected_entries:,}; restore it"
+            f"{_label(container)}: read {table.num_rows:,} entries, its manifest list promises {container.expected_entries:,}; restore it"
         )
-    return rows_of(_named(container), table, pa.scalar(container.snapshot_id, pa.string()))
+    return build_rows(_label(container), table, pa.scalar(container.snapshot_id, pa.string()))
 
 
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
@@ -88,60 +88,67 @@ def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch
     """
     found: dict[int, pa.RecordBatch] = {}
     for kind in _DECODERS:
-        numbers = [number for number, (container, raw) in enumerate(items) if container.kind == kind and _has_its_length(container, raw)]
-        of_kind = [items[number] for number in numbers]
-        if _pays_together(of_kind):
-            found |= zip(numbers, _decoded_together(of_kind, kind), strict=False)
-    return [found[number] if number in found else decoded_alone(decode, *item) for number, item in enumerate(items)]
+        indices = [
+            number for number, (container, raw) in enumerate(items) if container.kind == kind and _has_expected_length(container, raw)
+        ]
+        same_kind = [items[number] for number in indices]
+        if _is_worth_grouping(same_kind):
+            found |= zip(indices, _decode_group(same_kind, kind), strict=False)
+    return [found[number] if number in found else decode_or_error(decode, *item) for number, item in enumerate(items)]
 
 
-def _pays_together(items: Sequence[tuple[Container, bytes]]) -> bool:
+def _is_worth_grouping(items: Sequence[tuple[Container, bytes]]) -> bool:
     is_imported = "datafusion" in sys.modules
-    return len(items) >= TOGETHER_FROM and (is_imported or sum(len(raw) for _, raw in items) >= IMPORT_FROM_BYTES)
+    return len(items) >= MIN_GROUP_FILES and (is_imported or sum(len(raw) for _, raw in items) >= MIN_IMPORT_BYTES)
 
 
-def _has_its_length(container: Container, raw: bytes) -> bool:
+def _has_expected_length(container: Container, raw: bytes) -> bool:
     return bool(raw) and container.size_bytes in {None, len(raw)}
 
 
-def _decoded_together(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
+def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
     """Returns the children of all containers of a kind, or nothing where one of them has a fault."""
-    columns, rows_of = _DECODERS[kind]
+    columns, build_rows = _DECODERS[kind]
     found: dict[int, pa.RecordBatch] = {}
     try:
-        for read in read_together([raw for _, raw in items], columns):
-            containers = [items[number][0] for number in read.numbers]
+        for group in read_groups([raw for _, raw in items], columns):
+            containers = [items[number][0] for number in group.indices]
             expected = [item.expected_entries for item in containers]
-            if any(wanted not in {None, count} for wanted, count in zip(expected, read.counts, strict=True)):
+            if any(promised not in {None, count} for promised, count in zip(expected, group.counts, strict=True)):
                 return []
-            own = pa.array([item.snapshot_id for item in containers], pa.string())
-            rows = rows_of(f"{len(containers):,} containers", read.table, own.take(pa.array(np.repeat(np.arange(len(own)), read.counts))))
-            ends = np.cumsum(read.counts)
+            snapshot_ids = pa.array([item.snapshot_id for item in containers], pa.string())
+            rows = build_rows(
+                f"{len(containers):,} containers",
+                group.table,
+                snapshot_ids.take(pa.array(np.repeat(np.arange(len(snapshot_ids)), group.counts))),
+            )
+            ends = np.cumsum(group.counts)
             found |= {
-                number: rows.slice(end - count, count) for number, count, end in zip(read.numbers, read.counts, ends.tolist(), strict=True)
+                number: rows.slice(end - count, count)
+                for number, count, end in zip(group.indices, group.counts, ends.tolist(), strict=True)
             }
     except Exception:  # noqa: BLE001 - each is read by itself then, and its own error is told
         return []
     return [found[number] for number in range(len(items))]
 
 
-def _manifests(name: str, table: pa.Table, own_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_files`
+def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_build_file_rows`
     _require_addresses(name, table, Kind.MANIFEST_LIST)
-    _known(name, table, "content", _MANIFEST_CONTENTS)
+    _read_codes(name, table, "content", _MANIFEST_CONTENTS)
     counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # null where one is: v1 may leave them out
     return _entries(table, pa.scalar(Kind.MANIFEST), is_container=True, expected=counts, snapshot=table["snapshot_id"])
 
 
-def _files(name: str, table: pa.Table, own_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
-    """`own_snapshot` is the one that entries without a snapshot inherit from their manifest."""
+def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
+    """`parent_snapshot` is the one that entries without a snapshot inherit from their manifest."""
     _require_addresses(name, table, Kind.MANIFEST)
-    content = _known(name, table, "content", 3)
-    status = _known(name, table, "status", len(_STATUS), nullable=False)
+    content = _read_codes(name, table, "content", 3)
+    status = _read_codes(name, table, "status", len(_STATUS), nullable=False)
     puffin = pc.equal(pc.utf8_upper(pc.fill_null(table["file_format"], "")), "PUFFIN")
     if pc.any(pc.and_(puffin, pc.not_equal(content, 1))).as_py():
         raise FormatError(f"{name}: an entry in Puffin format is not a position delete; such a file is unknown")
     kind = pc.take(_CONTENT, pc.if_else(puffin, 3, content))
-    snapshot = pc.coalesce(table["snapshot_id"].cast(pa.string()), own_snapshot)
+    snapshot = pc.coalesce(table["snapshot_id"].cast(pa.string()), parent_snapshot)
     return _entries(table, kind, is_container=False, snapshot=snapshot, status=pc.take(_STATUS, status))
 
 
@@ -150,7 +157,7 @@ def _require_addresses(name: str, table: pa.Table, kind: str) -> None:
         raise FormatError(f"{name}: an entry has no path; it is damaged or not a {kind.replace('_', ' ')}")
 
 
-def _known(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
+def _read_codes(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
     """Returns the column of codes 0 to `codes - 1`. Null reads as 0 where the format lets a writer
     leave the field out.
     """
@@ -186,9 +193,9 @@ def _entries(
     return pa.RecordBatch.from_arrays(flat, schema=ENTRY_SCHEMA)
 
 
-_DECODERS: Final = {Kind.MANIFEST_LIST: (_LIST_COLUMNS, _manifests), Kind.MANIFEST: (_MANIFEST_COLUMNS, _files)}
+_DECODERS: Final = {Kind.MANIFEST_LIST: (_LIST_COLUMNS, _build_manifest_rows), Kind.MANIFEST: (_MANIFEST_COLUMNS, _build_file_rows)}
 KINDS: Final = frozenset(_DECODERS)
 
 
-def _named(container: Container) -> str:
+def _label(container: Container) -> str:
     return f"{container.kind.replace('_', ' ')} {container.address}"

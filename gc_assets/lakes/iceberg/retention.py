@@ -17,47 +17,47 @@ from typing import Any
 import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.forest import NO_PARENT, Forest, Reach, forest_of, refs_reaching
+from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
-from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, micros
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, FrozenRefs, Ref, RefType, Retention, State
+from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, to_micros
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, CommitState, FrozenRefs, Ref, RefType, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 COLLECT, WRITABLE = "collect", "writable"
-_YEAR_9999 = micros(datetime(9999, 1, 1, tzinfo=UTC))
+_YEAR_9999 = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 
 @dataclass(frozen=True, slots=True)
-class _Keep:
+class _KeepRule:
     """A rule that keeps a snapshot, and the moment (microseconds) until which the snapshot's age
     allows it; infinite where age plays no part.
     """
 
-    until: float
+    keep_until: float
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
+class _WalkState:
     """The limits with which a branch's walk left a snapshot. A walk that would keep no more need
     not go on.
     """
 
     cutoff: float
     remaining: int
-    until: float
+    keep_until: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Lapse:
+class _LapsedRef:
     ref_type: RefType
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _TableHistory:
     """The snapshots of one table uuid, and each of its registrations with the refs found there."""
 
     uuid: str
@@ -66,11 +66,11 @@ class _Table:
     stamps: Sequence[int]
     registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
 
-    def qualified(self, source: CommitSource, ref: Ref) -> str:
+    def qualify(self, source: CommitSource, ref: Ref) -> str:
         """Returns the ref's name, with its table's name where two registrations may both have it."""
         return ref.ref_name if len(self.registrations) == 1 else f"{source.table_name}:{ref.ref_name}"
 
-    def head(self, source: CommitSource, ref: Ref) -> int | None:
+    def head_index(self, source: CommitSource, ref: Ref) -> int | None:
         if ref.head_commit_id is None:
             return None
         if ref.head_commit_id not in self.forest.position:
@@ -87,14 +87,14 @@ class _Verdicts:
     lapse in all of them.
     """
 
-    keeps: dict[int, _Keep]
-    gone_words: dict[str, str]
-    lapsed: dict[tuple[str, int], _Lapse]
-    staying: set[tuple[str, int]]
+    keeps: dict[int, _KeepRule]
+    expiry_reasons: dict[str, str]
+    lapsed: dict[tuple[str, int], _LapsedRef]
+    retained_refs: set[tuple[str, int]]
 
-    def keep(self, index: int, keep: _Keep) -> None:
+    def keep(self, index: int, keep: _KeepRule) -> None:
         known = self.keeps.get(index)
-        if known is None or keep.until > known.until:
+        if known is None or keep.keep_until > known.keep_until:
             self.keeps[index] = keep
 
 
@@ -109,16 +109,16 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     reachable: list[dict[str, Any]] = [{} for _ in range(commits.num_rows)]
     expiry: list[dict[str, Any]] = []
     notes: list[str] = []
-    unreached = "the table's max-snapshot-age" if policy.dangling is None else "retention.dangling"
-    for table in _tables(refs, commits, columns["table_uuid"], columns["commit_id"]):
-        verdicts = _verdicts(table, as_of, policy)
-        _keep_regardless(table, verdicts, micros(grace_cutoff))
-        reach = refs_reaching(table.forest, _heads(table))
-        expiry += _lapsed_refs(table, verdicts)
+    unreferenced = "the table's max-snapshot-age" if policy.dangling is None else "retention.dangling"
+    for table in _group_tables(refs, commits, columns["table_uuid"], columns["commit_id"]):
+        verdicts = _apply_rules(table, as_of, policy)
+        _keep_protected(table, verdicts, to_micros(grace_cutoff))
+        reach = refs_reaching(table.forest, _collect_heads(table))
+        expiry += _plan_ref_deletions(table, verdicts)
         for index, row in enumerate(table.rows):
-            state, reason = _state(verdicts, reach[index], index, unreached)
+            state, reason = _find_state(verdicts, reach[index], index, unreferenced)
             keep = verdicts.keeps.get(index)
-            until = int(keep.until) if keep is not None and keep.until < _YEAR_9999 else None
+            keep_until = int(keep.keep_until) if keep is not None and keep.keep_until < _YEAR_9999 else None
             identity = {"table_uuid": table.uuid, "table_name": columns["table_name"][row]}
             reachable[row] = {
                 **identity,
@@ -126,14 +126,14 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
                 "state": state,
                 "refs": list(reach[index].names),
                 "refs_count": reach[index].count,
-                "keep_until": until,
+                "keep_until": keep_until,
                 "reason": reason,
             }
             if state != RETAINED:
                 removal = {"snapshot_id": columns["commit_id"][row], "action": "remove_snapshot", "reason": reason}
                 expiry.append({**identity, **removal})
         if table.forest.cyclic:
-            notes.append(f"table {_name(table)}: the parents of {len(table.forest.cyclic):,} snapshots form a cycle; they are kept")
+            notes.append(f"table {_table_name(table)}: the parents of {len(table.forest.cyclic):,} snapshots form a cycle; they are kept")
     return Retention(
         reachable=pa.Table.from_pylist(reachable, schema=REACHABLE_SNAPSHOTS.schema),
         expiry=pa.Table.from_pylist(expiry, schema=EXPIRY_PLAN.schema),
@@ -141,7 +141,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     )
 
 
-def _tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids: Sequence[str]) -> Iterator[_Table]:
+def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids: Sequence[str]) -> Iterator[_TableHistory]:
     parents = commits["parents"].to_pylist()
     stamps = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).to_pylist()
     rows_of: dict[str, list[int]] = defaultdict(list)
@@ -157,12 +157,12 @@ def _tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids: Sequ
         raise LakeUnreadable(f"lake {refs.lake}: the commit graph has table {next(iter(unknown))}, which the frozen refs do not; run again")
     for uuid, sources in sources_of.items():
         rows = rows_of.get(uuid, [])
-        forest = forest_of([ids[row] for row in rows], [next(iter(parents[row] or ()), None) for row in rows])
+        forest = build_forest([ids[row] for row in rows], [next(iter(parents[row] or ()), None) for row in rows])
         registrations = [(source, refs_of[uuid, source.table_name]) for source in sources]
-        yield _Table(uuid, rows, forest, [stamps[row] for row in rows], registrations)
+        yield _TableHistory(uuid, rows, forest, [stamps[row] for row in rows], registrations)
 
 
-def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
+def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
     """Applies Iceberg's algorithm to each registration."""
     verdicts = _Verdicts({}, {}, {}, set())
     for source, refs in table.registrations:
@@ -170,40 +170,42 @@ def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verd
         of_table = " of the table" if policy.dangling is None else ""
         kept_refs: list[tuple[Ref, int, RefLimits, float]] = []
         for ref in refs:
-            head = table.head(source, ref)
+            head = table.head_index(source, ref)
             if head is None:
                 continue
-            own, name = limits.limits(ref), table.qualified(source, ref)
-            if own.ref_age.keeps(table.stamps[head]):  # step 1
-                kept_refs.append((ref, head, own, table.stamps[head] + own.ref_age.lasts))
-                verdicts.staying.add((ref.ref_name, head))
-                verdicts.gone_words[name] = (
+            ref_limits, name = limits.for_ref(ref), table.qualify(source, ref)
+            if ref_limits.ref_age.keeps(table.stamps[head]):  # step 1
+                kept_refs.append((ref, head, ref_limits, table.stamps[head] + ref_limits.ref_age.duration))
+                verdicts.retained_refs.add((ref.ref_name, head))
+                verdicts.expiry_reasons[name] = (
                     f"expired: only the history of tag {name} reaches it, and a tag keeps its own snapshot alone"
                     if ref.ref_type == "tag"
-                    else f"expired: older than {own.age.words} on branch {name} and not among its newest {own.keep_last}"
+                    else f"expired: older than {ref_limits.age.label} on branch {name} and not among its newest {ref_limits.keep_last}"
                 )
             else:
-                reason = f"lapsed: the head of {ref.ref_type} {name} is older than {own.ref_age.words}"
-                verdicts.lapsed[ref.ref_name, head] = _Lapse(ref.ref_type, reason)
-                verdicts.gone_words[name] = f"expired: only {ref.ref_type} {name} reaches it, which lapsed by {own.ref_age.words}"
-        passed: dict[int, _Passed] = {}
+                reason = f"lapsed: the head of {ref.ref_type} {name} is older than {ref_limits.ref_age.label}"
+                verdicts.lapsed[ref.ref_name, head] = _LapsedRef(ref.ref_type, reason)
+                verdicts.expiry_reasons[name] = (
+                    f"expired: only {ref.ref_type} {name} reaches it, which lapsed by {ref_limits.ref_age.label}"
+                )
+        walked: dict[int, _WalkState] = {}
         on_branches: set[int] = set()
-        for ref, head, own, until in kept_refs:
-            name = table.qualified(source, ref)
-            verdicts.keep(head, _Keep(until, f"kept: head of {ref.ref_type} {name}"))  # step 2
+        for ref, head, ref_limits, keep_until in kept_refs:
+            name = table.qualify(source, ref)
+            verdicts.keep(head, _KeepRule(keep_until, f"kept: head of {ref.ref_type} {name}"))  # step 2
             if ref.ref_type == "branch":  # step 4: a tag keeps its own snapshot and no ancestor
-                _keep_branch(table, verdicts, passed, name, head, own, until)  # step 3
+                _keep_branch(table, verdicts, walked, name, head, ref_limits, keep_until)  # step 3
                 _mark_ancestry(table.forest, head, on_branches)
         referenced = on_branches.union(head for _, head, _, _ in kept_refs)
         for index, stamp in enumerate(table.stamps):  # step 5
-            if index not in referenced and limits.unreached.keeps(stamp):
-                reason = f"kept: no kept branch reaches it, and it is within {limits.unreached.words}{of_table}"
-                verdicts.keep(index, _Keep(stamp + limits.unreached.lasts, reason))
+            if index not in referenced and limits.unreferenced.keeps(stamp):
+                reason = f"kept: no kept branch reaches it, and it is within {limits.unreferenced.label}{of_table}"
+                verdicts.keep(index, _KeepRule(stamp + limits.unreferenced.duration, reason))
     return verdicts
 
 
 def _keep_branch(
-    table: _Table, verdicts: _Verdicts, passed: dict[int, _Passed], name: str, head: int, limits: RefLimits, until: float
+    table: _TableHistory, verdicts: _Verdicts, walked: dict[int, _WalkState], name: str, head: int, limits: RefLimits, keep_until: float
 ) -> None:
     """Walks from the head back while an ancestor is among the newest or young enough. The first
     that is neither ends the walk.
@@ -212,16 +214,21 @@ def _keep_branch(
     while index != NO_PARENT:
         stamp = table.stamps[index]
         if remaining > 0:
-            keep = _Keep(until, f"kept: among the newest {limits.keep_last} of branch {name}")
+            keep = _KeepRule(keep_until, f"kept: among the newest {limits.keep_last} of branch {name}")
         elif limits.age.keeps(stamp):
-            until = min(until, stamp + limits.age.lasts)
-            keep = _Keep(until, f"kept: within {limits.age.words} of branch {name}")
+            keep_until = min(keep_until, stamp + limits.age.duration)
+            keep = _KeepRule(keep_until, f"kept: within {limits.age.label} of branch {name}")
         else:
             return
-        before = passed.get(index)
-        if before is not None and before.cutoff <= limits.age.cutoff and before.remaining >= remaining and before.until >= until:
+        previous = walked.get(index)
+        if (
+            previous is not None
+            and previous.cutoff <= limits.age.cutoff
+            and previous.remaining >= remaining
+            and previous.keep_until >= keep_until
+        ):
             return
-        passed[index] = _Passed(limits.age.cutoff, remaining, until)
+        walked[index] = _WalkState(limits.age.cutoff, remaining, keep_until)
         verdicts.keep(index, keep)
         index, remaining = table.forest.parent[index], max(0, remaining - 1)
 
@@ -234,60 +241,60 @@ def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
         index = forest.parent[index]
 
 
-def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> None:
+def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int) -> None:
     """Keeps what no rule of Iceberg keeps: tables that are not collected, tables that cannot be
     written, cycles of parents, young snapshots.
     """
     for source, _ in table.registrations:
         if source.properties[COLLECT] != "true":
             matched = source.properties.get(GC_ENABLED, "true").strip().lower() == "true"
-            why = "no pattern of `tables` names it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
+            reason = "no pattern of `tables` names it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
             for index in range(len(table.rows)):
-                verdicts.keeps[index] = _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}")
+                verdicts.keeps[index] = _KeepRule(NEVER, f"kept: table {source.table_name} is not collected, {reason}")
             verdicts.lapsed.clear()
         elif source.properties.get(WRITABLE) == "false":
-            why = (
+            reason = (
                 "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); "
                 "expire it with an engine that can, such as Spark's expire_snapshots; its files are then collected here"
             )
             for index in range(len(table.rows)):
-                verdicts.keeps.setdefault(index, _Keep(NEVER, f"kept: {why}"))
+                verdicts.keeps.setdefault(index, _KeepRule(NEVER, f"kept: {reason}"))
             verdicts.lapsed.clear()
     for index in table.forest.cyclic:
-        verdicts.keep(index, _Keep(NEVER, "kept: its parents form a cycle, so its history cannot be told"))
+        verdicts.keep(index, _KeepRule(NEVER, "kept: its parents form a cycle, so its history cannot be told"))
     for index, stamp in enumerate(table.stamps):
         if index not in verdicts.keeps and stamp >= grace_cutoff:
-            verdicts.keeps[index] = _Keep(NEVER, "kept: younger than the grace period")
+            verdicts.keeps[index] = _KeepRule(NEVER, "kept: younger than the grace period")
 
 
-def _heads(table: _Table) -> Mapping[int, Sequence[str]]:
+def _collect_heads(table: _TableHistory) -> Mapping[int, Sequence[str]]:
     heads: dict[int, list[str]] = defaultdict(list)
     for source, refs in table.registrations:
         for ref in refs:
-            head = table.head(source, ref)
+            head = table.head_index(source, ref)
             if head is not None:
-                heads[head].append(table.qualified(source, ref))
+                heads[head].append(table.qualify(source, ref))
     return heads
 
 
-def _state(verdicts: _Verdicts, reach: Reach, index: int, rule: str) -> tuple[State, str]:
+def _find_state(verdicts: _Verdicts, reach: Reach, index: int, rule: str) -> tuple[CommitState, str]:
     keep = verdicts.keeps.get(index)
     if keep is not None:
         return RETAINED, keep.reason
     if not reach.count:
         return DANGLING, f"dangling: no ref reaches it, and it is older than {rule}"
     # A kept branch says more than a tag or a lapsed ref.
-    words = [verdicts.gone_words[name] for name in reach.names]
+    reasons = [verdicts.expiry_reasons[name] for name in reach.names]
     others = f" (and {reach.count - 1:,} other refs)" if reach.count > 1 else ""
-    return EXPIRED, next((word for word in words if "on branch" in word), words[0]) + others
+    return EXPIRED, next((reason for reason in reasons if "on branch" in reason), reasons[0]) + others
 
 
-def _lapsed_refs(table: _Table, verdicts: _Verdicts) -> Iterator[dict[str, Any]]:
+def _plan_ref_deletions(table: _TableHistory, verdicts: _Verdicts) -> Iterator[dict[str, Any]]:
     for (name, head), lapse in verdicts.lapsed.items():
-        if (name, head) not in verdicts.staying:
+        if (name, head) not in verdicts.retained_refs:
             yield {
                 "table_uuid": table.uuid,
-                "table_name": _name(table),
+                "table_name": _table_name(table),
                 "snapshot_id": table.forest.ids[head],
                 "action": "delete_ref",
                 "ref_name": name,
@@ -296,5 +303,5 @@ def _lapsed_refs(table: _Table, verdicts: _Verdicts) -> Iterator[dict[str, Any]]
             }
 
 
-def _name(table: _Table) -> str:
+def _table_name(table: _TableHistory) -> str:
     return str(table.registrations[0][0].table_name)

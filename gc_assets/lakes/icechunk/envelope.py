@@ -10,8 +10,8 @@ from typing import Final
 
 import zstandard
 
-from gc_assets.core.bounded import zstd_pieces
 from gc_assets.core.errors import FormatError
+from gc_assets.core.untrusted_input import decompress_zstd
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
 HEADER_BYTES: Final = 39
@@ -52,7 +52,7 @@ def unwrap(where: str, raw: bytes, file_type: int) -> bytes:
     # The frame carries no content size, which only a streaming decompressor takes.
     frame = zstandard.ZstdDecompressor().decompressobj()
     try:
-        payload = b"".join(zstd_pieces(frame, body))
+        payload = b"".join(decompress_zstd(frame, body))
     except (zstandard.ZstdError, ValueError) as error:
         raise FormatError(f"{where}: its zstd frame is damaged: {error}; restore the file from a backup") from error
     if not frame.eof or frame.unused_data:

@@ -37,11 +37,11 @@ class Rule:
 
     @property
     def within(self) -> str:
-        return f"{self.cutoff.within} ({self.path})"
+        return f"{self.cutoff.retained_text} ({self.path})"
 
     @property
     def beyond(self) -> str:
-        return f"{self.cutoff.beyond} ({self.path})"
+        return f"{self.cutoff.expired_text} ({self.path})"
 
 
 @dataclass(frozen=True, slots=True)

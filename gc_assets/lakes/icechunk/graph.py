@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.forest import Reach, forest_of, refs_reaching
+from gc_assets.core.forest import Reach, build_forest, refs_reaching
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule
 from gc_assets.lakes.protocol import Commit, FrozenRefs
@@ -65,7 +65,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     """
     ids = commits["commit_id"].to_pylist()
     parents = [next(iter(named or ()), None) for named in commits["parents"].to_pylist()]
-    forest = forest_of(ids, parents)
+    forest = build_forest(ids, parents)
     missing = {index: parent for index, parent in enumerate(parents) if parent is not None and parent not in forest.position}
     stamps = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).to_pylist()
     summaries = commits["summary"].to_pylist(maps_as_pydicts="lossy")

@@ -1,4 +1,4 @@
-"""What the collector knows of Icechunk lakes before it opens one."""
+"""The lake kind `icechunk`, without imports of its libraries."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.lakes.kind import ForeignSign, LakeKind
+from gc_assets.lakes.kind import FileTraits, HistoryEdits, LakeKind, MetadataPattern
 
 if TYPE_CHECKING:
-    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
     from gc_assets.lakes.protocol import Lake
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
 
 
-def _repository(raw: bytes) -> str | None:
+def _classify_repo(raw: bytes) -> str | None:
     return "an Icechunk repository of spec v2" if raw.startswith(MAGIC) else None
 
 
@@ -28,10 +28,10 @@ def _open(config: IcechunkLakeConfig, objects: EditableObjects, storages: Sequen
     return IcechunkLake(config, objects)
 
 
-def _discover(place: Place) -> Iterator[Found]:
+def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     from gc_assets.lakes.icechunk.discovery import discover
 
-    return discover(place)
+    return discover(target)
 
 
 KIND: Final = LakeKind(
@@ -40,10 +40,11 @@ KIND: Final = LakeKind(
     config=IcechunkLakeConfig,
     open=_open,
     modules=("zstandard",),
-    edits_history=True,
-    is_one_table=True,
-    undoes_edits=True,
-    rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent
-    foreign_signs=(ForeignSign(r"(^|/)repo$", _repository), ForeignSign(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
     discover=_discover,
+    edits=HistoryEdits(),
+    is_one_table=True,
+    files=FileTraits(
+        metadata_patterns=(MetadataPattern(r"(^|/)repo$", _classify_repo), MetadataPattern(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
+        rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent
+    ),
 )

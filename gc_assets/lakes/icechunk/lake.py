@@ -112,7 +112,7 @@ class IcechunkLake:
         yield from execute(actions, asked, Present.of(refs, commits), self._editor)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Undoes the actions as `UndoingLake.undo` says, on condition that the repository is as
+        """Undoes the actions as `ReversibleLake.undo` says, on condition that the repository is as
         they left it and that what they let go of is still there.
         """
         try:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
+from gc_assets.core.untrusted_input import parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.ids import is_object_id
 from gc_assets.lakes.protocol import ContentRoot, Ref, RefType
@@ -136,7 +136,7 @@ def _head(lake: str, objects: Objects, repository: str, ref_type: RefType, ref_n
 def parse_head(where: str, raw: bytes) -> str:
     """Returns the snapshot that a ref's object names. Raises `FormatError` naming `where`."""
     try:
-        document: Any = parsed_json(raw)
+        document: Any = parse_json(raw)
     except ValueError as error:
         raise FormatError(f"{where}: expected JSON, found {raw[:40]!r} ({error})") from error
     head = document.get("snapshot") if isinstance(document, dict) else None

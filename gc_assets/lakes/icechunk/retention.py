@@ -21,7 +21,7 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
-from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, RETAINED, FrozenRefs, Retention, State
+from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, RETAINED, CommitState, FrozenRefs, Retention
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 # The library refuses to delete it, and so do we.
@@ -90,7 +90,7 @@ def _protected(graph: Graph, chosen: Expiration, loose: set[int], grace_cutoff: 
         elif index in loose and moment is None:
             young.append((index, "kept: no ref reaches it, and retention.dangling keeps for ever"))
         elif index in loose and moment is not None and stamp >= moment:
-            young.append((index, f"kept: no ref reaches it, and it is younger than {cutoff.limit} (retention.dangling)"))
+            young.append((index, f"kept: no ref reaches it, and it is younger than {cutoff.limit_text} (retention.dangling)"))
     parent = graph.history.forest.parent
     for index, reason in young:
         protected.setdefault(index, reason)
@@ -142,7 +142,7 @@ def _refuse_unreadable(lake: str, graph: Graph, protected: Mapping[int, str]) ->
 
 def _row(graph: Graph, chosen: Expiration, protected: Mapping[int, str], reasons: Reasons, index: int) -> dict[str, Any]:
     reach = graph.reach[index]
-    state: State = RETAINED
+    state: CommitState = RETAINED
     if index in chosen.reached:
         reason = reasons.reached(index)
     elif index in protected:

@@ -28,9 +28,9 @@ from lakefs_sdk.exceptions import ApiException, NotFoundException
 from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
 from pydantic.v1 import ValidationError  # the SDK's models are of pydantic's first generation
 
-from gc_assets.core.deadline import READ_SECONDS, within
-from gc_assets.core.documents import parsed_json
+from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.untrusted_input import parse_json
 
 _Answer = TypeVar("_Answer")
 # The server's own limit; more is an error (400).
@@ -161,7 +161,7 @@ class RepositoryClient:
                 )
             except NotFoundException as error:
                 raise RefGone(f"{self._where(what)}: not found: {_message(error)}; run again") from None
-            return _Page.of(parsed_json(answer.raw_data))
+            return _Page.of(parse_json(answer.raw_data))
 
         for page in self._pages(what, ask, key="path"):
             yield from page
@@ -186,7 +186,7 @@ class RepositoryClient:
         if body is None:
             return None
         try:
-            document = parsed_json(body)
+            document = parse_json(body)
             named = [(item["branch_id"], item["retention_days"]) for item in document["branches"] or ()]
             default = document["default_retention_days"]
         except (ValueError, KeyError, TypeError) as error:
@@ -277,7 +277,7 @@ class RepositoryClient:
     def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
         try:
             # The SDK's own timeout counts from byte to byte.
-            return within(self._server.read_seconds, what, call)
+            return run_with_deadline(self._server.read_seconds, what, call)
         except TimeoutError as error:
             raise self._unreadable(what, f"{error.strerror}; check that the server runs, then run again") from error
         except ApiException as error:
@@ -329,7 +329,7 @@ def _message(error: ApiException) -> str:
     """Returns the server's own sentence, without headers."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
-        document = parsed_json(body)
+        document = parse_json(body)
     except ValueError:
         return body[:200] or str(error.reason)
     return str(document["message"]) if isinstance(document, dict) and "message" in document else body[:200]

@@ -10,7 +10,7 @@ import urllib3
 
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import S3, scheme_of
-from gc_assets.lakes.discovery import Found, Place
+from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
 
 # As lakeFS' own command line names them.
@@ -19,17 +19,17 @@ _SECRET: Final = "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"  # noqa: S105  (the nam
 _HEALTHY: Final = 204
 
 
-def discover(place: Place) -> Iterator[Found]:
+def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     """Yields every repository that the user of `LAKECTL_CREDENTIALS_*` may see.
 
     A namespace on the server's own disk (`local://…`) tells no place here. Raises `UsageError`
     where the variables are not set.
     """
-    if not place.is_server:
+    if not target.is_server:
         return
-    base = re.sub(r"(/api/v1)?/*$", "", place.address)
-    key_id, secret = place.environment.get(_KEY_ID), place.environment.get(_SECRET)
-    status, _ = place.ask(f"{base}/api/v1/healthcheck", urllib3.make_headers(basic_auth=f"{key_id}:{secret}") if key_id else None)
+    base = re.sub(r"(/api/v1)?/*$", "", target.address)
+    key_id, secret = target.environment.get(_KEY_ID), target.environment.get(_SECRET)
+    status, _ = target.get_json(f"{base}/api/v1/healthcheck", urllib3.make_headers(basic_auth=f"{key_id}:{secret}") if key_id else None)
     if status != _HEALTHY:
         return
     if not key_id or not secret:
@@ -38,7 +38,7 @@ def discover(place: Place) -> Iterator[Found]:
         credentials = {"access_key_id": f"${{{_KEY_ID}}}", "secret_access_key": f"${{{_SECRET}}}"}
         entry: dict[str, Any] = {"kind": "lakefs", "endpoint": base, "repository": name, **credentials}
         if scheme_of(namespace) == S3:
-            yield Found(name, entry, (namespace,))
+            yield DiscoveredLake(name, entry, (namespace,))
         else:
             here = "write where that lies here as its `location`, and a storage that holds it"
-            yield Found(name, entry, note=f"its files are in {namespace} of the server: {here}")
+            yield DiscoveredLake(name, entry, note=f"its files are in {namespace} of the server: {here}")

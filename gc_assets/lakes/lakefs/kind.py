@@ -1,4 +1,4 @@
-"""What the collector knows of lakeFS lakes before it opens one."""
+"""The lake kind `lakefs`, without imports of its libraries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.kind import ForeignSign, KindTable, LakeKind, TableRole
+from gc_assets.lakes.kind import FileTraits, KindTable, LakeKind, MetadataPattern, TableRole
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.state.schemas import CURRENT_RULES, LAKE_REFS, MANIFEST_ENTRIES
@@ -15,7 +15,7 @@ from gc_assets.state.schemas import CURRENT_RULES, LAKE_REFS, MANIFEST_ENTRIES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
     from gc_assets.lakes.protocol import Lake
 
 
@@ -35,10 +35,10 @@ def _open(config: LakeFsLakeConfig, objects: EditableObjects, storages: Sequence
     return LakeFsLake(config, objects, storages)
 
 
-def _discover(place: Place) -> Iterator[Found]:
+def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     from gc_assets.lakes.lakefs.discovery import discover
 
-    return discover(place)
+    return discover(target)
 
 
 KIND: Final = LakeKind(
@@ -47,15 +47,16 @@ KIND: Final = LakeKind(
     config=LakeFsLakeConfig,
     open=_open,
     modules=("lakefs_sdk", "google_crc32c"),
-    releases_by_rule=True,
+    discover=_discover,
     kind_tables=(
         KindTable(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),
         KindTable(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_lifecycle, before_live=True),
         KindTable(LIFECYCLE_OBJECTS, after=(POTENTIAL_COMMITS,), when=_has_lifecycle, before_live=True, role=TableRole.RELEASED_FILES),
     ),
-    never_committed="uncommitted",
-    foreign_signs=(ForeignSign(r"(^|/)_lakefs/"),),
-    uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
-    named_times=_named_times,
-    discover=_discover,
+    files=FileTraits(
+        metadata_patterns=(MetadataPattern(r"(^|/)_lakefs/"),),
+        uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
+        never_committed="uncommitted",
+        named_times=_named_times,
+    ),
 )

@@ -35,7 +35,7 @@ from gc_assets.lakes.lakefs.namespaces import namespace_location, overlapping_re
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, listed_by_server, staged_objects
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, Uncommitted
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, UncommittedObject
 
 # A repository where a branch is deleted or committed to at every moment of its reading is read
 # again this often.
@@ -231,15 +231,15 @@ class LakeFsLake:
             yield f"lake {self.name}: the server has a retention rule for branch {name!r}, which does not exist"
 
 
-def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Uncommitted, ...]:
+def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[UncommittedObject, ...]:
     """Returns each staged object of each path once. An object that only the server's own list has
     comes without branch and path.
     """
-    found: dict[tuple[str, str | None, str | None], Uncommitted] = {}
+    found: dict[tuple[str, str | None, str | None], UncommittedObject] = {}
     for item in staged:
         address = _names(item.address, roots)[0]
         moment = datetime.fromtimestamp(max(0, min(item.written_at, _LATEST)), UTC)
-        found.setdefault((address, item.branch, item.path), Uncommitted(address, item.branch, item.path, moment))
+        found.setdefault((address, item.branch, item.path), UncommittedObject(address, item.branch, item.path, moment))
     named = {address for address, branch, _ in found if branch is not None}
     return tuple(item for (address, branch, _), item in found.items() if branch is not None or address not in named)
 

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import LONGEST
+from gc_assets.core.untrusted_input import parse_json
 
 
 def _whole(value: Any) -> Any:
@@ -65,7 +65,7 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_repeated(text: str) -> None:
     try:
-        parsed_json(text, _unrepeated)
+        parse_json(text, _unrepeated)
     except ValueError:
         return  # no JSON at all: pydantic says where
 

@@ -19,7 +19,7 @@ from gc_assets.core.graph import CYCLE, MISSING_PARENT, CommitGraph
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.active import Start, active_commits, dangling
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Ref, Retention, State
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, FrozenRefs, Ref, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
@@ -54,7 +54,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     for index, (commit_id, names, count) in enumerate(
         zip(graph.commit_ids.to_pylist(), reaching.to_pylist(), counts.to_pylist(), strict=True)
     ):
-        state: State = RETAINED
+        state: CommitState = RETAINED
         until = None
         if commit_id in heads:
             reason = f"kept: head of branch {heads[commit_id]}"

@@ -8,26 +8,26 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from gc_assets.lakes.discovery import Found, Place, host_name
+from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, host_name
 from gc_assets.lakes.nessie.client import NessieClient
 
 _TOKEN: Final = "NESSIE_TOKEN"  # noqa: S105  (the name of a variable)
 
 
-def discover(place: Place) -> Iterator[Found]:
+def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     """Yields the server whose API the place is the root of, or which serves it below the place."""
-    if not place.is_server:
+    if not target.is_server:
         return
-    uri = re.sub(r"(/api/v[0-9]+)?/*$", "/api/v2", place.address, count=1)
-    token = place.environment.get(_TOKEN)
-    _, answer = place.ask(f"{uri}/config", {"Authorization": f"Bearer {token}"} if token else None)
+    uri = re.sub(r"(/api/v[0-9]+)?/*$", "/api/v2", target.address, count=1)
+    token = target.environment.get(_TOKEN)
+    _, answer = target.get_json(f"{uri}/config", {"Authorization": f"Bearer {token}"} if token else None)
     if not isinstance(answer, dict) or "maxSupportedApiVersion" not in answer:
         return
     entry: dict[str, Any] = {"kind": "nessie", "uri": uri} | ({"token": f"${{{_TOKEN}}}"} if token else {})
-    name = host_name(place.address)
+    name = host_name(target.address)
     with NessieClient(name, uri, SecretStr(token) if token else None) as client:
         default = client.config().default_branch
         heads = [ref.hash for ref in client.references() if ref.name == default]
         metadata = {item.content.metadata_location for head in heads for item in client.entries(head)}
     # `<folder of tables>/<table>/metadata/<name>.metadata.json`
-    yield Found(name, entry, tuple(sorted({location.rsplit("/", 3)[0] for location in metadata if location is not None})))
+    yield DiscoveredLake(name, entry, tuple(sorted({location.rsplit("/", 3)[0] for location in metadata if location is not None})))

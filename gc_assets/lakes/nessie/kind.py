@@ -1,4 +1,4 @@
-"""What the collector knows of Nessie lakes before it opens one."""
+"""The lake kind `nessie`, without imports of its libraries."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.nessie.config import NessieLakeConfig
+from gc_assets.state.schemas import LIVE_CONTENTS
 
 if TYPE_CHECKING:
-    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
     from gc_assets.lakes.protocol import Lake
 
 
@@ -21,19 +22,19 @@ def _open(config: NessieLakeConfig, objects: EditableObjects, storages: Sequence
     return NessieLake(config)
 
 
-def _discover(place: Place) -> Iterator[Found]:
+def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     from gc_assets.lakes.nessie.discovery import discover
 
-    return discover(place)
+    return discover(target)
 
 
-# The metadata files that its contents name are Iceberg's, whose sign is told there.
+# Its contents name Iceberg metadata files, which the pattern of that kind recognizes.
 KIND: Final = LakeKind(
     name="nessie",
     title="Nessie",
     config=NessieLakeConfig,
     open=_open,
     modules=("httpx", "tenacity", "fastavro"),
-    shows_contents=True,
     discover=_discover,
+    optional_tables=(LIVE_CONTENTS,),
 )

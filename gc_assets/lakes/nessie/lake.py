@@ -25,7 +25,7 @@ from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.metadata_rows import table_rows, view_rows
 from gc_assets.lakes.nessie.models import Reference
 from gc_assets.lakes.nessie.retention import TOTAL_COMMITS, retain
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Ref, RefType, Retention, decoded_alone
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Ref, RefType, Retention, decode_or_error
 
 # Keys of the one source's properties.
 _HEADS = "heads"
@@ -67,7 +67,7 @@ class NessieLake:
             notes=() if heads else (f"lake {self.name}: no ref has a commit; nothing of it is live",),
         )
 
-    def refuse_hidden(self, names: Collection[str]) -> None:
+    def verify_deleted(self, names: Collection[str]) -> None:
         """Raises `LakeUnreadable` for a ref that the list lacks and that the server has, or will
         not speak of: that ref is hidden from us.
         """
@@ -110,7 +110,7 @@ class NessieLake:
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
         of_iceberg = [number for number, (container, _) in enumerate(containers) if container.kind in manifests.KINDS]
         found = dict(zip(of_iceberg, manifests.decode_many([containers[number] for number in of_iceberg]), strict=True))
-        return [found[number] if number in found else decoded_alone(self.decode, *item) for number, item in enumerate(containers)]
+        return [found[number] if number in found else decode_or_error(self.decode, *item) for number, item in enumerate(containers)]
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Returns what the configured cut-offs keep at `as_of`, and the contents that are live by

@@ -280,7 +280,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
         if lake is not None
     ]
     if not any(items for _, items in done):
-        lost = [kind.edits_lose for kind in KINDS.values() if kind.edits_lose is not None]
+        lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
         rules = "; ".join([f"Edits of {reversible_titles()} histories can", *lost])
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
     refuse_rehearsal(context, plan.header.storage)
@@ -323,6 +323,6 @@ def _write_log(plan: StoredPlan, lake_name: str, context: RunContext, outcomes: 
     ]
     written = write_rows(pa.Table.from_pylist(rows, EXPIRY_LOG.schema), EXPIRY_LOG, run, context.state.files)
     balances = [Balance(name="planned edits with an outcome", expected=expected, found=len(outcomes))]
-    summary = ExpiryLogSummary(plan_id=plan.header.plan_id, approved_by=plan.verdict.approved_by, books=counts)
+    summary = ExpiryLogSummary(plan_id=plan.header.plan_id, approved_by=plan.verdict.approved_by, by_outcome=counts)
     publish(context.state, run, written, context.clock, inputs=[plan.published], balances=balances, summary=summary, unsafe=context.unsafe)
     return dict(counts)

@@ -36,7 +36,7 @@ from gc_assets.engine.tables import (
     write_parts,
     write_rows,
 )
-from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
+from gc_assets.lakes.protocol import Commit, CommitSource, Lake, as_incremental
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
@@ -72,7 +72,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
     run = start_run(context, context.group(lake_name), COMMIT_GRAPH)
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
     lake, meaning = context.lake(lake_name), graph_fingerprint(context, lake_name)
-    is_growing, before = growing(lake) is not None, _last(context, lake_name)
+    is_growing, before = as_incremental(lake) is not None, _last(context, lake_name)
     has_digests = sources.column("digest").null_count < sources.num_rows
     last = _opened(state, before, grows=is_growing) if before is not None and (is_growing or has_digests) else None
     earlier = last if last is not None and last.summary(CommitGraphSummary).read_as == meaning else None
@@ -190,7 +190,7 @@ def _written_here(read: _ReadCommits, known: _Known, run: TableRun, state: State
 
 def _written_by_executors(spark: SparkSession, read: _ReadCommits, known: _Known, run: TableRun, state: State) -> WrittenParts:
     ddl, passed_on, count = spark_schema(COMMIT_GRAPH.schema), list[str](), len(read.wanted)
-    if growing(read.lake) is None:
+    if as_incremental(read.lake) is None:
         commits = spark.range(0, count, 1, max(1, min(count, parallelism(spark)))).mapInArrow(read, ddl)
     else:
         passed_on = _passed_on(read, run, state.files)
@@ -274,7 +274,7 @@ class _ReadCommits:
             for row in sources.take(pa.array(chosen)).to_pylist(maps_as_pydicts="strict"):
                 pending: list[Commit] = []
                 source = CommitSource(**row)
-                grown = growing(self.lake)
+                grown = as_incremental(self.lake)
                 for commit in grown.new_commits(source, known, former) if grown is not None else self.lake.commits(source):
                     pending.append(commit)
                     if len(pending) == BATCH_COMMITS:

@@ -56,7 +56,7 @@ class RootTables:
 def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, PublishedTable]:
     """Returns the published tables that the content roots of a lake come from, by asset name."""
     tables = [LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN]
-    if context.kind(lake_name).shows_contents:
+    if context.kind(lake_name).has_live_contents:
         tables.append(LIVE_CONTENTS)
     return {table.name: context.table(table, lake_name) for table in tables}
 
@@ -81,7 +81,7 @@ def has_live_roots(context: RunContext, lake_name: str) -> bool:
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
         return True
-    if context.kind(lake_name).shows_contents:
+    if context.kind(lake_name).has_live_contents:
         contents = context.find(LIVE_CONTENTS, lake_name)
         return contents is None or contents.receipt.rows > 0
     files = context.state.files

@@ -19,7 +19,7 @@ from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import PLACE_KINDS
-from gc_assets.lakes.protocol import Container, Lake, decoded
+from gc_assets.lakes.protocol import Container, Lake, decode_batch
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
@@ -115,7 +115,7 @@ class Decode:
     def _decoded(self, some: list[_Read]) -> Iterator[tuple[dict[str, Any], _Found, _Decoded | FormatError]]:
         """Yields what was read of each container, and its children or why they cannot be told."""
         there = [(_container(task), found[0]) for task, found in some if not isinstance(found, OSError)]
-        children = iter(decoded(self.lake, there))
+        children = iter(decode_batch(self.lake, there))
         for task, found in some:
             if isinstance(found, OSError):
                 yield task, found, FormatError(f"{task['kind']} {task['address']} cannot be read: {found}")

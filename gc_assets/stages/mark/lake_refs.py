@@ -16,7 +16,7 @@ from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
-from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, Unread
+from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, UnreadableTable
 from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -72,7 +72,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         pinned=len(refs.pinned),
         notes=refs.notes,
         min_age_seconds=refs.min_age_seconds,
-        unread=tuple(UnreadTable(table_name=item.table_name, why=item.why, address=item.address) for item in refs.unread),
+        unread=tuple(UnreadTable(table_name=item.table_name, why=item.reason, address=item.address) for item in refs.unreadable),
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, side)
     return publish(state, run, written, context.clock, summary=summary, unsafe=context.unsafe)
@@ -87,7 +87,7 @@ def _frozen(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
     except (LakeUnreadable, StoreError) as error:
         if not context.kind(lake_name).is_one_table:
             raise
-        return FrozenRefs(lake_name, lake.kind, (), (), (), (), unread=(Unread(None, str(error)),))
+        return FrozenRefs(lake_name, lake.kind, (), (), (), (), unreadable=(UnreadableTable(None, str(error)),))
 
 
 def _still_counts(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
@@ -96,7 +96,7 @@ def _still_counts(context: RunContext, lake_name: str, frozen: PublishedTable) -
     if context.run_date != context.clock.today():
         return True
     logs = context.state.history(lake_name, EXPIRY_LOG.name)
-    return not any({"done", "undone"} & log.headline(Verdicts).books.keys() and log.run_id > frozen.receipt.run_id for log in logs)
+    return not any({"done", "undone"} & log.headline(Verdicts).by_outcome.keys() and log.run_id > frozen.receipt.run_id for log in logs)
 
 
 def refs_digest(refs: FrozenRefs) -> str:
@@ -110,7 +110,7 @@ def refs_digest(refs: FrozenRefs) -> str:
     ]
     rows += [[claim.table_uuid, claim.address, claim.collect] for claim in refs.claims]
     rows += [[source.table_uuid, source.address] for source in refs.sources]
-    rows += [["unread", item.table_name] for item in refs.unread]
+    rows += [["unread", item.table_name] for item in refs.unreadable]
     return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
 
 
@@ -130,7 +130,7 @@ def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTa
         pinned=tuple(ContentRoot(**_without_place(row)) for row in read_side_rows(context, published, PINNED_SIDE, PINNED)),
         notes=published.summary(LakeRefsSummary).notes,
         min_age_seconds=published.summary(LakeRefsSummary).min_age_seconds,
-        unread=tuple(Unread(item.table_name, item.why, item.address) for item in published.summary(LakeRefsSummary).unread),
+        unreadable=tuple(UnreadableTable(item.table_name, item.why, item.address) for item in published.summary(LakeRefsSummary).unread),
     )
 
 

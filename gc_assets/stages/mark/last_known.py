@@ -146,7 +146,7 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
 
 def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
     state, ids = context.state, _inputs(live)
-    tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).shows_contents else [])]
+    tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).has_live_contents else [])]
     inputs = {LAKE_REFS.name: refs}
     for table in tables:
         runs: list[PastRun] = [run for run in state.history(lake_name, table.name) if run.run_id == ids.get(table.name)]

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import Lake, PreviousRef, Ref, watched
+from gc_assets.lakes.protocol import Lake, PreviousRef, Ref, as_filtered
 from gc_assets.state.index import PastRun
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import Freeze as Frozen
@@ -31,9 +31,9 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, now: Freeze) 
     """Raises `LakeUnreadable` where a ref of the last freeze before `now` still exists and was only
     left out of the list.
     """
-    asked = watched(lake)
+    asked = as_filtered(lake)
     if asked is not None and (before := _before(context, lake_name, now.at)):
-        asked.refuse_hidden(_read(context, before[-1]).refs.keys() - now.refs.keys())
+        asked.verify_deleted(_read(context, before[-1]).refs.keys() - now.refs.keys())
 
 
 def find_previous_refs(context: RunContext, lake_name: str, now: Freeze, since: datetime) -> tuple[PreviousRef, ...]:

@@ -16,7 +16,7 @@ from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import merge_written, publish, report_parts, write_rows
 from gc_assets.engine.tasks import run_single_task
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, watched
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, as_filtered
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.stages.mark.previous_refs import build_freeze, find_previous_refs
 from gc_assets.state.files import Files
@@ -43,7 +43,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
     frozen_at, as_of = told.frozen_at, told.as_of
     reachable_run = start_run(context, context.group(lake_name), REACHABLE_SNAPSHOTS)
     expiry_run = start_run(context, context.group(lake_name), EXPIRY_PLAN)
-    has_contents = context.kind(lake_name).shows_contents
+    has_contents = context.kind(lake_name).has_live_contents
     contents_run = start_run(context, context.group(lake_name), LIVE_CONTENTS) if has_contents else None
     grace_cutoff = frozen_at - context.longest_grace()
     lake = context.lake(lake_name)
@@ -51,7 +51,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
     task = _Retain(
         lake,
         frozen,
-        graph.summary(CommitGraphSummary).unread or next((item.why for item in frozen.unread if item.table_name is None), None),
+        graph.summary(CommitGraphSummary).unread or next((item.reason for item in frozen.unreadable if item.table_name is None), None),
         context.kind(lake_name).is_one_table,
         state.files,
         tuple(graph.paths()),
@@ -100,7 +100,7 @@ def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> F
     the grace period missed. `read_edits` adds the edits of history.
     """
     frozen, frozen_at = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
-    if watched(lake) is None:
+    if as_filtered(lake) is None:
         return frozen
     return replace(
         frozen, previous=find_previous_refs(context, lake.name, build_freeze(frozen_at, frozen.refs), frozen_at - context.longest_grace())

@@ -116,7 +116,7 @@ def _cannot(header: PlanHeader, purged: Amount, edits: Iterable[tuple[str, int, 
         if kind is None:
             yield f"{_edits(lake, count, kind)}: the lake is not in lakes.yaml any more, so take them for final"
         elif not kind.undoes_edits:
-            lost = f": {kind.edits_lose}" if kind.edits_lose else ""
+            lost = f": {kind.edits.loss}" if kind.edits is not None and kind.edits.loss else ""
             yield f"{_edits(lake, count, kind)} are final{lost}"
     if header.quarantine == "deferred" and header.totals.get(QUARANTINE, Amount()).files:
         yield "quarantine is deferred, so files stay where they are and the plan that purges them deletes them there, for good"

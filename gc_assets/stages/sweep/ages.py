@@ -52,7 +52,7 @@ class Ages:
         for table in refs:
             summary, kind = table.summary(LakeRefsSummary), context.kind(table.receipt.owner)
             own = summary.frozen_at - timedelta(seconds=summary.min_age_seconds)
-            lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.named_times)
+            lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.files.named_times)
         return cls(cutoff, lakes)
 
     def is_old(self, claimed: pa.RecordBatch) -> pa.Array:

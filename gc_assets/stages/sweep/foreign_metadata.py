@@ -61,14 +61,14 @@ def foreign_metadata(
 def metadata_patterns() -> tuple[MetadataPattern, ...]:
     """Return the signs of metadata of all kinds.
 
-    The first sign that a key matches applies.
+    The first pattern that a key matches applies.
     """
-    return (*(sign for kind in KINDS.values() for sign in kind.metadata_patterns), OTHERS)
+    return (*(pattern for kind in KINDS.values() for pattern in kind.files.metadata_patterns), OTHERS)
 
 
 def suspect_pattern() -> str:
     """Return a regular expression for keys of metadata, of any kind."""
-    return "|".join(sign.names for sign in metadata_patterns())
+    return "|".join(pattern.names for pattern in metadata_patterns())
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ class MetadataClassifier:
             yield pa.RecordBatch.from_pylist(foreign, FOREIGN)
 
     def _classify(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
-        sign = next(sign for sign in self.signs if re.search(sign.names, key))
-        if sign.judge is None:
+        pattern = next(pattern for pattern in self.metadata_patterns if re.search(pattern.names, key))
+        if pattern.classify is None:
             return "metadata of a repository or table of another kind", False
         try:
-            found = sign.judge(self._read(key))
+            found = pattern.classify(self._read(key))
         except FileNotFoundError:
             return None, False
         except OSError as error:
-            return f"{sign.noun} that cannot be read ({error})", False
+            return f"{pattern.noun} that cannot be read ({error})", False
         except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
-            return f"{sign.noun} that cannot be read ({error})", True
+            return f"{pattern.noun} that cannot be read ({error})", True
         return (self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableIdentity) else found), False
 
     def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> str | None:

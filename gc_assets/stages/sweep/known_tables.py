@@ -52,7 +52,7 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
     for lake in context.config.lakes:
         known, found = (
             (of_servers, _of_server(context, lake.name))
-            if context.kind(lake.name).shows_contents
+            if context.kind(lake.name).has_live_contents
             else (of_catalogs, _of_catalog(context, lake.name))
         )
         for uuid, item in found.items():

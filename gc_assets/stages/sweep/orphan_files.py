@@ -42,7 +42,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.engine.tasks import fits_in_process
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.mark.live_files import find_lifecycle_objects
+from gc_assets.stages.mark.released_files import find_released_files
 from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
@@ -346,9 +346,9 @@ def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[Publish
 
 def _size(context: RunContext, candidates: int, live: Sequence[PublishedTable]) -> tuple[int, int]:
     """Return the rows and files that are read to find the reasons of candidates."""
-    released = [find_lifecycle_objects(context, lake.name) for lake in context.config.lakes]
+    released = [find_released_files(context, lake.name) for lake in context.config.lakes]
     parts = [part for table in live for side in (None, *RELEASED_SIDES) for part in table.parts(side)]
-    parts += [part for table in released if table is not None for part in table.parts()]
+    parts += [part for table in released if table is not None for part in table.published.parts()]
     return candidates + sum(part.rows for part in parts), len(parts)
 
 
@@ -393,7 +393,7 @@ def uncollected_metadata() -> str:
 
     It matches no key if no kind has such metadata.
     """
-    return "|".join(kind.uncollected_metadata for kind in KINDS.values() if kind.uncollected_metadata is not None) or "^$"
+    return "|".join(kind.files.uncollected_metadata for kind in KINDS.values() if kind.files.uncollected_metadata is not None) or "^$"
 
 
 def _without_owners(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:

@@ -13,9 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import ROUTE, frame_from_arrow, read_paths, read_table
-from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.live_files import find_lifecycle_objects
+from gc_assets.engine.tables import ROUTE, frame_from_arrow, read_paths
+from gc_assets.stages.mark.released_files import find_released_files
 from gc_assets.stages.sweep.exact_comparison import find_hits, may_hit
 from gc_assets.stages.sweep.live_filter import live_keys
 from gc_assets.state.arrow_types import STRING
@@ -80,8 +79,8 @@ def _dangling_commits(spark: SparkSession, context: RunContext, storage_name: st
 
     These commits keep a path to a missing object (columns key, dangling_commits).
     """
-    tables = [find_lifecycle_objects(context, lake.name) for lake in context.config.lakes]
-    frames = [read_table(spark, context.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
+    tables = [find_released_files(context, lake.name) for lake in context.config.lakes]
+    frames = [table.read(spark, context.state) for table in tables if table is not None]
     if not frames:
         return frame_from_arrow(spark, DANGLING_COMMITS.empty_table())
     union = frames[0]
@@ -95,7 +94,7 @@ def _never_committed(context: RunContext) -> Column:
     """Return a column with the reason of the owning lake for files that no commit named, or null."""
     reason = F.lit(None).cast("string")
     for lake in context.config.lakes:
-        if (own := context.kind(lake.name).never_committed) is not None:
+        if (own := context.kind(lake.name).files.never_committed) is not None:
             reason = F.when(F.col("lake") == lake.name, own).otherwise(reason)
     return reason
 

@@ -22,14 +22,13 @@ from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import MAX_SAMPLES, collect, frame_from_arrow, read_paths, read_table, run_over_frame, spark_schema
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
-from gc_assets.stages.mark.live_files import SEVERAL
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
 from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH
-from gc_assets.state.side_tables import CANDIDATES, METADATA, PROBLEMS, PROBLEMS_SIDE
+from gc_assets.state.side_tables import CANDIDATES, IDENTITY_SEPARATOR, METADATA, PROBLEMS, PROBLEMS_SIDE
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import Lister
 
@@ -103,12 +102,12 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
     present = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
     is_as_long = F.col("listed_bytes") == F.col("container_size_bytes")
     # Objects decoded by releases before 0.4 have a length only; objects never decoded have neither.
-    is_known = F.coalesce(F.array_contains(F.split("etag", SEVERAL), F.col("listed_etag")), is_as_long, F.lit(True))
+    is_known = F.coalesce(F.array_contains(F.split("etag", IDENTITY_SEPARATOR), F.col("listed_etag")), is_as_long, F.lit(True))
     objects = present.join(F.broadcast(needed.distinct()), "key").groupBy("address", "key", "kind", "listed_etag")
-    digests = F.concat_ws(SEVERAL, F.collect_set("digest")).alias("digest")
+    digests = F.concat_ws(IDENTITY_SEPARATOR, F.collect_set("digest")).alias("digest")
     others = objects.agg(F.max(is_known).alias("is_known"), F.max(is_as_long).alias("as_long"), digests).filter("not is_known")
     others = others.select("address", "key", "kind", F.col("listed_etag").alias("etag"), "digest", "as_long")
-    in_place = frozenset[str]().union(*(kind.rewritten_in_place for kind in KINDS.values()))
+    in_place = frozenset[str]().union(*(kind.files.rewritten_in_place for kind in KINDS.values()))
     rows = collect(others.mapInArrow(_RereadContainers(context.objects(), in_place), spark_schema(REREAD)))
     return pa.Table.from_pylist([row.asDict() for row in rows], schema=REREAD)
 
@@ -128,7 +127,7 @@ class _RereadContainers:
 
     def _holds(self, address: str, digest: str) -> bool:
         try:
-            return content_digest(self.objects.read(address)) in digest.split(SEVERAL)
+            return content_digest(self.objects.read(address)) in digest.split(IDENTITY_SEPARATOR)
         except OSError:
             return False
 
@@ -217,7 +216,7 @@ def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: st
     """
     named = frame_from_arrow(spark, pa.schema([("key", STRING)]).empty_table())
     for lake in context.config.lakes:
-        if context.kind(lake.name).shows_contents:
+        if context.kind(lake.name).has_live_contents:
             graph = context.table(COMMIT_GRAPH, lake.name)
             roots = read_table(spark, context.state, COMMIT_GRAPH, graph).select(F.explode("content_roots").alias("root"))
             named = named.unionByName(roots.filter(F.col("root.storage") == storage_name).select("root.key"))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import Snapshot, SnapshotRef, TableMetadata
-from gc_assets.lakes.iceberg.registrations import Registration, graph_of, refs_of, source_of
+from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
-from gc_assets.lakes.iceberg.revalidate import damage_after, decide, left_after
+from gc_assets.lakes.iceberg.revalidate import find_damage, find_leftovers, revalidate
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, Retention
 from tests.lakes.iceberg.histories import AS_OF, DAY, DAY_MS, UUID, frozen
 
@@ -38,9 +38,9 @@ def registrations(draw: st.DrawFn, name: str) -> Registration:
 
 
 def retention(items: list[Registration]) -> Retention:
-    refs = [ref for item in items for ref in refs_of(item)]
-    everything = frozen(refs, [source_of(item) for item in items])
-    return retain(everything, graph_of(items), AS_OF, AS_OF + 1000 * DAY, IcebergRetention())
+    refs = [ref for item in items for ref in list_refs(item)]
+    everything = frozen(refs, [build_source(item) for item in items])
+    return retain(everything, build_graph(items), AS_OF, AS_OF + 1000 * DAY, IcebergRetention())
 
 
 def approved(items: list[Registration]) -> list[ExpiryAction]:
@@ -58,7 +58,7 @@ def test_no_more_than_was_approved_and_is_still_asked_for_and_no_ref_loses_its_s
     now = tables(data.draw)
     fresh = {(action.action, action.snapshot_id, action.ref_name) for action in approved(now)}
 
-    decision = decide(actions, now, retention(now))
+    decision = revalidate(actions, now, retention(now))
 
     tables_now = {item.name: item.table for item in now}
     for removal in decision.removals:
@@ -86,7 +86,7 @@ def test_no_more_than_was_approved_and_is_still_asked_for_and_no_ref_loses_its_s
 def test_on_an_unchanged_table_everything_approved_is_done(data: st.DataObject) -> None:
     items = tables(data.draw)
     actions = approved(items)
-    decision = decide(actions, items, retention(items))
+    decision = revalidate(actions, items, retention(items))
     assert decision.settled == {}
     assert {action for removal in decision.removals for action in removal.actions} == set(actions)
 
@@ -94,19 +94,19 @@ def test_on_an_unchanged_table_everything_approved_is_done(data: st.DataObject) 
 @settings(max_examples=100, deadline=None)
 @given(registrations("db.a"), st.data())
 def test_metadata_after_a_commit_is_as_asked_or_the_difference_is_named(item: Registration, data: st.DataObject) -> None:
-    removals = decide(approved([item]), [item], retention([item])).removals
+    removals = revalidate(approved([item]), [item], retention([item])).removals
     if not removals:
         return
     [removal] = removals
     after = replace(item.table, snapshots=removal.retained, refs=removal.refs)
-    assert (damage_after(removal, after), left_after(removal, after)) == (None, None)
+    assert (find_damage(removal, after), find_leftovers(removal, after)) == (None, None)
     wrong = [replace(after, table_uuid="other")]
     wrong += [replace(after, snapshots=after.snapshots[1:])] if after.snapshots else []
     wrong += [replace(after, refs=after.refs[1:])] if after.refs else []
     wrong += [replace(after, refs=(replace(ref, snapshot_id="99"), *after.refs[1:])) for ref in after.refs[:1]]
-    assert damage_after(removal, data.draw(st.sampled_from(wrong)))
+    assert find_damage(removal, data.draw(st.sampled_from(wrong)))
     left = [replace(after, snapshots=item.table.snapshots)] if removal.snapshot_ids else []
     left += [replace(after, refs=item.table.refs)] if removal.ref_names else []
     undone = data.draw(st.sampled_from(left))
-    assert damage_after(removal, undone) is None
-    assert left_after(removal, undone)
+    assert find_damage(removal, undone) is None
+    assert find_leftovers(removal, undone)

@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.iceberg.catalog import Tables
+from gc_assets.lakes.iceberg.catalog import CatalogClient
 from tests.s3.servers import REGION, S3Server
 
 
@@ -27,7 +27,7 @@ def test_a_catalog_without_its_own_keys_says_how_to_give_them_and_not_to_drop_th
     catalog.create_table("db.orders", Schema(NestedField(1, "id", LongType())))
     stranger = ceph.as_stranger()
     with pytest.raises(LakeUnreadable) as refused:
-        Tables("sales", "default", properties(stranger, tmp_path, bucket)).load(("db", "orders"))
+        CatalogClient("sales", "default", properties(stranger, tmp_path, bucket)).load(("db", "orders"))
     said = str(refused.value)
     assert "table db.orders" in said
     assert "write s3.endpoint and s3.region into `catalog`, and set AWS_ACCESS_KEY_ID" in said
@@ -43,4 +43,4 @@ def test_a_metadata_file_that_is_gone_is_not_taken_for_missing_keys(ceph: S3Serv
     table = catalog.create_table("db.orders", Schema(NestedField(1, "id", LongType())))
     ceph.client().delete_object(Bucket=bucket, Key=table.metadata_location.removeprefix(f"s3://{bucket}/"))
     with pytest.raises(LakeUnreadable, match="repair it or drop it from the catalog"):
-        Tables("sales", "default", given).load(("db", "orders"))
+        CatalogClient("sales", "default", given).load(("db", "orders"))

@@ -521,7 +521,7 @@ def test_history_is_kept_where_pyiceberg_cannot_commit(builder: LakeBuilder, kin
     text = path.read_text()
     for version in (2, 3):
         path.write_text(text.replace('"format-version":2', f'"format-version":{version},"next-row-id":0'))
-        if of_kind._registration("db.t", address).writable:
+        if of_kind.read_registration("db.t", address).writable:
             found.add(version)
     assert found == versions
 
@@ -571,7 +571,7 @@ def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(build
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
     assert f"the catalog dropped tag audit with snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
-    assert all(outcome.spoilt for outcome in outcomes.values())
+    assert all(outcome.damaged for outcome in outcomes.values())
     assert verdicts(expired(read, actions)) == {"failed": 3}  # and is not forgotten by the next apply
     table.append(AS_OF)
     assert verdicts(expired(read, actions)) == {"failed": 3}
@@ -641,7 +641,7 @@ def test_an_accepted_commit_that_changed_nothing_is_a_failure(builder: LakeBuild
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
     assert outcomes[actions[0]].error == "the catalog accepted the commit, but the table is as it was; apply again"
-    assert not any(outcome.spoilt for outcome in outcomes.values())
+    assert not any(outcome.damaged for outcome in outcomes.values())
     assert listed(table) == ids
 
 

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.catalog import Tables
+from gc_assets.lakes.iceberg.catalog import CatalogClient
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import Commit, CommitSource, Container, FrozenRefs, Lake
 from gc_assets.stores.local.objects import LocalObjects
@@ -267,7 +267,7 @@ def test_nothing_that_a_live_table_has_on_disk_goes_unnamed_but_leftovers(builde
 
 
 def unread(builder: LakeBuilder, **settings: Any) -> dict[str | None, str]:
-    return {item.table_name: item.why for item in frozen(builder, **settings).unread}
+    return {item.table_name: item.reason for item in frozen(builder, **settings).unreadable}
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "garbage", "fifo", "bomb"])
@@ -284,9 +284,9 @@ def test_one_unreadable_table_is_named_and_the_others_are_frozen(builder: LakeBu
         path.write_bytes({"empty": b"", "truncated": whole[:-40], "garbage": b"\x00" * 200, "bomb": bomb}[damage])
     refs = frozen(builder)
     assert {ref.table_name for ref in refs.refs} == {claim.table_name for claim in refs.claims} == {"db.fine"}
-    [broken] = refs.unread
+    [broken] = refs.unreadable
     assert broken.table_name == "db.broken"
-    assert broken.why.startswith("lake sales: table db.broken could not be read: ")
+    assert broken.reason.startswith("lake sales: table db.broken could not be read: ")
 
 
 def test_a_relative_path_in_a_property_is_no_claim_and_a_note(
@@ -314,7 +314,7 @@ def test_a_table_outside_every_namespace_is_frozen_like_the_others(builder: Lake
     refs = frozen(builder)
     assert {ref.table_name for ref in refs.refs} == {"t"}
     assert [source.address for source in refs.sources] == [location]
-    assert not refs.unread
+    assert not refs.unreadable
 
 
 def test_a_table_with_a_ref_whose_snapshot_is_missing_is_unread(builder: LakeBuilder) -> None:
@@ -414,7 +414,7 @@ def test_a_catalog_that_does_not_open_is_named_without_its_secrets(builder: Lake
 )
 def test_messages_lose_secrets_whole_and_in_parts_and_nothing_else(properties: dict[str, str], said: str, shown: str) -> None:
     for wrapped in (properties, {key: SecretStr(value) for key, value in properties.items()}):
-        assert shown in str(Tables("sales", "default", wrapped).unreadable("table x", said))
+        assert shown in str(CatalogClient("sales", "default", wrapped).unreadable("table x", said))
 
 
 # The builder itself

@@ -54,7 +54,7 @@ LISTED = {
 COUNTED = {"type": "array", "logicalType": "map", "items": {"type": "record", "name": "k_v", "fields": []}}
 COUNTED["items"]["fields"] = [{"name": "key", "type": "int"}, {"name": "value", "type": "long"}]
 TEN_COLUMNS = [{"key": number, "value": 100_000 + number} for number in range(10)]
-real = avro._with_fastavro
+real = avro.read_with_fastavro
 LARGE = 2_000  # entries: well above the size from which DataFusion decodes
 
 
@@ -117,7 +117,7 @@ def oracle(path: Path, inherited: str | None) -> list[dict[str, Any]]:
 @pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
 @pytest.mark.parametrize("from_bytes", [0, 2**62], ids=["datafusion", "fastavro"])
 def test_every_manifest_and_list_of_many_writers_decodes_as_fastavro_says(from_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "DATAFUSION_FROM_BYTES", from_bytes)
+    monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", from_bytes)
     for path in WILD_AVRO:
         raw = path.read_bytes()
         kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
@@ -129,9 +129,9 @@ def test_every_manifest_and_list_of_many_writers_decodes_as_fastavro_says(from_b
 
 @pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
 def test_datafusion_refuses_the_files_of_one_writer_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "DATAFUSION_FROM_BYTES", 0)
+    monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", 0)
     asked: list[bytes] = []
-    monkeypatch.setattr(avro, "_with_fastavro", lambda raw, columns: asked.append(raw) or real(raw, columns))
+    monkeypatch.setattr(avro, "read_with_fastavro", lambda raw, columns: asked.append(raw) or real(raw, columns))
     for path in WILD_AVRO:
         kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
         decode(Container(str(path), kind), path.read_bytes())
@@ -148,15 +148,15 @@ def test_an_entry_without_a_snapshot_inherits_the_manifests(count: int) -> None:
 
 def test_both_readers_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = manifest(*({"status": i % 3, "content": i % 3, "snapshot_id": None if i % 5 else i} for i in range(LARGE)))
-    monkeypatch.setattr(avro, "_with_fastavro", lambda *_: pytest.fail("DataFusion refused the manifest"))
+    monkeypatch.setattr(avro, "read_with_fastavro", lambda *_: pytest.fail("DataFusion refused the manifest"))
     fast = decode(container(raw, expected_entries=LARGE), raw)
-    monkeypatch.setattr(avro, "_with_fastavro", real)
-    monkeypatch.setattr(avro, "DATAFUSION_FROM_BYTES", 2**62)
+    monkeypatch.setattr(avro, "read_with_fastavro", real)
+    monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", 2**62)
     assert fast == decode(container(raw, expected_entries=LARGE), raw)
 
 
 def test_a_tiny_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "_with_datafusion", lambda *_: pytest.fail("a tiny manifest is fastavro's"))
+    monkeypatch.setattr(avro, "read_with_datafusion", lambda *_: pytest.fail("a tiny manifest is fastavro's"))
     raw = manifest(count=60)
     assert decode(container(raw, expected_entries=60), raw).num_rows == 60
 
@@ -164,8 +164,8 @@ def test_a_tiny_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("promised", [True, False])
 def test_rows_that_datafusion_drops_are_read_by_fastavro(promised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """DataFusion 55 ends at a block it cannot finish and reports success; its count alone betrays it."""
-    whole = avro._with_datafusion
-    monkeypatch.setattr(avro, "_with_datafusion", lambda *given: whole(*given).slice(0, LARGE // 2))
+    whole = avro.read_with_datafusion
+    monkeypatch.setattr(avro, "read_with_datafusion", lambda *given: whole(*given).slice(0, LARGE // 2))
     raw = manifest(count=LARGE)
     assert decode(container(raw, expected_entries=LARGE if promised else None), raw).num_rows == LARGE
 
@@ -260,13 +260,13 @@ def test_bytes_that_are_no_avro_are_refused_by_name(raw: bytes, kind: str) -> No
 def test_a_damaged_block_is_refused() -> None:
     raw = bytearray(manifest(count=LARGE))
     header = avro.read_header(bytes(raw))
-    raw[raw.index(header.sync, header.blocks_at)] ^= 0xFF
+    raw[raw.index(header.sync, header.first_block)] ^= 0xFF
     with pytest.raises(FormatError):
         decode(Container("a", Kind.MANIFEST), bytes(raw))
 
 
 def test_the_empty_partition_record_leaves_the_schema_and_nothing_else() -> None:
-    assert avro.without_empty_records(ENTRY) == {
+    assert avro.drop_empty_records(ENTRY) == {
         **ENTRY,
         "fields": [
             *ENTRY["fields"][:2],
@@ -326,10 +326,10 @@ def many(*raws: bytes, **stated: Any) -> list[tuple[Container, bytes]]:
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many files each call reads together; small ones are, too."""
-    monkeypatch.setattr(manifests, "IMPORT_FROM_BYTES", 0)
+    monkeypatch.setattr(manifests, "MIN_IMPORT_BYTES", 0)
     calls: list[int] = []
-    read = manifests.read_together
-    monkeypatch.setattr(manifests, "read_together", lambda raws, columns: calls.append(len(raws)) or read(raws, columns))
+    read = manifests.read_groups
+    monkeypatch.setattr(manifests, "read_groups", lambda raws, columns: calls.append(len(raws)) or read(raws, columns))
     return calls
 
 
@@ -340,7 +340,7 @@ def test_files_of_many_writers_decode_together_as_each_does_by_itself(together: 
         if "big_query" not in str(path):
             kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
             raw = path.read_bytes()
-            items += [(Container(f"{path}#{copy}", kind, len(raw), snapshot_id=str(copy)), raw) for copy in range(manifests.TOGETHER_FROM)]
+            items += [(Container(f"{path}#{copy}", kind, len(raw), snapshot_id=str(copy)), raw) for copy in range(manifests.MIN_GROUP_FILES)]
     assert decode_many(items) == [decode(*item) for item in items]
     assert len(together) == 2
 
@@ -379,11 +379,11 @@ def test_one_that_is_damaged_is_named_and_the_others_are_read(damage: Any, toget
 
 
 def test_manifests_that_inflate_to_much_together_are_read_one_by_one(together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "TOGETHER_BYTES", 9 * 500_000)
+    monkeypatch.setattr(avro, "MAX_GROUP_BYTES", 9 * 500_000)
     raws = [avro_file(ENTRY, list(fastavro.reader(io.BytesIO(manifest({"file_path": "a" * 500_000})))), "deflate") for _ in range(9)]
     inflated: list[bytes] = []
-    unpacked = avro._with_datafusion
-    monkeypatch.setattr(avro, "_with_datafusion", lambda raw, *rest: inflated.append(raw) or unpacked(raw, *rest))
+    unpacked = avro.read_with_datafusion
+    monkeypatch.setattr(avro, "read_with_datafusion", lambda raw, *rest: inflated.append(raw) or unpacked(raw, *rest))
     items = many(*raws)
     assert decode_many(items) == [decode(*item) for item in items]
     assert together == [9]
@@ -391,5 +391,5 @@ def test_manifests_that_inflate_to_much_together_are_read_one_by_one(together: l
 
 
 def test_few_manifests_do_not_start_datafusion(together: list[int]) -> None:
-    assert len(decode_many(many(*[manifest()] * (manifests.TOGETHER_FROM - 1)))) == manifests.TOGETHER_FROM - 1
+    assert len(decode_many(many(*[manifest()] * (manifests.MIN_GROUP_FILES - 1)))) == manifests.MIN_GROUP_FILES - 1
     assert together == []

@@ -78,7 +78,7 @@ def test_a_table_without_a_current_snapshot_has_no_main(none: int | None) -> Non
 def test_statistics_of_a_snapshot_that_is_gone_are_still_files_of_the_table() -> None:
     statistics = [{"snapshot-id": 5, "statistics-path": "file:///s", "file-size-in-bytes": 3}]
     table = parsed(**{"partition-statistics": statistics})
-    assert [(file.address, file.kind, file.size_bytes) for file in table.loose_files] == [("file:///s", "partition_statistics", 3)]
+    assert [(file.address, file.kind, file.size_bytes) for file in table.unlisted_statistics] == [("file:///s", "partition_statistics", 3)]
 
 
 def test_sequence_number_and_schema_join_the_summary() -> None:
@@ -140,7 +140,7 @@ def test_metadata_cut_off_anywhere_is_refused() -> None:
 
 
 def test_pyiceberg_writes_no_metadata_of_version_3_and_what_it_parsed_of_one_is_not_whole() -> None:
-    """Why such tables keep their history outside REST. Where this fails, a release came that can (`lake.NEWEST_WRITTEN`)."""
+    """Why such tables keep their history outside REST. Where this fails, a release came that can (`lake.MAX_WRITABLE_FORMAT`)."""
     snapshot = {"snapshot-id": 1, "timestamp-ms": 1, "sequence-number": 1, "manifest-list": "/m", "summary": {"operation": "append"}}
     document: dict[str, Any] = {
         "format-version": 3,

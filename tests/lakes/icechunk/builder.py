@@ -50,10 +50,10 @@ class RepositoryBuilder(icechunk_builder.RepositoryBuilder):
         """
         config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=inline_below_bytes)
         if virtual_below is None:
-            return cls._started(path, at, config)
+            return cls._create(path, at, config)
         prefix = f"file://{virtual_below}/"
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, icechunk.local_filesystem_store(f"{virtual_below}/")))
-        return cls._started(path, at, config, {prefix: None})
+        return cls._create(path, at, config, {prefix: None})
 
     @property
     def location(self) -> str:

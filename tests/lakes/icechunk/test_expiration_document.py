@@ -9,7 +9,7 @@ from pathlib import Path
 import icechunk
 import pytest
 
-from gc_assets.core.forest import forest_of
+from gc_assets.core.forest import build_forest
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule, expire
 from gc_assets.lakes.protocol import Ref
@@ -49,7 +49,7 @@ def test_each_step_of_the_document_leaves_its_histories(
     lake = lake_at(tree.builder.path)
     frozen = lake.freeze(AS_OF)
     commits = sorted(commits_of(lake, frozen), key=lambda commit: commit.committed_at)
-    forest = forest_of([commit.commit_id for commit in commits], [next(iter(commit.parents), None) for commit in commits])
+    forest = build_forest([commit.commit_id for commit in commits], [next(iter(commit.parents), None) for commit in commits])
     stamps = [commit.committed_at.timestamp() for commit in commits]
     rule = Rule(Cutoff(at=tree.cutoff), "retention.default", tree.cutoff.timestamp())
     heads = {ref.ref_name: ref.head_commit_id for ref in frozen.refs}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.lakes.icechunk.lake import IcechunkLake
-from gc_assets.lakes.protocol import ExpiryAction, UndoingLake
+from gc_assets.lakes.protocol import ExpiryAction, ReversibleLake
 from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_value
 from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, planned, verdicts
 from tests.stores.builders import in_memory
@@ -61,7 +61,7 @@ def test_undoing_puts_every_byte_back(tree: DocumentTree, built: DocumentTree):
 
 
 def test_the_lake_is_one_that_undoes(tree: DocumentTree):
-    assert isinstance(lake_of(tree), UndoingLake)
+    assert isinstance(lake_of(tree), ReversibleLake)
 
 
 def test_undoing_again_finds_everything_as_it_was(tree: DocumentTree):

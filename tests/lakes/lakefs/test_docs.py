@@ -41,7 +41,7 @@ def test_every_option_of_the_lake_is_explained() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    assert options("Reasons") == {"expired", "lifecycle", KIND.never_committed}
+    assert options("Reasons") == {"expired", "lifecycle", KIND.files.never_committed}
 
 
 def test_every_call_that_is_made_has_its_permission_on_the_page(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
-from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake, WatchedLake
+from gc_assets.lakes.protocol import Commit, FilteredLake, FrozenRefs, IncrementalLake, Lake
 from gc_assets.stages.mark.commit_graph import tips
 from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
 from gc_assets.state.schemas import COMMIT_GRAPH
@@ -73,8 +73,8 @@ def read(lake: NessieLake, refs: FrozenRefs, known: frozenset[str] = frozenset()
 def test_a_lake_pickles_and_answers_the_protocol(builder: NessieBuilder) -> None:
     lake = pickle.loads(pickle.dumps(NessieLake(builder.config())))  # noqa: S301  (our own bytes)
     assert isinstance(lake, Lake)
-    assert isinstance(lake, GrowingLake)
-    assert isinstance(lake, WatchedLake)
+    assert isinstance(lake, IncrementalLake)
+    assert isinstance(lake, FilteredLake)
 
 
 def test_an_empty_repository_has_no_commits_and_says_so(builder: NessieBuilder) -> None:
@@ -277,11 +277,11 @@ def test_a_ref_that_an_earlier_night_saw_and_that_is_hidden_now_stops_the_run(gu
     guarded.api.post("trees", params={"name": "hidden", "type": "BRANCH"}, json=body)
     lake, refs = frozen(guarded)
     assert "hidden" not in {ref.ref_name for ref in refs.refs}
-    lake.refuse_hidden({"dropped", "other"})
+    lake.verify_deleted({"dropped", "other"})
     with pytest.raises(LakeUnreadable, match=r"trees/hidden: status 403.*VIEW_REFERENCE"):
-        lake.refuse_hidden({"dropped", "hidden"})
+        lake.verify_deleted({"dropped", "hidden"})
     with pytest.raises(LakeUnreadable, match="the server has a ref main, which an earlier night saw"):
-        lake.refuse_hidden({"main"})
+        lake.verify_deleted({"main"})
 
 
 def test_doctor_tells_whether_all_of_a_history_is_shown(guarded: NessieBuilder, tmp_path: Path) -> None:
@@ -322,9 +322,9 @@ def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> N
         builder.tag("v1", "dev")
         found = retention_of(builder.config(retention={"default": "2"}), NOW)
         assert contents(found) == plain_rule(builder.api, lambda name: 2, NOW)
-        NessieLake(builder.config()).refuse_hidden({"dropped"})
+        NessieLake(builder.config()).verify_deleted({"dropped"})
         with pytest.raises(LakeUnreadable, match="the server has a ref v1"):
-            NessieLake(builder.config()).refuse_hidden({"v1"})
+            NessieLake(builder.config()).verify_deleted({"v1"})
         with NessieClient("shop", server.uri) as client:
             assert (client.has_commit(builder.head()), client.has_commit("ab" * 32)) == (True, False)
 

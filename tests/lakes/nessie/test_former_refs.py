@@ -110,7 +110,11 @@ def test_a_former_ref_whose_commits_are_not_known_any_more_is_told() -> None:
 
 
 def looks(*heads: dict[str, str]) -> list[PreviousRef]:
-    return list(find_dropped_or_moved([build_freeze(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]))
+    return list(
+        find_dropped_or_moved(
+            [build_freeze(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]
+        )
+    )
 
 
 def test_a_ref_is_missed_by_the_first_night_that_does_not_see_it_where_it_was() -> None:

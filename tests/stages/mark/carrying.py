@@ -31,8 +31,7 @@ from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
-from gc_assets.stages.mark import incremental as carried
-from gc_assets.stages.mark import witnesses as naming
+from gc_assets.stages.mark import dirty_keys, incremental, live_rows, reused_rows
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import cache_fingerprint
 from gc_assets.state import compaction as folds
@@ -296,7 +295,7 @@ def write(world: World, run_context: RunContext) -> None:
         if commit.removed
     ]
     _published(run_context, EXPIRY_PLAN, removed, actions=len(removed))
-    if run_context.kind(LAKE).shows_contents:
+    if run_context.kind(LAKE).has_live_contents:
         shown = [
             {
                 "content_id": root["address"],
@@ -384,10 +383,10 @@ def told(table: PublishedTable) -> dict[str, Any]:
 def of_many_rows(broadcast_rows: int) -> Iterator[None]:
     """Rows are joined by Spark's own session, and copied in executors, as in a lake of millions of files."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(naming, "choose_session", lambda spark, *_: spark)
+        bounds.setattr(live_rows, "choose_session", lambda spark, *_: spark)
         for name in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES"):
             bounds.setattr(engine, name, 0)
-        bounds.setattr(carried, "BROADCAST_ROWS", broadcast_rows)
+        bounds.setattr(dirty_keys, "BROADCAST_ROWS", broadcast_rows)
         yield
 
 
@@ -404,9 +403,9 @@ def folding() -> Iterator[None]:
 def always_carrying() -> Iterator[None]:
     """Neither few rows nor many touched ones are a reason to compute all."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(carried, "MIN_INCREMENTAL_ROWS", -1)
-        bounds.setattr(carried, "MAX_DIRTY_SHARE", float("inf"))
-        bounds.setattr(carried, "SMALL_BYTES", 1)
+        bounds.setattr(incremental, "MIN_INCREMENTAL_ROWS", -1)
+        bounds.setattr(incremental, "MAX_DIRTY_SHARE", float("inf"))
+        bounds.setattr(reused_rows, "SMALL_BYTES", 1)
         yield
 
 
