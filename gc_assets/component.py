@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from gc_assets.definitions import build_definitions
 
 _FILE: Final = "lakes.yaml"
-STARTER: Final = """\
+EXAMPLE_CONFIG: Final = """\
 # Your lakes and the storages they lie on. Every key is explained in docs/configuration.md of gc-assets.
 # Put every catalog and repository that may point into a storage into this one file.
 state: /data/gc-assets-state              # the collector's own tables; never inside a lake
@@ -51,7 +51,7 @@ class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
         path = given or _FILE
         scaffold_component(request, {"lakes_yaml": os.path.relpath(path, folder) if given and not Path(given).is_absolute() else path})
         if given is None and not (folder / _FILE).exists():
-            (folder / _FILE).write_text(STARTER, encoding="utf-8")
+            (folder / _FILE).write_text(EXAMPLE_CONFIG, encoding="utf-8")
 
 
 @dg.scaffold_with(LakeGarbageCollectionScaffolder)

@@ -15,17 +15,17 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.analysis import analysis
-from gc_assets.assets.asset_step import with_owners
+from gc_assets.assets.asset_step import build_owner_mapper
 from gc_assets.assets.decisions import decisions
-from gc_assets.assets.lake_assets import lake_assets, logs_of
+from gc_assets.assets.lake_assets import expiry_log_specs, lake_assets
 from gc_assets.assets.notifications import notification_sensors
 from gc_assets.assets.partitions import first_run_date, run_dates
-from gc_assets.assets.results import key_of
+from gc_assets.assets.results import asset_key
 from gc_assets.assets.sensors import approved_plans
-from gc_assets.assets.sources import known_tables, source_assets
+from gc_assets.assets.sources import list_tables, source_assets
 from gc_assets.assets.storage_assets import storage_assets
 from gc_assets.remote.jobs import Jobs
-from gc_assets.remote.steps import jobs_elsewhere, steps_elsewhere
+from gc_assets.remote.steps import remote_jobs, remote_steps
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import CONFIG_VARIABLE, Platform, config_path, load_platform
 from gc_assets.resources.spark import SparkRuntime
@@ -35,9 +35,9 @@ DEMO_DIRECTORY: Final = Path("demo")
 # The boxes of a night are a chain and share one Spark session; a process for each would start one
 # each.
 EXECUTOR: Final = dg.in_process_executor
-NIGHT: Final = "Finds out what is garbage and plans; where a storage is in mode apply it also puts back what is needed again."
-APPLY: Final = "Executes one approved plan, by its id."
-NIGHTLY: Final = "The job `night` for the day that begins, at 02:00 UTC. It plans, and deletes nothing."
+RUN_DESCRIPTION: Final = "Finds out what is garbage and plans; where a storage is in mode apply it also puts back what is needed again."
+APPLY_DESCRIPTION: Final = "Executes one approved plan, by its id."
+SCHEDULE_DESCRIPTION: Final = "The job `night` for the day that begins, at 02:00 UTC. It plans, and deletes nothing."
 
 
 def build_definitions(
@@ -66,22 +66,28 @@ def build_definitions(
     single = [*decisions(config), analysis(begin)]
     if runtime is None and config.spark.in_jobs:
         jobs = Jobs(platform, as_of, begin)
-        assets, single = steps_elsewhere(assets, jobs), jobs_elsewhere(single, jobs)
+        assets, single = remote_steps(assets, jobs), remote_jobs(single, jobs)
 
-    deletions = {storage.name: key_of(storage.name, DELETION_LOG) for storage in config.storages}
+    deletions = {storage.name: asset_key(storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
     # Without a plan id deletion_log does one thing only, and in mode apply only: it puts back what
     # the night found needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
-    night = dg.define_asset_job("night", dg.AssetSelection.assets(*planning, *restoring), description=NIGHT, executor_def=EXECUTOR)
-    apply = dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY, executor_def=EXECUTOR)
+    night = dg.define_asset_job(
+        "night", dg.AssetSelection.assets(*planning, *restoring), description=RUN_DESCRIPTION, executor_def=EXECUTOR
+    )
+    apply = dg.define_asset_job(
+        "apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY_DESCRIPTION, executor_def=EXECUTOR
+    )
 
-    specs = [spec for lake in config.lakes for spec in logs_of(lake, config.storages, days)]
-    specs += [spec for lake in config.lakes for spec in source_assets(lake, known_tables(config, lake))]
+    specs = [spec for lake in config.lakes for spec in expiry_log_specs(lake, config.storages, days)]
+    specs += [spec for lake in config.lakes for spec in source_assets(lake, list_tables(config, lake))]
     return dg.Definitions(
-        assets=dg.map_asset_specs(with_owners(config), [*assets, *specs]),
+        assets=dg.map_asset_specs(build_owner_mapper(config), [*assets, *specs]),
         jobs=[night, apply, *single],
-        schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0, description=NIGHTLY)],
+        schedules=[
+            dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0, description=SCHEDULE_DESCRIPTION)
+        ],
         sensors=[approved_plans(apply), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of, runtime)},
     )

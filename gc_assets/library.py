@@ -33,17 +33,17 @@ from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, Table
 
 
-def open(path: str | os.PathLike[str] | None = None) -> Nights:
+def open(path: str | os.PathLike[str] | None = None) -> PublishedRuns:
     """Opens what the nights of a `lakes.yaml` found: of the one given, else of `GC_ASSETS_CONFIG`,
     else of `./lakes.yaml`.
 
     Raises `UsageError` for whatever is wrong with the file.
     """
-    return Nights(load_platform(os.environ, None if path is None else os.fspath(path)))
+    return PublishedRuns(load_platform(os.environ, None if path is None else os.fspath(path)))
 
 
-def _reader(table: Table):
-    def read(self: PublishedNight, owner: str | None = None, columns: Collection[str] | None = None) -> pa.Table:
+def _table_method(table: Table):
+    def read(self: PublishedRun, owner: str | None = None, columns: Collection[str] | None = None) -> pa.Table:
         return self.table(table.name, owner, columns)
 
     read.__name__ = table.name
@@ -52,7 +52,7 @@ def _reader(table: Table):
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedNight:
+class PublishedRun:
     """The tables of one run date, by methods of their names. `owner` is the lake or storage that a
     table belongs to, and can be left out where only one has it. `columns` are those wanted.
 
@@ -65,25 +65,25 @@ class PublishedNight:
 
     context: RunContext
 
-    policy_table = _reader(schemas.POLICY_TABLE)
-    current_rules = _reader(schemas.CURRENT_RULES)
-    lake_refs = _reader(schemas.LAKE_REFS)
-    commit_graph = _reader(schemas.COMMIT_GRAPH)
-    reachable_snapshots = _reader(schemas.REACHABLE_SNAPSHOTS)
-    expiry_plan = _reader(schemas.EXPIRY_PLAN)
-    expiry_log = _reader(schemas.EXPIRY_LOG)
-    snapshot_history = _reader(SNAPSHOT_HISTORY)
-    live_contents = _reader(schemas.LIVE_CONTENTS)
-    manifest_entries = _reader(schemas.MANIFEST_ENTRIES)
-    live_files = _reader(schemas.LIVE_FILES)
-    uncommitted_objects = _reader(UNCOMMITTED_OBJECTS)
-    potential_commits = _reader(POTENTIAL_COMMITS)
-    lifecycle_objects = _reader(LIFECYCLE_OBJECTS)
-    live_filter = _reader(schemas.LIVE_FILTER)
-    storage_inventory = _reader(schemas.STORAGE_INVENTORY)
-    orphan_files = _reader(schemas.ORPHAN_FILES)
-    deletion_plan = _reader(schemas.DELETION_PLAN)
-    deletion_log = _reader(schemas.DELETION_LOG)
+    policy_table = _table_method(schemas.POLICY_TABLE)
+    current_rules = _table_method(schemas.CURRENT_RULES)
+    lake_refs = _table_method(schemas.LAKE_REFS)
+    commit_graph = _table_method(schemas.COMMIT_GRAPH)
+    reachable_snapshots = _table_method(schemas.REACHABLE_SNAPSHOTS)
+    expiry_plan = _table_method(schemas.EXPIRY_PLAN)
+    expiry_log = _table_method(schemas.EXPIRY_LOG)
+    snapshot_history = _table_method(SNAPSHOT_HISTORY)
+    live_contents = _table_method(schemas.LIVE_CONTENTS)
+    manifest_entries = _table_method(schemas.MANIFEST_ENTRIES)
+    live_files = _table_method(schemas.LIVE_FILES)
+    uncommitted_objects = _table_method(UNCOMMITTED_OBJECTS)
+    potential_commits = _table_method(POTENTIAL_COMMITS)
+    lifecycle_objects = _table_method(LIFECYCLE_OBJECTS)
+    live_filter = _table_method(schemas.LIVE_FILTER)
+    storage_inventory = _table_method(schemas.STORAGE_INVENTORY)
+    orphan_files = _table_method(schemas.ORPHAN_FILES)
+    deletion_plan = _table_method(schemas.DELETION_PLAN)
+    deletion_log = _table_method(schemas.DELETION_LOG)
 
     @property
     def run_date(self) -> date:
@@ -135,7 +135,7 @@ class PublishedNight:
 
 
 @dataclass(frozen=True, slots=True)
-class Nights:
+class PublishedRuns:
     """All nights of a platform, and the books that they share: plans and quarantine."""
 
     platform: Platform
@@ -150,7 +150,7 @@ class Nights:
         state = State.of(self.platform.config)
         return sorted({day for lake in self.platform.config.lakes for day in state.dates(lake.name, LAKE_REFS.name)})
 
-    def context(self, run_date: date | str | None = None) -> PublishedNight:
+    def run(self, run_date: date | str | None = None) -> PublishedRun:
         """Returns one night, by its run date (`2026-11-22`); without one the newest.
 
         Raises `UsageError` for what is no run date, and `StateError` where no night was run.
@@ -160,7 +160,7 @@ class Nights:
             if not dates:
                 raise StateError(f"no night of {self.platform.path} was run yet; run `gc-assets run`")
             run_date = dates[-1]
-        return PublishedNight(self.platform.context(_day(run_date)))
+        return PublishedRun(self.platform.run_context(_parse_date(run_date)))
 
     def plans(self, storage: str | None = None, *, empty: bool = False) -> list[ListedPlan]:
         """Returns the plans of all storages or of one, newest first within a storage; with `empty`
@@ -192,7 +192,7 @@ def _owner(config: Config, table: Table, given: str | None) -> str:
     return given
 
 
-def _day(text: date | str) -> date:
+def _parse_date(text: date | str) -> date:
     if isinstance(text, date):
         return text.date() if isinstance(text, datetime) else text
     try:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
-from gc_assets.component import STARTER, LakeGarbageCollection
+from gc_assets.component import EXAMPLE_CONFIG, LakeGarbageCollection
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.assets.snapshot import specs
@@ -18,7 +18,7 @@ from tests.assets.snapshot import specs
 def test_what_dg_scaffolds_without_a_configuration_loads_and_only_plans() -> None:
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(LakeGarbageCollection)
-        assert (folder / "lakes.yaml").read_text() == STARTER
+        assert (folder / "lakes.yaml").read_text() == EXAMPLE_CONFIG
         assert load_platform({}, str(folder / "lakes.yaml")).config.storages[0].mode == "plan"
         with sandbox.load_component_and_build_defs(folder) as (component, definitions):
             assert isinstance(component, LakeGarbageCollection)
@@ -29,7 +29,7 @@ def test_what_dg_scaffolds_without_a_configuration_loads_and_only_plans() -> Non
 @pytest.mark.parametrize("given", ["absolute", "relative to where dg runs"])
 def test_an_existing_configuration_is_named_and_left_as_it_is(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "lakes.yaml"
-    own.write_text(STARTER.replace("sales", "shop"))
+    own.write_text(EXAMPLE_CONFIG.replace("sales", "shop"))
     monkeypatch.chdir(tmp_path)
     with create_defs_folder_sandbox() as sandbox:
         named = str(own) if given == "absolute" else own.name
@@ -43,6 +43,6 @@ def test_an_existing_configuration_is_named_and_left_as_it_is(given: str, tmp_pa
 
 def test_definitions_are_those_of_the_file_at_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lakes.yaml"
-    path.write_text(STARTER)
+    path.write_text(EXAMPLE_CONFIG)
     monkeypatch.setenv("GC_ASSETS_CONFIG", str(tmp_path / "another.yaml"))
     assert specs(build_definitions(path)) == specs(build_definitions(str(path))) == specs(build_definitions(load_platform({}, str(path))))

@@ -9,11 +9,11 @@ from typing import Final
 import dagster as dg
 from pydantic import Field
 
-from gc_assets.assets.asset_step import SPARK_POOL, Box, Owner, has
-from gc_assets.assets.failures import plain_failures
-from gc_assets.assets.lake_assets import in_order
-from gc_assets.assets.results import materialized
-from gc_assets.assets.step_log import lines_in
+from gc_assets.assets.asset_step import SPARK_POOL, AssetStep, Owner, has_table
+from gc_assets.assets.failures import translate_errors
+from gc_assets.assets.lake_assets import sort_steps
+from gc_assets.assets.results import build_result
+from gc_assets.assets.step_log import forward_logs
 from gc_assets.assets.storage_assets import STORAGE_STEPS
 from gc_assets.config.models import Config
 from gc_assets.core.errors import GcError, UsageError
@@ -36,11 +36,11 @@ def analysis(first: date) -> dg.JobDefinition:
 
     @dg.op(description=DESCRIPTION, pool=SPARK_POOL)
     def work_out(context: dg.OpExecutionContext, config: AnalysisDate, collector: dg.ResourceParam[Collector]) -> None:
-        with plain_failures(), lines_in(context):
-            run_context = collector.run_context(_before(config.run_date, first))
-            for box, owner in _in_order(run_context.config):
+        with translate_errors(), forward_logs(context):
+            run_context = collector.run_context(_parse_run_date(config.run_date, first))
+            for box, owner in _sort_steps(run_context.config):
                 box.stage(collector.spark() if box.spark else None, run_context, owner.name)
-                _require_passed_checks(box, owner, run_context, context)
+                _require_checks(box, owner, run_context, context)
 
     @dg.job(name=ANALYSIS, description=DESCRIPTION)
     def job() -> None:
@@ -49,7 +49,7 @@ def analysis(first: date) -> dg.JobDefinition:
     return job
 
 
-def _before(run_date: str, first: date) -> str:
+def _parse_run_date(run_date: str, first: date) -> str:
     """Returns the run date. Raises `UsageError` where it is none, or a partition of its own."""
     try:
         day = date.fromisoformat(run_date)
@@ -60,22 +60,22 @@ def _before(run_date: str, first: date) -> str:
     return run_date
 
 
-def _in_order(config: Config) -> Iterator[tuple[Box, Owner]]:
+def _sort_steps(config: Config) -> Iterator[tuple[AssetStep, Owner]]:
     """Yields the boxes of all lakes, and then of all storages, none before what it is made from."""
-    yield from ((box, lake) for lake in config.lakes for box in in_order(lake))
+    yield from ((box, lake) for lake in config.lakes for box in sort_steps(lake))
     yield from ((box, storage) for box in STORAGE_STEPS for storage in config.storages)
 
 
-def _require_passed_checks(box: Box, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
+def _require_checks(box: AssetStep, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
     """Puts what a box reports of a plan into the step's metadata.
 
     Raises `GcError` for a blocking check that failed. The plan's gates are no such check: a plan
     that they refuse is shown.
     """
-    for shown in box.shown:
-        if not has(owner, shown.table):
+    for shown in box.outputs:
+        if not has_table(owner, shown.table):
             continue
-        told = materialized(run_context, owner.name, shown, box.checks)
+        told = build_result(run_context, owner.name, shown, box.checks)
         if shown.table.name == DELETION_PLAN.name:
             context.add_output_metadata({owner.name: (told.metadata or {})["report"]})
             continue

@@ -12,9 +12,9 @@ from typing import Any, Final
 import dagster as dg
 
 from gc_assets.assets.checks import RECEIPT, Check
-from gc_assets.assets.failures import plain_failures
-from gc_assets.assets.results import Shown, key_of, materialized
-from gc_assets.assets.step_log import lines_in
+from gc_assets.assets.failures import translate_errors
+from gc_assets.assets.results import StepOutput, asset_key, build_result
+from gc_assets.assets.step_log import forward_logs
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import kind_of
@@ -32,7 +32,7 @@ Stage = Callable[[Any, RunContext, str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class AssetStep:
     """One step of Dagster.
 
     `made_from` are tables of the same lake or storage. A storage's box that names a table of lakes
@@ -42,43 +42,45 @@ class Box:
     itself. `freshness` says how old its tables may get before the page warns, and fails.
     """
 
-    shown: tuple[Shown, ...]
-    made_from: tuple[Table, ...]
+    outputs: tuple[StepOutput, ...]
+    inputs: tuple[Table, ...]
     stage: Stage
     checks: tuple[Check, ...] = (RECEIPT,)
     spark: bool = True
     feeds: tuple[Table, ...] = ()
-    beside: tuple[Table, ...] = ()
+    link_inputs: tuple[Table, ...] = ()
     reads_lake: bool = False
     freshness: dg.FreshnessPolicy | None = None
 
 
-def on_driver(stage: Callable[[RunContext, str], object]) -> Stage:
+def without_spark(stage: Callable[[RunContext, str], object]) -> Stage:
     """Returns the stage of a box without Spark."""
     return lambda _, run_context, name: stage(run_context, name)
 
 
-def asset_of(box: Box, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates) -> dg.AssetsDefinition:
+def build_asset(asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates) -> dg.AssetsDefinition:
     """Returns the asset of one lake's or storage's box.
 
     Tables of one step can be selected one by one. The stage then makes them all, and Dagster hears
     of the selected ones.
     """
-    there = [shown for shown in box.shown if has(owner, shown.table)]
-    specs = [spec_of(owner, shown.table, deps, run_dates, spark=box.spark, freshness=box.freshness) for shown in there]
+    outputs = [shown for shown in asset_step.outputs if has_table(owner, shown.table)]
+    specs = [build_spec(owner, shown.table, deps, run_dates, spark=asset_step.spark, freshness=asset_step.freshness) for shown in outputs]
 
-    @step(specs, box.checks, SPARK_POOL if box.spark else None)
+    @multi_asset(specs, asset_step.checks, SPARK_POOL if asset_step.spark else None)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
-        with plain_failures(), lines_in(context):
+        with translate_errors(), forward_logs(context):
             run_context = collector.run_context(context.partition_key)
-            box.stage(collector.spark() if box.spark else None, run_context, owner.name)
-            results = [materialized(run_context, owner.name, shown, box.checks) for shown in there]
+            asset_step.stage(collector.spark() if asset_step.spark else None, run_context, owner.name)
+            results = [build_result(run_context, owner.name, shown, asset_step.checks) for shown in outputs]
         yield from (result for result in results if result.asset_key in context.selected_asset_keys)
 
     return run
 
 
-def step(specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | None) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+def multi_asset(
+    specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | None
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Returns one step of Dagster for `specs`, with every check of `checks` on each of them."""
     return dg.multi_asset(
         name="__".join(specs[0].key.path),
@@ -93,7 +95,7 @@ def step(specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | Non
     )
 
 
-def spec_of(
+def build_spec(
     owner: Owner,
     table: Table,
     deps: Sequence[dg.AssetKey],
@@ -104,7 +106,7 @@ def spec_of(
 ) -> dg.AssetSpec:
     """Returns the spec of the asset `[<lake or storage>, <table>]`."""
     return dg.AssetSpec(
-        key=key_of(owner.name, table),
+        key=asset_key(owner.name, table),
         deps=deps,
         description=table.doc,
         group_name=owner.name,
@@ -116,7 +118,7 @@ def spec_of(
     )
 
 
-def with_owners(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
+def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
     """Returns what gives an asset the owners and the tags of its lake or storage. These replace the
     owners of the whole platform, and are added to its tags.
     """
@@ -129,12 +131,12 @@ def with_owners(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
     return owned
 
 
-def keys_of(owner: Owner, tables: Collection[Table], lakes: Sequence[LakeConfig] = ()) -> list[dg.AssetKey]:
+def asset_keys(owner: Owner, tables: Collection[Table], lakes: Sequence[LakeConfig] = ()) -> list[dg.AssetKey]:
     """Returns the assets of `tables` that the owner has. For a storage, a lake's table stands for
     that table of each of `lakes` that has it.
     """
     owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else lakes, "storage": [owner]}
-    return [key_of(each.name, table) for table in tables for each in owners[table.scope] if has(each, table)]
+    return [asset_key(each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]
 
 
 def column_schema(table: Table) -> dg.TableSchema:
@@ -151,7 +153,7 @@ def column_schema(table: Table) -> dg.TableSchema:
     return dg.TableSchema(columns=columns)
 
 
-def has(owner: Owner, table: Table) -> bool:
+def has_table(owner: Owner, table: Table) -> bool:
     return isinstance(owner, StorageConfig) or kind_of(owner).has(table)
 
 

@@ -37,8 +37,8 @@ class Verdict:
 
     passed: bool
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
-    found: str | None = None
-    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    description: str | None = None
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Check:
 
     name: str
     danger: str
-    judge: Callable[[RunContext, PublishedTable], Verdict]
+    evaluate: Callable[[RunContext, PublishedTable], Verdict]
     blocking: bool = True
 
     def result(self, context: RunContext, key: dg.AssetKey, published: PublishedTable) -> dg.AssetCheckResult:
-        verdict = self.judge(context, published)
+        verdict = self.evaluate(context, published)
         severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
         return dg.AssetCheckResult(
             passed=verdict.passed,
             asset_key=key,
             check_name=self.name,
-            metadata={**verdict.names, **verdict.numbers},
+            metadata={**verdict.details, **verdict.numbers},
             severity=severity,
-            description=verdict.found,
+            description=verdict.description,
         )
 
 
@@ -101,10 +101,10 @@ def _heads(context: RunContext, refs: PublishedTable) -> int:
 
 def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
     unreadable = published.summary(LiveFilesSummary).unreadable
-    return Verdict(not unreadable, {"sick": len(unreadable)}, "\n".join(item.told for item in unreadable) or None)
+    return Verdict(not unreadable, {"sick": len(unreadable)}, "\n".join(item.message for item in unreadable) or None)
 
 
-def _carried_right(_: RunContext, published: PublishedTable) -> Verdict:
+def _incremental_rows_correct(_: RunContext, published: PublishedTable) -> Verdict:
     summary = published.summary(LiveFilesSummary)
     numbers = {"carried_files": summary.reused_files, "nights_carried": summary.incremental_runs, "differences": len(summary.differences)}
     distrusted = f"nothing is carried over since {summary.distrusted_on}" if summary.distrusted_on is not None else None
@@ -154,7 +154,7 @@ def _gates(context: RunContext, published: PublishedTable) -> Verdict:
 
 
 def _no_failed_key(_: RunContext, published: PublishedTable) -> Verdict:
-    books = published.summary(DeletionLogSummary).books
+    books = published.summary(DeletionLogSummary).by_outcome
     failed = sum(amount.files for name, amount in books.items() if name.endswith("/failed"))
     return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)
 
@@ -165,10 +165,10 @@ LIVE_WHILE_REFS: Final = Check("live_while_refs", "An empty live set makes every
 ALL_READABLE: Final = Check(
     "nothing_sick", "What cannot be read holds up every purge until somebody mends it.", _all_readable, blocking=False
 )
-CARRIED_RIGHT: Final = Check(
+INCREMENTAL_ROWS_CORRECT: Final = Check(
     "carried_right",
     "Rows that nights carried over and nobody would compute so may have missed a live file.",
-    _carried_right,
+    _incremental_rows_correct,
     blocking=False,
 )
 EVERYTHING_DECODED: Final = Check(

@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 import dagster as dg
 
-from gc_assets.assets.deletion_log import edits_told, log_told
-from gc_assets.assets.plan_metadata import verdict_told
-from gc_assets.assets.results import key_of
+from gc_assets.assets.deletion_log import expiry_log_events, log_result
+from gc_assets.assets.plan_metadata import verdict_metadata
+from gc_assets.assets.results import asset_key
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.apply import ApplyResult
@@ -34,7 +34,7 @@ def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -
     touched.
     """
     of_plan = replace(context, run_date=header.run_date)
-    edits = edits_told(of_plan, header.expiry_actions) if applied.edited else ()
+    edits = expiry_log_events(of_plan, header.expiry_actions) if applied.edited else ()
     log = (
         _log_events(of_plan, header.storage, header.plan_id, reversibility_json(header, context.config))
         if applied.published is not None
@@ -48,9 +48,9 @@ def report_restore(context: RunContext, storage_name: str, log: PublishedTable) 
     _report(list(restore_events(context, storage_name, log)))
 
 
-def report_undone(context: RunContext, header: PlanHeader) -> None:
+def report_history_undo(context: RunContext, header: PlanHeader) -> None:
     """Reports that a plan's edits of history were undone."""
-    _report(list(undone_events(context, header)))
+    _report(list(history_undo_events(context, header)))
 
 
 def restore_events(context: RunContext, storage_name: str, log: PublishedTable) -> Iterator[Event]:
@@ -58,26 +58,26 @@ def restore_events(context: RunContext, storage_name: str, log: PublishedTable) 
     return _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
 
 
-def undone_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
+def history_undo_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
     """Returns what the page shows of edits of history that were undone."""
-    return edits_told(replace(context, run_date=header.run_date), header.expiry_actions)
+    return expiry_log_events(replace(context, run_date=header.run_date), header.expiry_actions)
 
 
-def report_word(plan: StoredPlan, now: datetime) -> None:
+def report_decision(plan: StoredPlan, now: datetime) -> None:
     """Reports what people say of a plan."""
-    _report([word_told(plan, now)])
+    _report([decision_event(plan, now)])
 
 
-def word_told(plan: StoredPlan, now: datetime) -> dg.AssetObservation:
+def decision_event(plan: StoredPlan, now: datetime) -> dg.AssetObservation:
     """Returns what the page shows once somebody approved or rejected a plan: who, and until when."""
     header = plan.header
-    key, partition = key_of(header.storage, DELETION_PLAN), header.run_date.isoformat()
-    return dg.AssetObservation(key, partition=partition, metadata={"plan_id": header.plan_id, **verdict_told(plan, now)})
+    key, partition = asset_key(header.storage, DELETION_PLAN), header.run_date.isoformat()
+    return dg.AssetObservation(key, partition=partition, metadata={"plan_id": header.plan_id, **verdict_metadata(plan, now)})
 
 
 def _log_events(context: RunContext, storage_name: str, plan_id: str, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
-    told = log_told(context, storage_name, {"plan_id": plan_id, **said})
-    key, partition = key_of(storage_name, DELETION_LOG), context.run_date.isoformat()
+    told = log_result(context, storage_name, {"plan_id": plan_id, **said})
+    key, partition = asset_key(storage_name, DELETION_LOG), context.run_date.isoformat()
     version = {"dagster/data_version": told.data_version.value} if told.data_version is not None else {}
     yield dg.AssetMaterialization(key, metadata=told.metadata, partition=partition, tags=version)
     for check in told.check_results or ():

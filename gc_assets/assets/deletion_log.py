@@ -11,14 +11,14 @@ from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.asset_step import LakeConfig, RunDates, keys_of, spec_of, step
+from gc_assets.assets.asset_step import LakeConfig, RunDates, asset_keys, build_spec, multi_asset
 from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
-from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
-from gc_assets.assets.markdown import plain
-from gc_assets.assets.results import Shown, key_of, materialized
-from gc_assets.assets.step_log import lines_in
+from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.results import StepOutput, asset_key, build_result
+from gc_assets.assets.step_log import forward_logs
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, PHASES
@@ -53,42 +53,42 @@ class ApplyPlan(dg.Config):
 
 
 def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates: RunDates) -> dg.AssetsDefinition:
-    spec = spec_of(storage, DELETION_LOG, keys_of(storage, [DELETION_PLAN, EXPIRY_LOG], lakes), run_dates)
+    spec = build_spec(storage, DELETION_LOG, asset_keys(storage, [DELETION_PLAN, EXPIRY_LOG], lakes), run_dates)
 
-    @step([spec], CHECKS, DELETE_POOL)
+    @multi_asset([spec], CHECKS, DELETE_POOL)
     def run(context: dg.AssetExecutionContext, config: ApplyPlan, collector: dg.ResourceParam[Collector]) -> dg.MaterializeResult:
-        with plain_failures(retry_io=False), lines_in(context):
+        with translate_errors(retry_io=False), forward_logs(context):
             run_context = collector.run_context(context.partition_key)
             if config.mode is not Mode.configured:
                 run_context = in_mode(run_context, storage.name, config.mode.value)
             choice = select_plan(run_context, storage.name, config.plan_id)
             if choice.plan is None:
-                return log_told(run_context, storage.name, {"nothing_changed": choice.why_not})
+                return log_result(run_context, storage.name, {"nothing_changed": choice.reason})
             header = choice.plan.header
             applied = apply_plan(collector.spark(), run_context, choice.plan, choice.phases)
             of_plan = {"plan_id": header.plan_id, **reversibility_json(header, run_context.config)}
             if applied.nothing_to_do is not None:
-                return log_told(run_context, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
+                return log_result(run_context, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
             if applied.edited:
-                for event in edits_told(run_context, header.expiry_actions):
+                for event in expiry_log_events(run_context, header.expiry_actions):
                     context.log_event(event)
-            return log_told(run_context, storage.name, of_plan)
+            return log_result(run_context, storage.name, of_plan)
 
     return run
 
 
-def log_told(run_context: RunContext, storage_name: str, said: Mapping[str, str]) -> dg.MaterializeResult:
+def log_result(run_context: RunContext, storage_name: str, said: Mapping[str, str]) -> dg.MaterializeResult:
     """Returns the log of the night's run date as it is on disk. With nothing on disk, nothing was
     done yet.
     """
     if run_context.find(DELETION_LOG, storage_name) is not None:
-        return materialized(run_context, storage_name, SHOWN, CHECKS, said)
+        return build_result(run_context, storage_name, OUTPUT, CHECKS, said)
     passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="nothing was done") for check in CHECKS]
-    key = key_of(storage_name, DELETION_LOG)
+    key = asset_key(storage_name, DELETION_LOG)
     return dg.MaterializeResult(asset_key=key, metadata={**_amounts({}), **said}, check_results=passed)
 
 
-def edits_told(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.AssetMaterialization]:
+def expiry_log_events(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.AssetMaterialization]:
     """Returns the `expiry_log` of each lake whose history a plan of the night's run date edited. No
     step of its own makes it.
     """
@@ -97,14 +97,14 @@ def edits_told(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.Ass
         if published is None:
             continue  # the plan stopped before it came to this lake
         summary = published.summary(ExpiryLogSummary)
-        figures = {f"{verdict}_edits": count for verdict, count in summary.books.items()}
+        figures = {f"{verdict}_edits": count for verdict, count in summary.by_outcome.items()}
         metadata = {"plan_id": summary.plan_id, "figures": figures_table(figures), **figures}
         metadata |= {"dagster/row_count": published.rows, **column_lineage(lake, EXPIRY_LOG)}
         yield dg.AssetMaterialization([lake, EXPIRY_LOG.name], partition=run_context.run_date.isoformat(), metadata=metadata)
 
 
 def _figures(published: PublishedTable) -> Figures:
-    return _amounts(published.summary(DeletionLogSummary).books)
+    return _amounts(published.summary(DeletionLogSummary).by_outcome)
 
 
 def _amounts(books: Amounts) -> dict[str, int]:
@@ -124,14 +124,14 @@ def _amounts(books: Amounts) -> dict[str, int]:
 
 def _report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(DeletionLogSummary)
-    by = f", approved by {plain(summary.approved_by)}" if summary.approved_by else ""
-    said = "".join(f"- {plain(str(word))}\n" for word in summary.words)
-    return f"Plan `{summary.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", summary.books)
+    by = f", approved by {escape_markdown(summary.approved_by)}" if summary.approved_by else ""
+    said = "".join(f"- {escape_markdown(str(word))}\n" for word in summary.approval_events)
+    return f"Plan `{summary.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", summary.by_outcome)
 
 
-def _said(_: RunContext, published: PublishedTable) -> dict[str, str]:
+def _approval_metadata(_: RunContext, published: PublishedTable) -> dict[str, str]:
     approved_by = published.summary(DeletionLogSummary).approved_by
     return {"approved_by": approved_by} if approved_by else {}
 
 
-SHOWN: Final = Shown(DELETION_LOG, _figures, _report, _said)
+OUTPUT: Final = StepOutput(DELETION_LOG, _figures, _report, _approval_metadata)

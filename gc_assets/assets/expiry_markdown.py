@@ -8,10 +8,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.assets.markdown import plain
+from gc_assets.assets.markdown import escape_markdown
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
-from gc_assets.report.drawing import history_svg, standing_alone
+from gc_assets.report.drawing import history_svg, standalone_svg
 from gc_assets.report.lakes import histories
 from gc_assets.report.storage_breakdown import data_uri
 from gc_assets.state.journal import PublishedTable
@@ -20,9 +20,9 @@ from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import ReachableSnapshotsSummary
 
 # Dagster's page is slow with more; the tables that lose most come first.
-TABLES_SHOWN: Final = 20
-REASONS_SHOWN: Final = 10
-DRAWN: Final = 3
+MAX_TABLES: Final = 20
+MAX_REASONS: Final = 10
+MAX_DRAWINGS: Final = 3
 
 
 def history_markdown(context: RunContext, published: PublishedTable) -> str:
@@ -34,9 +34,10 @@ def history_markdown(context: RunContext, published: PublishedTable) -> str:
     counts: dict[str, Counter[str]] = {}
     for row in rows.group_by(["table_name", "state"]).aggregate([([], "count_all")]).to_pylist():
         counts.setdefault(row["table_name"] or published.receipt.group, Counter())[row["state"]] += row["count_all"]
-    shown = sorted(counts.items(), key=lambda item: (-item[1][EXPIRED], item[0]))[:TABLES_SHOWN]
+    shown = sorted(counts.items(), key=lambda item: (-item[1][EXPIRED], item[0]))[:MAX_TABLES]
     lines = [
-        f"| {plain(name)} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |" for name, count in shown
+        f"| {escape_markdown(name)} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |"
+        for name, count in shown
     ]
     left_out = [f"\nand {len(counts) - len(shown):,} more tables"] if len(counts) > len(shown) else []
     table = ["| history | commits before | retained after | expired | dangling |", "|---|--:|--:|--:|--:|", *lines, *left_out]
@@ -49,11 +50,11 @@ def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
     refs, reachable = (context.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
     changed = [history for history in histories(context, lake, refs, reachable, expiry) if history.changes]
     drawn = [
-        f"**{name}** {when}\n\n![{name} {when}]({data_uri(standing_alone(history_svg(history, after=after)))})"
-        for name, history in ((plain(history.name), history) for history in changed[:DRAWN])
+        f"**{name}** {when}\n\n![{name} {when}]({data_uri(standalone_svg(history_svg(history, after=after)))})"
+        for name, history in ((escape_markdown(history.name), history) for history in changed[:MAX_DRAWINGS])
         for when, after in (("now", False), ("after expiry", True))
     ]
-    more = [f"and {len(changed) - DRAWN:,} more histories"] if len(changed) > DRAWN else []
+    more = [f"and {len(changed) - MAX_DRAWINGS:,} more histories"] if len(changed) > MAX_DRAWINGS else []
     return "\n\n".join([*drawn, *more])
 
 
@@ -64,8 +65,10 @@ def expiry_markdown(context: RunContext, published: PublishedTable) -> str:
     if rows.num_rows == 0:
         return "The history stays as it is."
     counted = rows.group_by(["table_name", "action"]).aggregate([([], "count_all")]).to_pylist()
-    shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:TABLES_SHOWN]
-    lines = [f"| {plain(row['table_name'] or published.receipt.group)} | {row['action']} | {row['count_all']:,} |" for row in shown]
+    shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:MAX_TABLES]
+    lines = [
+        f"| {escape_markdown(row['table_name'] or published.receipt.group)} | {row['action']} | {row['count_all']:,} |" for row in shown
+    ]
     return "\n".join(
         ["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(context, published)]
     )
@@ -73,14 +76,20 @@ def expiry_markdown(context: RunContext, published: PublishedTable) -> str:
 
 def _notes(published: PublishedTable) -> list[str]:
     notes = published.summary(ReachableSnapshotsSummary).notes
-    return [f"- {plain(note)}" for note in notes[:TABLES_SHOWN]]
+    return [f"- {escape_markdown(note)}" for note in notes[:MAX_TABLES]]
 
 
 def _reasons(rows: pa.Table) -> list[str]:
     counts: list[dict[str, Any]] = pc.value_counts(rows.column("reason")).to_pylist()
-    often = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:REASONS_SHOWN]
+    often = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:MAX_REASONS]
     return (
-        ["Why:", "", "| reason | commits |", "|---|--:|", *(f"| {plain(item['values'])} | {item['counts']:,} |" for item in often)]
+        [
+            "Why:",
+            "",
+            "| reason | commits |",
+            "|---|--:|",
+            *(f"| {escape_markdown(item['values'])} | {item['counts']:,} |" for item in often),
+        ]
         if often
         else []
     )

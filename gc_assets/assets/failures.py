@@ -18,10 +18,10 @@ IO_RETRY_SECONDS: Final = 10.0
 # What Dagster ends a step with whose blocking checks failed.
 FAILED_CHECKS: Final = "DagsterAssetCheckFailedError"
 # These errors are the same a moment later, so asking again only delays the message.
-LASTING: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+PERMANENT_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
-class Stopped(Model):
+class StepFailure(Model):
     """What stopped a step of a job: the platform's own error by its name, or another one. `checks` is
     true where failed checks did, which are reported themselves.
     """
@@ -32,12 +32,12 @@ class Stopped(Model):
     checks: bool = False
 
     @classmethod
-    def by(cls, error: GcError) -> Self:
+    def from_error(cls, error: GcError) -> Self:
         return cls(text=str(error), error=type(error).__name__, exit_code=str(error.exit_code))
 
 
 @contextmanager
-def plain_failures(*, retry_io: bool = True) -> Generator[None]:
+def translate_errors(*, retry_io: bool = True) -> Generator[None]:
     """Turns errors of the platform into `dg.Failure` without retries, with the error as cause. An
     `OSError` asks for a retry if `retry_io`.
 
@@ -49,7 +49,7 @@ def plain_failures(*, retry_io: bool = True) -> Generator[None]:
     except GcError as error:
         metadata = {"error": type(error).__name__, "exit_code": str(error.exit_code)}
         raise dg.Failure(str(error), metadata=metadata, allow_retries=False) from error
-    except LASTING:
+    except PERMANENT_ERRORS:
         raise
     except OSError as error:
         if not retry_io:
@@ -57,16 +57,16 @@ def plain_failures(*, retry_io: bool = True) -> Generator[None]:
         raise dg.RetryRequested(max_retries=IO_RETRIES, seconds_to_wait=IO_RETRY_SECONDS) from error
 
 
-def cause_of(event: dg.DagsterEvent) -> Stopped:
+def read_failure(event: dg.DagsterEvent) -> StepFailure:
     """Returns what ended a step, by the event of its failure."""
     failure = event.step_failure_data
     told = failure.user_failure_data
     if told is not None and told.description is not None:
         error, exit_code = (str(told.metadata[name].value) if name in told.metadata else "" for name in ("error", "exit_code"))
-        return Stopped(text=told.description, error=error, exit_code=exit_code)
+        return StepFailure(text=told.description, error=error, exit_code=exit_code)
     error = failure.error
     by_checks = error is not None and error.cls_name == FAILED_CHECKS
     while error is not None and error.cause is not None:
         error = error.cause
     text = event.message if error is None else error.message.strip()
-    return Stopped(text=f"{event.node_name.replace('__', '/')} failed: {text}", checks=by_checks)
+    return StepFailure(text=f"{event.node_name.replace('__', '/')} failed: {text}", checks=by_checks)

@@ -20,7 +20,7 @@ _COUNTED: Final = {"gates_failed": "gates", "not_files": "objects", "uploads_to_
 _SHARES: Final = frozenset({"false_positive_rate_measured"})
 
 
-def with_unit(name: str, value: float) -> str:
+def format_figure(name: str, value: float) -> str:
     """Returns a figure in words: `12 files`, `1.23 GB`, `0.012 %`, `0.0045 USD`."""
     words = name.split("_")
     if "bytes" in words:
@@ -34,5 +34,5 @@ def with_unit(name: str, value: float) -> str:
 
 def figures_table(figures: Figures) -> dg.TableMetadataValue:
     """Returns the figures as a table of names and amounts."""
-    records = [dg.TableRecord({"figure": name.replace("_", " "), "amount": with_unit(name, value)}) for name, value in figures.items()]
+    records = [dg.TableRecord({"figure": name.replace("_", " "), "amount": format_figure(name, value)}) for name, value in figures.items()]
     return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn("figure"), dg.TableColumn("amount")]))

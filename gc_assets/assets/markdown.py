@@ -12,7 +12,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a
 _ADDRESS: Final = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|www)([:.])")
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Returns Markdown that shows this text, in one line, in a table or outside."""
     shown = _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     escaped = _MARKUP.sub(lambda match: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}.get(match[0], f"\\{match[0]}"), shown)

@@ -13,12 +13,12 @@ import dagster as dg
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.deadline import within
-from gc_assets.core.deliveries import Told
+from gc_assets.core.deadline import run_with_deadline
+from gc_assets.core.deliveries import Deliveries
 from gc_assets.core.errors import GcError
-from gc_assets.core.notifications import FailedApply, Notification, StorageSummary, notifications, state_unread
+from gc_assets.core.notifications import FailedApply, Notification, StorageSummary, list_notifications, state_unread
 from gc_assets.core.plan import APPLY_WITHIN
-from gc_assets.notify.dispatch import tell
+from gc_assets.notify.dispatch import deliver
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.read.status import storage_status
 from gc_assets.state.schemas import DELETION_LOG
@@ -26,9 +26,9 @@ from gc_assets.state.schemas import DELETION_LOG
 SENSOR: Final = "notifications"
 EVERY_SECONDS: Final = 300
 # Dagster gives a tick a minute, and telling takes up to 40 s of it.
-FACTS_SECONDS: Final = 15.0
+STATUS_SECONDS: Final = 15.0
 # The newest of the failed runs. An apply that failed before them has been looked at since.
-MOST_RUNS: Final = 100
+MAX_RUNS: Final = 100
 _OP: Final = f"__{DELETION_LOG.name}"
 DESCRIPTION: Final = "Tells the targets of `notify` what happens, each event once: a plan that waits, a night that was missed, and so on."
 
@@ -46,18 +46,20 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
     )
     def told(context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]) -> dg.SkipReason:
         at = collector.platform
-        until = monotonic() + FACTS_SECONDS
+        until = monotonic() + STATUS_SECONDS
         failed = list(_failed_runs(context.instance))
         summary, unread = list[StorageSummary](), list[Notification]()
         for storage in at.config.storages:
             try:
                 left = max(until - monotonic(), 1.0)
-                summary.append(within(left, storage.location, lambda storage=storage: storage_status(at.config, at.clock, storage, failed)))
+                summary.append(
+                    run_with_deadline(left, storage.location, lambda storage=storage: storage_status(at.config, at.clock, storage, failed))
+                )
             except (GcError, OSError) as error:
                 unread.append(state_unread(storage.name, str(error)))
-        happening = [*notifications(summary, at.clock.now()), *unread]
-        found = tell(at.config.notify, happening, Told.parsed(context.cursor), is_all=not unread)
-        context.update_cursor(found.told.text)
+        happening = [*list_notifications(summary, at.clock.now()), *unread]
+        found = deliver(at.config.notify, happening, Deliveries.parse(context.cursor), is_all=not unread)
+        context.update_cursor(found.told.to_json)
         for item in unread:
             context.log.error(f"{item.title}: {item.text}")
         for name, why in found.failed.items():
@@ -72,9 +74,9 @@ def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
     applied, newest first.
     """
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=Clock().now() - APPLY_WITHIN)
-    for run in instance.get_runs(filters=wanted, limit=MOST_RUNS):
+    for run in instance.get_runs(filters=wanted, limit=MAX_RUNS):
         for plan_id in plan_ids(run.run_config):
-            yield FailedApply(plan_id, f"run {run.run_id}", _why(instance, run.run_id))
+            yield FailedApply(plan_id, f"run {run.run_id}", _failure_text(instance, run.run_id))
 
 
 def plan_ids(run_config: Any) -> list[str]:
@@ -90,7 +92,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _why(instance: dg.DagsterInstance, run_id: str) -> str:
+def _failure_text(instance: dg.DagsterInstance, run_id: str) -> str:
     """Returns what the platform says of a failure. Other words may be anybody's."""
     for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
         told = entry.dagster_event.step_failure_data.user_failure_data if entry.dagster_event is not None else None

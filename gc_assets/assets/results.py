@@ -33,41 +33,46 @@ SAMPLE_BYTES: Final = 64 * 2**20
 # Markdown of a table that the night published.
 Report = Callable[[RunContext, PublishedTable], str]
 # What else there is to say of such a table, as Dagster's metadata.
-Said = Callable[[RunContext, PublishedTable], Mapping[str, Any]]
+MetadataReader = Callable[[RunContext, PublishedTable], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StepOutput:
     """A table, and what Dagster's page shows of it."""
 
     table: Table
     figures: Callable[[PublishedTable], Figures]
     report: Report | None = None
-    said: Said | None = None
+    extra_metadata: MetadataReader | None = None
 
 
-def key_of(owner: str, table: Table) -> dg.AssetKey:
+def asset_key(owner: str, table: Table) -> dg.AssetKey:
     """Returns the asset of a lake's or storage's table."""
     return dg.AssetKey([owner, table.name])
 
 
-def materialized(
-    context: RunContext, group: str, shown: Shown, checks: Sequence[Check], also: Mapping[str, Any] | None = None
+def build_result(
+    context: RunContext, group: str, output: StepOutput, checks: Sequence[Check], extra: Mapping[str, Any] | None = None
 ) -> dg.MaterializeResult:
     """Returns the night's table as the state now holds it. `also` is metadata that the run adds.
     Raises `StateError` where the table is not whole.
     """
-    table = shown.table
+    table = output.table
     published = context.table(table, group)
-    receipt, key = published.receipt, key_of(group, table)
-    figures = {**shown.figures(published), **_sent(sent_for(receipt.summary)), **_jobs(receipt.summary), "table_bytes": receipt.size_bytes}
+    receipt, key = published.receipt, asset_key(group, table)
+    figures = {
+        **output.figures(published),
+        **_request_figures(sent_for(receipt.summary)),
+        **_job_figures(receipt.summary),
+        "table_bytes": receipt.size_bytes,
+    }
     # In the order of a reader's questions; a long address and the sample come last.
-    metadata: dict[str, Any] = dict(also or {})
-    if shown.said is not None:
-        metadata |= shown.said(context, published)
-    if shown.report is not None:
-        metadata["report"] = dg.MetadataValue.md(shown.report(context, published))
-    metadata |= {"figures": figures_table(figures), **figures, "sample": sample(context, table, published)}
+    metadata: dict[str, Any] = dict(extra or {})
+    if output.extra_metadata is not None:
+        metadata |= output.extra_metadata(context, published)
+    if output.report is not None:
+        metadata["report"] = dg.MetadataValue.md(output.report(context, published))
+    metadata |= {"figures": figures_table(figures), **figures, "sample": sample_rows(context, table, published)}
     metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": context.state.files.uri(published.path), **column_lineage(group, table)}
     if receipt.unsafe:
         metadata["unsafe"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in receipt.unsafe))
@@ -79,16 +84,16 @@ def materialized(
     )
 
 
-def _sent(requests: Requests) -> Figures:
+def _request_figures(requests: Requests) -> Figures:
     figures: dict[str, int | float] = {f"{kind.lower()}_requests": requests.counts[kind] for kind in KINDS if requests.counts.get(kind)}
     return figures if requests.usd is None else {**figures, "requests_usd": requests.usd}
 
 
-def _jobs(summary: Mapping[str, Any]) -> Figures:
+def _job_figures(summary: Mapping[str, Any]) -> Figures:
     return {"spark_jobs": summary["spark_jobs"]} if summary.get("spark_jobs") else {}
 
 
-def sample(context: RunContext, table: Table, published: PublishedTable) -> dg.TableMetadataValue:
+def sample_rows(context: RunContext, table: Table, published: PublishedTable) -> dg.TableMetadataValue:
     """Returns the first rows of the table, `SAMPLE_ROWS` at most. Binary columns are left out, and
     so are parts of more than `SAMPLE_BYTES`.
     """

@@ -10,7 +10,7 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.deletion_log import ApplyPlan
-from gc_assets.assets.results import key_of
+from gc_assets.assets.results import asset_key
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.state.schemas import DELETION_LOG
@@ -52,7 +52,7 @@ def _request(plan: ListedPlan) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=header.plan_id,
         partition_key=header.run_date.isoformat(),
-        asset_selection=[key_of(header.storage, DELETION_LOG)],
+        asset_selection=[asset_key(header.storage, DELETION_LOG)],
         run_config=dg.RunConfig(ops={f"{header.storage}__{DELETION_LOG.name}": ApplyPlan(plan_id=header.plan_id)}),
         tags={"gc/plan_id": header.plan_id, "gc/approved_by": plan.verdict.approved_by or ""},
     )

@@ -22,7 +22,7 @@ from gc_assets.state.journal import State
 
 TABLES: Final = "tables"
 # A graph of more than so many tables shows nothing.
-MOST_TABLES: Final = 100
+MAX_TABLES: Final = 100
 _log: Final = logging.getLogger(__name__)
 
 
@@ -37,7 +37,7 @@ def source_assets(lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]
     of the lake's tables, of which `MOST_TABLES` are shown.
     """
     title = kind_of(lake).title
-    writers = [_key_of(item.key) for item in lake.assets]
+    writers = [_parse_key(item.key) for item in lake.assets]
     written = {item.table for item in lake.assets}
     own = [name for name in tables if name not in written]
     shown = [
@@ -47,9 +47,9 @@ def source_assets(lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]
             group_name=lake.name,
             kinds={lake.kind},
         )
-        for name in own[:MOST_TABLES]
+        for name in own[:MAX_TABLES]
     ]
-    more = f" {len(own) - MOST_TABLES:,} of its tables are not shown." if len(own) > MOST_TABLES else ""
+    more = f" {len(own) - MAX_TABLES:,} of its tables are not shown." if len(own) > MAX_TABLES else ""
     whole = dg.AssetSpec(
         source_key(lake),
         deps=list(dict.fromkeys([*(spec.key for spec in shown), *writers])),
@@ -60,7 +60,7 @@ def source_assets(lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]
     return [whole, *shown]
 
 
-def known_tables(config: Config, lake: LakeConfig) -> list[str]:
+def list_tables(config: Config, lake: LakeConfig) -> list[str]:
     """Returns the names of the lake's tables as its newest night saw them. A state that cannot be
     read now names none: the page opens all the same.
     """
@@ -73,5 +73,5 @@ def known_tables(config: Config, lake: LakeConfig) -> list[str]:
         return []
 
 
-def _key_of(path: str) -> dg.AssetKey:
+def _parse_key(path: str) -> dg.AssetKey:
     return dg.AssetKey(path.split("/"))

@@ -15,17 +15,17 @@ import dagster as dg
 
 LOGGER: Final = "gc_assets"
 # A mark on a record that was passed on, so that a reader of both logs shows it once.
-PASSED_ON: Final = "gc_assets_passed_on"
+FORWARDED: Final = "gc_assets_passed_on"
 
 
 @contextmanager
-def lines_in(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Generator[None]:
+def forward_logs(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Generator[None]:
     """Puts into the step's log what `gc_assets` logs meanwhile, from level INFO on."""
     logger = logging.getLogger(LOGGER)
     if {"root", LOGGER} & set(context.instance.managed_python_loggers):
         yield
         return
-    handler, level = _PassOn(context.log), logger.level
+    handler, level = _ForwardingHandler(context.log), logger.level
     logger.addHandler(handler)
     if not logger.isEnabledFor(logging.INFO):
         logger.setLevel(logging.INFO)
@@ -36,10 +36,10 @@ def lines_in(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Gener
         logger.setLevel(level)
 
 
-class _PassOn(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     def __init__(self, log: dg.DagsterLogManager) -> None:
         super().__init__(logging.INFO)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._log.log(record.levelno, record.getMessage(), extra={PASSED_ON: True})
+        self._log.log(record.levelno, record.getMessage(), extra={FORWARDED: True})

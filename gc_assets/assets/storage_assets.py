@@ -17,7 +17,7 @@ from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import escape_markdown
 from gc_assets.assets.plan_metadata import plan_metadata
 from gc_assets.assets.results import StepOutput
-from gc_assets.assets.waterfalls import steps_of, storage_breakdown_markdown
+from gc_assets.assets.waterfalls import breakdown_steps, storage_breakdown_markdown
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.notifications import MAX_RUN_DELAY, RUN_INTERVAL
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
@@ -81,7 +81,7 @@ def _inventory_report(_: RunContext, published: PublishedTable) -> str:
 
 
 def _orphan_figures(published: PublishedTable) -> Figures:
-    steps = {step.label: step for step in steps_of(published.summary(OrphanFilesSummary))}
+    steps = {step.label: step for step in breakdown_steps(published.summary(OrphanFilesSummary))}
     expired, garbage = steps["expired history"], steps["garbage"]
     return {
         "orphan_files": published.receipt.rows,
@@ -129,7 +129,10 @@ def _plan_report(context: RunContext, published: PublishedTable) -> str:
     amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
     if header.uploads.count:
         amounts.append(f"| abort of unfinished uploads | {header.uploads.count:,} | {format_bytes(header.uploads.bytes)} |")
-    gates = [f"| {escape_markdown(gate.name)} | {'passed' if gate.passed else '**refused**'} | {escape_markdown(gate.message)} |" for gate in header.gates]
+    gates = [
+        f"| {escape_markdown(gate.name)} | {'passed' if gate.passed else '**refused**'} | {escape_markdown(gate.message)} |"
+        for gate in header.gates
+    ]
     return "\n".join(
         [
             f"Plan `{header.plan_id}` for {escape_markdown(header.location)}",

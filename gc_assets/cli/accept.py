@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
-from gc_assets.cli.output import say, write_json
+from gc_assets.cli.output import print_message, write_json
 
 
 @click.command("accept", short_help="Say that a table which no catalog knows is dead.")
@@ -37,4 +37,4 @@ def accept_command(settings: Settings, table_uuid: str, location: str, by: str, 
         write_json([{"storage": storage, **record.model_dump(mode="json")}])
     else:
         click.echo(f"storage {storage}: {record}")
-    say("Next: gc-assets run   (plans made before stay as they are)")
+    print_message("Next: gc-assets run   (plans made before stay as they are)")

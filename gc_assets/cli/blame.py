@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, run_date_option, spark_of
-from gc_assets.cli.output import say
-from gc_assets.cli.what_if import amount_columns, effect_rows, write
+from gc_assets.cli.context import Settings, common_options, format_option, open_spark, run_date_option
+from gc_assets.cli.output import print_message
+from gc_assets.cli.what_if import amount_columns, effect_rows, write_amounts
 
 
 @click.command("blame", short_help="Say what each ref, table or age holds.")
@@ -43,15 +43,15 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
                 live = amount_columns(config, share.storage, "live", share.live)
                 garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
                 rows.append({"storage": share.storage, "lake": share.lake, "table": share.table, **live, **garbage})
-        write(rows, format_)
-        say("A live file counts once, at one commit that needs it.")
+        write_amounts(rows, format_)
+        print_message("A live file counts once, at one commit that needs it.")
         return
-    spark = spark_of(platform, verbose=settings.verbose)
+    spark = open_spark(platform, verbose=settings.verbose)
     effects = blame_by_ref(spark, run_context, names) if by == "ref" else blame_by_age(spark, run_context, names)
     rows = [{by: effect.scenario.label, **row} for effect in effects for row in effect_rows(config, effect)]
-    write(rows, format_)
+    write_amounts(rows, format_)
     for note in dict.fromkeys(note for effect in effects for note in effect.notes):
-        say(f"Note: {note}.")
+        print_message(f"Note: {note}.")
     without = [effect.scenario.label for effect in effects if not effect.differences]
     if without:
-        say(f"No file hangs on {'any of these refs alone' if by == 'ref' else 'these ages'}: {', '.join(without)}.")
+        print_message(f"No file hangs on {'any of these refs alone' if by == 'ref' else 'these ages'}: {', '.join(without)}.")

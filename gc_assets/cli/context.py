@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
-from gc_assets.cli.interrupt import deferred
-from gc_assets.cli.output import say
+from gc_assets.cli.interrupt import defer_interrupts
+from gc_assets.cli.output import print_message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +37,11 @@ class Settings:
     config: str | None = None
     verbose: bool = False
 
-    def be_verbose(self, ctx: click.Context) -> None:
+    def enable_logging(self, ctx: click.Context) -> None:
         """Sends log lines of gc-assets to standard error until the command ends."""
         if not self.verbose:
             self.verbose = True
-            logger, handler = logging.getLogger("gc_assets"), _Lines()
+            logger, handler = logging.getLogger("gc_assets"), _MessageHandler()
             level = logger.level
             logger.addHandler(handler)
             logger.setLevel(logging.INFO)
@@ -54,7 +54,7 @@ class Settings:
         return load_platform(os.environ, self.config)
 
 
-class _Lines(logging.Handler):
+class _MessageHandler(logging.Handler):
     """Writes to standard error, whatever that is when the line comes."""
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class _Lines(logging.Handler):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(self.format(record))
+        print_message(self.format(record))
 
 
 @contextmanager
-def importing() -> Generator[None]:
+def fast_imports() -> Generator[None]:
     """Collects no garbage in the block, whose imports make only what stays; of a night's imports the
     collecting is an eighth. What stands after the first such block is never looked through again.
     """
@@ -81,16 +81,16 @@ def importing() -> Generator[None]:
             gc.enable()
 
 
-def spark_of(platform: Platform, *, verbose: bool = False) -> SparkSession:
+def open_spark(platform: Platform, *, verbose: bool = False) -> SparkSession:
     """Returns the session of the configuration. The first call takes a few seconds."""
     from gc_assets.resources.collector import Collector
 
-    return opened(Collector.of(platform), verbose=verbose)
+    return open_session(Collector.of(platform), verbose=verbose)
 
 
-def opened(collector: Collector, *, verbose: bool = False) -> SparkSession:
+def open_session(collector: Collector, *, verbose: bool = False) -> SparkSession:
     """Returns the collector's session, opened without Spark's chatter unless `verbose`."""
-    with deferred(), nullcontext() if verbose else _quiet_children():
+    with defer_interrupts(), nullcontext() if verbose else _quiet_children():
         return collector.spark()
 
 
@@ -144,7 +144,7 @@ class RunDate(click.ParamType):
             self.fail(f"{value!r} is not a date; write for example 2026-11-21", param, ctx)
 
 
-class Moment(click.ParamType):
+class Timestamp(click.ParamType):
     """An ISO 8601 time; UTC where it names no zone."""
 
     name = "time"
@@ -160,7 +160,7 @@ class Moment(click.ParamType):
 
 
 RUN_DATE: Final = RunDate()
-MOMENT: Final = Moment()
+TIMESTAMP: Final = Timestamp()
 
 
 def run_date_option(command: _F) -> _F:
@@ -186,7 +186,7 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
 
     def verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         if value:
-            ctx.ensure_object(Settings).be_verbose(ctx)
+            ctx.ensure_object(Settings).enable_logging(ctx)
 
     wrapped = click.pass_obj(command)
     wrapped = click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=verbose, help="Show log lines and tracebacks.")(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gc_assets.cli.output import say
+from gc_assets.cli.output import print_message
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
     from gc_assets.state.journal import PublishedTable
 
 
-def has_page() -> bool:
+def has_instance() -> bool:
     return bool(os.environ.get("DAGSTER_HOME"))
 
 
-def show_applied(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
+def report_apply(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
     """Shows what `apply` did, whatever phases it was asked for."""
-    if has_page():
-        with _said_if_not_told():
+    if has_instance():
+        with _warn_on_failure():
             from gc_assets.assets.command_events import report_plan
 
             report_plan(context, header, applied)
 
 
-def show_restored(context: RunContext, storage_name: str, log: PublishedTable) -> None:
-    if has_page():
-        with _said_if_not_told():
+def report_restore(context: RunContext, storage_name: str, log: PublishedTable) -> None:
+    if has_instance():
+        with _warn_on_failure():
             from gc_assets.assets.command_events import report_restore
 
             report_restore(context, storage_name, log)
 
 
-def show_undone(context: RunContext, header: PlanHeader) -> None:
-    if has_page():
-        with _said_if_not_told():
-            from gc_assets.assets.command_events import report_undone
+def report_history_undo(context: RunContext, header: PlanHeader) -> None:
+    if has_instance():
+        with _warn_on_failure():
+            from gc_assets.assets.command_events import report_history_undo
 
-            report_undone(context, header)
+            report_history_undo(context, header)
 
 
-def show_word(plan: StoredPlan, now: datetime) -> None:
+def report_decision(plan: StoredPlan, now: datetime) -> None:
     """Shows what people say of a plan."""
-    if has_page():
-        with _said_if_not_told():
-            from gc_assets.assets.command_events import report_word
+    if has_instance():
+        with _warn_on_failure():
+            from gc_assets.assets.command_events import report_decision
 
-            report_word(plan, now)
+            report_decision(plan, now)
 
 
 @contextmanager
-def _said_if_not_told() -> Generator[None]:
+def _warn_on_failure() -> Generator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001  (the work is done and on record; whatever Dagster's store lacks must not hide that)
-        say(f"Dagster's page was not told of this: {type(error).__name__}: {error}")
+        print_message(f"Dagster's page was not told of this: {type(error).__name__}: {error}")

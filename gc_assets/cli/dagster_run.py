@@ -18,8 +18,8 @@ import dagster as dg
 
 from gc_assets.assets.failures import read_failure
 from gc_assets.assets.step_log import FORWARDED
-from gc_assets.cli.context import Mode, opened, with_full, with_mode
-from gc_assets.cli.dagster_events import has_page
+from gc_assets.cli.context import Mode, open_session, with_full, with_mode
+from gc_assets.cli.dagster_events import has_instance
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
@@ -38,7 +38,7 @@ WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_RE
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PublishedAsset:
     """An asset that this run has just published, `seconds` after it began."""
 
     group: str
@@ -47,23 +47,23 @@ class Step:
     seconds: float
 
 
-class Watch(Protocol):
+class RunObserver(Protocol):
     """Is told how a run goes."""
 
-    def doing(self, text: str) -> None:
+    def set_activity(self, text: str) -> None:
         """Something begins that is no asset."""
         ...
 
-    def begins(self, assets: int) -> None:
+    def start_assets(self, assets: int) -> None:
         """So many assets are to be made."""
         ...
 
-    def made(self, step: Step) -> None:
+    def finish_asset(self, step: PublishedAsset) -> None:
         """An asset was published."""
         ...
 
 
-def run_night(
+def run_partition(
     platform: Platform,
     run_date: date,
     *,
@@ -73,7 +73,7 @@ def run_night(
     through: str | None = None,
     mode: Mode | None = None,
     full: bool = False,
-    watch: Watch,
+    watch: RunObserver,
     verbose: bool = False,
 ) -> tuple[PlanHeader, ...]:
     """Runs the night and returns the plans that this run made, one per storage that it swept, in
@@ -90,16 +90,16 @@ def run_night(
     run_context = chosen.run_context(run_date, as_of)  # refuses a wrong date before anything starts
     assets = build_definitions(chosen, as_of, first=run_date)
     there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
-    keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
+    keys = [key for key in select_assets(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
     if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
         raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
     in_jobs = chosen.config.spark.in_jobs
     if not in_jobs and {asset for _, asset in keys} - WITHOUT_SPARK:
-        watch.doing("starting Spark")
-        opened(cast(Collector, (assets.resources or {})["collector"]), verbose=verbose)
-    watch.begins(len(keys))
+        watch.set_activity("starting Spark")
+        open_session(cast(Collector, (assets.resources or {})["collector"]), verbose=verbose)
+    watch.start_assets(len(keys))
     if in_jobs:
-        watch.doing("at work in a job")
+        watch.set_activity("at work in a job")
     definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(watch, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
@@ -113,14 +113,14 @@ def run_night(
     made = [
         header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
         for storage in chosen.config.storages
-        if _published(result, storage.name, DELETION_PLAN.name)
+        if _is_published(result, storage.name, DELETION_PLAN.name)
     ]
     if not result.success:
         _raise_failure(result, refused={header.storage for header in made if header.failed_gates})
     return tuple(made)
 
 
-def selection(platform: Platform, lakes: Collection[str], storages: Collection[str], through: str | None) -> list[tuple[str, str]]:
+def select_assets(platform: Platform, lakes: Collection[str], storages: Collection[str], through: str | None) -> list[tuple[str, str]]:
     """Returns the (group, asset) pairs to materialize, in the order of the flow. Raises
     `UsageError` for a name that does not exist.
     """
@@ -152,10 +152,10 @@ def selection(platform: Platform, lakes: Collection[str], storages: Collection[s
 
 
 def _instance() -> AbstractContextManager[dg.DagsterInstance]:
-    return dg.DagsterInstance.get() if has_page() else dg.DagsterInstance.ephemeral()
+    return dg.DagsterInstance.get() if has_instance() else dg.DagsterInstance.ephemeral()
 
 
-def _published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> bool:
+def _is_published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> bool:
     events = result.get_asset_materialization_events()
     return any(event.asset_key == dg.AssetKey([group, asset]) for event in events)
 
@@ -170,7 +170,7 @@ def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None
         failure = event.step_failure_data
         told = failure.user_failure_data
         if told is not None and told.description is not None:
-            raise _own_error(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
+            raise _error_class(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
         if failure.error is not None and failure.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
             raise KeyboardInterrupt
         cause = read_failure(event)  # in its own words; Dagster's log (`-v`) has the traces
@@ -187,16 +187,16 @@ def _failed_checks(result: dg.ExecuteInProcessResult, failure: dg.DagsterEvent) 
     return {tuple(check.asset_key.path) for check in evaluations if check.blocking and not check.passed}
 
 
-def _own_error(name: str) -> type[GcError]:
+def _error_class(name: str) -> type[GcError]:
     kind = getattr(errors, name, GcError)
     return kind if isinstance(kind, type) and issubclass(kind, GcError) else GcError
 
 
-def _logger(watch: Watch, verbose: bool) -> dg.LoggerDefinition:
+def _logger(watch: RunObserver, verbose: bool) -> dg.LoggerDefinition:
     @dg.logger
     def command_line(_: dg.InitLoggerContext) -> logging.Logger:
         logger = logging.Logger(LOGGER, level=logging.DEBUG)
-        logger.addHandler(_Steps(watch))
+        logger.addHandler(_EventHandler(watch))
         if verbose:
             shown = logging.StreamHandler()
             shown.addFilter(lambda record: not hasattr(record, FORWARDED))  # `-v` prints it where it was logged
@@ -207,10 +207,10 @@ def _logger(watch: Watch, verbose: bool) -> dg.LoggerDefinition:
     return command_line
 
 
-class _Steps(logging.Handler):
+class _EventHandler(logging.Handler):
     """Turns Dagster's materialization events into steps, as they happen."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: RunObserver) -> None:
         super().__init__()
         self._watch = watch
         self._began: dict[str, float] = {}
@@ -226,4 +226,4 @@ class _Steps(logging.Handler):
             *_, group, asset = materialization.asset_key.path
             rows = materialization.metadata.get(ROWS_METADATA)
             seconds = record.created - self._began.get(event.step_key or "", record.created)
-            self._watch.made(Step(group, asset, cast(int, rows.value) if rows is not None else None, seconds))
+            self._watch.finish_asset(PublishedAsset(group, asset, cast(int, rows.value) if rows is not None else None, seconds))

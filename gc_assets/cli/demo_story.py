@@ -16,8 +16,8 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.cli.explain import lines
-from gc_assets.cli.progress import Progress, showing
+from gc_assets.cli.explain import explanation_lines
+from gc_assets.cli.progress import Progress, show_progress
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
@@ -25,7 +25,7 @@ from gc_assets.demo.sample import ensure_demo
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.kinds import KINDS, undoing_titles
+from gc_assets.lakes.kinds import KINDS, reversible_titles
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
 from gc_assets.stages.read.explain import explain
@@ -53,7 +53,7 @@ def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, e
     Deletes nothing. `endpoint` is the server for lakes on S3, where the demo is not to start one.
     """
     # This import loads Dagster, which a user who only builds the lakes does not need.
-    from gc_assets.cli.dagster_run import run_night
+    from gc_assets.cli.dagster_run import run_partition
 
     on_s3 = on_s3 or is_on_s3(directory)
     path = ensure_demo_on_s3(directory, endpoint) if on_s3 else ensure_demo(directory)
@@ -67,27 +67,27 @@ def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, e
         echo(f"Objects in a bucket are as old as they are, so this night is rehearsed, at {platform.clock.now():%F %T}Z.")
     day = platform.clock.today()
     echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
-    with showing(Progress(), verbose=verbose) as progress:
-        plans = run_night(platform, day, mode="plan", watch=progress, verbose=verbose)
-    context = platform.context(day)
-    for section in (_live(context), *(_storage(context, header) for header in plans), _next(platform, path, plans)):
+    with show_progress(Progress(), verbose=verbose) as progress:
+        plans = run_partition(platform, day, mode="plan", watch=progress, verbose=verbose)
+    context = platform.run_context(day)
+    for section in (_live_section(context), *(_storage_section(context, header) for header in plans), _next_section(platform, path, plans)):
         for line in section:
             echo(line)
 
 
-def _live(context: RunContext) -> Iterator[str]:
+def _live_section(context: RunContext) -> Iterator[str]:
     yield "\nWHAT IS LIVE, AND WHY"
     for lake in context.config.lakes:
         summary = context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary)
         kinds = ", ".join(f"{amount.files:,} {name}" for name, amount in summary.by_kind.items())
         yield f"  lake {lake.name} ({lake.kind}): {summary.files:,} files, {format_bytes(summary.live_bytes)}: {kinds}"
         reachable = read_rows(context.state, REACHABLE_SNAPSHOTS, context.table(REACHABLE_SNAPSHOTS, lake.name))
-        yield from _snapshots(reachable)
+        yield from _snapshot_lines(reachable)
     yield "  One live file and the way down to it:"
-    yield from _example(context, *_first_live(context))
+    yield from _explanation(context, *_oldest_live_file(context))
 
 
-def _snapshots(reachable: pa.Table) -> Iterator[str]:
+def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
     """Returns the number of snapshots by table and state, with the rules that decided."""
     rows = reachable.select(["table_name", "state", "reason"]).to_pylist()
     for table in sorted({row["table_name"] or "" for row in rows}):
@@ -99,7 +99,7 @@ def _snapshots(reachable: pa.Table) -> Iterator[str]:
                 yield from (f"        {count:,} x {reason}" for reason, count in reasons.most_common(MOST_REASONS))
 
 
-def _first_live(context: RunContext) -> tuple[str, str]:
+def _oldest_live_file(context: RunContext) -> tuple[str, str]:
     """Returns the data file of the first lake whose commit is the oldest: readers would least
     expect it to be kept.
     """
@@ -112,7 +112,7 @@ def _first_live(context: RunContext) -> tuple[str, str]:
     return oldest["storage"], oldest["key"]
 
 
-def _storage(context: RunContext, header: PlanHeader) -> Iterator[str]:
+def _storage_section(context: RunContext, header: PlanHeader) -> Iterator[str]:
     published = context.table(ORPHAN_FILES, header.storage)
     summary, orphans = published.summary(OrphanFilesSummary), read_rows(context.state, ORPHAN_FILES, published)
     yield f"\nWHAT IS GARBAGE IN STORAGE {header.storage}, AND WHY"
@@ -121,7 +121,7 @@ def _storage(context: RunContext, header: PlanHeader) -> Iterator[str]:
         waits = f"; {WAITS}" if reason == "expired" else ""
         yield f"  {reason}, lake {lake}: {amount.files:,} files, {format_bytes(amount.bytes)}: {REASON_MEANING[reason]}{waits}"
         of_both = pc.and_(pc.equal(orphans.column("reason"), reason), pc.equal(orphans.column("lake"), lake))
-        yield from _example(context, header.storage, orphans.filter(of_both).column("key")[0].as_py())
+        yield from _explanation(context, header.storage, orphans.filter(of_both).column("key")[0].as_py())
     yield "\nWHAT IS LEFT ALONE"
     grace = format_duration(context.storage(header.storage).grace)
     for name, why in ((YOUNG, f"younger than the grace period of {grace}: a writer may still commit it"), (UNOWNED, "no lake claims it")):
@@ -140,28 +140,31 @@ def _storage(context: RunContext, header: PlanHeader) -> Iterator[str]:
     yield from (f"  refused by {gate.name}: {gate.message}" for gate in header.failed_gates)
 
 
-def _example(context: RunContext, storage: str, key: str) -> Iterator[str]:
+def _explanation(context: RunContext, storage: str, key: str) -> Iterator[str]:
     for item in explain(context, key, storage):
-        yield from (f"      {line}" for line in lines(item))
+        yield from (f"      {line}" for line in explanation_lines(item))
 
 
-def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
-    command = f"gc-assets --config {_shown(path)}"
+def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
+    command = f"gc-assets --config {_relative_path(path)}"
     on_s3, folder = is_on_s3(path.parent), path.parent
     yield "\nWHAT TO TYPE NEXT"
     if on_s3:
-        yield f"  . {_shown(folder / ENVIRONMENT)}      # this shell asks as the demo's user, by the clock of the demo's night"
+        yield f"  . {_relative_path(folder / ENVIRONMENT)}      # this shell asks as the demo's user, by the clock of the demo's night"
     yield f"  {command} report -o report.html      # the night as one page"
     for header in plans:
         if not header.has_work:
             yield f"  Nothing: storage {header.storage} has no file to plan."
             continue
         plan, storage = header.plan_id[:12], platform.config.storage(header.storage)
-        quarantine_days, aside = storage.quarantine_days, f"{storage.location if on_s3 else f'{_shown(folder)}/lake/'}{RESERVED_PREFIX}"
+        quarantine_days, aside = (
+            storage.quarantine_days,
+            f"{storage.location if on_s3 else f'{_relative_path(folder)}/lake/'}{RESERVED_PREFIX}",
+        )
         now = platform.clock.now().replace(microsecond=0)
         yield f"  {command} approve {plan} --by YOUR_NAME"
         yield f"  {command} apply {plan}      # edits histories, then moves its files to quarantine, {aside}"
-        yield f"  {command} restore --plan {plan} --history      # undo: every file is back as it was, and {undoing_titles()}'s history"
+        yield f"  {command} restore --plan {plan} --history      # undo: every file is back as it was, and {reversible_titles()}'s history"
         yield "  A restored plan is used up. To see a purge after it, rehearse two nights, by a clock of your own:"
         for days, what in ((1, "its plan quarantines again"), (quarantine_days + 2, "its plan proposes to purge what is still dead")):
             yield f"  export {NOW_VARIABLE}={(now + timedelta(days=days)).isoformat()}"
@@ -170,12 +173,12 @@ def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iter
         if not on_s3:
             yield f"  unset {NOW_VARIABLE}"
     if owns_server(folder):
-        yield f"  kill $(cat {_shown(pid_file(folder))})      # stops the S3 server; gc-assets demo --dir {_shown(folder)} starts it again"
+        yield f"  kill $(cat {_relative_path(pid_file(folder))})      # stops the S3 server; gc-assets demo --dir {_relative_path(folder)} starts it again"
     elif on_s3:
         yield f"  The bucket of {platform.config.storages[0].location} stays until you remove it."
 
 
-def _shown(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     """Returns the path relative to where the user is, where that is shorter."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, wide_option
-from gc_assets.cli.output import say, write_json, write_table
+from gc_assets.cli.output import print_message, write_json, write_table
 from gc_assets.core.errors import GcError, UsageError
 
 if TYPE_CHECKING:
@@ -44,57 +44,57 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
       gc-assets doctor --format json
       gc-assets doctor --repair
     """
-    from gc_assets.cli.progress import Progress, showing
+    from gc_assets.cli.progress import Progress, show_progress
     from gc_assets.engine.progress import measure_work
     from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
 
     platform = settings.platform()
     if repair:
         for path in platform.run_context(platform.clock.today()).state.repair():
-            say(f"repaired: {platform.config.state}/{path}")
-    with showing(Progress(), verbose=settings.verbose), measure_work("doctor"):
-        found = [*_spark(platform, verbose=settings.verbose), *doctor(platform.run_context(platform.clock.today()))]
+            print_message(f"repaired: {platform.config.state}/{path}")
+    with show_progress(Progress(), verbose=settings.verbose), measure_work("doctor"):
+        found = [*_check_spark(platform, verbose=settings.verbose), *doctor(platform.run_context(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
         write_json(rows)
     elif told := [row for row in rows if show_all or row["verdict"] != OK]:
         write_table(told, ("verdict", "subject", "check", "found", "todo"), wide=wide)
     failed, warned = (sum(finding.verdict == verdict for finding in found) for verdict in (FAIL, WARN))
-    say(f"{len(found):,} checks: {failed:,} failed, {warned:,} to look at")
+    print_message(f"{len(found):,} checks: {failed:,} failed, {warned:,} to look at")
     if failed:
         raise click.exceptions.Exit(1)
 
 
-def _spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
-    from gc_assets.cli.context import spark_of
+def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
+    from gc_assets.cli.context import open_spark
     from gc_assets.config.spark import is_local, place_of
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     config = platform.config.spark
     where = config.remote if config.mode == "connect" else config.master
     if config.mode != "connect" or is_local(where):
-        yield from _java(config)
+        yield from _check_java(config)
     if config.mode == "submit":
-        yield _submit_program(config)
+        yield _check_submit_program(config)
     if not is_local(where):
         try:
-            spark = spark_of(platform, verbose=verbose)
+            spark = open_spark(platform, verbose=verbose)
         except GcError as error:
             yield Finding("spark", "executors", FAIL, str(error), "No night can run before.")
         else:
             yield Finding("spark", "executors", OK, f"those of {place_of(where)} run Spark {spark.version} and this release of gc-assets")
             spark.stop()
     elif config.mode == "connect":
-        from gc_assets.resources.connect_server import look
+        from gc_assets.resources.connect_server import describe_server
 
         try:
-            yield Finding("spark", "server", OK, look(os.environ))
+            yield Finding("spark", "server", OK, describe_server(os.environ))
         except UsageError as error:
             yield Finding("spark", "server", FAIL, str(error), "Nothing can run before.")
 
 
-def _java(config: SparkConfig) -> Iterator[Finding]:
-    from gc_assets.resources.class_archive import WRITE_IT, jvm_options
+def _check_java(config: SparkConfig) -> Iterator[Finding]:
+    from gc_assets.resources.class_archive import COMMAND, jvm_options
     from gc_assets.resources.java import ensure_java_home
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
@@ -104,15 +104,15 @@ def _java(config: SparkConfig) -> Iterator[Finding]:
         yield Finding("spark", "java", FAIL, str(error), "Install Java 17 or newer.")
     else:
         yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
-        mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {WRITE_IT} writes one"
+        mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {COMMAND} writes one"
         yield Finding("spark", "class archive", OK, mapped)
 
 
-def _submit_program(config: SparkConfig) -> Finding:
-    from gc_assets.remote.spark_submit import program_of
+def _check_submit_program(config: SparkConfig) -> Finding:
+    from gc_assets.remote.spark_submit import submit_program
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
-    program = program_of(config)
+    program = submit_program(config)
     if shutil.which(program) is None:
         return Finding("spark", "spark-submit", FAIL, f"there is no program {program}", "Set spark.submit_program.")
     return Finding("spark", "spark-submit", OK, f"jobs are started by {program}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import cell, printable, tell, write_json
+from gc_assets.cli.output import format_cell, print_data, printable, write_json
 
 if TYPE_CHECKING:
     from gc_assets.stages.read.explain import Explanation
@@ -42,11 +42,11 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
         write_json(asdict(item) for item in found)
     else:
         for item in found:
-            for number, line in enumerate(lines(item)):
-                tell(line, item.verdict if number == 1 else None)
+            for number, line in enumerate(explanation_lines(item)):
+                print_data(line, item.verdict if number == 1 else None)
 
 
-def lines(item: Explanation) -> list[str]:
+def explanation_lines(item: Explanation) -> list[str]:
     """Returns the explanation as text, with the chain indented link by link."""
     where = f"{item.storage}: " if item.storage else ""
     text = [f"{where}{printable(item.key)}", f"  {item.verdict}: {printable(item.sentence)}"]
@@ -56,5 +56,5 @@ def lines(item: Explanation) -> list[str]:
     text += [f"  plan {word['plan_id'][:12]} {printable(word['text'])}" for word in item.words]
     for row in item.history:
         error = f": {printable(row['error'])}" if row["error"] else ""
-        text.append(f"  {cell(row['at'])} {row['phase']} {row['outcome']} by plan {row['plan_id'][:12]}{error}")
+        text.append(f"  {format_cell(row['at'])} {row['phase']} {row['outcome']} by plan {row['plan_id'][:12]}{error}")
     return text

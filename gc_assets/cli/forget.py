@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
-from gc_assets.cli.output import say, write_json
+from gc_assets.cli.output import print_message, write_json
 
 
 @click.command("forget", short_help="Say that a lake is to go.")
@@ -31,4 +31,4 @@ def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None
         write_json([{"lake": lake, **record.model_dump(mode="json")}])
     else:
         click.echo(f"lake {lake} is to go, says {record.by}")
-    say("Next: gc-assets run   (plans made before stay refused)")
+    print_message("Next: gc-assets run   (plans made before stay refused)")

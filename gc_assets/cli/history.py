@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import say, write_json
+from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.errors import UsageError
-from gc_assets.core.suggest import did_you_mean, named
+from gc_assets.core.suggest import did_you_mean, join_names
 
 
 @click.command("history", short_help="Show commit histories now and after expiry.")
@@ -49,7 +49,7 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
                 drawn = {when: list(text_graph(history, after=after)) for when, after in (("now", False), ("after_expiry", True))}
                 found.append({"lake": name, "history": history.name, **drawn})
     if table is not None and table not in tables:
-        raise UsageError(f"--table {table}: no such table; there are {named(sorted(tables))}{did_you_mean(table, tables)}")
+        raise UsageError(f"--table {table}: no such table; there are {join_names(sorted(tables))}{did_you_mean(table, tables)}")
     if format_ == "json":
         write_json(found)
         return
@@ -59,4 +59,4 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
         click.echo(f"{item['lake']}: {item['history']}, after expiry")
         click.echo("\n".join(f"  {line}" for line in item["after_expiry"]) + "\n")
     if not found:
-        say("The policy changes no history. --all shows those that stay as they are.")
+        print_message("The policy changes no history. --all shows those that stay as they are.")

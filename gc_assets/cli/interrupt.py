@@ -19,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
     """
 
 
-def take_interrupts() -> None:
+def install_handler() -> None:
     """Turns Ctrl-C into `Interrupted`. A process whose caller ignores Ctrl-C goes on ignoring it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _raise)
@@ -30,7 +30,7 @@ def _raise(*_: object) -> NoReturn:
 
 
 @contextmanager
-def deferred() -> Generator[None]:
+def defer_interrupts() -> Generator[None]:
     """Lets Ctrl-C wait for the end of the block, which opens a Spark session. A Java that is
     interrupted while it starts would stay behind.
     """
@@ -47,12 +47,12 @@ def deferred() -> Generator[None]:
         yield
     finally:
         of_spark = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, before if of_spark is note else _after(of_spark))
+        signal.signal(signal.SIGINT, before if of_spark is note else _wrap_handler(of_spark))
     if pressed:
         raise Interrupted
 
 
-def _after(of_spark: signal._HANDLER) -> signal._HANDLER:  # pyright: ignore[reportPrivateUsage]  (typeshed has no public name)
+def _wrap_handler(of_spark: signal._HANDLER) -> signal._HANDLER:  # pyright: ignore[reportPrivateUsage]  (typeshed has no public name)
     """Returns a handler that stops Spark's jobs, as Spark's own does, and raises `Interrupted`."""
 
     def handle(number: int, frame: FrameType | None) -> None:

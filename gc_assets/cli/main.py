@@ -17,8 +17,8 @@ import click
 
 from gc_assets._version import __version__
 from gc_assets.cli.context import Settings
-from gc_assets.cli.interrupt import take_interrupts
-from gc_assets.cli.output import say
+from gc_assets.cli.interrupt import install_handler
+from gc_assets.cli.output import print_message
 from gc_assets.core.errors import GcError
 
 # Command to the module that holds it and what it does, so that the list of commands imports none of
@@ -77,21 +77,21 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except GcError as error:
-            say(f"gc-assets: {error}", "failed")
+            print_message(f"gc-assets: {error}", "failed")
             if settings.verbose:
                 traceback.print_exc()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            say(f"gc-assets: {INTERRUPTED}")
+            print_message(f"gc-assets: {INTERRUPTED}")
             ctx.exit(1)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  (the last stop: every end of a command is a message and an exit code)
-            say(f"gc-assets: unexpected {type(error).__name__}: {error}", "failed")
+            print_message(f"gc-assets: unexpected {type(error).__name__}: {error}", "failed")
             if settings.verbose:
                 traceback.print_exc()
             else:
-                say("Repeat the command with -v to see where it happened.")
+                print_message("Repeat the command with -v to see where it happened.")
             ctx.exit(1)
 
 
@@ -118,10 +118,10 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
     settings = ctx.ensure_object(Settings)
     settings.config = config
     if verbose:
-        settings.be_verbose(ctx)
+        settings.enable_logging(ctx)
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
+def _is_not_interrupt(record: logging.LogRecord) -> bool:
     """Returns false for what py4j logs of a call that Ctrl-C interrupted, or that was made while it
     interrupted another one.
     """
@@ -135,10 +135,10 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """The console script."""
-    take_interrupts()
+    install_handler()
     # Commands want no plugin of pydantic, and looking for one reads what every package installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
-    logging.getLogger().addFilter(_is_no_interrupt)  # py4j logs by the root logger
+    logging.getLogger().addFilter(_is_not_interrupt)  # py4j logs by the root logger
     try:
         cli(prog_name="gc-assets")
     except BrokenPipeError:  # the reader (head, less) has seen enough

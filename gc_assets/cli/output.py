@@ -29,14 +29,14 @@ _COLOURS: Final = {
 }
 
 
-def say(message: str = "", verdict: str | None = None) -> None:
+def print_message(message: str = "", verdict: str | None = None) -> None:
     """Writes a message or progress line to standard error, in the colour of a verdict where one is
     given.
     """
     _echo(message, sys.stderr, verdict)
 
 
-def tell(text: str, verdict: str | None = None) -> None:
+def print_data(text: str, verdict: str | None = None) -> None:
     """Writes a line of data for people to standard output, in the colour of a verdict where one is
     given.
     """
@@ -47,11 +47,11 @@ def _echo(text: str, stream: Any, verdict: str | None = None) -> None:
     """Writes a text whose lines break between words where the terminal ends."""
     from gc_assets.cli.tables import wrap
 
-    width, shown = width_of(stream), printable(text, keep="\n")
+    width, shown = stream_width(stream), printable(text, keep="\n")
     if width is not None:
         shown = "\n".join(part for line in shown.split("\n") for part in wrap(line, width))
     in_colour = verdict is not None and has_colour(stream)
-    click.echo(in_verdict_colour(shown, verdict) if in_colour else shown, file=stream)
+    click.echo(colour_verdict(shown, verdict) if in_colour else shown, file=stream)
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -59,7 +59,7 @@ def printable(text: str, keep: str = "") -> str:
     return _CONTROL.sub(lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
-def as_json(value: Any) -> Any:
+def json_default(value: Any) -> Any:
     """Returns as text what JSON has no type for: times in ISO 8601 (UTC), bytes in base64."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
@@ -77,7 +77,7 @@ def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
     target = out or sys.stdout
     first = True
     for row in rows:
-        target.write(("[\n" if first else ",\n") + json.dumps(row, default=as_json, ensure_ascii=False))
+        target.write(("[\n" if first else ",\n") + json.dumps(row, default=json_default, ensure_ascii=False))
         first = False
     target.write("[]\n" if first else "\n]\n")
 
@@ -92,20 +92,25 @@ def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: 
     from gc_assets.cli.tables import Column, lines
 
     target = out or sys.stdout
-    width = None if wide else width_of(target)
+    width = None if wide else stream_width(target)
     shown = [
-        Column(name, [cell(row.get(name)) for row in rows], rigid=_are(rows, name, int | float | date), right=_are(rows, name, int | float))
+        Column(
+            name,
+            [format_cell(row.get(name)) for row in rows],
+            rigid=_has_values(rows, name, int | float | date),
+            right=_has_values(rows, name, int | float),
+        )
         for name in columns
     ]
     in_colour = has_colour(target)
 
     def paint(name: str, text: str) -> str:
-        return in_verdict_colour(text) if in_colour and name in _OF_VERDICTS else text
+        return colour_verdict(text) if in_colour and name in _OF_VERDICTS else text
 
     target.write("".join(f"{line}\n" for line in lines(shown, width, paint)))
 
 
-def width_of(stream: Any) -> int | None:
+def stream_width(stream: Any) -> int | None:
     """Returns how many columns a stream shows: what `COLUMNS` says, else the terminal's; null where
     no terminal limits a line.
     """
@@ -123,17 +128,17 @@ def has_colour(stream: Any) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def in_verdict_colour(text: str, verdict: str | None = None) -> str:
+def colour_verdict(text: str, verdict: str | None = None) -> str:
     """Returns the text in the colour of a verdict, which is the text itself where none is given."""
     colour = _COLOURS.get((verdict or text).strip())
     return click.style(text, fg=colour) if colour is not None else text
 
 
-def _are(rows: Sequence[Mapping[str, Any]], name: str, kind: UnionType) -> bool:
+def _has_values(rows: Sequence[Mapping[str, Any]], name: str, kind: UnionType) -> bool:
     return any(isinstance(row.get(name), kind) and not isinstance(row.get(name), bool) for row in rows)
 
 
-def cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """Returns a value as a reader expects it in a table."""
     if value is None:
         return ""
@@ -151,5 +156,5 @@ def cell(value: Any) -> str:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list | tuple | dict):
-        return printable(json.dumps(value, default=as_json, ensure_ascii=False))
+        return printable(json.dumps(value, default=json_default, ensure_ascii=False))
     return printable(str(value))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, importing, spark_of, wide_option, with_mode
-from gc_assets.cli.dagster_events import show_applied, show_restored, show_undone, show_word
-from gc_assets.cli.output import say, tell, write_json, write_table
+from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
+from gc_assets.cli.dagster_events import report_apply, report_decision, report_history_undo, report_restore
+from gc_assets.cli.output import print_data, print_message, write_json, write_table
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
       gc-assets plans --storage warehouse --format json
       gc-assets plans --status ready --status refused
     """
-    with importing():
+    with fast_imports():
         from gc_assets.stages.records.plans import list_plans
 
         platform = settings.platform()
     if storage is not None:
         platform.config.storage(storage)
     now = platform.clock.now()
-    found = [_summary(plan, now) for plan in list_plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
+    found = [_plan_row(plan, now) for plan in list_plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
     elif found:
@@ -90,7 +90,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
         ]
         write_table(short, PLAN_COLUMNS, wide=wide)
     if not found:
-        say(f"There is no plan {'of this status' if statuses else 'with anything to do'}. `gc-assets run` makes one.")
+        print_message(f"There is no plan {'of this status' if statuses else 'with anything to do'}. `gc-assets run` makes one.")
 
 
 _BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record. It is a name and no login.")
@@ -122,16 +122,16 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     platform = settings.platform()
     word = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
     plan = find_plan(platform.config, word.plan_id)
-    show_word(plan, word.at)
-    _print_word(plan, word, format_)
-    _say_undoing(platform, plan)
+    report_decision(plan, word.at)
+    _print_decision(plan, word, format_)
+    _print_reversibility(platform, plan)
     if plan.verdict.missing is None:
-        say(f"Next: {apply_command(plan.header, platform.config)}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
+        print_message(f"Next: {apply_command(plan.header, platform.config)}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
     elif plan.verdict.rejections:
-        say(f"It stays {plan.verdict.missing}. It can be applied once the same name approves it.")
+        print_message(f"It stays {plan.verdict.missing}. It can be applied once the same name approves it.")
     else:
         until = f"(until {plan.header.approve_before:%Y-%m-%d %H:%M}Z)"
-        say(f"It is {plan.verdict.missing}. Next: gc-assets approve {word.plan_id[:12]} --by ANOTHER_NAME   {until}")
+        print_message(f"It is {plan.verdict.missing}. Next: gc-assets approve {word.plan_id[:12]} --by ANOTHER_NAME   {until}")
 
 
 @click.command("reject", short_help="Say no to a plan, by name.")
@@ -153,23 +153,23 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
     platform = settings.platform()
     word = reject(platform.config, platform.clock, plan_id, by, comment)
     plan = find_plan(platform.config, word.plan_id)
-    show_word(plan, word.at)
-    _print_word(plan, word, format_)
+    report_decision(plan, word.at)
+    _print_decision(plan, word, format_)
 
 
-def _say_undoing(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
+def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
     from gc_assets.stages.read.reversibility import describe_reversibility
 
     for line in describe_reversibility(plan.header, platform.config, restored=restored).lines:
-        say(line)
+        print_message(line)
 
 
-def _print_word(plan: StoredPlan, word: ApprovalEvent, format_: str) -> None:
+def _print_decision(plan: StoredPlan, word: ApprovalEvent, format_: str) -> None:
     if format_ == "json":
         row = {**word.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(word.at), "approvals_needed": plan.verdict.needed}])
     else:
-        tell(f"{plan.header.storage}: plan {word.plan_id} {word}")
+        print_data(f"{plan.header.storage}: plan {word.plan_id} {word}")
 
 
 @click.command("apply", short_help="Execute an approved plan.")
@@ -191,7 +191,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
     """
-    from gc_assets.cli.progress import Progress, showing
+    from gc_assets.cli.progress import Progress, show_progress
     from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
     from gc_assets.stages.records.plans import find_plan
 
@@ -201,23 +201,23 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     chosen = tuple(phases_of(plan.header, phases or PHASES))
     already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(phases_of(plan.header, PHASES))} only")
     if already is not None:
-        _print_books({}, None, format_)
-        say(f"Nothing to do: {already}.")
+        _print_outcomes({}, None, format_)
+        print_message(f"Nothing to do: {already}.")
         return
     refuse_apply(run_context, plan, chosen)  # before Spark starts; apply_plan asks again
-    say(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
-    with showing(Progress(), verbose=settings.verbose) as progress:
-        applied = apply_plan(_spark(progress, platform, settings), run_context, plan, chosen)
-    show_applied(run_context, plan.header, applied)
-    books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
-    _print_books(books, plan.header.plan_id, format_)
-    if any(outcome == "failed" for _, outcome in applied.books):
+    print_message(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
+    with show_progress(Progress(), verbose=settings.verbose) as progress:
+        applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, chosen)
+    report_apply(run_context, plan.header, applied)
+    books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.by_outcome.items()}
+    _print_outcomes(books, plan.header.plan_id, format_)
+    if any(outcome == "failed" for _, outcome in applied.by_outcome):
         where = "`gc-assets show deletion_log` and `show expiry_log`"
-        say(f"Not everything was done; see {where} with --run-date {plan.header.run_date}, then apply again: it resumes.")
+        print_message(f"Not everything was done; see {where} with --run-date {plan.header.run_date}, then apply again: it resumes.")
         raise click.exceptions.Exit(1)
-    if ("expire", "done") in applied.books:
-        say("History was edited: `gc-assets show expiry_log` lists the edits.")
-    _say_undoing(platform, plan)
+    if ("expire", "done") in applied.by_outcome:
+        print_message("History was edited: `gc-assets show expiry_log` lists the edits.")
+    _print_reversibility(platform, plan)
 
 
 @click.command("restore", short_help="Put quarantined files back.")
@@ -244,49 +244,51 @@ def restore_command(
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
-    from gc_assets.cli.progress import Progress, showing
-    from gc_assets.stages.delete.restore_request import resolve_request, restore_files, with_history
+    from gc_assets.cli.progress import Progress, show_progress
+    from gc_assets.stages.delete.restore_request import resolve_request, restore_files, undo_history
 
     platform = settings.platform()
     run_context = platform.run_context(platform.clock.today())
     asked = resolve_request(run_context, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
-    with showing(Progress(), verbose=settings.verbose) as progress:
-        back = restore_files(lambda: _spark(progress, platform, settings), run_context, asked)
-    show_restored(run_context, asked.storage, back.log)
+    with show_progress(Progress(), verbose=settings.verbose) as progress:
+        back = restore_files(lambda: _start_spark(progress, platform, settings), run_context, asked)
+    report_restore(run_context, asked.storage, back.log)
     plan = asked.plan
-    with showing(Progress(), verbose=settings.verbose):
-        undone = with_history(run_context, back)
+    with show_progress(Progress(), verbose=settings.verbose):
+        undone = undo_history(run_context, back)
     if plan is not None and undone is not None:
         back = undone
-        show_undone(run_context, plan.header)
-    _print_books(back.books, asked.plan_id, format_)
-    if not back.books:
-        say(f"Nothing to do: storage {asked.storage} has nothing of that in quarantine. `gc-assets explain KEY` says where a file is.")
+        report_history_undo(run_context, plan.header)
+    _print_outcomes(back.by_outcome, asked.plan_id, format_)
+    if not back.by_outcome:
+        print_message(
+            f"Nothing to do: storage {asked.storage} has nothing of that in quarantine. `gc-assets explain KEY` says where a file is."
+        )
     elif plan is not None and plan.header.expiry_actions and not history:
-        from gc_assets.lakes.kinds import undoing_titles
+        from gc_assets.lakes.kinds import reversible_titles
 
-        undone_by = f"--history undoes those of {undoing_titles()}"
-        say(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
-    if plan is not None and back.books:
-        _say_undoing(platform, plan, restored=back.missing is None)
+        undone_by = f"--history undoes those of {reversible_titles()}"
+        print_message(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
+    if plan is not None and back.by_outcome:
+        _print_reversibility(platform, plan, restored=back.missing is None)
     elif back.files.rows:
         from gc_assets.stages.read.reversibility import restore_reversibility
 
         for line in restore_reversibility(back.files.amount).lines:
-            say(line)
+            print_message(line)
     if back.missing is not None:
-        say(back.missing)
+        print_message(back.missing)
         raise click.exceptions.Exit(1)
 
 
-def _spark(progress: Progress, platform: Platform, settings: Settings) -> SparkSession:
-    progress.doing("starting Spark")
-    spark = spark_of(platform, verbose=settings.verbose)
-    progress.doing("")
+def _start_spark(progress: Progress, platform: Platform, settings: Settings) -> SparkSession:
+    progress.set_activity("starting Spark")
+    spark = open_spark(platform, verbose=settings.verbose)
+    progress.set_activity("")
     return spark
 
 
-def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:
+def _plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
     header = plan.header
     status = plan.status_at(now)
     until = {"ready": header.approve_before, "refused": header.approve_before, "approved": header.apply_before}.get(status)
@@ -305,8 +307,8 @@ def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:
         "approved_by": plan.verdict.approved_by,
         "approvals_needed": plan.verdict.needed,
         "overrides": list(plan.verdict.overrides),
-        "said": [str(word) for word in plan.verdict.words],
-        "words": [word.model_dump(mode="json", exclude={"plan_id"}) for word in plan.verdict.words],
+        "said": [str(word) for word in plan.verdict.events],
+        "words": [word.model_dump(mode="json", exclude={"plan_id"}) for word in plan.verdict.events],
         "created_at": header.created_at,
         "until": until,
         "applied_at": plan.record.finished_at,
@@ -322,7 +324,7 @@ def _actions(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"abort {row['uploads']:,} uploads"
 
 
-def _print_books(books: Mapping[str, Totals], plan_id: str | None, format_: str) -> None:
+def _print_outcomes(books: Mapping[str, Totals], plan_id: str | None, format_: str) -> None:
     rows: list[dict[str, Any]] = []
     for name, total in sorted(books.items()):
         phase, _, outcome = name.partition("/")

@@ -16,13 +16,13 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from gc_assets.cli.output import say
+from gc_assets.cli.output import print_message
 from gc_assets.engine.progress import SILENCE_SECONDS, StageProgress, current_work
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gc_assets.cli.dagster_run import Step
+    from gc_assets.cli.dagster_run import PublishedAsset
 
 _A_SECOND: Final = 2
 _BAR_WIDTH: Final = 20
@@ -38,15 +38,15 @@ class Progress:
         self._made = 0
         self.spoke_at = time.monotonic()
 
-    def doing(self, text: str) -> None:
+    def set_activity(self, text: str) -> None:
         """Names what begins now, as long as no stage is at work."""
         self._doing, self._since = text, time.monotonic()
 
-    def begins(self, assets: int) -> None:
+    def start_assets(self, assets: int) -> None:
         self._assets = assets
-        self.doing("")
+        self.set_activity("")
 
-    def made(self, step: Step) -> None:
+    def finish_asset(self, step: PublishedAsset) -> None:
         """Counts an asset as made, and says it in a line that stays."""
         self._made += 1
         rows = f"{step.rows:>14,} rows" if step.rows is not None else " " * 19
@@ -54,7 +54,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         self.spoke_at = time.monotonic()
-        say(line)
+        print_message(line)
 
     def now(self) -> tuple[str, StageProgress | None]:
         """Returns a title and the work that it is of; null where only the title can be told."""
@@ -68,7 +68,7 @@ class Progress:
 
 
 @contextmanager
-def showing(progress: Progress, *, verbose: bool) -> Generator[Progress]:
+def show_progress(progress: Progress, *, verbose: bool) -> Generator[Progress]:
     """Shows the progress until the block ends. What was shown then goes from the terminal, and what
     was said stays.
     """

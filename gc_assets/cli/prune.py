@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
-from gc_assets.cli.output import say, write_json
+from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.errors import GateRefused
 
 
@@ -39,4 +39,4 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     else:
         for path in removed:
             click.echo(path)
-    say(f"{len(removed):,} directories removed from {platform.config.state}")
+    print_message(f"{len(removed):,} directories removed from {platform.config.state}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gc_assets.cli.context import Settings, common_options, run_date_option
-from gc_assets.cli.output import say
+from gc_assets.cli.output import print_message
 
 
 @click.command("report", short_help="Write a run date as one HTML page.")
@@ -37,4 +37,4 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
         click.echo(page)
         return
     Path(output).write_text(page, encoding="utf-8")
-    say(f"{output}: {len(page.encode()):,} bytes")
+    print_message(f"{output}: {len(page.encode()):,} bytes")

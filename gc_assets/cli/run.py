@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gc_assets.cli.context import MOMENT, Settings, common_options, format_option, importing, run_date_option
-from gc_assets.cli.output import say, tell, write_json
+from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option
+from gc_assets.cli.output import print_data, print_message, write_json
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("run", short_help="Work out one run date.")
 @run_date_option
-@click.option("--as-of", type=MOMENT, metavar="T", help="Count the policy's ages from T instead of the start of the run date.")
+@click.option("--as-of", type=TIMESTAMP, metavar="T", help="Count the policy's ages from T instead of the start of the run date.")
 @click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
 @click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage, with all lakes that may point into it.")
 @click.option("--through", metavar="ASSET", help="Stop after this asset.")
@@ -53,16 +53,16 @@ def run_command(
     platform = settings.platform()
     day = run_date or platform.clock.today()
     platform.run_context(day, as_of)
-    say(f"run date {day}")
-    from gc_assets.cli.progress import Progress, showing
+    print_message(f"run date {day}")
+    from gc_assets.cli.progress import Progress, show_progress
     from gc_assets.stages.read.reversibility import describe_reversibility, reversibility_json
 
-    with showing(Progress(), verbose=settings.verbose) as progress:
-        progress.doing("loading Dagster")
-        with importing():
-            from gc_assets.cli.dagster_run import run_night
+    with show_progress(Progress(), verbose=settings.verbose) as progress:
+        progress.set_activity("loading Dagster")
+        with fast_imports():
+            from gc_assets.cli.dagster_run import run_partition
 
-        plans = run_night(
+        plans = run_partition(
             platform,
             day,
             as_of=as_of,
@@ -79,27 +79,27 @@ def run_command(
         write_json({**plan_summary(header), **reversibility_json(header, platform.config)} for header in told)
     else:
         for header in told:
-            tell(plan_line(header), "refused" if header.failed_gates else "passed")
+            print_data(plan_line(header), "refused" if header.failed_gates else "passed")
         if not told:
-            say("Nothing to do: no plan has a file in it." if plans else "No storage was asked for a plan.")
+            print_message("Nothing to do: no plan has a file in it." if plans else "No storage was asked for a plan.")
     for text in sorted({text for header in plans for text in header.unsafe}):
-        say(f"Lowered safety: {text}.")
+        print_message(f"Lowered safety: {text}.")
     for header in told:
-        _say_what_is_next(header, describe_reversibility(header, platform.config).lines)
+        _print_next_step(header, describe_reversibility(header, platform.config).lines)
     if any(header.failed_gates for header in told):
         raise click.exceptions.Exit(3)
 
 
-def _say_what_is_next(header: PlanHeader, reversibility: Iterable[str]) -> None:
+def _print_next_step(header: PlanHeader, reversibility: Iterable[str]) -> None:
     for gate in header.failed_gates:
-        say(f"refused by gate {gate.name}: {gate.message}", "refused")
+        print_message(f"refused by gate {gate.name}: {gate.message}", "refused")
     if header.historical:
-        say(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
+        print_message(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
         return
     for line in reversibility:
-        say(line)
+        print_message(line)
     if not header.failed_gates:
-        say(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
+        print_message(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
 
 
 def plan_line(header: PlanHeader) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from gc_assets.cli.context import Settings, common_options, run_date_option, wide_option
-from gc_assets.cli.output import as_json, say, write_json, write_table
+from gc_assets.cli.output import json_default, print_message, write_json, write_table
 from gc_assets.core.errors import UsageError
-from gc_assets.core.suggest import did_you_mean, named
+from gc_assets.core.suggest import did_you_mean, join_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +75,7 @@ def show_command(
     table = tables[asset]
     if only is not None and TABLE_NAME.name not in table.schema.names:
         raise UsageError(f"--table {only}: {asset} has no column {TABLE_NAME.name}")
-    group = _group(platform.config, table, lake, storage)
+    group = _owner_name(platform.config, table, lake, storage)
     day = run_date or platform.clock.today()
     platform.run_context(day)
     state = State.of(platform.config)
@@ -89,17 +89,17 @@ def show_command(
         of_table = read_matching_rows(state, table.schema, paths, TABLE_NAME.name, [only])
         rows, total = iter(of_table.slice(0, wanted).to_batches()), of_table.num_rows
     if format_ == "parquet":
-        _parquet(rows, table.schema, Path(str(output)))
+        _write_parquet(rows, table.schema, Path(str(output)))
     elif output is None:
-        _text(rows, table, format_, sys.stdout, wide=wide)
+        _write_text(rows, table, format_, sys.stdout, wide=wide)
     else:
         with Path(output).open("w", encoding="utf-8", newline="") as target:
-            _text(rows, table, format_, target, wide=True)
+            _write_text(rows, table, format_, target, wide=True)
     shown = total if wanted is None else min(wanted, total)
-    say(f"{group}/{asset} of {day}: {shown:,} of {total:,} rows" + (f" in {output}" if output else ""))
+    print_message(f"{group}/{asset} of {day}: {shown:,} of {total:,} rows" + (f" in {output}" if output else ""))
 
 
-def _group(config: Config, table: Table, lake: str | None, storage: str | None) -> str:
+def _owner_name(config: Config, table: Table, lake: str | None, storage: str | None) -> str:
     from gc_assets.lakes.kinds import KINDS, owners_of
 
     given, other = (lake, storage) if table.scope == "lake" else (storage, lake)
@@ -113,43 +113,43 @@ def _group(config: Config, table: Table, lake: str | None, storage: str | None) 
         return names[0]
     if given not in names:
         found = "is missing" if given is None else f"{given}: there is no such {table.scope} with this table"
-        raise UsageError(f"--{table.scope} {found}; the configuration has {named(names)}{did_you_mean(given or '', names)}")
+        raise UsageError(f"--{table.scope} {found}; the configuration has {join_names(names)}{did_you_mean(given or '', names)}")
     return given
 
 
-def _text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: TextIO, *, wide: bool) -> None:
+def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: TextIO, *, wide: bool) -> None:
     if format_ == "csv":
-        _csv(rows, table.schema, target)
+        _write_csv(rows, table.schema, target)
     elif format_ == "json":
-        write_json(_objects(rows), target)
+        write_json(_read_rows(rows), target)
     else:
-        shown = list(_objects(rows))
+        shown = list(_read_rows(rows))
         filled = [name for name in table.schema.names if not shown or any(row[name] is not None for row in shown)]
         write_table(shown, filled, target, wide=wide)
 
 
-def _objects(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+def _read_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in rows:
         yield from batch.to_pylist(maps_as_pydicts="strict")
 
 
-def _csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, target: TextIO) -> None:
+def _write_csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, target: TextIO) -> None:
     """Writes RFC 4180 with a header. Null is empty, lists and maps are JSON, times are ISO 8601."""
     import csv
 
     writer = csv.writer(target)
     writer.writerow(schema.names)
-    for row in _objects(rows):
+    for row in _read_rows(rows):
         writer.writerow([_csv_value(value) for value in row.values()])
 
 
 def _csv_value(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
-    return json.dumps(value, default=as_json, ensure_ascii=False) if isinstance(value, list | dict) else as_json(value)
+    return json.dumps(value, default=json_default, ensure_ascii=False) if isinstance(value, list | dict) else json_default(value)
 
 
-def _parquet(rows: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
+def _write_parquet(rows: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
     import pyarrow.parquet as pq
 
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:

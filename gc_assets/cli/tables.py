@@ -17,8 +17,8 @@ ELLIPSIS: Final = "…"
 _GAP: Final = "  "
 _INDENT: Final = "    "
 # A column of prose that is narrower is hard to read; a shortened key needs so much to be told apart.
-_LEAST_PROSE: Final = 40
-_LEAST_WORD: Final = 32
+_MIN_PROSE: Final = 40
+_MIN_WORD: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Column:
     right: bool = False
 
     @property
-    def natural(self) -> int:
+    def full_width(self) -> int:
         return max(map(cell_len, (self.name, *self.cells)), default=0)
 
     @property
-    def least(self) -> int:
+    def min_width(self) -> int:
         if self.rigid:
-            return self.natural
+            return self.full_width
         is_prose = any(" " in text for text in self.cells)
-        return max(cell_len(self.name), min(self.natural, _LEAST_PROSE if is_prose else _LEAST_WORD))
+        return max(cell_len(self.name), min(self.full_width, _MIN_PROSE if is_prose else _MIN_WORD))
 
 
 Paint = Callable[[str, str], str]
@@ -59,21 +59,21 @@ def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -
     """
     if not columns:
         return
-    beside = _beside(columns, width)
+    beside = _visible_columns(columns, width)
     widths = _widths(beside, width)
     below = columns[len(beside) :]
-    yield _GAP.join(_padded(column, column.name, wide) for column, wide in zip(beside, widths, strict=True)).rstrip()
+    yield _GAP.join(_pad(column, column.name, wide) for column, wide in zip(beside, widths, strict=True)).rstrip()
     yield _GAP.join("─" * wide for wide in widths)
     for row in range(len(columns[0].cells)):
-        wrapped = [_wrapped(column, column.cells[row], wide) for column, wide in zip(beside, widths, strict=True)]
+        wrapped = [_wrap_cell(column, column.cells[row], wide) for column, wide in zip(beside, widths, strict=True)]
         for number in range(max(map(len, wrapped))):
             texts = [cell[number] if number < len(cell) else "" for cell in wrapped]
             parts = zip(beside, texts, widths, strict=True)
-            yield _GAP.join(_padded(column, text, wide, paint) for column, text, wide in parts).rstrip()
-        yield from _below([(column.name, column.cells[row]) for column in below if column.cells[row]], width or 0)
+            yield _GAP.join(_pad(column, text, wide, paint) for column, text, wide in parts).rstrip()
+        yield from _extra_lines([(column.name, column.cells[row]) for column in below if column.cells[row]], width or 0)
 
 
-def shortened(word: str, width: int) -> str:
+def shorten(word: str, width: int) -> str:
     """Returns the word, or its beginning and its end where it is wider than `width`."""
     if cell_len(word) <= width:
         return word
@@ -103,12 +103,12 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     return [*found, line.rstrip()]
 
 
-def _beside(columns: Sequence[Column], width: int | None) -> Sequence[Column]:
+def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[Column]:
     if width is None:
         return columns
     used = -len(_GAP)
     for number, column in enumerate(columns):
-        used += len(_GAP) + column.least
+        used += len(_GAP) + column.min_width
         if used > width and number:
             return columns[:number]
     return columns
@@ -119,34 +119,34 @@ def _widths(columns: Sequence[Column], width: int | None) -> list[int]:
     equal part.
     """
     if width is None:
-        return [column.natural for column in columns]
-    found = [column.least for column in columns]
+        return [column.full_width for column in columns]
+    found = [column.min_width for column in columns]
     left = width - sum(found) - len(_GAP) * (len(columns) - 1)
-    while left > 0 and (wanting := [place for place, column in enumerate(columns) if found[place] < column.natural]):
+    while left > 0 and (wanting := [place for place, column in enumerate(columns) if found[place] < column.full_width]):
         share = max(1, left // len(wanting))
         for place in wanting:
-            more = min(share, columns[place].natural - found[place], left)
+            more = min(share, columns[place].full_width - found[place], left)
             found[place] += more
             left -= more
     return found
 
 
-def _padded(column: Column, text: str, width: int, paint: Paint = _plain) -> str:
+def _pad(column: Column, text: str, width: int, paint: Paint = _plain) -> str:
     space, painted = " " * (width - cell_len(text)), paint(column.name, text)
     return space + painted if column.right else painted + space
 
 
-def _wrapped(column: Column, text: str, width: int) -> list[str]:
+def _wrap_cell(column: Column, text: str, width: int) -> list[str]:
     if column.rigid or cell_len(text) <= width:
         return [text]
-    return wrap(" ".join(shortened(word, width) for word in text.split(" ")), width)
+    return wrap(" ".join(shorten(word, width) for word in text.split(" ")), width)
 
 
-def _below(summary: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+def _extra_lines(summary: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     """Yields the facts by name, as many on a line as fit, and a long one on lines of its own."""
     inner, line = width - len(_INDENT), ""
     for name, text in summary:
-        words = (shortened(word, max(inner - len(_GAP), _LEAST_WORD)) for word in text.split(" "))
+        words = (shorten(word, max(inner - len(_GAP), _MIN_WORD)) for word in text.split(" "))
         fact = f"{name}: {' '.join(words)}"
         if line and cell_len(line + _GAP + fact) <= inner:
             line += _GAP + fact

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, run_date_option, spark_of
-from gc_assets.cli.output import say, write_json, write_table
+from gc_assets.cli.context import Settings, common_options, format_option, open_spark, run_date_option
+from gc_assets.cli.output import print_message, write_json, write_table
 
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
@@ -58,11 +58,11 @@ def what_if_command(
     asked += [f"without {', '.join(dropped)}"] if dropped else []
     concerned = names if retention is not None or not dropped else lakes_with_refs(run_context, names, dropped)
     scenario = Scenario(" and ".join(asked) or "the configuration as it stands", tuple(concerned), retention, frozenset(dropped))
-    (effect,) = what_if(spark_of(platform, verbose=settings.verbose), run_context, [scenario])
-    write(effect_rows(platform.config, effect), format_)
-    say(sentence(effect, run_context))
+    (effect,) = what_if(open_spark(platform, verbose=settings.verbose), run_context, [scenario])
+    write_amounts(effect_rows(platform.config, effect), format_)
+    print_message(describe_effect(effect, run_context))
     for note in effect.notes:
-        say(f"Note: {note}.")
+        print_message(f"Note: {note}.")
 
 
 def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def amount_columns(config: Config, storage: str, name: str, amount: Amount) -> d
     return columns if usd is None else {**columns, f"{name}_usd_per_month": usd}
 
 
-def write(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
+def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
     """Writes rows as JSON, or as a table with units and without columns that are empty."""
     from gc_assets.core.units import format_bytes, format_usd
 
@@ -104,7 +104,7 @@ def write(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
     write_table([{heads[name]: told(name, row.get(name)) for name in names} for row in rows], list(heads.values()))
 
 
-def sentence(effect: Effect, run_context: RunContext) -> str:
+def describe_effect(effect: Effect, run_context: RunContext) -> str:
     """Returns the effect as one sentence."""
     from gc_assets.core.units import format_bytes
 

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
 from gc_assets.demo.s3_server import PID, ensure_running
-from gc_assets.demo.sample import CONFIG_NAME, begin, finish, write_lakes
+from gc_assets.demo.sample import CONFIG_NAME, begin_demo, finish_demo, write_lakes
 from gc_assets.resources.platform import NOW_VARIABLE
 from gc_assets.s3.client import get_client, translate_errors
 
@@ -31,9 +31,9 @@ ENVIRONMENT: Final = "s3.env"
 _SERVER: Final = "server"
 _REGION: Final = "us-east-1"
 _GRACE: Final = timedelta(hours=72)
-_WRITERS: Final = 16
+_MAX_UPLOADS: Final = 16
 # Servers like Ceph 16 refuse the checksums that pyiceberg's client adds by itself.
-_PLAIN: Final = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
+_NO_CHECKSUMS: Final = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
 
 
 def is_on_s3(directory: Path) -> bool:
@@ -57,7 +57,7 @@ def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
             raise UsageError(f"{config} is a demo on a local disk; choose another --dir for the one on S3")
         if owns_server(root):
             ensure_running(root / _SERVER)
-        _set(_read(variables))
+        _set_variables(_read_variables(variables))
         return config
     keys: dict[str, str] = {}
     if endpoint is None:
@@ -67,19 +67,19 @@ def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
         keys |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
     else:
         settings = _settings(endpoint)
-    _set(keys | _PLAIN)
-    lake = begin(root)
+    _set_variables(keys | _NO_CHECKSUMS)
+    lake = begin_demo(root)
     client = get_client(settings, "change")
     bucket = f"gc-assets-demo-{secrets.token_hex(4)}"
     write_lakes(root, lake, datetime.now(UTC) + _GRACE, f"s3://{bucket}")
     with translate_errors(f"s3://{bucket}"):
-        night = _put(client, bucket, lake)
+        night = _fill_bucket(client, bucket, lake)
     shutil.rmtree(lake)
     variables.touch(0o600)
-    variables.write_text(_shell(keys | _PLAIN | {NOW_VARIABLE: night.isoformat()}), encoding="utf-8")
-    _set({NOW_VARIABLE: night.isoformat()})
+    variables.write_text(_shell_script(keys | _NO_CHECKSUMS | {NOW_VARIABLE: night.isoformat()}), encoding="utf-8")
+    _set_variables({NOW_VARIABLE: night.isoformat()})
     connection, region = f'endpoint: "{settings.endpoint}"', client.meta.region_name
-    return finish(
+    return finish_demo(
         root,
         location=f"s3://{bucket}/",
         warehouse=f"s3://{bucket}",
@@ -108,7 +108,7 @@ def _settings(endpoint: str) -> S3Config:
         ) from None
 
 
-def _put(client: Any, bucket: str, lake: Path) -> datetime:
+def _fill_bucket(client: Any, bucket: str, lake: Path) -> datetime:
     """Puts all files into a new bucket. Returns the time of a night for which exactly those are
     young that were written as young.
     """
@@ -121,7 +121,7 @@ def _put(client: Any, bucket: str, lake: Path) -> datetime:
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
     newest = max(item["LastModified"] for page in pages for item in page["Contents"])
     parted = newest.replace(microsecond=0) + timedelta(seconds=1)
-    while _time_of(client, bucket) < parted:
+    while _server_time(client, bucket) < parted:
         time.sleep(0.1)
     _upload(client, bucket, lake, young)
     return parted + _GRACE
@@ -131,28 +131,28 @@ def _upload(client: Any, bucket: str, lake: Path, paths: Iterable[Path]) -> None
     def put(path: Path) -> None:
         client.put_object(Bucket=bucket, Key=path.relative_to(lake).as_posix(), Body=path.read_bytes())
 
-    with ThreadPoolExecutor(_WRITERS) as pool:
+    with ThreadPoolExecutor(_MAX_UPLOADS) as pool:
         list(pool.map(put, paths))
 
 
-def _time_of(client: Any, bucket: str) -> datetime:
+def _server_time(client: Any, bucket: str) -> datetime:
     return parsedate_to_datetime(client.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]["date"])
 
 
-def _shell(variables: Mapping[str, str]) -> str:
+def _shell_script(variables: Mapping[str, str]) -> str:
     lines = (f"export {name}={shlex.quote(value)}" if value else f"unset {name}" for name, value in variables.items())
     return "".join(
         f"{line}\n" for line in ("# Who asks the demo's S3 server, and the clock of its night. Read it into a shell: . s3.env", *lines)
     )
 
 
-def _read(file: Path) -> dict[str, str]:
+def _read_variables(file: Path) -> dict[str, str]:
     lines = (shlex.split(line, comments=True) for line in file.read_text(encoding="utf-8").splitlines())
     parts = (words[1].partition("=") for words in lines if words)
     return {name: value for name, _, value in parts}
 
 
-def _set(variables: Mapping[str, str]) -> None:
+def _set_variables(variables: Mapping[str, str]) -> None:
     """Sets the variables, and unsets those without a value."""
     for name, value in variables.items():
         if value:

@@ -64,7 +64,7 @@ def clock_at(moment: datetime) -> Generator[None]:
         yield
 
 
-class AsideFileIO(PyArrowFileIO):
+class RelocatedFileIO(PyArrowFileIO):
     """Reads and writes in a folder what the metadata says lies at an address elsewhere."""
 
     @staticmethod
@@ -93,7 +93,7 @@ class LakeBuilder:
         self.catalog_name = catalog_name
         self.properties = {"type": "sql", "uri": f"sqlite:///{root / catalog_file}", "warehouse": self.address}
         if address is not None:
-            self.properties |= {PY_IO_IMPL: f"{__name__}.{AsideFileIO.__name__}", _ADDRESS: address, _FOLDER: str(self.warehouse)}
+            self.properties |= {PY_IO_IMPL: f"{__name__}.{RelocatedFileIO.__name__}", _ADDRESS: address, _FOLDER: str(self.warehouse)}
         self.catalog = SqlCatalog(catalog_name, **self.properties)
         self._dated: set[Path] = set()
 
@@ -190,7 +190,7 @@ class TableBuilder:
         manifest = provider.new_metadata_location(f"{uuid.uuid4()}-m0.avro")
         self._write(manifest, b"Obj\x01 a manifest that was never finished")
         self.lake.date_files(at)
-        return [self._written(address) for address in [*addresses, manifest]]
+        return [self._path_of(address) for address in [*addresses, manifest]]
 
     @staticmethod
     def path(address: str) -> Path:
@@ -240,11 +240,11 @@ class TableBuilder:
         return self._newest()
 
     def _write(self, address: str, payload: bytes) -> int:
-        path = self._written(address)
+        path = self._path_of(address)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.write_bytes(payload)
 
-    def _written(self, address: str) -> Path:
+    def _path_of(self, address: str) -> Path:
         """Returns the file of an address, in the warehouse or in a `location` beside it."""
         return self.path(address.replace(self.lake.address, str(self.lake.warehouse), 1))
 

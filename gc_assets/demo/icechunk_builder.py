@@ -78,14 +78,14 @@ class RepositoryBuilder:
     path: Path
     repo: icechunk.Repository
     created: dict[str, list[Path]] = field(default_factory=dict)
-    seen: set[Path] = field(default_factory=set)
+    known_files: set[Path] = field(default_factory=set)
 
     @classmethod
     def create(cls, path: Path, at: datetime) -> Self:
         """An empty repository whose first snapshot was written at `at`. Every chunk is a file of
         its own.
         """
-        return cls._started(path, at, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
+        return cls._create(path, at, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
 
     def head(self, branch: str) -> str:
         return self.repo.lookup_branch(branch)
@@ -123,7 +123,7 @@ class RepositoryBuilder:
         lost = [path for path in written if path.name == snapshot]
         for path in lost:
             path.unlink()
-        self.seen.difference_update(lost)
+        self.known_files.difference_update(lost)
         return [path for path in written if path not in lost]
 
     def set_time(self, snapshot: str, at: datetime) -> None:
@@ -141,7 +141,7 @@ class RepositoryBuilder:
         return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
     @classmethod
-    def _started(cls, path: Path, at: datetime, config: icechunk.RepositoryConfig, access: dict[str, Any] | None = None) -> Self:
+    def _create(cls, path: Path, at: datetime, config: icechunk.RepositoryConfig, access: dict[str, Any] | None = None) -> Self:
         # The warning about concurrent commits on a local disk: one process writes here.
         icechunk.set_logs_filter("error")
         storage = icechunk.local_filesystem_storage(str(path))
@@ -154,8 +154,8 @@ class RepositoryBuilder:
         self.set_time(snapshot, at)
 
     def _age_new_files(self, at: datetime) -> list[Path]:
-        new = sorted(self.files() - self.seen)
-        self.seen.update(new)
+        new = sorted(self.files() - self.known_files)
+        self.known_files.update(new)
         for path in new:
             set_file_time(path, at)
         return new

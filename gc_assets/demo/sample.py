@@ -18,7 +18,7 @@ CONFIG_NAME: Final = "lakes.yaml"
 _BACKFILLED: Final = timedelta(days=14)
 _UNFINISHED: Final = "lakes.yaml.unfinished"
 # What writes the lakes, by the extra that brings it.
-_NEEDS: Final = {"iceberg": ("pyiceberg", "fastavro", "sqlalchemy"), "icechunk": ("icechunk", "zarr", "zstandard")}
+_MODULES: Final = {"iceberg": ("pyiceberg", "fastavro", "sqlalchemy"), "icechunk": ("icechunk", "zarr", "zstandard")}
 _CONFIG: Final = """\
 # The demo: two lakes on one storage. Every key is explained in the README; unknown keys are refused.
 # Relative paths start at this file.
@@ -65,19 +65,19 @@ def ensure_demo(directory: Path) -> Path:
     config = root / CONFIG_NAME
     if config.exists():
         return config
-    lake = begin(root)
+    lake = begin_demo(root)
     write_lakes(root, lake, clock_of(os.environ).now())
     aside = "renamed aside, into lake/.gc-assets/trash/<plan id>/"
-    return finish(root, location="./lake/", warehouse=f"file://{lake}", aside=aside)
+    return finish_demo(root, location="./lake/", warehouse=f"file://{lake}", aside=aside)
 
 
-def begin(root: Path) -> Path:
+def begin_demo(root: Path) -> Path:
     """Makes the empty folder in which the lakes are written. Removes what an interrupted attempt
     left there. Raises `UsageError` as `ensure_demo` does.
     """
-    missing = [name for names in _NEEDS.values() for name in names if find_spec(name) is None]
+    missing = [name for names in _MODULES.values() for name in names if find_spec(name) is None]
     if missing:
-        raise UsageError(f"the demo writes real lakes, which needs {', '.join(missing)}: pip install 'gc-assets[{','.join(_NEEDS)}]'")
+        raise UsageError(f"the demo writes real lakes, which needs {', '.join(missing)}: pip install 'gc-assets[{','.join(_MODULES)}]'")
     lake, catalog, unfinished = root / "lake", root / "catalog.db", root / _UNFINISHED
     if unfinished.exists():  # an earlier attempt was interrupted: these are its halves
         shutil.rmtree(lake, ignore_errors=True)
@@ -99,7 +99,7 @@ def write_lakes(root: Path, lake: Path, now: datetime, address: str | None = Non
     write_note(lake / "README.txt", now)
 
 
-def finish(root: Path, location: str, warehouse: str, aside: str, connection: str = "", client: str = "") -> Path:
+def finish_demo(root: Path, location: str, warehouse: str, aside: str, connection: str = "", client: str = "") -> Path:
     """Writes `lakes.yaml` last of all: a configuration stands for finished lakes."""
     from gc_assets.demo.lakes import CATALOG_NAME
 

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Sequence
 
 from gc_assets.config.notify import Command
-from gc_assets.core.notifications import Notification, document
-from gc_assets.notify.undelivered import SECONDS, Undelivered
+from gc_assets.core.notifications import Notification, to_document
+from gc_assets.notify.undelivered import TIMEOUT_SECONDS, DeliveryError
 
 
 def run_command(target: Command, told: Sequence[Notification]) -> None:
@@ -25,12 +25,12 @@ def run_command(target: Command, told: Sequence[Notification]) -> None:
             target.command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as error:
-        raise Undelivered(f"the command cannot be started: {error.strerror or type(error).__name__}") from None
+        raise DeliveryError(f"the command cannot be started: {error.strerror or type(error).__name__}") from None
     try:
-        running.communicate(json.dumps(document(told)).encode(), timeout=SECONDS)
+        running.communicate(json.dumps(to_document(told)).encode(), timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
-        raise Undelivered(f"the command did not end within {SECONDS:.0f} s") from None
+        raise DeliveryError(f"the command did not end within {TIMEOUT_SECONDS:.0f} s") from None
     if running.returncode != 0:
-        raise Undelivered(f"the command ended with code {running.returncode}")
+        raise DeliveryError(f"the command ended with code {running.returncode}")

@@ -6,8 +6,8 @@ from typing import Final
 
 # Whoever evaluates a sensor waits a minute, for all targets together. They are told at the same
 # time, in at most two rounds.
-SECONDS: Final = 15.0
+TIMEOUT_SECONDS: Final = 15.0
 
 
-class Undelivered(Exception):
+class DeliveryError(Exception):
     """A target could not be told. The message says why, and holds no URL and no password."""

@@ -11,19 +11,19 @@ from typing import IO, Any
 
 from gc_assets._version import __version__
 from gc_assets.config.notify import Slack, Webhook
-from gc_assets.core.notifications import Notification, body, document
-from gc_assets.notify.undelivered import SECONDS, Undelivered
+from gc_assets.core.notifications import Notification, format_body, to_document
+from gc_assets.notify.undelivered import TIMEOUT_SECONDS, DeliveryError
 
 
 def post_document(target: Webhook, told: Sequence[Notification]) -> None:
     """Posts the notifications. Raises `Undelivered` unless the server accepts them."""
     headers = {name: value.get_secret_value() for name, value in target.headers.items()}
-    _post(target.url.get_secret_value(), document(told), headers)
+    _post(target.url.get_secret_value(), to_document(told), headers)
 
 
 def post_to_slack(target: Slack, told: Sequence[Notification]) -> None:
     """Posts the words of the notifications. Raises `Undelivered` unless the server accepts them."""
-    text = body(told)
+    text = format_body(told)
     for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # by Slack's rules; a name could call everybody
         text = text.replace(letter, entity)
     _post(target.url.get_secret_value(), {"text": text}, {})
@@ -42,12 +42,12 @@ def _post(url: str, content: Mapping[str, Any], headers: Mapping[str, str]) -> N
     ours = {"Content-Type": "application/json", "User-Agent": f"gc-assets/{__version__}"}
     try:
         request = urllib.request.Request(url, json.dumps(content).encode(), {**ours, **headers}, method="POST")  # noqa: S310  (lakes.yaml allows http and https)
-        opener.open(request, timeout=SECONDS).close()
+        opener.open(request, timeout=TIMEOUT_SECONDS).close()
     except urllib.error.HTTPError as error:
         error.close()
-        raise Undelivered(f"the server answered {error.code}") from None
+        raise DeliveryError(f"the server answered {error.code}") from None
     except urllib.error.URLError as error:
         reason = error.reason
-        raise Undelivered(f"no answer: {reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else reason}") from None
+        raise DeliveryError(f"no answer: {reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else reason}") from None
     except (OSError, HTTPException, ValueError) as error:
-        raise Undelivered(f"no answer: {type(error).__name__}") from None  # its words may hold the URL
+        raise DeliveryError(f"no answer: {type(error).__name__}") from None  # its words may hold the URL

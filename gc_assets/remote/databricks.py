@@ -25,22 +25,22 @@ from gc_assets.remote import exchange
 NAME: Final = "gc-assets"
 # For an answer about a run. The SDK itself asks for five minutes where nobody answers, and once
 # where the workspace fails.
-PATIENCE_SECONDS: Final = 600.0
+TIMEOUT_SECONDS: Final = 600.0
 _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLifeCycleState.INTERNAL_ERROR}
 
 
-def job_run(
+def run_job(
     settings: Databricks, places: Places, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
     """Yields what a job reports. Raises `UsageError` where it cannot be asked for, and `GcError` where
     it ended badly, or where nobody can say how it ended.
     """
-    task = task_of(settings)
-    workspace = _workspace(settings)
+    task = build_task(settings)
+    workspace = _open_workspace(settings)
     exchanged = exchange.Exchange(settings.exchange, places)
-    runs = Runs(workspace.jobs, str(workspace.config.host))
+    runs = WorkspaceJobs(workspace.jobs, str(workspace.config.host))
     client = PipesDatabricksClient(
-        client=_Workspace(runs),  # pyright: ignore[reportArgumentType]
+        client=_WorkspaceClient(runs),  # pyright: ignore[reportArgumentType]
         context_injector=exchanged.injector,
         message_reader=exchanged.reader,
         poll_interval_seconds=exchange.EXCHANGE_SECONDS,
@@ -50,7 +50,7 @@ def job_run(
     return exchanged.reports(partial(client.run, context=context, task=task, submit_args=submit, extras=dict(extras)), runs)
 
 
-def task_of(settings: Databricks) -> SubmitTask:
+def build_task(settings: Databricks) -> SubmitTask:
     """Returns what a run is to do. Raises `UsageError` for what the SDK does not know: it would leave
     that out without a word.
     """
@@ -61,31 +61,31 @@ def task_of(settings: Databricks) -> SubmitTask:
         "spark_python_task": {"python_file": settings.entry_point},
     }
     task = SubmitTask.from_dict(asked)
-    if lost := list(_lost(asked, task.as_dict(), "")):
+    if lost := list(_ignored_keys(asked, task.as_dict(), "")):
         raise UsageError(f"spark.databricks: the Jobs API, as the databricks-sdk here knows it, takes no {', '.join(lost)}")
     return task
 
 
-def _lost(asked: Any, kept: Any, place: str) -> Iterator[str]:
+def _ignored_keys(asked: Any, kept: Any, place: str) -> Iterator[str]:
     """Yields the places of a document where another one says something else."""
     if isinstance(asked, dict) and isinstance(kept, dict):
         for key, value in asked.items():
-            yield from _lost(value, kept.get(key), f"{place}.{key}".lstrip("."))
+            yield from _ignored_keys(value, kept.get(key), f"{place}.{key}".lstrip("."))
     elif isinstance(asked, list) and isinstance(kept, list) and len(asked) == len(kept):
         for number, (value, other) in enumerate(zip(asked, kept, strict=True)):
-            yield from _lost(value, other, f"{place}[{number}]")
+            yield from _ignored_keys(value, other, f"{place}[{number}]")
     elif asked and asked != kept:  # what is empty is left out, and means the same
         yield place
 
 
-def _workspace(settings: Databricks) -> WorkspaceClient:
+def _open_workspace(settings: Databricks) -> WorkspaceClient:
     try:
         return WorkspaceClient(host=settings.host)
     except ValueError as error:
         raise UsageError(f"no workspace of Databricks can be asked for a job: {error}") from None
 
 
-class Runs:
+class WorkspaceJobs:
     """What dagster-databricks asks of the Jobs API, and which run it started."""
 
     def __init__(self, jobs: Any, host: str) -> None:
@@ -106,16 +106,16 @@ class Runs:
         """Returns the run. Where there is no answer it is asked for again: a run goes on when its
         workspace does not say so.
         """
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
-                return self._seen(run_id)
+                return self._read_run(run_id)
             except OSError:  # the SDK's errors are such too
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(exchange.EXCHANGE_SECONDS)
 
-    def _seen(self, run_id: int) -> Run:
+    def _read_run(self, run_id: int) -> Run:
         run: Run = self._jobs.get_run(run_id)
         self._page = run.run_page_url or self._page
         return run
@@ -125,23 +125,23 @@ class Runs:
         if self._run_id is not None:
             self._jobs.cancel_run(self._run_id)
 
-    def ending(self, error: BaseException) -> str:
+    def describe_end(self, error: BaseException) -> str:
         if self._run_id is None:
             return f"no run was started by {self._host}: {error}"
         name = f"run {self._run_id} of {self._host}"
         try:
-            run = self._seen(self._run_id)
+            run = self._read_run(self._run_id)
             state = run.state or RunState()
             if state.life_cycle_state in _ENDED:
                 ended = state.result_state or state.life_cycle_state
-                return f"{name} ended as {ended.value}: {state.state_message or 'no message'}{self._output(run)}; {self._look()}"
+                return f"{name} ended as {ended.value}: {state.state_message or 'no message'}{self._output(run)}; {self._page_hint()}"
             self.cancel()
         except OSError as still:
-            return f"{name} could not be watched any longer, and may go on ({still}): cancel it there, then run this again; {self._look()}"
+            return f"{name} could not be watched any longer, and may go on ({still}): cancel it there, then run this again; {self._page_hint()}"
         seen = state.life_cycle_state.value if state.life_cycle_state else "in a state unknown here"
-        return f"{name} was {seen} and could not be watched any longer, so it was cancelled ({error}): run this again; {self._look()}"
+        return f"{name} was {seen} and could not be watched any longer, so it was cancelled ({error}): run this again; {self._page_hint()}"
 
-    def _look(self) -> str:
+    def _page_hint(self) -> str:
         return f"look at {self._page or self._host}"
 
     def _output(self, run: Run) -> str:
@@ -156,8 +156,8 @@ class Runs:
         return ""
 
 
-class _Workspace:
+class _WorkspaceClient:
     """What dagster-databricks needs of a workspace."""
 
-    def __init__(self, jobs: Runs) -> None:
+    def __init__(self, jobs: WorkspaceJobs) -> None:
         self.jobs = jobs

@@ -15,15 +15,15 @@ from gc_assets.config.jobs import EmrServerless
 from gc_assets.config.s3 import Places
 from gc_assets.remote import exchange
 
-_OVER: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"})
+_FINAL_STATES: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"})
 
 
-def job_run(
+def run_job(
     settings: EmrServerless, places: Places, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
     """Yields what a job reports. Raises `GcError` where it ended badly."""
     exchanged = exchange.Exchange(settings.exchange, places)
-    emr = _Application(boto3.client("emr-serverless", region_name=settings.region), settings.application_id)
+    emr = _EmrJob(boto3.client("emr-serverless", region_name=settings.region), settings.application_id)
     client = _Client(
         client=emr,  # pyright: ignore[reportArgumentType]
         context_injector=exchanged.injector,
@@ -39,7 +39,7 @@ def job_run(
     return exchanged.reports(partial(client.run, context=context, start_job_run_params=params, extras=dict(extras)), emr)
 
 
-class _Application:
+class _EmrJob:
     """What dagster-aws asks of EMR Serverless, and which job run it started."""
 
     def __init__(self, emr: Any, application_id: str) -> None:
@@ -67,13 +67,13 @@ class _Application:
         if self._run is not None:
             self._emr.cancel_job_run(**self._run)
 
-    def ending(self, error: BaseException) -> str:
+    def describe_end(self, error: BaseException) -> str:
         if self._run is None:
             return f"no job run of {self._application_id} was started: {error}"
         name = f"job run {self._run['jobRunId']} of {self._run['applicationId']}"
         try:
             run = self._emr.get_job_run(**self._run)["jobRun"]
-            if run["state"] in _OVER:
+            if run["state"] in _FINAL_STATES:
                 return f"{name} ended as {run['state']}: {run.get('stateDetails') or 'no details'}"
             self.cancel()
         except (BotoCoreError, ClientError) as still:

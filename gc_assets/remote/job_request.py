@@ -20,11 +20,11 @@ import yaml
 from pydantic import Field, model_validator
 
 import gc_assets
-from gc_assets.assets.failures import Stopped
+from gc_assets.assets.failures import StepFailure
 from gc_assets.config.values import Model
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
-from gc_assets.resources.platform import Platform, configured
+from gc_assets.resources.platform import Platform, read_config
 
 # Keys whose value is a secret, and addresses with a password. `credentials.provider` names a class.
 _SECRET_KEY: Final = re.compile(
@@ -55,13 +55,13 @@ class JobRequest(Model):
     ops: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @model_validator(mode="after")
-    def _asks_for_something(self) -> Self:
+    def _names_assets_or_job(self) -> Self:
         if bool(self.assets) == (self.job is not None):
             raise ValueError("a request names assets or a job, and not both: without either a job would make every asset there is")
         return self
 
     @classmethod
-    def of(cls, platform: Platform, as_of: datetime | None, first: date, **asked: Any) -> Self:
+    def from_platform(cls, platform: Platform, as_of: datetime | None, first: date, **asked: Any) -> Self:
         """Returns the request of a platform. Raises `UsageError` where its file cannot be read."""
         path = platform.path.resolve()
         try:
@@ -99,7 +99,7 @@ class JobRequest(Model):
         asks for something else here.
         """
         # Dagster has compared the grace periods with its floor, and the digests hold them.
-        config = configured(Path(self.path), environment, timedelta(0), self.text)
+        config = read_config(Path(self.path), environment, timedelta(0), self.text)
         if config.policy_digest() != self.policy_digest:
             raise UsageError(
                 f"{self.path} asks for another policy where the job runs than where Dagster runs: either the file was changed since "
@@ -123,15 +123,15 @@ class JobReport(Model):
 
     event: str | None = None
     metadata: str | None = None
-    stopped: Stopped | None = None
+    failure: StepFailure | None = None
     done: bool = False
 
 
-def refuse_written_secrets(path: Path, text: str) -> None:
+def refuse_literal_secrets(path: Path, text: str) -> None:
     """Raises `UsageError` for a secret that stands in the text of a configuration by its value. The
     text goes along with a request, to where others may read it.
     """
-    found = [where for where, value in _texts(yaml.safe_load(text), "") if _is_secret(where, value)]
+    found = [where for where, value in _strings(yaml.safe_load(text), "") if _is_secret(where, value)]
     if found:
         raise UsageError(
             f"{path}: {', '.join(found)}: a secret stands there by its value, and a job's request holds the whole file. Write ${{NAME}}, "
@@ -139,13 +139,13 @@ def refuse_written_secrets(path: Path, text: str) -> None:
         )
 
 
-def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def _strings(value: Any, where: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _texts(item, f"{where}.{key}".lstrip("."))
+            yield from _strings(item, f"{where}.{key}".lstrip("."))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _texts(item, f"{where}[{index}]")
+            yield from _strings(item, f"{where}[{index}]")
     elif isinstance(value, str):
         yield where, value
 

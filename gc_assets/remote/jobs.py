@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 
 from gc_assets.core.errors import UsageError
-from gc_assets.remote.job_request import JobReport, JobRequest, refuse_written_secrets
+from gc_assets.remote.job_request import JobReport, JobRequest, refuse_literal_secrets
 from gc_assets.resources.platform import Platform
 
 
@@ -36,23 +36,23 @@ class Jobs:
         """
         config = self.platform.config
         spark = config.spark
-        request = JobRequest.of(self.platform, self.as_of, self.first, **asked)
+        request = JobRequest.from_platform(self.platform, self.as_of, self.first, **asked)
         if spark.mode != "submit":  # whose request stays on this machine
-            refuse_written_secrets(Path(request.path), request.text)
+            refuse_literal_secrets(Path(request.path), request.text)
         extras = {"request": request.model_dump(mode="json")}
         # Each of them takes seconds to import.
         if spark.emr_serverless is not None and spark.mode == "emr_serverless":
-            from gc_assets.remote.emr_serverless import job_run
+            from gc_assets.remote.emr_serverless import run_job
 
-            said = job_run(spark.emr_serverless, config.places(), context, extras)
+            said = run_job(spark.emr_serverless, config.places(), context, extras)
         elif spark.databricks is not None and spark.mode == "databricks":
             if find_spec("dagster_databricks") is None:
                 raise UsageError("spark.mode databricks needs libraries of its own: pip install 'gc-assets[databricks]'")
             from gc_assets.remote import databricks
 
-            said = databricks.job_run(spark.databricks, config.places(), context, extras)
+            said = databricks.run_job(spark.databricks, config.places(), context, extras)
         else:
-            from gc_assets.remote.spark_submit import submitted
+            from gc_assets.remote.spark_submit import run_job
 
-            said = submitted(spark, context, extras)
+            said = run_job(spark, context, extras)
         yield from (JobReport.model_validate(payload) for payload in said)

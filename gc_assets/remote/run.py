@@ -23,13 +23,13 @@ from dagster_pipes import (
     open_dagster_pipes,
 )
 
-from gc_assets.assets.failures import Stopped, cause_of
+from gc_assets.assets.failures import StepFailure, read_failure
 from gc_assets.core.errors import GcError
 from gc_assets.remote.job_request import JobReport, JobRequest
 from gc_assets.resources.spark import SparkRuntime
 
 LOGGER: Final = "job"
-WITHOUT: Final = "a job is started by Dagster, as spark.mode of lakes.yaml says; without it there is `gc-assets run`"
+NOT_STARTED_BY_DAGSTER: Final = "a job is started by Dagster, as spark.mode of lakes.yaml says; without it there is `gc-assets run`"
 EXCHANGE_SECONDS: Final = 5.0
 
 
@@ -39,18 +39,18 @@ def main(build_definitions: Callable[..., dg.Definitions]) -> None:
     """
     params = PipesEnvVarParamsLoader()
     if not params.is_dagster_pipes_process():
-        sys.exit(WITHOUT)
-    with _opened(params) as pipes:
+        sys.exit(NOT_STARTED_BY_DAGSTER)
+    with _open_pipes(params) as pipes:
         try:
             code = _run(pipes, build_definitions)
         except GcError as error:
-            _report(pipes, JobReport(stopped=Stopped.by(error)))
+            _report(pipes, JobReport(failure=StepFailure.from_error(error)))
             code = error.exit_code
     if code:  # Databricks runs this file in a Python of its own, to which any exit may be a failure
         sys.exit(code)
 
 
-def _opened(params: PipesEnvVarParamsLoader) -> PipesContext:
+def _open_pipes(params: PipesEnvVarParamsLoader) -> PipesContext:
     """Returns the exchange with Dagster: by objects of S3 where it says so, else by files."""
     if "bucket" not in params.load_messages_params():
         return open_dagster_pipes()
@@ -63,7 +63,7 @@ def _run(pipes: PipesContext, build_definitions: Callable[..., dg.Definitions]) 
     platform = request.platform(os.environ)
     runtime = SparkRuntime.from_config(platform.config.spark, submitted=True)
     there = build_definitions(platform, request.as_of, request.first, runtime=runtime)
-    definitions = dg.Definitions.merge(there, dg.Definitions(loggers={LOGGER: _logger(_Reports(pipes, request.job))}))
+    definitions = dg.Definitions.merge(there, dg.Definitions(loggers={LOGGER: _logger(_ReportHandler(pipes, request.job))}))
     job = definitions.resolve_implicit_global_asset_job_def() if request.job is None else definitions.resolve_job_def(request.job)
     result = job.execute_in_process(
         run_config={"ops": request.ops, "loggers": {LOGGER: {"config": {}}}},
@@ -78,7 +78,7 @@ def _run(pipes: PipesContext, build_definitions: Callable[..., dg.Definitions]) 
     return 0
 
 
-def _logger(reports: _Reports) -> dg.LoggerDefinition:
+def _logger(reports: _ReportHandler) -> dg.LoggerDefinition:
     @dg.logger
     def job(_: dg.InitLoggerContext) -> logging.Logger:
         logger = logging.Logger(LOGGER, level=logging.DEBUG)
@@ -88,7 +88,7 @@ def _logger(reports: _Reports) -> dg.LoggerDefinition:
     return job
 
 
-class _Reports(logging.Handler):
+class _ReportHandler(logging.Handler):
     """Turns what the run logs into reports: its lines as lines, its events as events. A named job's
     op ends with metadata, which no event of an asset holds.
     """
@@ -104,15 +104,15 @@ class _Reports(logging.Handler):
         if event is None:
             self._pipes.log.log(record.levelno, told.get("orig_message", record.getMessage()))
         elif event.is_step_failure:
-            _report(self._pipes, JobReport(stopped=cause_of(event)))
+            _report(self._pipes, JobReport(failure=read_failure(event)))
         elif self._job is not None and event.is_successful_output:
             metadata: Any = dict(event.step_output_data.metadata)
             _report(self._pipes, JobReport(metadata=dg.serialize_value(metadata)))
-        elif (of_asset := _of_asset(event)) is not None:
+        elif (of_asset := _asset_event(event)) is not None:
             _report(self._pipes, JobReport(event=dg.serialize_value(of_asset)))
 
 
-def _of_asset(event: dg.DagsterEvent) -> Any:
+def _asset_event(event: dg.DagsterEvent) -> Any:
     """Returns what an event says of an asset, or null where it says nothing."""
     match event.event_type:
         case dg.DagsterEventType.ASSET_MATERIALIZATION:

@@ -27,13 +27,13 @@ from gc_assets.config.spark import is_local
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.spark import SparkRuntime, properties
 
-ENTRY: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
-_LOOK_SECONDS: Final = 0.5
+ENTRY_POINT: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
+_POLL_SECONDS: Final = 0.5
 _END_SECONDS: Final = 20.0
 _LAST_CHARACTERS: Final = 2_000
 
 
-def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
+def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
     """Yields what a job reports. Raises `UsageError` where it cannot be started, and `GcError` where
     it ended badly.
     """
@@ -41,23 +41,23 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
     with tempfile.TemporaryDirectory(prefix="gc-assets-job-") as place, (Path(place) / "output").open("w+b") as output:
         settings = Path(place) / "spark.conf"
         settings.write_text(properties(SparkRuntime.from_config(config).application()), encoding="utf-8")
-        program = program_of(config)
+        program = submit_program(config)
         # A distribution's own defaults count too, except where ours say otherwise.
-        command = [program, "--deploy-mode", CLIENT, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY)]
-        with _exchange(context, extras) as session:
+        command = [program, "--deploy-mode", CLIENT, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY_POINT)]
+        with _open_session(context, extras) as session:
             # Executors on other machines have a Python of their own.
             here = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
             variables = {**dict.fromkeys(here, sys.executable), **os.environ, **session.get_bootstrap_env_vars()}
-            process = _started(command, variables, output)
+            process = _start_process(command, variables, output)
             try:
                 while process.poll() is None:
                     with suppress(subprocess.TimeoutExpired):
-                        process.wait(_LOOK_SECONDS)
+                        process.wait(_POLL_SECONDS)
                     said = session.get_custom_messages()
                     yield from said[heard:]
                     heard = len(said)
             finally:
-                _end(process)
+                _terminate(process)
         yield from session.get_custom_messages()[heard:]
         if process.returncode:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_CHARACTERS))
@@ -66,7 +66,7 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
 
 
 @contextmanager
-def _exchange(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Generator[dg.PipesSession]:
+def _open_session(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Generator[dg.PipesSession]:
     with ExitStack() as opened:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.PreviewWarning)  # of what Dagster itself calls there
@@ -75,12 +75,12 @@ def _exchange(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras:
         yield entered
 
 
-def program_of(config: SparkConfig) -> str:
+def submit_program(config: SparkConfig) -> str:
     """Returns the spark-submit that starts the jobs."""
     return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
-def _started(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start_process(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     try:
         # In a session of its own: what the job starts ends with it, and a Ctrl-C comes from us.
         return subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
@@ -88,7 +88,7 @@ def _started(command: Sequence[str], variables: Mapping[str, str], output: IO[by
         raise UsageError(f"spark-submit cannot be started as {command[0]}: {error.strerror}; set spark.submit_program") from None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     """Ends what is left of a job: asks all its processes, and 20 s later ends them by force."""
     deadline = time.monotonic() + _END_SECONDS
     with suppress(ProcessLookupError):

@@ -14,53 +14,56 @@ import dagster as dg
 
 from gc_assets.assets.asset_step import SPARK_POOL
 from gc_assets.assets.deletion_log import DELETE_POOL
-from gc_assets.assets.failures import Stopped, plain_failures
+from gc_assets.assets.failures import StepFailure, translate_errors
 from gc_assets.core.errors import GcError, StateError, UsageError
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.remote.jobs import Jobs
 
-BOXES: Final = "spark_job"
+STEP_NAME: Final = "spark_job"
 DATA_VERSION: Final = "dagster/data_version"
-ADDRESS: Final = "dagster/uri"
+TABLE_URI: Final = "dagster/uri"
 
 
-def steps_elsewhere(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
+def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
     """Returns the same assets, made by jobs. A step that deletes stays a step of its own."""
     deleting = [asset for asset in assets if asset.op.pool == DELETE_POOL]
     boxes = [asset for asset in assets if asset not in deleting]
-    return [_step(BOXES, boxes, SPARK_POOL, jobs), *(_step(asset.op.name, [asset], DELETE_POOL, jobs) for asset in deleting)]
+    return [
+        _remote_step(STEP_NAME, boxes, SPARK_POOL, jobs),
+        *(_remote_step(asset.op.name, [asset], DELETE_POOL, jobs) for asset in deleting),
+    ]
 
 
-def jobs_elsewhere(defined: Sequence[dg.JobDefinition], jobs: Jobs) -> list[dg.JobDefinition]:
+def remote_jobs(defined: Sequence[dg.JobDefinition], jobs: Jobs) -> list[dg.JobDefinition]:
     """Returns the same jobs of Dagster. Those of an op that needs Spark run elsewhere."""
-    return [_job(job, jobs) if cast(dg.OpDefinition, job.nodes[0].definition).pool is not None else job for job in defined]
+    return [_remote_job(job, jobs) if cast(dg.OpDefinition, job.nodes[0].definition).pool is not None else job for job in defined]
 
 
-def _step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jobs: Jobs) -> dg.AssetsDefinition:
+def _remote_step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jobs: Jobs) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=name,
         specs=[spec for asset in assets for spec in asset.specs],
         check_specs=[check for asset in assets for check in asset.check_specs],
         can_subset=len(assets) > 1,
         pool=pool,
-        config_schema=_schema(assets[0].op) if len(assets) == 1 else None,
+        config_schema=_config_schema(assets[0].op) if len(assets) == 1 else None,
     )
     def run(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         keys = sorted(tuple(key.path) for key in context.selected_asset_keys)
         if not keys:
             checks = ", ".join(sorted(f"{key.name} of {key.asset_key.to_user_string()}" for key in context.selected_asset_check_keys))
             raise UsageError(f"no table is asked for, and checks judge a table while its job makes it ({checks}): select the tables too")
-        asked = {"run_date": context.partition_key, "assets": keys, "ops": _asked_of(name, context.run)}
+        asked = {"run_date": context.partition_key, "assets": keys, "ops": _op_config(name, context.run)}
         left, failed = set(context.selected_asset_keys), list[str]()
-        with plain_failures(retry_io=False), closing(_said(context, jobs, asked)) as told:
+        with translate_errors(retry_io=False), closing(_job_events(context, jobs, asked)) as told:
             for said in told:
                 match said:
                     case dg.AssetMaterialization() if said.asset_key in left:
                         left.remove(said.asset_key)
-                        yield _result(said, jobs, context.partition_key)
+                        yield _build_result(said, jobs, context.partition_key)
                     case dg.AssetCheckEvaluation():
                         failed += [] if said.passed else [f"{said.check_name} of {said.asset_key.to_user_string()}"]
-                        yield _check(said)
+                        yield _build_check(said)
                     case _:
                         context.log_event(said)
             if left:
@@ -70,14 +73,14 @@ def _step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jobs: Job
     return run
 
 
-def _job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
+def _remote_job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
     op = cast(dg.OpDefinition, defined.nodes[0].definition)
 
-    @dg.op(name=op.name, description=op.description, pool=op.pool, config_schema=_schema(op))
+    @dg.op(name=op.name, description=op.description, pool=op.pool, config_schema=_config_schema(op))
     def run(context: dg.OpExecutionContext) -> Iterator[Any]:
         metadata: dict[str, Any] = {}
-        asked = {"job": defined.name, "ops": _asked_of(op.name, context.run)}
-        with plain_failures(retry_io=False), closing(_said(context, jobs, asked)) as told:
+        asked = {"job": defined.name, "ops": _op_config(op.name, context.run)}
+        with translate_errors(retry_io=False), closing(_job_events(context, jobs, asked)) as told:
             for said in told:
                 if isinstance(said, dict):
                     metadata |= said
@@ -92,29 +95,29 @@ def _job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
     return job
 
 
-def _schema(op: dg.OpDefinition) -> dict[str, Any]:
+def _config_schema(op: dg.OpDefinition) -> dict[str, Any]:
     """Returns the keys that an op is configured by."""
     return dict(getattr(op.config_schema.config_type, "fields", {}))
 
 
-def _asked_of(op: str, run: dg.DagsterRun) -> dict[str, Any]:
+def _op_config(op: str, run: dg.DagsterRun) -> dict[str, Any]:
     """Returns what somebody launched the run with for this op, as it was written."""
     ops = cast(Mapping[str, Any], run.run_config.get("ops", {}))
     return {op: ops[op]} if op in ops else {}
 
 
-def _said(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, asked: dict[str, Any]) -> Generator[Any]:
+def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, asked: dict[str, Any]) -> Generator[Any]:
     """Yields the events and the metadata of a job while it runs. Who stops listening ends the job.
 
     Raises `dg.Failure` with what stopped its steps, and `GcError` where it did not come to its end.
     A failed check stops nothing here: Dagster ends this step by it, as it ended that of the job.
     """
-    stopped, is_done = list[Stopped](), False
+    stopped, is_done = list[StepFailure](), False
     try:
         for report in jobs.run(context, **asked):
             is_done |= report.done
-            if report.stopped is not None:
-                stopped.append(report.stopped)
+            if report.failure is not None:
+                stopped.append(report.failure)
             for text in (report.event, report.metadata):
                 if text is not None:
                     yield dg.deserialize_value(text)
@@ -128,12 +131,12 @@ def _said(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs,
         raise GcError("the job ended, and what it reported last did not arrive here: run it again")
 
 
-def _result(said: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg.MaterializeResult:
+def _build_result(said: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg.MaterializeResult:
     """Returns the table that a job published. Raises `StateError` where the state, as it is seen
     here, does not hold it.
     """
     # Dagster makes up a version for what published nothing, and so has no address.
-    version = (said.tags or {}).get(DATA_VERSION) if ADDRESS in said.metadata else None
+    version = (said.tags or {}).get(DATA_VERSION) if TABLE_URI in said.metadata else None
     owner, name = said.asset_key.path
     if version is not None:
         run_context = jobs.platform.run_context(date.fromisoformat(partition_key), jobs.as_of)
@@ -148,7 +151,7 @@ def _result(said: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg
     )
 
 
-def _check(said: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
+def _build_check(said: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=said.passed,
         asset_key=said.asset_key,

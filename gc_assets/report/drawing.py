@@ -16,10 +16,10 @@ MAX_COMMITS: Final = 60
 STEP, LANE, MARGIN, RADIUS, LABEL = 38, 40, 22, 7, 190
 # A wider drawing than its frame shrinks to this share of its size, and scrolls inside the frame
 # beyond that: smaller text is not read.
-SHRINKS_TO: Final = 0.6
+MIN_SCALE: Final = 0.6
 CHARACTER: Final = 6.2  # width of one in the labels' font, about
 # The colours of these classes outside the page: mid-tones that read on light and dark ground.
-ALONE: Final = (
+STANDALONE_STYLE: Final = (
     "<style>.kept{fill:#2f9e6e}.held{fill:#d08a1d}.garbage{fill:#d1495b}.edge{fill:none;stroke:#7c8798;stroke-width:1.6}"
     ".edited{stroke:#5b6ee1;stroke-dasharray:4 3}text{fill:#7c8798;font:11px system-ui,sans-serif}</style>"
 )
@@ -72,7 +72,7 @@ def history_svg(history: Drawing, *, after: bool) -> str:
     said = f"{history.name}: {len(nodes)} commits " + ("after expiry" if after else "now")
     parts = [
         f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'style="min-width:{width * SHRINKS_TO:.0f}px" role="img"><title>{escape(said)}</title>'
+        f'style="min-width:{width * MIN_SCALE:.0f}px" role="img"><title>{escape(said)}</title>'
     ]
     for node in nodes:
         parent = parents[node.commit_id]
@@ -87,11 +87,11 @@ def history_svg(history: Drawing, *, after: bool) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def standing_alone(svg: str) -> str:
+def standalone_svg(svg: str) -> str:
     """Returns the drawing as an image of its own, for use outside the page whose style sheet
     colours it.
     """
-    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", f"{ALONE}<title>", 1)
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", f"{STANDALONE_STYLE}<title>", 1)
 
 
 def _labels(nodes: Sequence[Node], at: dict[str, tuple[int, int]]) -> Iterator[str]:

@@ -17,18 +17,18 @@ import pyarrow.compute as pc
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
-from gc_assets.report.run_report import Expiring, Holder, LakePage
+from gc_assets.report.run_report import ExpiringCommit, LakePage, RefUsage
 from gc_assets.stages.read.browse import batches
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
-HOLDERS: Final = 12
-HISTORIES: Final = 12
-EXPIRING: Final = 30
+MAX_USAGE_ROWS: Final = 12
+MAX_HISTORIES: Final = 12
+MAX_EXPIRING: Final = 30
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
-PRESENT_STATE: Final = "present state (metadata, refs, configuration)"
+CURRENT_STATE: Final = "present state (metadata, refs, configuration)"
 
 
 def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
@@ -39,7 +39,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
     expiry = context.table(EXPIRY_PLAN, lake)
     found = list(histories(context, lake, refs, reachable, expiry))
-    shown = sorted(found, key=lambda history: not history.changes)[:HISTORIES]
+    shown = sorted(found, key=lambda history: not history.changes)[:MAX_HISTORIES]
     summary = reachable.summary(ReachableSnapshotsSummary)
     return LakePage(
         name=lake,
@@ -48,16 +48,16 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
         states={"retained": summary.retained, "expired": summary.expired, "dangling": summary.dangling},
         expiry_actions=expiry.receipt.rows,
         notes=(*refs.summary(LakeRefsSummary).notes, *summary.notes, *context.table(LIVE_FILES, lake).summary(LiveFilesSummary).notes),
-        holders=tuple(_holders(context, lake, reachable)),
+        usage=tuple(_usage_by_refs(context, lake, reachable)),
         histories=tuple(shown),
         histories_left_out=len(found) - len(shown),
         edits_history=context.kind(lake).edits_history,
-        expiring=tuple(_expiring(context, lake, reachable)),
-        expiring_left_out=max(0, summary.expired + summary.dangling - EXPIRING),
+        expiring=tuple(_expiring_commits(context, lake, reachable)),
+        expiring_left_out=max(0, summary.expired + summary.dangling - MAX_EXPIRING),
     )
 
 
-def _expiring(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[Expiring]:
+def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[ExpiringCommit]:
     """Yields the newest commits that the policy no longer keeps."""
     files = context.state.files
     said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"])
@@ -70,14 +70,16 @@ def _expiring(context: RunContext, lake: str, reachable: PublishedTable) -> Iter
     commits = commits.filter(pc.is_in(commits.column("commit_id"), said.column("commit_id").combine_chunks()))
     known = {tuple(row[name] for name in by): row for row in commits.to_pylist()}
     found = [
-        Expiring(row["table_name"], row["commit_id"], commit["committed_at"], commit["message"], row["reason"])
+        ExpiringCommit(row["table_name"], row["commit_id"], commit["committed_at"], commit["message"], row["reason"])
         for row in said.to_pylist()
         for commit in [known[tuple(row[name] for name in by)]]
     ]
-    yield from sorted(found, key=lambda item: (-(item.committed_at or _LONG_AGO).timestamp(), item.table or "", item.commit_id))[:EXPIRING]
+    yield from sorted(found, key=lambda item: (-(item.committed_at or _LONG_AGO).timestamp(), item.table or "", item.commit_id))[
+        :MAX_EXPIRING
+    ]
 
 
-def _holders(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[Holder]:
+def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[RefUsage]:
     """Returns who holds the lake's live bytes, largest first. What lies beyond `HOLDERS` is added
     up in one last row.
     """
@@ -102,17 +104,17 @@ def _holders(context: RunContext, lake: str, reachable: PublishedTable) -> Itera
         files, size = held.get(label, (0, 0))
         held[label] = (files + row["count_all_sum"], size + (row["size_bytes_sum_sum"] or 0))
     holders = sorted(
-        (Holder(*label, *amount) for label, amount in held.items()), key=lambda item: (-item.size_bytes, item.table, item.refs)
+        (RefUsage(*label, *amount) for label, amount in held.items()), key=lambda item: (-item.size_bytes, item.table, item.refs)
     )
-    yield from holders[:HOLDERS]
-    rest = holders[HOLDERS:]
+    yield from holders[:MAX_USAGE_ROWS]
+    rest = holders[MAX_USAGE_ROWS:]
     if rest:
-        yield Holder(f"{len(rest):,} more", "", sum(item.files for item in rest), sum(item.size_bytes for item in rest))
+        yield RefUsage(f"{len(rest):,} more", "", sum(item.files for item in rest), sum(item.size_bytes for item in rest))
 
 
 def _refs_label(commit: dict[str, Any] | None, commit_id: str | None) -> str:
     if commit_id is None:
-        return PRESENT_STATE
+        return CURRENT_STATE
     if commit is None or not commit["refs"]:
         return "no ref (kept by the grace period or the policy)"
     more = commit["refs_count"] - 3
@@ -131,11 +133,11 @@ def histories(context: RunContext, lake: str, refs: PublishedTable, reachable: P
     edits = edits.filter(pc.field("action") == "edit_parent")
     order = [("generation", "descending"), ("committed_at", "descending"), ("commit_id", "ascending")]
     for table in pc.unique(commits.column("table_uuid")).to_pylist():
-        mine = _of_table(commits, table)
+        mine = _filter_table(commits, table)
         newest = mine.take(pc.sort_indices(mine, sort_keys=order)[:MAX_COMMITS])
         ids = newest.column("commit_id").combine_chunks()
-        states = {row["commit_id"]: row for row in _of_table(said.filter(pc.is_in(said.column("commit_id"), ids)), table).to_pylist()}
-        moved = {row["snapshot_id"]: row["new_parent_id"] for row in _of_table(edits, table).to_pylist()}
+        states = {row["commit_id"]: row for row in _filter_table(said.filter(pc.is_in(said.column("commit_id"), ids)), table).to_pylist()}
+        moved = {row["snapshot_id"]: row["new_parent_id"] for row in _filter_table(edits, table).to_pylist()}
         labels: dict[str, list[str]] = {}
         for ref in heads:
             if ref["table_uuid"] == table and ref["head_commit_id"] is not None:
@@ -145,10 +147,10 @@ def histories(context: RunContext, lake: str, refs: PublishedTable, reachable: P
         rows = newest.to_pylist()
         nodes = [_node(row, states[row["commit_id"]], moved, labels.get(row["commit_id"], [])) for row in reversed(rows)]
         if nodes:
-            yield Drawing(rows[0]["table_name"] or lake, _contracted(nodes), mine.num_rows - len(nodes))
+            yield Drawing(rows[0]["table_name"] or lake, _drop_outer_parents(nodes), mine.num_rows - len(nodes))
 
 
-def _of_table(rows: pa.Table, table: str | None) -> pa.Table:
+def _filter_table(rows: pa.Table, table: str | None) -> pa.Table:
     return rows.filter(pc.field("table_uuid").is_null() if table is None else pc.field("table_uuid") == table)
 
 
@@ -168,7 +170,7 @@ def _node(row: dict[str, Any], said: dict[str, Any], moved: dict[str, str | None
     )
 
 
-def _contracted(nodes: list[Node]) -> tuple[Node, ...]:
+def _drop_outer_parents(nodes: list[Node]) -> tuple[Node, ...]:
     """Returns the history without the commits that left. Children whose parent left have no drawn
     parent: the history begins with them.
     """

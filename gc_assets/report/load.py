@@ -20,8 +20,18 @@ from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.report.lakes import lake_page
-from gc_assets.report.run_report import Asked, Change, PastPlan, PlannedFile, PlannedUpload, Quarantined, RunReport, StoragePage, Stored
-from gc_assets.report.shares import steps_of
+from gc_assets.report.run_report import (
+    Change,
+    PastPlan,
+    PlannedFile,
+    PlannedUpload,
+    QuarantinedPlan,
+    RunReport,
+    StoragePage,
+    StoredBytes,
+    TableRequests,
+)
+from gc_assets.report.shares import breakdown_steps
 from gc_assets.report.trend import Point
 from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.read.browse import batches
@@ -34,10 +44,10 @@ from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, 
 from gc_assets.state.side_tables import WAITING_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary, StorageInventorySummary, Sweep, sent_for
 
-LARGEST_FILES: Final = 20
-TABLES: Final = 20
-NIGHTS: Final = 30
-PLANS: Final = 10
+MAX_FILES: Final = 20
+MAX_TABLES: Final = 20
+MAX_RUNS: Final = 30
+MAX_PLANS: Final = 10
 
 
 def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterable[str] = ()) -> RunReport:
@@ -48,7 +58,7 @@ def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterab
     lake_pages = [
         lake_page(context, lake.name, lake.kind) for lake in context.config.lakes if not wanted_lakes or lake.name in wanted_lakes
     ]
-    pages = [_storage(context, item) for item in context.config.storages if not wanted_storages or item.name in wanted_storages]
+    pages = [_storage_page(context, item) for item in context.config.storages if not wanted_storages or item.name in wanted_storages]
     owners = {"storage": [page.name for page in pages], "lake": [page.name for page in lake_pages]}
     return RunReport(
         context.run_date,
@@ -57,17 +67,17 @@ def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterab
         tuple(_warnings(context, pages)),
         pages,
         lake_pages,
-        list(_asked(context, owners)),
+        list(_request_counts(context, owners)),
     )
 
 
-def _asked(context: RunContext, owners: Mapping[str, Sequence[str]]) -> Iterator[Asked]:
+def _request_counts(context: RunContext, owners: Mapping[str, Sequence[str]]) -> Iterator[TableRequests]:
     for table in SHARED_TABLES:
         for owner in owners[table.scope]:
             published = context.find(table, owner)
             sent = sent_for(published.receipt.summary) if published is not None else None
             if sent:
-                yield Asked(owner, table.name, sent)
+                yield TableRequests(owner, table.name, sent)
 
 
 def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
@@ -83,14 +93,14 @@ def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
         yield f"Lowered safety: {text}."
 
 
-def _storage(context: RunContext, storage: StorageConfig) -> StoragePage:
+def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
     orphans = context.table(ORPHAN_FILES, storage.name)
     plan = context.find(DELETION_PLAN, storage.name)
     stored = load_plan(context.config, plan) if plan is not None else None
     summary = orphans.summary(OrphanFilesSummary)
-    nights = [] if summary.historical else _nights(context, storage.name)
+    nights = [] if summary.historical else _previous_runs(context, storage.name)
     before = nights[-2] if len(nights) > 1 else None
-    steps = steps_of(summary)
+    steps = breakdown_steps(summary)
     shares = [share for share in usage_by_table(context, [storage.name]) if share.garbage]
     live = next(step for step in steps if step.label == "live")
     return StoragePage(
@@ -98,26 +108,26 @@ def _storage(context: RunContext, storage: StorageConfig) -> StoragePage:
         location=storage.location,
         steps=tuple(steps),
         headline=_headline(context, stored),
-        stored=tuple(_stored(context, steps[0].size_bytes, stored)),
-        tables=tuple(shares[:TABLES]),
-        tables_left_out=len(shares[TABLES:]),
+        stored=tuple(_stored_bytes(context, steps[0].size_bytes, stored)),
+        tables=tuple(shares[:MAX_TABLES]),
+        tables_left_out=len(shares[MAX_TABLES:]),
         trend=tuple(_point(table) for table in nights) if len(nights) > 1 else (),
         plans=tuple(past_plans(context, storage.name)),
         live_named=summary.live_keys if summary.live_keys != live.files else None,
         header=stored.header if stored is not None else None,
         status=stored.status_at(context.clock.now()) if stored is not None else None,
-        words=tuple(map(str, stored.verdict.words)) if stored is not None else (),
+        decisions=tuple(map(str, stored.verdict.events)) if stored is not None else (),
         approvals_missing=stored.verdict.missing if stored is not None else None,
-        undoing=_undoing(context, stored) if stored is not None else (),
+        reversibility=_reversibility(context, stored) if stored is not None else (),
         apply_command=apply_command(stored.header, context.config) if stored is not None else "",
-        largest=tuple(_largest(context, plan)) if plan is not None else (),
-        quarantined=tuple(_quarantined(context, storage)),
-        before=before.receipt.run_date if before is not None else None,
+        largest=tuple(_largest_files(context, plan)) if plan is not None else (),
+        quarantined=tuple(_quarantined_plans(context, storage)),
+        previous_run_date=before.receipt.run_date if before is not None else None,
         changes=tuple(_changes(before, orphans)) if before is not None else (),
         problems=dict(summary.problems),
         notes=summary.notes,
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
-        unfinished=_unfinished(context, storage.name),
+        unfinished=_describe_unfinished(context, storage.name),
         uploads=tuple(_uploads(context, plan)) if plan is not None else (),
     )
 
@@ -131,7 +141,7 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
     return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
 
 
-def _stored(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[Stored]:
+def _stored_bytes(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[StoredBytes]:
     """Yields what the storage holds in the night, and after the plan. What quarantine moved aside is
     in no listing, but it is stored all the same.
     """
@@ -139,9 +149,9 @@ def _stored(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> 
         return
     purged, restored, quarantined = (plan.header.totals.get(action, Amount()).bytes for action in (PURGE, RESTORE, QUARANTINE))
     aside = 0 if plan.header.quarantine == "deferred" else purged + restored + _waiting_bytes(context, plan.published)
-    yield Stored("that night", listed_bytes + aside)
-    yield Stored("once this plan is applied", listed_bytes + aside - purged)
-    yield Stored("once what it quarantines is purged", listed_bytes + aside - purged - quarantined)
+    yield StoredBytes("that night", listed_bytes + aside)
+    yield StoredBytes("once this plan is applied", listed_bytes + aside - purged)
+    yield StoredBytes("once what it quarantines is purged", listed_bytes + aside - purged - quarantined)
 
 
 def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
@@ -149,18 +159,18 @@ def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
     return sum(pc.sum(batch.column("size_bytes")).as_py() or 0 for batch in sizes)
 
 
-def _nights(context: RunContext, storage_name: str) -> list[PublishedTable]:
+def _previous_runs(context: RunContext, storage_name: str) -> list[PublishedTable]:
     """Returns the last nights up to this one, oldest first. Analyses of past dates are none."""
     runs = {
         run.run_date: run
         for run in context.state.history(storage_name, ORPHAN_FILES.name)
         if run.run_date <= context.run_date and not run.headline(Sweep).historical
     }
-    return [context.state.open(run) for _, run in sorted(runs.items())[-NIGHTS:]]
+    return [context.state.open(run) for _, run in sorted(runs.items())[-MAX_RUNS:]]
 
 
 def _point(table: PublishedTable) -> Point:
-    by = {step.label: step.size_bytes for step in steps_of(table.summary(OrphanFilesSummary))}
+    by = {step.label: step.size_bytes for step in breakdown_steps(table.summary(OrphanFilesSummary))}
     held, garbage = by["expired history"], by["garbage"]
     return Point(table.receipt.run_date, by["stored"] - held - garbage, held, garbage)
 
@@ -170,7 +180,7 @@ def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
     known = (
         item for item in list_plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
     )
-    for plan in islice(known, PLANS):
+    for plan in islice(known, MAX_PLANS):
         header = plan.header
         yield PastPlan(
             header.plan_id,
@@ -178,42 +188,42 @@ def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
             plan.status_at(context.clock.now()) + (", a rehearsal's" if header.rehearsal else ""),
             dict(header.totals),
             sum(header.expiry_actions.values()),
-            tuple(map(str, plan.verdict.words)),
+            tuple(map(str, plan.verdict.events)),
         )
 
 
-def _undoing(context: RunContext, plan: StoredPlan) -> tuple[str, ...]:
+def _reversibility(context: RunContext, plan: StoredPlan) -> tuple[str, ...]:
     return describe_reversibility(plan.header, context.config, restored=plan.restored_at is not None).lines if plan.header.has_work else ()
 
 
-def _unfinished(context: RunContext, storage_name: str) -> str | None:
+def _describe_unfinished(context: RunContext, storage_name: str) -> str | None:
     inventory = context.find(STORAGE_INVENTORY, storage_name)
     found = inventory.summary(StorageInventorySummary).unfinished if inventory is not None else None
     return str(found) if found is not None and (found.uploads or found.unknown) else None
 
 
-def _largest(context: RunContext, plan: PublishedTable) -> Iterator[PlannedFile]:
+def _largest_files(context: RunContext, plan: PublishedTable) -> Iterator[PlannedFile]:
     columns = ["key", "action", "reason", "size_bytes"]
     top = DELETION_PLAN.schema.empty_table().select(columns)
     for batch in batches(context.state, DELETION_PLAN.schema, plan.paths(), columns):
         both = pa.concat_tables([top, pa.Table.from_batches([batch])])
-        top = both.take(pc.sort_indices(both, sort_keys=[("size_bytes", "descending"), ("key", "ascending")])[:LARGEST_FILES])
+        top = both.take(pc.sort_indices(both, sort_keys=[("size_bytes", "descending"), ("key", "ascending")])[:MAX_FILES])
     for row in top.to_pylist():
         yield PlannedFile(**row)
 
 
 def _uploads(context: RunContext, plan: PublishedTable) -> Iterator[PlannedUpload]:
-    for row in planned_uploads(context.state, plan).slice(0, LARGEST_FILES).to_pylist():
+    for row in planned_uploads(context.state, plan).slice(0, MAX_FILES).to_pylist():
         yield PlannedUpload(row["key"], row["upload_id"], row["initiated"], row["size_bytes"])
 
 
-def _quarantined(context: RunContext, storage: StorageConfig) -> Iterator[Quarantined]:
+def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[QuarantinedPlan]:
     """Returns what the ledger holds, plan by plan, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
     copies = read_quarantine(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
     by_plan = copies.group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
     for row in by_plan.sort_by([("quarantined_at_max", "descending")]).to_pylist():
-        yield Quarantined(
+        yield QuarantinedPlan(
             row["source_plan_id"],
             row["count_all"],
             row["size_bytes_sum"],
@@ -223,8 +233,8 @@ def _quarantined(context: RunContext, storage: StorageConfig) -> Iterator[Quaran
 
 
 def _changes(before: PublishedTable, now: PublishedTable) -> Iterator[Change]:
-    earlier = {step.label: step for step in steps_of(before.summary(OrphanFilesSummary))}
-    for step in steps_of(now.summary(OrphanFilesSummary)):
+    earlier = {step.label: step for step in breakdown_steps(before.summary(OrphanFilesSummary))}
+    for step in breakdown_steps(now.summary(OrphanFilesSummary)):
         old = earlier[step.label]
         yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
         yield Change(f"{step.label}, files", old.files, step.files, is_bytes=False)

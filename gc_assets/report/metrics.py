@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from gc_assets._version import __version__
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.report.shares import steps_of
+from gc_assets.report.shares import breakdown_steps
 from gc_assets.stages.records.plans import list_plans, load_plan, previous_plan, unfinished_plans
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, ORPHAN_FILES, REACHABLE_SNAPSHOTS, Table
@@ -84,11 +84,11 @@ class RunMetrics(Collector):
     def _samples(self) -> Iterator[Sample]:
         yield "info", (__version__,), 1
         for storage in self._config.storages:
-            yield from self._of_storage(storage.name)
+            yield from self._storage_samples(storage.name)
         for lake in self._config.lakes:
-            yield from self._of_lake(lake.name)
+            yield from self._lake_samples(lake.name)
 
-    def _of_storage(self, name: str) -> Iterator[Sample]:
+    def _storage_samples(self, name: str) -> Iterator[Sample]:
         last = previous_plan(list_plans(self._config, name, empty=True), self._clock)
         if last is None:
             return
@@ -112,11 +112,11 @@ class RunMetrics(Collector):
         yield "plan_apply_before_timestamp_seconds", at, header.apply_before.timestamp()
         yield "unfinished_applies", at, len(unfinished_plans(self._state, name))
         if (orphans := self._state.current(name, ORPHAN_FILES.name, header.run_date)) is not None:
-            for step in steps_of(orphans.summary(OrphanFilesSummary))[1:]:
+            for step in breakdown_steps(orphans.summary(OrphanFilesSummary))[1:]:
                 yield "stored_files", (name, step.label), step.files
                 yield "stored_bytes", (name, step.label), step.size_bytes
 
-    def _of_lake(self, name: str) -> Iterator[Sample]:
+    def _lake_samples(self, name: str) -> Iterator[Sample]:
         frozen = self._last_freeze(name)
         if frozen is None:
             return

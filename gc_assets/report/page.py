@@ -15,7 +15,7 @@ from markupsafe import Markup
 from gc_assets.core.units import format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
 from gc_assets.report.run_report import Change, RunReport
-from gc_assets.report.storage_breakdown import bars_of
+from gc_assets.report.storage_breakdown import build_bars
 from gc_assets.report.trend import Point, trend_svg
 
 
@@ -37,12 +37,12 @@ def _template() -> Template:
         "when": _when,
         "usd": format_usd,
         "delta": _delta,
-        "bars": bars_of,
+        "bars": build_bars,
         "trend": _trend,
         "history": _history,
     }
     environment.filters.update(filters)
-    return environment.get_template("night.html.j2")
+    return environment.get_template("run.html.j2")
 
 
 def _when(moment: datetime) -> str:
@@ -50,7 +50,7 @@ def _when(moment: datetime) -> str:
 
 
 def _delta(change: Change) -> str:
-    difference = change.now - change.before
+    difference = change.current - change.previous
     if difference == 0:
         return "±0"
     sign = "+" if difference > 0 else "−"

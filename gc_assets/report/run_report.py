@@ -16,7 +16,7 @@ from gc_assets.stages.read.usage import TableUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RefUsage:
     """The bytes that one group of files holds. A file counts once, at one commit that needs it,
     which `refs` reach.
     """
@@ -28,7 +28,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Expiring:
+class ExpiringCommit:
     """A commit that the policy no longer keeps. `table` is null where the lake is one repository."""
 
     table: str | None
@@ -51,11 +51,11 @@ class LakePage:
     states: dict[str, int]
     expiry_actions: int
     notes: tuple[str, ...]
-    holders: tuple[Holder, ...]
+    usage: tuple[RefUsage, ...]
     histories: tuple[Drawing, ...]
     histories_left_out: int
     edits_history: bool = False
-    expiring: tuple[Expiring, ...] = ()
+    expiring: tuple[ExpiringCommit, ...] = ()
     expiring_left_out: int = 0
 
 
@@ -80,7 +80,7 @@ class PlannedUpload:
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantined:
+class QuarantinedPlan:
     """What one plan moved aside and is still there. A plan of the moment `purge_from` or later may
     purge it.
     """
@@ -97,13 +97,13 @@ class Change:
     """A figure of this run date beside the same figure of the run date before."""
 
     label: str
-    before: int
-    now: int
+    previous: int
+    current: int
     is_bytes: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBytes:
     """What a storage holds, quarantine included, at one moment of its plan's life."""
 
     when: str
@@ -119,7 +119,7 @@ class PastPlan:
     status: str
     amounts: dict[str, Amount]
     edits: int
-    words: tuple[str, ...]
+    decisions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +140,18 @@ class StoragePage:
     steps: tuple[Step, ...]
     header: PlanHeader | None
     status: str | None
-    words: tuple[str, ...]
+    decisions: tuple[str, ...]
     approvals_missing: str | None
-    undoing: tuple[str, ...]
+    reversibility: tuple[str, ...]
     apply_command: str
     largest: tuple[PlannedFile, ...]
-    quarantined: tuple[Quarantined, ...]
-    before: date | None
+    quarantined: tuple[QuarantinedPlan, ...]
+    previous_run_date: date | None
     changes: tuple[Change, ...]
     problems: dict[str, int]
     usd_per_gb_month: float | None
     headline: str = ""
-    stored: tuple[Stored, ...] = ()
+    stored: tuple[StoredBytes, ...] = ()
     tables: tuple[TableUsage, ...] = ()
     tables_left_out: int = 0
     trend: tuple[Point, ...] = ()
@@ -174,7 +174,7 @@ class StoragePage:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TableRequests:
     """What was sent to object stores for one table of a lake or storage."""
 
     owner: str
@@ -189,17 +189,17 @@ class RunReport:
     """
 
     run_date: date
-    made_at: datetime
+    created_at: datetime
     version: str
     warnings: tuple[str, ...]
     storages: Sequence[StoragePage]
     lakes: Sequence[LakePage]
-    asked: Sequence[Asked] = ()
+    requests: Sequence[TableRequests] = ()
 
     @property
-    def kinds_asked(self) -> list[str]:
-        return [kind for kind in KINDS if any(item.requests.counts.get(kind) for item in self.asked)]
+    def request_kinds(self) -> list[str]:
+        return [kind for kind in KINDS if any(item.requests.counts.get(kind) for item in self.requests)]
 
     @property
     def is_priced(self) -> bool:
-        return any(item.requests.usd is not None for item in self.asked)
+        return any(item.requests.usd is not None for item in self.requests)

@@ -13,7 +13,7 @@ from gc_assets.state.summaries import OrphanFilesSummary
 Amounts = Mapping[str, Amount]
 
 
-def steps_of(orphans: OrphanFilesSummary) -> list[Step]:
+def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
     """Returns the waterfall of a storage, from the facts of its `orphan_files`."""
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))

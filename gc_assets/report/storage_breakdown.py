@@ -40,7 +40,7 @@ class Bar:
     length: float
 
 
-def bars_of(steps: Sequence[Step]) -> list[Bar]:
+def build_bars(steps: Sequence[Step]) -> list[Bar]:
     """Returns a bar for each step, to the scale of the first and laid end to end."""
     scale, offset, found = max((step.size_bytes for step in steps), default=0) or 1, 0.0, list[Bar]()
     for step in steps:
@@ -50,7 +50,7 @@ def bars_of(steps: Sequence[Step]) -> list[Bar]:
     return found
 
 
-def waterfall_svg(steps: Sequence[Step]) -> str:
+def storage_breakdown_svg(steps: Sequence[Step]) -> str:
     """Returns an `<svg>` element, `WIDTH` wide.
 
     A share that is not empty is never drawn thinner than 2 pixels, so that a little garbage in a
@@ -62,7 +62,7 @@ def waterfall_svg(steps: Sequence[Step]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="13"><title>{escape(_sentence(steps))}</title>'
     ]
-    for index, bar in enumerate(bars_of(steps)):
+    for index, bar in enumerate(build_bars(steps)):
         step, top = bar.step, ROW * index + 4
         left = LABEL + (0.0 if step.tone == "total" else min(span * bar.left, span - 2))
         shown = max(span * bar.length, 2.0) if step.files else 0.0

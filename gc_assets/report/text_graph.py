@@ -21,13 +21,13 @@ def text_graph(history: Drawing, *, after: bool) -> Iterator[str]:
             continue
         mine = [index for index, awaited in enumerate(lanes) if awaited == node.commit_id]
         if not mine:
-            mine = [_free(lanes)]
+            mine = [_free_lane(lanes)]
             lanes[mine[0]] = node.commit_id
         for other in mine[1:]:
             lanes[other] = None
-            yield _meeting(lanes, mine[0], other)
+            yield _merge_line(lanes, mine[0], other)
         drawn = "".join("* " if index == mine[0] else "| " if awaited else "  " for index, awaited in enumerate(lanes)).rstrip()
-        yield f"{drawn} {_words(node, after=after)}"
+        yield f"{drawn} {_commit_text(node, after=after)}"
         lanes[mine[0]] = node.parent_after if after else node.parent
         while lanes and lanes[-1] is None:
             lanes.pop()
@@ -35,14 +35,14 @@ def text_graph(history: Drawing, *, after: bool) -> Iterator[str]:
         yield f"and {history.hidden:,} older commits"
 
 
-def _free(lanes: list[str | None]) -> int:
+def _free_lane(lanes: list[str | None]) -> int:
     if None in lanes:
         return lanes.index(None)
     lanes.append(None)
     return len(lanes) - 1
 
 
-def _meeting(lanes: list[str | None], into: int, other: int) -> str:
+def _merge_line(lanes: list[str | None], into: int, other: int) -> str:
     """Returns `|/`, or `|_|/` where lanes lie between."""
     characters = [mark for awaited in lanes for mark in ("|" if awaited else " ", " ")]
     for position in range(2 * into + 1, 2 * other - 1):
@@ -51,7 +51,7 @@ def _meeting(lanes: list[str | None], into: int, other: int) -> str:
     return "".join(characters).rstrip()
 
 
-def _words(node: Node, *, after: bool) -> str:
+def _commit_text(node: Node, *, after: bool) -> str:
     refs = f" ({', '.join(node.labels)})" if node.labels else ""
     edited = f"  parent was {node.parent[:ID_CHARACTERS]}" if after and node.parent and node.parent != node.parent_after else ""
     said = node.tip.rpartition("\n")[2]

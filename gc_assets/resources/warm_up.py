@@ -23,7 +23,7 @@ def warm_up(spark: SparkSession) -> None:
         rows = pa.table({"key": [f"k{n}" for n in range(100)], "size": range(100)})
         spark.createDataFrame(rows).withColumn("hash", F.xxhash64("key")).repartition(2, "key").write.parquet(f"{place}/rows")
         read = spark.read.parquet(f"{place}/rows")
-        passed = read.mapInArrow(_as_they_came, read.schema).where("key <> 'k1'")
+        passed = read.mapInArrow(_identity, read.schema).where("key <> 'k1'")
         _queries(read, passed)
         few = frame_from_arrow(choose_session(spark, rows.num_rows, 1), rows)
         _queries(few, few)
@@ -47,7 +47,7 @@ def _queries(read: DataFrame, passed: DataFrame) -> None:
     exploded.unionByName(exploded).distinct().dropDuplicates(["key"]).orderBy("key").limit(3).collect()
 
 
-def _as_they_came(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 

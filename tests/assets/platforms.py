@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.clock import Clock, start_of
+from gc_assets.core.clock import Clock, start_of_day
 from gc_assets.core.gates import delete_bytes
 from gc_assets.core.phases import QUARANTINE
-from gc_assets.core.plan import Amount, Uploads, sealed
+from gc_assets.core.plan import Amount, Uploads, seal
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
@@ -46,7 +46,7 @@ def stored_plan(
     **of_header: Any,
 ) -> PublishedTable:
     """A plan over `files` rows of 100 bytes, published as `deletion_plan` of its run date. `of_header` replaces what its header says."""
-    state, night = State.at(at.config.state), at.night(datetime.fromisoformat(run_date).date())
+    state, night = State.at(at.config.state), at.run_context(datetime.fromisoformat(run_date).date())
     run = state.start("warehouse", DELETION_PLAN.name, night.run_date, at.clock)
     rows = [
         {
@@ -66,7 +66,7 @@ def stored_plan(
         "location": at.config.storage("warehouse").location,
         "quarantine": "trash",
         "run_date": night.run_date,
-        "as_of": start_of(night.run_date),
+        "as_of": start_of_day(night.run_date),
         "frozen_at": at.clock.now(),
         "grace_cutoff": at.clock.now() - timedelta(days=3),
         "created_at": at.clock.now(),
@@ -92,6 +92,6 @@ def stored_plan(
         "rows_digest": f"{written.digest:016x}",
         "uploads": Uploads(),
     }
-    header = sealed(at.config.plan_secret(), **{**substance, **of_header})
+    header = seal(at.config.plan_secret(), **{**substance, **of_header})
     summary = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
     return publish(state, run, written, at.clock, summary=summary)

@@ -34,7 +34,7 @@ from tests.records import NOTHING_SWEPT
 
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
-    return platform(tmp_path).context(NOW.date())
+    return platform(tmp_path).run_context(NOW.date())
 
 
 COUNTS = ("decoded", "entries", "external", "container_bytes", "levels", "segments")
@@ -49,7 +49,7 @@ def published(context: RunContext, group: str, table: Table, rows: list[dict[str
 
 
 def verdict(check: Check, context: RunContext, table: PublishedTable) -> Verdict:
-    return check.judge(context, table)
+    return check.evaluate(context, table)
 
 
 def live(context: RunContext, lake: str, keys: list[str]) -> PublishedTable:
@@ -75,7 +75,7 @@ def test_counts_that_do_not_balance_are_named(context: RunContext) -> None:
     receipt = table.receipt.model_copy(update={"balances": (Balance(name="commits", expected=15, found=14),)})
     found = verdict(checks.COMPLETE, context, PublishedTable(table.path, receipt))
     assert not found.passed
-    assert "commits: expected 15, found 14" in (found.found or "")
+    assert "commits: expected 15, found 14" in (found.description or "")
 
 
 def test_a_lake_with_heads_and_no_live_file_is_stopped(context: RunContext) -> None:
@@ -108,11 +108,11 @@ def test_what_is_sick_is_told_and_stops_nothing(context: RunContext) -> None:
     table = published(context, "sales", LIVE_FILES, [], **counts, **groups, unreadable=[unreadable.model_dump(mode="json")])
     found = verdict(checks.ALL_READABLE, context, table)
     assert (found.passed, checks.ALL_READABLE.blocking) == (False, False)
-    assert "table db.t of lake sales cannot be read since" in (found.found or "")
+    assert "table db.t of lake sales cannot be read since" in (found.description or "")
 
 
 def filter_over(context: RunContext, keys: list[str]) -> PublishedTable:
-    bloom = Filter.empty(FilterSpec.sized(keys=max(1, len(keys)), seed=7))
+    bloom = Filter.empty(FilterSpec.for_keys(keys=max(1, len(keys)), seed=7))
     bloom.add(xxhash64(pa.array(keys, pa.string())))
     run = context.state.start("warehouse", LIVE_FILTER.name, context.run_date, context.clock)
     writer = PartWriter(context.state.files, run.path, LIVE_FILTER.schema)
@@ -141,7 +141,7 @@ def test_one_live_key_among_the_candidates_is_stopped(context: RunContext) -> No
     dirty = published(context, "warehouse", ORPHAN_FILES, [], **{**NOTHING_SWEPT, **one_hit})
     found = verdict(checks.NO_LIVE_CANDIDATE, context, dirty)
     assert not found.passed
-    assert "a.parquet" in (found.found or "")
+    assert "a.parquet" in (found.description or "")
 
 
 def test_unreadable_containers_warn_and_do_not_block(context: RunContext) -> None:
@@ -155,7 +155,7 @@ def test_a_failed_gate_stops_the_plan_with_its_numbers(tmp_path: Path, context: 
     assert verdict(checks.GATES, context, stored_plan(at)).passed
     found = verdict(checks.GATES, context, stored_plan(at, max_delete_bytes=199))
     assert not found.passed
-    assert "200 B planned, max_delete_bytes allows 199 B" in (found.found or "")
+    assert "200 B planned, max_delete_bytes allows 199 B" in (found.description or "")
 
 
 def test_a_plan_that_was_edited_is_found(tmp_path: Path, context: RunContext) -> None:
@@ -169,9 +169,9 @@ def test_a_plan_that_was_edited_is_found(tmp_path: Path, context: RunContext) ->
 def test_failed_keys_are_counted_over_all_phases(context: RunContext) -> None:
     one, three = {"files": 1, "bytes": 1}, {"files": 3, "bytes": 3}
     books = {"quarantine/done": three, "quarantine/failed": one, "purge/failed": one}
-    assert verdict(checks.NO_FAILED_KEY, context, published(context, "warehouse", DELETION_LOG, [], plan_id="p", books=books)).numbers == {
-        "failed_files": 2
-    }
+    assert verdict(
+        checks.NO_FAILED_KEY, context, published(context, "warehouse", DELETION_LOG, [], plan_id="p", by_outcome=books)
+    ).numbers == {"failed_files": 2}
 
 
 def test_a_table_that_is_half_there_is_not_reported_at_all(context: RunContext, tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_an_approval_on_the_page_is_the_word_that_the_command_records(tmp_path: 
     at = deciding(tmp_path, "approve")
     header = header_of(stored_plan(at))
     found = told(launched(at, "approve", plan_id=header.plan_id[:12], by=" kim ", comment="as agreed"))
-    (word,) = find_plan(at.config, header.plan_id).verdict.words
-    assert (word.said, word.by, word.at, word.comment, word.overrides) == ("approved", "kim", NOW, "as agreed", ())
+    (word,) = find_plan(at.config, header.plan_id).verdict.events
+    assert (word.decision, word.by, word.at, word.comment, word.overrides) == ("approved", "kim", NOW, "as agreed", ())
     assert (found["storage"], found["plan_id"], found["status"]) == ("warehouse", header.plan_id, "approved")
     assert "2 files (200 B) go to quarantine" in found["can_be_undone"]
 
@@ -104,7 +104,7 @@ def test_a_decision_without_a_name_is_refused(tmp_path: Path) -> None:
     assert refusal(launched(at, "approve", plan_id=plan_id, by=" "), "approve")[0] == "UsageError"
     with pytest.raises(dg.DagsterInvalidConfigError, match="by"):
         launched(at, "approve", plan_id=plan_id)
-    assert find_plan(at.config, plan_id).verdict.words == ()
+    assert find_plan(at.config, plan_id).verdict.events == ()
 
 
 @pytest.mark.parametrize("job", ["approve", "reject"])
@@ -115,8 +115,8 @@ def test_a_word_is_not_said_again_by_a_run_that_repeats_another(tmp_path: Path, 
     assert build_definitions(at).resolve_job_def(job).tags["dagster/max_retries"] == "0"
     first = launched(at, job, plan_id=plan_id, by="kim").dagster_run
     with pytest.raises(UsageError, match=f"repeats run {first.run_id}.*launch the job anew"):
-        decisions.refuse_again(first._replace(run_id="another", parent_run_id=first.run_id))
-    decisions.refuse_again(first)
+        decisions.refuse_reexecution(first._replace(run_id="another", parent_run_id=first.run_id))
+    decisions.refuse_reexecution(first)
 
 
 def test_a_rejection_on_the_page_holds_the_plan_back(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 
 from gc_assets.assets import failures
-from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.failures import translate_errors
 from gc_assets.core.errors import GateRefused, GcError, LakeUnreadable, UsageError
 
 
@@ -15,7 +15,7 @@ def attempts(raised: list[Exception], *, retry_io: bool = True) -> tuple[int, dg
     @dg.asset
     def box() -> None:
         ran.append(1)
-        with plain_failures(retry_io=retry_io):
+        with translate_errors(retry_io=retry_io):
             if len(ran) <= len(raised):
                 raise raised[len(ran) - 1]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gc_assets.assets.figures import figures_table, with_unit
+from gc_assets.assets.figures import figures_table, format_figure
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from gc_assets.assets.figures import figures_table, with_unit
     ],
 )
 def test_a_number_has_its_unit(name: str, value: float, shown: str) -> None:
-    assert with_unit(name, value) == shown
+    assert format_figure(name, value) == shown
 
 
 def test_a_table_has_one_row_for_each_figure_in_their_order() -> None:

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from gc_assets.assets.asset_step import has
-from gc_assets.assets.lake_assets import in_order
+from gc_assets.assets.asset_step import has_table
+from gc_assets.assets.lake_assets import sort_steps
 from gc_assets.assets.lineage import ORIGINS
 from gc_assets.assets.partitions import first_run_date, run_dates
-from gc_assets.assets.sources import MOST_TABLES
-from gc_assets.cli.dagster_run import selection
+from gc_assets.assets.sources import MAX_TABLES
+from gc_assets.cli.dagster_run import select_assets
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.engine.tables import publish, write_rows
@@ -99,8 +99,8 @@ def test_a_plan_waits_for_the_listings_of_the_storages_whose_links_may_lead_into
     inventories = {f"{name}/storage_inventory" for name in ("warehouse", "disk", "bucket")}
     assert inventories & set(found["warehouse/deletion_plan"]["deps"]) == {"disk/storage_inventory"}
     assert inventories & set(found["bucket/deletion_plan"]["deps"]) == set()
-    assert [pair for pair in selection(three, [], ["warehouse"], None) if pair[0] == "disk"] == [("disk", "storage_inventory")]
-    assert not [pair for pair in selection(three, [], ["warehouse"], "orphan_files") if pair[0] == "disk"]
+    assert [pair for pair in select_assets(three, [], ["warehouse"], None) if pair[0] == "disk"] == [("disk", "storage_inventory")]
+    assert not [pair for pair in select_assets(three, [], ["warehouse"], "orphan_files") if pair[0] == "disk"]
 
 
 def test_a_lakefs_lake_with_lifecycle_rules_has_their_two_assets_before_its_live_files(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_each_table_that_the_last_night_saw_is_an_asset_unless_an_asset_of_the_u
 
 def test_a_graph_shows_so_many_tables_and_says_how_many_more_there_are(tmp_path: Path) -> None:
     at = platform(tmp_path)
-    frozen(at, NOW.date(), NOW, tables=[f"shop.t{number:03}" for number in range(MOST_TABLES + 7)])
+    frozen(at, NOW.date(), NOW, tables=[f"shop.t{number:03}" for number in range(MAX_TABLES + 7)])
     found = specs(build_definitions(at))
-    assert len([key for key in found if key.startswith("sales/tables")]) == MOST_TABLES
+    assert len([key for key in found if key.startswith("sales/tables")]) == MAX_TABLES
     assert str(found["sales/catalog"]["description"]).endswith("7 of its tables are not shown.")
 
 
@@ -326,14 +326,14 @@ def test_a_state_that_cannot_be_read_does_not_keep_the_page_from_opening(tmp_pat
 @pytest.mark.parametrize("lake", LAKES, ids=lambda lake: lake["kind"])
 def test_no_box_of_a_lake_runs_before_what_it_is_made_from(lake: dict[str, Any]) -> None:
     of_kind = KINDS[lake["kind"]].config.model_validate(lake)
-    boxes, made = in_order(of_kind), list[str]()
+    boxes, made = sort_steps(of_kind), list[str]()
     for box in boxes:
-        makes = {shown.table.name for shown in box.shown}
-        fed_by = {shown.table.name for other in boxes for shown in other.shown if makes & {table.name for table in other.feeds}}
-        needed = {table.name for table in box.made_from} | fed_by
-        assert {name for name in needed if has(of_kind, all_tables()[name])} <= set(made), box
+        makes = {shown.table.name for shown in box.outputs}
+        fed_by = {shown.table.name for other in boxes for shown in other.outputs if makes & {table.name for table in other.feeds}}
+        needed = {table.name for table in box.inputs} | fed_by
+        assert {name for name in needed if has_table(of_kind, all_tables()[name])} <= set(made), box
         made += makes
-    assert {name for name in made if has(of_kind, all_tables()[name])} == {
+    assert {name for name in made if has_table(of_kind, all_tables()[name])} == {
         table.name for table in all_tables().values() if table.scope == "lake" and KINDS[of_kind.kind].has(table) and not table.by_apply
     }
 

@@ -95,7 +95,7 @@ def test_a_kind_that_only_the_tests_know_goes_from_its_box_on_the_page_to_the_pu
 
     applied(at)
     assert files(tmp_path) == everything - garbage
-    restore(lambda: spark, at.night(at.clock.today()), "warehouse", header.plan_id)
+    restore(lambda: spark, at.run_context(at.clock.today()), "warehouse", header.plan_id)
     assert files(tmp_path) == everything
 
     tomorrow = replace(at, clock=Clock(NOW + timedelta(days=1)))

@@ -4,9 +4,9 @@ import base64
 from itertools import pairwise
 from xml.etree import ElementTree
 
-from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
+from gc_assets.assets.waterfalls import breakdown_steps, storage_breakdown_markdown
 from gc_assets.core.plan import Amount
-from gc_assets.report.storage_breakdown import FIGURE, LABEL, WIDTH, Step, data_uri, waterfall_svg
+from gc_assets.report.storage_breakdown import FIGURE, LABEL, WIDTH, Step, data_uri, storage_breakdown_svg
 from gc_assets.state.summaries import OrphanFilesSummary
 
 FACTS = OrphanFilesSummary.model_construct(
@@ -31,13 +31,13 @@ def bars(svg: str) -> list[tuple[float, float]]:
 
 
 def test_the_shares_add_up_to_what_is_stored() -> None:
-    total, *shares = steps_of(FACTS)
+    total, *shares = breakdown_steps(FACTS)
     assert (total.size_bytes, total.files) == (10_000, 100)
     assert (sum(step.size_bytes for step in shares), sum(step.files for step in shares)) == (10_000, 100)
 
 
 def test_the_bars_lie_end_to_end_and_to_scale() -> None:
-    (total_left, total_width), *shares = bars(waterfall_svg(steps_of(FACTS)))
+    (total_left, total_width), *shares = bars(storage_breakdown_svg(breakdown_steps(FACTS)))
     assert (total_left, total_width) == (LABEL, WIDTH - LABEL - FIGURE)
     for (left, width), (following, _) in pairwise(shares):
         assert abs(left + width - following) <= 0.2
@@ -46,26 +46,26 @@ def test_the_bars_lie_end_to_end_and_to_scale() -> None:
 
 def test_a_little_garbage_in_a_large_lake_is_still_seen() -> None:
     steps = [Step("stored", 10**15, 10**6, "total"), Step("live", 10**15 - 1, 10**6 - 1, "kept"), Step("garbage", 1, 1, "garbage")]
-    *_, (left, width) = bars(waterfall_svg(steps))
+    *_, (left, width) = bars(storage_breakdown_svg(steps))
     assert width == 2.0
     assert left + width <= WIDTH - FIGURE
 
 
 def test_a_share_without_files_has_no_bar() -> None:
-    assert bars(waterfall_svg([Step("stored", 0, 0, "total"), Step("garbage", 0, 0, "garbage")])) == [(LABEL, 0.0), (LABEL, 0.0)]
+    assert bars(storage_breakdown_svg([Step("stored", 0, 0, "total"), Step("garbage", 0, 0, "garbage")])) == [(LABEL, 0.0), (LABEL, 0.0)]
 
 
 def test_labels_cannot_break_out_of_the_drawing() -> None:
-    texts = [text.text for text in parsed(waterfall_svg([Step("<script>&", 1, 1, "total")])).iter(f"{SVG}text")]
+    texts = [text.text for text in parsed(storage_breakdown_svg([Step("<script>&", 1, 1, "total")])).iter(f"{SVG}text")]
     assert texts[0] == "<script>&"
 
 
 def test_the_address_holds_the_whole_drawing() -> None:
-    svg = waterfall_svg(steps_of(FACTS))
+    svg = storage_breakdown_svg(breakdown_steps(FACTS))
     assert base64.b64decode(data_uri(svg).partition(",")[2]).decode() == svg
 
 
 def test_the_table_beside_the_drawing_has_the_same_figures() -> None:
-    text = waterfall_markdown(FACTS)
+    text = storage_breakdown_markdown(FACTS)
     assert "| expired history | 20 | 2 kB |" in text
     assert "| garbage | 5 | 500 B |" in text

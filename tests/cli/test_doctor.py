@@ -103,7 +103,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> At:
     root.mkdir()
     lake = small_lake(root)
     platform = load_platform({}, str(lake.lakes_yaml))
-    put_log(platform.night(NOW.date()), word("shop/orders/data/x.parquet", "quarantine", "p"))
+    put_log(platform.run_context(NOW.date()), word("shop/orders/data/x.parquet", "quarantine", "p"))
     plan = header_of(stored_plan(platform, run_date=TODAY, live_by_lake={"sales": 7}, refs_digests={"sales": "d"}))
     backup = root.with_name("backup")
     at = At(lake, backup, plan)
@@ -225,7 +225,7 @@ def a_sick_table(at: At) -> None:
 
 
 def a_history_that_an_edit_spoilt(at: At) -> None:
-    record_damage(at.platform().night(NOW.date()).state, "sales", at.plan.plan_id, ["tag audit is gone"])
+    record_damage(at.platform().run_context(NOW.date()).state, "sales", at.plan.plan_id, ["tag audit is gone"])
 
 
 def an_open_quarantine(at: At) -> None:
@@ -262,7 +262,7 @@ FLAWS: dict[str, tuple[Callable[[At], None], str, str, str, str]] = {
         a_table_at_the_root,
         "warehouse",
         "claims",
-        "is the location of a table and a whole storage",
+        "is a whole storage, or contains a prefix",
         "a location of its own",
     ),
     "the state below a claim": (

@@ -312,12 +312,12 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     (explained,) = shell.json("explain", key)
     assert explained["verdict"] == "quarantined"
     assert [row["phase"] for row in explained["history"]] == ["quarantine"]
-    assert [word["said"] for word in explained["words"]] == ["rejected", "approved"]
+    assert [word["decision"] for word in explained["words"]] == ["rejected", "approved"]
     assert f"plan {plan_id[:12]} rejected by ada at " in shell("explain", key).stdout
     page = shell("report", "-o", "-").stdout
     assert all(html.escape(line, quote=True).replace("&#x27;", "&#39;") in page for line in undoing(applied.stderr))
     assert "rejected by ada at " in page
-    state = load_platform({}, str(lake.lakes_yaml)).night(datetime.now(UTC).date()).state
+    state = load_platform({}, str(lake.lakes_yaml)).run_context(datetime.now(UTC).date()).state
     assert quarantine_ledger(spark, state, "warehouse").count() == len(gone)
     assert "In quarantine now" in page
     assert f"gc-assets restore --plan {plan_id[:12]}" in page

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from gc_assets.cli.output import cell, printable, write_json, write_table
+from gc_assets.cli.output import format_cell, printable, write_json, write_table
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_a_long_key_stays_on_one_line_where_no_terminal_limits_it() -> None:
     ],
 )
 def test_a_value_is_written_for_readers(value: object, shown: str) -> None:
-    assert cell(value) == shown
+    assert format_cell(value) == shown

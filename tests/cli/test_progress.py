@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gc_assets.cli import progress as shown
-from gc_assets.cli.dagster_run import Step
-from gc_assets.cli.progress import Progress, drawn, showing
+from gc_assets.cli.dagster_run import PublishedAsset
+from gc_assets.cli.progress import Progress, drawn, show_progress
 from gc_assets.engine.progress import count_progress, log_activity, measure_work
 
 LONG = "level 2: 1,234,567 containers to decode in 4,096 tasks, of which nobody can say tonight how long each of them will take"
@@ -28,7 +28,7 @@ def screen(progress: Progress, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100])
 def test_a_terminal_shows_the_step_what_it_does_and_how_far_it_is(width: int) -> None:
     progress = Progress()
-    progress.begins(22)
+    progress.start_assets(22)
     with measure_work("sales/live_files of 2026-11-21"):
         log_activity(LONG)
         with count_progress("containers", lambda: 308_641, 1_234_567):
@@ -45,23 +45,23 @@ def test_a_terminal_shows_the_step_what_it_does_and_how_far_it_is(width: int) ->
 def test_between_the_steps_it_shows_what_the_command_does() -> None:
     progress = Progress()
     assert screen(progress, 80) == [""]
-    progress.doing("starting Spark")
+    progress.set_activity("starting Spark")
     assert screen(progress, 80) == ["starting Spark", " 0 s so far"]
 
 
 def test_a_finished_step_stays_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
-    progress.begins(2)
-    progress.made(Step("sales", "lake_refs", 1_234, 0.5))
+    progress.start_assets(2)
+    progress.finish_asset(PublishedAsset("sales", "lake_refs", 1_234, 0.5))
     assert capsys.readouterr().err == f"  {'sales/lake_refs':<40}{'1,234':>14} rows     0.5 s\n"
     assert screen(progress, 80) == ["2 of 2"]
-    progress.made(Step("sales", "policy_table", None, 0.5))
+    progress.finish_asset(PublishedAsset("sales", "policy_table", None, 0.5))
     assert screen(progress, 80) == [""]
 
 
 def test_elsewhere_a_silence_is_broken_by_the_words_of_the_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.02)
-    with showing(Progress(), verbose=False), measure_work("warehouse/deletion_log of 2026-11-21"):
+    with show_progress(Progress(), verbose=False), measure_work("warehouse/deletion_log of 2026-11-21"):
         log_activity("quarantine: 5,000 files")
         with count_progress("files on record", lambda: 1_000, 5_000):
             told = until_said(capsys, "on record")
@@ -71,13 +71,13 @@ def test_elsewhere_a_silence_is_broken_by_the_words_of_the_log(capsys: pytest.Ca
 
 def test_who_reads_the_log_is_shown_nothing_beside_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.001)
-    with showing(Progress(), verbose=True), measure_work("doctor"):
+    with show_progress(Progress(), verbose=True), measure_work("doctor"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
 
 def test_nothing_is_said_before_the_silence_is_long(capsys: pytest.CaptureFixture[str]) -> None:
-    with showing(Progress(), verbose=False), measure_work("doctor"):
+    with show_progress(Progress(), verbose=False), measure_work("doctor"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gc_assets.cli.tables import ELLIPSIS, Column, lines, shortened, wrap
+from gc_assets.cli.tables import ELLIPSIS, Column, lines, shorten, wrap
 
 KEY = "shop/orders/data/00000-0-6f1d2a55-5a0b-4f40-bd01-ffa25f8f7a2b-00001.parquet"
 
@@ -56,8 +56,8 @@ def test_without_a_width_every_row_is_one_whole_line() -> None:
 
 
 def test_wide_characters_count_as_two() -> None:
-    assert shortened("木" * 10, 20) == "木" * 10
-    assert cell_len(shortened("木" * 11, 20)) <= 20
+    assert shorten("木" * 10, 20) == "木" * 10
+    assert cell_len(shorten("木" * 11, 20)) <= 20
 
 
 def read_log_entries(columns: list[Column]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from rich.cells import cell_len
 
 from gc_assets.cli.main import cli
-from gc_assets.cli.output import has_colour, say, width_of, write_table
+from gc_assets.cli.output import has_colour, print_message, stream_width, write_table
 from gc_assets.core.plan import Amount
 from gc_assets.resources.platform import load_platform
 from tests.assets.platforms import NOW, stored_plan
@@ -69,7 +69,7 @@ def configure(root: Path) -> None:
     gone = word(
         KEY, "purge", "3f9c2a71d004" * 5 + "3f9c", outcome="denied", error="HTTP 403: the policy of the bucket says no", source="ab" * 32
     )
-    put_log(at.night(NOW.date()), word("a/b", "quarantine", "ab" * 32, rehearsal=True), gone)
+    put_log(at.run_context(NOW.date()), word("a/b", "quarantine", "ab" * 32, rehearsal=True), gone)
 
 
 @pytest.fixture(scope="module")
@@ -138,14 +138,14 @@ def test_verdicts_have_colours_where_a_terminal_shows_them(
 @pytest.mark.parametrize("columns, width", [("72", 72), ("", None), ("0", None), ("wide", None)])
 def test_columns_names_the_width_of_a_pipe(columns: str, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    assert width_of(io.StringIO()) == width
+    assert stream_width(io.StringIO()) == width
 
 
 def test_a_message_breaks_between_words_where_the_terminal_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    say("  lakes[0].kind: this release knows iceberg, icechunk, lakefs and nessie")
+    print_message("  lakes[0].kind: this release knows iceberg, icechunk, lakefs and nessie")
     assert capsys.readouterr().err.splitlines() == ["  lakes[0].kind: this release knows", "  iceberg, icechunk, lakefs and nessie"]
 
 

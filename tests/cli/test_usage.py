@@ -170,7 +170,7 @@ def test_a_key_that_is_not_in_quarantine_is_answered_without_spark(config: str, 
 
     monkeypatch.setattr("gc_assets.cli.plans.spark_of", started)
     (tmp_path / "warehouse").mkdir(exist_ok=True)
-    night = load_platform({}, config).night(date.today())  # noqa: DTZ011  (a night of any day)
+    night = load_platform({}, config).run_context(date.today())  # noqa: DTZ011  (a night of any day)
     put_log(night, word("a/b", "quarantine", "p"), word("a/c", "quarantine", "p"), word("a/c", "restore", "r", source="p", minutes=1))
     for key in ("a/b/c", "a/c", f"file://{tmp_path}/warehouse/a/c"):
         result = gc_assets("restore", "--key", key, "--format", "json", "--config", config)

@@ -22,7 +22,7 @@ from gc_assets.config.jobs import Databricks
 from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import UsageError
 from gc_assets.remote import jobs
-from gc_assets.remote.spark_submit import ENTRY
+from gc_assets.remote.spark_submit import ENTRY_POINT
 from tests.depth import deep
 from tests.job.nights import Ran, run, sales, with_spark
 from tests.job.serverless import aws
@@ -31,7 +31,7 @@ from tests.job.workspace import CANCELED, FAILED, NOT_INSTALLED, PENDING, RUNNIN
 if TYPE_CHECKING:
     from databricks.sdk.service.jobs import SubmitTask
 
-    from gc_assets.remote.databricks import Runs
+    from gc_assets.remote.databricks import WorkspaceJobs
 
 OF_DATABRICKS = "gc_assets.remote.databricks"
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def settings(**others: Any) -> dict[str, Any]:
 def databricks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     folder = tmp_path_factory.mktemp("databricks")
     with aws(BUCKET) as s3, workspace(folder, s3) as started, pytest.MonkeyPatch.context() as patch:
-        s3.upload_file(str(ENTRY), BUCKET, "code/job.py")
+        s3.upload_file(str(ENTRY_POINT), BUCKET, "code/job.py")
         patch.setenv("DATABRICKS_HOST", started.host)
         patch.setenv("DATABRICKS_TOKEN", TOKEN)
         patch.setenv("DATABRICKS_CONFIG_FILE", str(folder / "none"))
@@ -87,22 +87,22 @@ def staying(databricks: Workspace) -> Iterator[Workspace]:
     databricks.state, databricks.error, databricks.broken, databricks.failing, databricks.denied = None, None, 0, 0, False
 
 
-def runs_of(there: Workspace, token: str = TOKEN) -> Runs:
+def runs_of(there: Workspace, token: str = TOKEN) -> WorkspaceJobs:
     from databricks.sdk import WorkspaceClient
     from databricks.sdk.config import Config
 
-    from gc_assets.remote.databricks import Runs
+    from gc_assets.remote.databricks import WorkspaceJobs
 
-    return Runs(WorkspaceClient(config=Config(host=there.host, token=token)).jobs, there.host)
+    return WorkspaceJobs(WorkspaceClient(config=Config(host=there.host, token=token)).jobs, there.host)
 
 
 def task_of(asked: Databricks) -> SubmitTask:
     from gc_assets.remote import databricks
 
-    return databricks.task_of(asked)
+    return databricks.build_task(asked)
 
 
-def start(runs: Runs) -> Runs:
+def start(runs: WorkspaceJobs) -> WorkspaceJobs:
     runs.submit(run_name="gc-assets", idempotency_token=uuid4().hex, tasks=[task_of(Databricks(**settings()))])
     return runs
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_cancelled_cancels_its_run_there(staying: Workspace, lake:
 )
 def test_every_bad_end_is_told_in_the_words_of_its_state(staying: Workspace, state: Mapping[str, Any], sentence: str) -> None:
     staying.state = state
-    told = start(runs_of(staying)).ending(ValueError())
+    told = start(runs_of(staying)).describe_end(ValueError())
     ran = staying.last.run_id
     assert told.startswith(f"run {ran} of {staying.host} {sentence}")
     assert told.endswith(f"; look at {staying.page(ran)}")
@@ -217,7 +217,7 @@ def test_every_bad_end_is_told_in_the_words_of_its_state(staying: Workspace, sta
 )
 def test_a_run_that_has_not_ended_is_cancelled_and_never_said_to_have(staying: Workspace, state: Mapping[str, Any], seen: str) -> None:
     staying.state = state
-    told = start(runs_of(staying)).ending(ValueError("the client gave up"))
+    told = start(runs_of(staying)).describe_end(ValueError("the client gave up"))
     ran = staying.last
     assert told == (
         f"run {ran.run_id} of {staying.host} was {seen} and could not be watched any longer, so it was cancelled (the client gave up): "
@@ -243,14 +243,14 @@ def test_an_answer_that_got_lost_starts_no_second_run(staying: Workspace) -> Non
     before, staying.broken = len(staying.runs), 1
     runs = start(runs_of(staying))
     assert (staying.broken, len(staying.runs)) == (0, before + 1)
-    assert runs.ending(ValueError()).startswith(f"run {staying.last.run_id} of {staying.host} was RUNNING")
+    assert runs.describe_end(ValueError()).startswith(f"run {staying.last.run_id} of {staying.host} was RUNNING")
 
 
 def test_a_workspace_that_refuses_is_named(staying: Workspace) -> None:
     runs = runs_of(staying, "dapi-of-another")
     with pytest.raises(OSError, match="Credential was not sent") as refused:
         start(runs)
-    told = runs.ending(refused.value)
+    told = runs.describe_end(refused.value)
     assert told.startswith(f"no run was started by {staying.host}: Credential was not sent")
     assert "dapi" not in told
 
@@ -279,13 +279,13 @@ def test_what_the_page_shows_is_what_the_api_takes() -> None:
 
 
 def test_a_machine_that_cannot_log_in_says_so_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from gc_assets.remote.databricks import job_run
+    from gc_assets.remote.databricks import run_job
 
     for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(UsageError, match=r"^no workspace of Databricks can be asked for a job: "):
-        job_run(Databricks(**settings()), None, None, {})  # pyright: ignore[reportArgumentType]
+        run_job(Databricks(**settings()), None, None, {})  # pyright: ignore[reportArgumentType]
 
 
 def test_an_installation_without_the_extra_names_it(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

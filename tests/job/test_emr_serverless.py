@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from gc_assets.remote.emr_serverless import _Application
-from gc_assets.remote.spark_submit import ENTRY
+from gc_assets.remote.emr_serverless import _EmrJob
+from gc_assets.remote.spark_submit import ENTRY_POINT
 from tests.depth import deep
 from tests.job.nights import run, sales, with_spark
 from tests.job.serverless import BUCKET, ROLE, Serverless, serverless
@@ -23,7 +23,7 @@ TABLES = ["sales/policy_table", "sales/lake_refs"]
 @pytest.fixture(scope="module")
 def emr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serverless]:
     with serverless(tmp_path_factory.mktemp("emr")) as started:
-        started.s3.upload_file(str(ENTRY), BUCKET, "code/job.py")
+        started.s3.upload_file(str(ENTRY_POINT), BUCKET, "code/job.py")
         yield started
 
 
@@ -80,7 +80,7 @@ def test_a_job_run_that_nobody_can_watch_is_cancelled(emr: Serverless, lake: Pat
     def throttled(*_: Any, **__: Any) -> Any:
         raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, "GetJobRun")
 
-    monkeypatch.setattr(_Application, "get_job_run", throttled)
+    monkeypatch.setattr(_EmrJob, "get_job_run", throttled)
     failed = run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=settings(emr)), TABLES[:1])
     assert f"job run {emr.runs[-1].id} of {emr.application_id} was " in failed.failure
     assert "could not be watched any longer, so it was cancelled" in failed.failure

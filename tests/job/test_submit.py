@@ -21,16 +21,16 @@ import pyspark
 import pytest
 
 import gc_assets
-from gc_assets.assets.asset_step import has
-from gc_assets.assets.lake_assets import in_order
-from gc_assets.assets.results import materialized
+from gc_assets.assets.asset_step import has_table
+from gc_assets.assets.lake_assets import sort_steps
+from gc_assets.assets.results import build_result
 from gc_assets.assets.storage_assets import STORAGE_STEPS
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.engine.run_context import RunContext
-from gc_assets.remote.job_request import JobRequest, refuse_written_secrets, versions
-from gc_assets.remote.spark_submit import ENTRY
+from gc_assets.remote.job_request import JobRequest, refuse_literal_secrets, versions
+from gc_assets.remote.spark_submit import ENTRY_POINT
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.resources.spark import properties
 from gc_assets.stages.records.plans import approve, list_plans
@@ -70,7 +70,7 @@ def of_jobs() -> list[int]:
     found = list[int]()
     for process in psutil.process_iter():
         try:
-            if str(ENTRY) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            if str(ENTRY_POINT) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
         except psutil.Error:
             continue
@@ -122,10 +122,13 @@ def test_the_page_hears_what_a_step_of_its_own_would_have_said(submitted: tuple[
     tables, checks = submitted[0].tables(), submitted[0].checks()
     at = load_platform(os.environ, str(lake))
     run_context = at.run_context(Clock().today())
-    boxes = [(box, owner) for owner in at.config.lakes for box in in_order(owner)]
+    boxes = [(box, owner) for owner in at.config.lakes for box in sort_steps(owner)]
     boxes += [(box, owner) for owner in at.config.storages for box in STORAGE_STEPS]
     said = [
-        materialized(run_context, owner.name, shown, box.checks) for box, owner in boxes for shown in box.shown if has(owner, shown.table)
+        build_result(run_context, owner.name, shown, box.checks)
+        for box, owner in boxes
+        for shown in box.outputs
+        if has_table(owner, shown.table)
     ]
     events = [dg.AssetMaterialization(result.asset_key, metadata=result.metadata) for result in said]
     assert {event.asset_key.to_user_string(): event.metadata for event in events} == {
@@ -144,7 +147,7 @@ def test_a_table_is_on_the_page_while_the_job_goes_on(submitted: tuple[Ran, set[
 def test_dagster_starts_no_spark_of_its_own(submitted: tuple[Ran, set[str]]) -> None:
     java = [command for command in submitted[1] if "org.apache.spark" in command]
     assert java
-    assert all(command.endswith(str(ENTRY)) for command in java)
+    assert all(command.endswith(str(ENTRY_POINT)) for command in java)
 
 
 def test_a_secret_stands_in_no_command_line_and_in_no_log(submitted: tuple[Ran, set[str]]) -> None:
@@ -260,7 +263,7 @@ def test_a_file_that_was_changed_since_dagster_read_it_is_refused(lake: Path, tm
     document = json.loads(path.read_text())
     document["storages"][0]["quarantine_days"] = 30
     path.write_text(json.dumps(document))
-    request = JobRequest.of(at, None, Clock().today(), **ASKED)
+    request = JobRequest.from_platform(at, None, Clock().today(), **ASKED)
     with pytest.raises(UsageError, match="asks for another policy where the job runs"):
         request.platform(os.environ)
 
@@ -269,7 +272,7 @@ def test_a_job_that_would_keep_its_books_elsewhere_refuses(lake: Path, tmp_path:
     """What it restored, for example, would be looked for in a state that never heard of the plan."""
     monkeypatch.setenv("GC_TEST_STATE", str(tmp_path / "of-dagster"))
     path = with_spark(lake, tmp_path / "lakes.yaml", state="${GC_TEST_STATE}", mode="submit")
-    request = JobRequest.of(load_platform(os.environ, str(path)), None, Clock().today(), **ASKED)
+    request = JobRequest.from_platform(load_platform(os.environ, str(path)), None, Clock().today(), **ASKED)
     there = tmp_path / "of-the-job"
     with pytest.raises(UsageError, match=f"names the state {there} where the job runs, and {tmp_path}/of-dagster where Dagster runs"):
         request.platform({**os.environ, "GC_TEST_STATE": str(there)})
@@ -278,7 +281,7 @@ def test_a_job_that_would_keep_its_books_elsewhere_refuses(lake: Path, tmp_path:
 def test_a_request_for_nothing_is_none(lake: Path) -> None:
     """A job that names no asset would make all of them, what deletes among them."""
     with pytest.raises(ValueError, match="a request names assets or a job"):
-        JobRequest.of(load_platform(os.environ, str(lake)), None, Clock().today(), assets=[])
+        JobRequest.from_platform(load_platform(os.environ, str(lake)), None, Clock().today(), assets=[])
 
 
 def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
@@ -310,7 +313,7 @@ def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
 )
 def test_a_secret_that_stands_in_the_file_goes_nowhere(written: dict[str, Any], where: str) -> None:
     with pytest.raises(UsageError) as refused:
-        refuse_written_secrets(Path("lakes.yaml"), json.dumps(written))
+        refuse_literal_secrets(Path("lakes.yaml"), json.dumps(written))
     assert str(refused.value).startswith(f"lakes.yaml: {where}: a secret stands there by its value")
     assert "hunter2" not in str(refused.value)
 
@@ -320,7 +323,7 @@ def test_names_of_secrets_and_what_only_sounds_like_one_go_along() -> None:
     cluster = {"spark_env_vars": {"LAKEFS_SECRET": "{{secrets/gc/lakefs}}"}}  # which Databricks replaces
     spark = {"token": "${GC_TOKEN}", "conf": conf, "databricks": {"cluster": cluster}}
     document = {"spark": spark, "lakes": [{"uri": "http://nessie:19120/api/v2", "access_key_id": "AKIA"}]}
-    refuse_written_secrets(Path("lakes.yaml"), json.dumps(document))
+    refuse_literal_secrets(Path("lakes.yaml"), json.dumps(document))
 
 
 def test_a_job_runs_by_what_dagster_was_asked(lake: Path) -> None:
@@ -328,7 +331,7 @@ def test_a_job_runs_by_what_dagster_was_asked(lake: Path) -> None:
     at = load_platform(os.environ | {"GC_ASSETS_UNSAFE_NOW": "2026-11-20T03:00:00+00:00"}, str(lake))
     storages = tuple(storage.model_copy(update={"mode": "plan"}) for storage in at.config.storages)
     asked = replace(at, config=at.config.model_copy(update={"storages": storages}))
-    document = json.loads(json.dumps(JobRequest.of(asked, None, Clock().today(), **ASKED).model_dump(mode="json")))
+    document = json.loads(json.dumps(JobRequest.from_platform(asked, None, Clock().today(), **ASKED).model_dump(mode="json")))
     there = JobRequest.read(document).platform(os.environ)
     assert (there.clock, there.unsafe, there.config.storages, there.config.own_files()) == (
         asked.clock,

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from gc_assets.config.notify import Command, Email, Slack, Webhook
-from gc_assets.core.notifications import Notification, body, document
+from gc_assets.core.notifications import Notification, format_body, to_document
 from gc_assets.notify import program, web
 from gc_assets.notify.mail import send_mail
 from gc_assets.notify.program import run_command
-from gc_assets.notify.undelivered import Undelivered
+from gc_assets.notify.undelivered import DeliveryError
 from gc_assets.notify.web import post_document, post_to_slack
 from tests.notify.receivers import Web, smtp_server, web_server
 from tests.ports import free_port
@@ -61,7 +61,7 @@ def command(*words: str) -> Command:
     return Command.model_validate({"name": "pager", "kind": "command", "command": words})
 
 
-def why(undelivered: pytest.ExceptionInfo[Undelivered]) -> str:
+def why(undelivered: pytest.ExceptionInfo[DeliveryError]) -> str:
     """What is said of it. Its trace, as a log would show it, holds no secret either."""
     assert "s3cr3t" not in "".join(traceback.format_exception(undelivered.value))
     return str(undelivered.value)
@@ -69,7 +69,7 @@ def why(undelivered: pytest.ExceptionInfo[Undelivered]) -> str:
 
 def test_a_webhook_gets_one_document_with_all_that_is_new(server: Web) -> None:
     post_document(webhook(server.url + SECRET, headers=TOKEN), [READY, SICK])
-    assert server.documents == [document([READY, SICK])]
+    assert server.documents == [to_document([READY, SICK])]
     assert server.paths == [SECRET]
     assert (server.headers[0]["authorization"], server.headers[0]["content-type"]) == ("Bearer s3cr3t", "application/json")
 
@@ -86,27 +86,27 @@ def test_slack_gets_the_words_and_no_name_in_them_calls_anybody(server: Web) -> 
 @pytest.mark.parametrize("status", [301, 307, 404, 500])
 def test_only_an_answer_that_accepts_is_a_delivery(server: Web, status: int) -> None:
     server.status, server.location = status, server.url + "/elsewhere"
-    with pytest.raises(Undelivered) as error:
+    with pytest.raises(DeliveryError) as error:
         post_document(webhook(server.url + SECRET, headers=TOKEN), [READY])
     assert why(error) == f"the server answered {status}"
     assert server.paths == [SECRET]
 
 
 def test_a_server_that_is_not_there_is_named_by_its_fault_and_not_by_its_address() -> None:
-    with pytest.raises(Undelivered) as error:
+    with pytest.raises(DeliveryError) as error:
         post_document(webhook(f"http://127.0.0.1:{free_port()}{SECRET}"), [READY])
     assert why(error) == "no answer: Connection refused"
 
 
 def test_a_server_that_speaks_no_tls_is_not_told() -> None:
-    with web_server() as server, pytest.raises(Undelivered) as error:
+    with web_server() as server, pytest.raises(DeliveryError) as error:
         post_document(webhook(server.url.replace("http:", "https:") + SECRET), [READY])
     assert why(error).startswith("no answer: ")
     assert server.documents == []
 
 
 def test_a_path_that_no_request_can_have_is_not_repeated() -> None:
-    with pytest.raises(Undelivered) as error:
+    with pytest.raises(DeliveryError) as error:
         post_document(webhook(f"http://127.0.0.1:1{SPACED}"), [READY])
     assert why(error) == "no answer: InvalidURL"
 
@@ -114,7 +114,7 @@ def test_a_path_that_no_request_can_have_is_not_repeated() -> None:
 def test_a_server_that_does_not_answer_is_given_up(server: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "SECONDS", 0.2)
     server.delay = threading.Event()
-    with pytest.raises(Undelivered) as error:
+    with pytest.raises(DeliveryError) as error:
         post_document(webhook(server.url + SECRET), [READY])
     assert why(error) == "no answer: TimeoutError"
 
@@ -128,7 +128,7 @@ def test_a_mail_says_in_its_subject_what_happened_and_in_its_text_what_to_do() -
     assert (message["To"], message["Auto-Submitted"]) == ("ada@example.org, kim@example.org", "auto-generated")
     assert message["Date"]
     assert message["Message-ID"].endswith("@example.org>")
-    assert message.get_content().replace("\r\n", "\n").rstrip() == body([READY, SICK])
+    assert message.get_content().replace("\r\n", "\n").rstrip() == format_body([READY, SICK])
 
 
 @pytest.fixture(scope="module")
@@ -162,21 +162,21 @@ def test_a_mail_server_is_told_who_sends_over_tls_only(certificate: Path, monkey
 
 def test_a_wrong_password_is_refused_and_not_repeated(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with smtp_server(tls=context(certificate), password="another") as mailbox, pytest.raises(Undelivered) as error:  # noqa: S106
+    with smtp_server(tls=context(certificate), password="another") as mailbox, pytest.raises(DeliveryError) as error:  # noqa: S106
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
     assert why(error) == "the server answered 535 (SMTPAuthenticationError)"
     assert mailbox.mails == []
 
 
 def test_a_mail_server_that_cannot_prove_its_name_is_not_told_the_password(certificate: Path) -> None:
-    with smtp_server(tls=context(certificate), password="s3cr3t") as mailbox, pytest.raises(Undelivered) as error:  # noqa: S106
+    with smtp_server(tls=context(certificate), password="s3cr3t") as mailbox, pytest.raises(DeliveryError) as error:  # noqa: S106
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
     assert "SSLCertVerificationError" in why(error) or "certificate" in why(error)
     assert mailbox.logins == []
 
 
 def test_a_server_without_starttls_is_not_told_the_password() -> None:
-    with smtp_server() as mailbox, pytest.raises(Undelivered) as error:
+    with smtp_server() as mailbox, pytest.raises(DeliveryError) as error:
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
     assert why(error) == "no mail could be sent: SMTPNotSupportedError"
     assert (mailbox.mails, mailbox.logins) == ([], [])
@@ -193,7 +193,7 @@ def test_a_mailbox_that_is_refused_keeps_the_others_from_nothing(caplog: pytest.
 def test_a_mail_that_every_mailbox_refuses_is_undelivered() -> None:
     with smtp_server() as mailbox:
         mailbox.refused = {"ada@example.org", "kim@example.org"}
-        with pytest.raises(Undelivered) as error:
+        with pytest.raises(DeliveryError) as error:
             send_mail(mail(mailbox.port), [READY])
     assert why(error) == "no mail could be sent: SMTPRecipientsRefused"
 
@@ -201,7 +201,7 @@ def test_a_mail_that_every_mailbox_refuses_is_undelivered() -> None:
 def test_a_command_gets_the_document_on_its_standard_input(tmp_path: Path) -> None:
     told = tmp_path / "told; $(touch hacked)"
     run_command(command("sh", "-c", 'cat > "$1"', "page", str(told)), [READY, SICK])
-    assert json.loads(told.read_text()) == document([READY, SICK])
+    assert json.loads(told.read_text()) == to_document([READY, SICK])
     assert [path.name for path in tmp_path.iterdir()] == [told.name]
 
 
@@ -217,7 +217,7 @@ def test_a_command_that_reads_nothing_is_told() -> None:
     ],
 )
 def test_a_command_that_fails_is_named_by_its_end_and_not_by_its_words(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(Undelivered) as error:
+    with pytest.raises(DeliveryError) as error:
         run_command(command(*words), [READY])
     assert why(error) == said
 
@@ -227,7 +227,7 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_started(tmp_path: Pa
     child = tmp_path / "child"
     script = f"import time; open({str(child)!r}, 'w').write(str(time.time())); time.sleep(60)"
     started = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} & echo $! > {shlex.quote(str(child))}.pid; wait"
-    with pytest.raises(Undelivered) as error:
+    with pytest.raises(DeliveryError) as error:
         run_command(command("sh", "-c", started), [READY])
     assert why(error).startswith("the command did not end within")
     pid = int(Path(f"{child}.pid").read_text())

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gc_assets.config.notify import TARGETS, Target
-from gc_assets.core.deliveries import Told
+from gc_assets.core.deliveries import Deliveries
 from gc_assets.core.notifications import EVENTS, Notification
-from gc_assets.notify.dispatch import tell
+from gc_assets.notify.dispatch import deliver
 from tests.notify.receivers import Web, smtp_server, web_server
 
 READY = Notification("plan_ready", "warehouse/plan_ready/1", "warehouse: plan 1 waits", "gc-assets approve 1 --by WHO", "warehouse")
@@ -53,7 +53,7 @@ def test_all_kinds_of_targets_are_told_of_the_same(alerts: Web, team: Web, tmp_p
             ),
             target("pager", "command", command=["sh", "-c", 'cat > "$0"', str(tmp_path / "paged")]),
         ]
-        told = tell(targets, [READY, SICK], Told())
+        told = deliver(targets, [READY, SICK], Deliveries())
     assert str(told) == "; ".join(f"told {name} of 2 events" for name in ("alerts", "team", "mail", "pager"))
     assert heard(alerts) == [["plan_ready", "table_sick"]]
     assert READY.title in team.documents[0]["text"]
@@ -64,34 +64,34 @@ def test_all_kinds_of_targets_are_told_of_the_same(alerts: Web, team: Web, tmp_p
 
 def test_nobody_is_told_twice(alerts: Web) -> None:
     targets = [hook("alerts", alerts)]
-    told = tell(targets, [READY], Told()).told
-    again = tell(targets, [READY], Told.parsed(told.text))
+    told = deliver(targets, [READY], Deliveries()).told
+    again = deliver(targets, [READY], Deliveries.parse(told.to_json))
     assert (str(again), again.told) == ("nothing new", told)
-    tell(targets, [READY, SICK], told)
+    deliver(targets, [READY, SICK], told)
     assert heard(alerts) == [["plan_ready"], ["table_sick"]]
 
 
 def test_where_nothing_happens_nobody_is_told(alerts: Web) -> None:
-    assert str(tell([hook("alerts", alerts)], [], Told())) == "nothing new"
+    assert str(deliver([hook("alerts", alerts)], [], Deliveries())) == "nothing new"
     assert heard(alerts) == []
 
 
 def test_a_target_is_told_of_the_events_that_it_asks_for(alerts: Web, team: Web) -> None:
-    tell([hook("alerts", alerts, events=["table_sick"]), hook("team", team, events=["night_missed"])], [READY, SICK], Told())
+    deliver([hook("alerts", alerts, events=["table_sick"]), hook("team", team, events=["night_missed"])], [READY, SICK], Deliveries())
     assert (heard(alerts), heard(team)) == ([["table_sick"]], [])
 
 
 def test_a_target_that_fails_holds_up_nobody_and_the_others_hear_of_it_once(alerts: Web, team: Web) -> None:
     alerts.status = 500
     targets = [hook("alerts", alerts), hook("team", team)]
-    first = tell(targets, [READY], Told())
+    first = deliver(targets, [READY], Deliveries())
     assert first.failed == {"alerts": "the server answered 500"}
     assert str(first) == "told team of 2 events; could not tell alerts: the server answered 500"
-    second = tell(targets, [READY], first.told)
+    second = deliver(targets, [READY], first.told)
     assert heard(team) == [["plan_ready"], ["target_failed"]]
     assert team.documents[1]["notifications"][0]["title"] == "notifications do not reach alerts"
     alerts.status = 200
-    third = tell(targets, [READY], second.told)
+    third = deliver(targets, [READY], second.told)
     assert (str(third), third.failed) == ("told alerts of 1 event", {})
     assert heard(alerts)[-1] == ["plan_ready"]
 
@@ -101,32 +101,32 @@ def test_a_fault_that_nobody_thought_of_is_told_without_its_words(alerts: Web, m
         raise ZeroDivisionError("s3cr3t")
 
     monkeypatch.setattr("gc_assets.notify.dispatch.run_command", broken)
-    found = tell([target("pager", "command", command=["true"]), hook("alerts", alerts)], [READY], Told())
+    found = deliver([target("pager", "command", command=["true"]), hook("alerts", alerts)], [READY], Deliveries())
     assert found.failed == {"pager": "ZeroDivisionError"}
     assert heard(alerts) == [["plan_ready"], ["target_failed"]]
-    assert found.told.news("alerts", EVENTS, [READY]) == ()
+    assert found.told.pending("alerts", EVENTS, [READY]) == ()
 
 
 def test_a_target_that_fails_again_after_it_was_mended_is_told_again(alerts: Web, team: Web) -> None:
-    targets, told = [hook("alerts", alerts), hook("team", team)], Told()
+    targets, told = [hook("alerts", alerts), hook("team", team)], Deliveries()
     for status, happening in ((500, [READY]), (200, [READY]), (500, [READY, SICK])):
         alerts.status = status
-        told = tell(targets, happening, told).told
+        told = deliver(targets, happening, told).told
     assert heard(team) == [["plan_ready"], ["target_failed"], ["table_sick"], ["target_failed"]]
 
 
 def test_a_single_target_that_fails_is_told_again_until_it_hears(alerts: Web) -> None:
     alerts.status = 503
     targets = [hook("alerts", alerts)]
-    told = tell(targets, [READY], Told()).told
+    told = deliver(targets, [READY], Deliveries()).told
     alerts.status = 200
-    tell(targets, [READY], told)
+    deliver(targets, [READY], told)
     assert heard(alerts) == [["plan_ready"], ["plan_ready"]]
 
 
 def test_while_not_all_is_known_nothing_is_told_a_second_time(alerts: Web) -> None:
     targets = [hook("alerts", alerts)]
-    told = tell(targets, [READY], Told()).told
-    told = tell(targets, [], told, is_all=False).told
-    tell(targets, [READY], told)
+    told = deliver(targets, [READY], Deliveries()).told
+    told = deliver(targets, [], told, is_all=False).told
+    deliver(targets, [READY], told)
     assert heard(alerts) == [["plan_ready"]]

@@ -13,7 +13,7 @@ import pytest
 
 from gc_assets.core.plan import Amount
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
-from gc_assets.report.run_report import Expiring, Holder, PastPlan, PlannedFile, Quarantined, Stored
+from gc_assets.report.run_report import ExpiringCommit, PastPlan, PlannedFile, QuarantinedPlan, RefUsage, StoredBytes
 from gc_assets.report.trend import Point
 from gc_assets.stages.read.usage import TableUsage
 from tests.browser import program
@@ -43,12 +43,12 @@ def crowded() -> str:
     full = storage(
         headline=LONG,
         location=LONG,
-        stored=(Stored("that night", 7_000_000_000), Stored("once this plan is applied", 5_000_000_000)),
+        stored=(StoredBytes("that night", 7_000_000_000), StoredBytes("once this plan is applied", 5_000_000_000)),
         tables=(TableUsage("warehouse", LONG, LONG, Amount(), {LONG: Amount(files=1, bytes=1), "expired": Amount()}),),
         trend=(Point(NOW.date(), 1, 1, 1), Point(NOW.date(), 2, 1, 1)),
         plans=(PastPlan("ab" * 32, NOW.date(), "applied", amounts, 2, (LONG,)),),
         largest=(PlannedFile(LONG, "quarantine", "unreferenced", 7),),
-        quarantined=(Quarantined("ab" * 32, 3, 21, NOW, NOW),),
+        quarantined=(QuarantinedPlan("ab" * 32, 3, 21, NOW, NOW),),
         words=(LONG,),
         undoing=(LONG,),
         apply_command=LONG,
@@ -58,8 +58,8 @@ def crowded() -> str:
         notes=(LONG,),
     )
     nodes = tuple(Node(str(at), str(at - 1), str(at - 1), at, "retained", False, LONG, (LONG,)) for at in range(MAX_COMMITS))
-    going = (Expiring(LONG, LONG, NOW, LONG, LONG),)
-    crowd = lake(name=LONG, holders=(Holder(LONG, LONG, 1, 1),), histories=(Drawing(LONG, nodes),), expiring=going, notes=(LONG,))
+    going = (ExpiringCommit(LONG, LONG, NOW, LONG, LONG),)
+    crowd = lake(name=LONG, holders=(RefUsage(LONG, LONG, 1, 1),), histories=(Drawing(LONG, nodes),), expiring=going, notes=(LONG,))
     return page(full, lakes=(crowd,), warnings=(LONG,))
 
 

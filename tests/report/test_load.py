@@ -44,8 +44,8 @@ def test_a_since_never_compares_with_an_analysis(tmp_path: Path) -> None:
     swept(tmp_path, 3, 1_000)
     swept(tmp_path, 1, 9_000, historical=True)
     page = page_of(swept(tmp_path, 0, 4_000))
-    assert page.before == day(3)
-    assert {change.label: (change.before, change.now) for change in page.changes}["live, bytes"] == (1_000, 4_000)
+    assert page.previous_run_date == day(3)
+    assert {change.label: (change.previous, change.current) for change in page.changes}["live, bytes"] == (1_000, 4_000)
 
 
 def test_the_trend_has_every_night_up_to_this_one_and_no_analysis(tmp_path: Path) -> None:
@@ -57,18 +57,18 @@ def test_the_trend_has_every_night_up_to_this_one_and_no_analysis(tmp_path: Path
 def test_an_analysis_is_compared_with_nothing(tmp_path: Path) -> None:
     swept(tmp_path, 1, 10)
     page = page_of(swept(tmp_path, 0, 20, historical=True))
-    assert (page.before, page.changes, page.trend) == (None, (), ())
+    assert (page.previous_run_date, page.changes, page.trend) == (None, (), ())
 
 
 def test_the_last_plans_are_those_up_to_the_night_with_what_was_said_of_them(tmp_path: Path) -> None:
     at = platform(tmp_path)
     ids = [str(stored_plan(at, files=files, run_date=day).receipt.summary["plan_id"]) for files, day in ((1, TODAY), (2, YESTERDAY))]
     approve(at.config, at.clock, ids[1], "ada")
-    today, yesterday = (at.context(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
+    today, yesterday = (at.run_context(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
     assert {plan.plan_id for plan in past_plans(today, STORAGE)} == set(ids)
     (only,) = past_plans(yesterday, STORAGE)
     assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "approved, a rehearsal's", 2)
-    assert "approved by ada" in only.words[0]
+    assert "approved by ada" in only.decisions[0]
 
 
 def test_a_count_of_live_files_that_differs_from_the_listing_is_told(tmp_path: Path) -> None:

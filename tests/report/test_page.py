@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from gc_assets.core.gates import delete_bytes, live_set
-from gc_assets.core.plan import Amount, PlanHeader, sealed
+from gc_assets.core.plan import Amount, PlanHeader, seal
 from gc_assets.core.requests import Requests
 from gc_assets.report.drawing import Drawing, Node
 from gc_assets.report.page import render
 from gc_assets.report.run_report import (
-    Asked,
     Change,
-    Expiring,
-    Holder,
+    ExpiringCommit,
     LakePage,
     PastPlan,
     PlannedFile,
-    Quarantined,
+    QuarantinedPlan,
+    RefUsage,
     RunReport,
     StoragePage,
-    Stored,
+    StoredBytes,
+    TableRequests,
 )
 from gc_assets.report.storage_breakdown import Step
 from gc_assets.report.trend import Point
@@ -67,7 +67,7 @@ def header(**changes: Any) -> PlanHeader:
         "rows": 3,
         "rows_digest": "00",
     }
-    return sealed(**{**substance, **changes})
+    return seal(**{**substance, **changes})
 
 
 def storage(**changes: Any) -> StoragePage:
@@ -103,7 +103,7 @@ def lake(**changes: Any) -> LakePage:
         "states": {"retained": 1, "expired": 0, "dangling": 0},
         "expiry_actions": 0,
         "notes": (),
-        "holders": (Holder("shop.orders", "main", 10, 5_000_000_000),),
+        "holders": (RefUsage("shop.orders", "main", 10, 5_000_000_000),),
         "histories": (Drawing("shop.orders", (Node("1", None, None, 0, "retained", False, "1"),)),),
         "histories_left_out": 0,
     }
@@ -116,8 +116,8 @@ def page(*storages: StoragePage, lakes: tuple[LakePage, ...] = (), warnings: tup
 
 def test_requests_are_told_with_their_price_where_there_is_one() -> None:
     asked = (
-        Asked("warehouse", "storage_inventory", Requests({"LIST": 1234}, 0.00617)),
-        Asked("sales", "manifest_entries", Requests({"GET": 7})),
+        TableRequests("warehouse", "storage_inventory", Requests({"LIST": 1234}, 0.00617)),
+        TableRequests("sales", "manifest_entries", Requests({"GET": 7})),
     )
     told = render(RunReport(date(2026, 11, 21), NOW, "1.2.3", (), (storage(),), (), asked))
     assert "1,234" in told
@@ -169,15 +169,15 @@ def test_no_name_of_other_people_becomes_markup() -> None:
         steps=(Step(HOSTILE, 1, 1, "total"),),
         problems={HOSTILE: 1},
         headline=HOSTILE,
-        stored=(Stored(HOSTILE, 1),),
+        stored=(StoredBytes(HOSTILE, 1),),
         tables=(TableUsage(HOSTILE, HOSTILE, HOSTILE, Amount(), {HOSTILE: Amount(files=1, bytes=1)}),),
         trend=(Point(NOW.date(), 1, 1, 1), Point(NOW.date(), 1, 1, 1)),
         plans=(PastPlan(HOSTILE, NOW.date(), HOSTILE, {HOSTILE: Amount()}, 1, (HOSTILE,)),),
     )
-    expiring = (Expiring(HOSTILE, HOSTILE, None, HOSTILE, HOSTILE),)
+    expiring = (ExpiringCommit(HOSTILE, HOSTILE, None, HOSTILE, HOSTILE),)
     text = page(
         hostile,
-        lakes=(lake(name=HOSTILE, notes=(HOSTILE,), holders=(Holder(HOSTILE, HOSTILE, 1, 1),), expiring=expiring),),
+        lakes=(lake(name=HOSTILE, notes=(HOSTILE,), holders=(RefUsage(HOSTILE, HOSTILE, 1, 1),), expiring=expiring),),
         warnings=(HOSTILE,),
     )
     tags = parsed(text).tags
@@ -191,7 +191,7 @@ def test_one_sentence_stands_before_every_figure_of_a_storage() -> None:
 
 
 def test_what_is_stored_before_and_after_has_its_price() -> None:
-    moments = (Stored("that night", 7_000_000_000), Stored("once this plan is applied", 5_000_000_000))
+    moments = (StoredBytes("that night", 7_000_000_000), StoredBytes("once this plan is applied", 5_000_000_000))
     text = page(storage(stored=moments, usd_per_gb_month=1.0))
     assert text.index("stored that night") < text.index("$7.00 a month") < text.index("stored once this plan is applied")
     assert "$5.00 a month" in text
@@ -217,7 +217,7 @@ def test_the_last_plans_name_who_approved_them() -> None:
 
 
 def test_expiring_snapshots_are_a_list_with_the_rule_that_let_them_go() -> None:
-    going = (Expiring("shop.orders", "17", NOW, "append", "expired: older than 5d"),)
+    going = (ExpiringCommit("shop.orders", "17", NOW, "append", "expired: older than 5d"),)
     text = page(lakes=(lake(edits_history=True, expiring=going, expiring_left_out=3),))
     assert "Snapshots that expire" in text
     assert "expired: older than 5d" in text
@@ -243,7 +243,7 @@ def test_the_page_runs_nothing_and_loads_nothing() -> None:
 
 def test_what_cannot_be_undone_stands_where_one_approves() -> None:
     text = page()
-    said = [text.index(f"<li>{line}</li>") for line in storage().undoing]
+    said = [text.index(f"<li>{line}</li>") for line in storage().reversibility]
     assert said == sorted(said)
     assert said[-1] < text.index("gc-assets approve")
 
@@ -281,7 +281,7 @@ def test_money_stands_there_only_with_a_price() -> None:
 
 
 def test_quarantine_says_since_when_and_from_when_it_may_be_purged() -> None:
-    text = page(storage(quarantined=(Quarantined("ab" * 32, 3, 21, NOW, NOW + timedelta(days=7)),)))
+    text = page(storage(quarantined=(QuarantinedPlan("ab" * 32, 3, 21, NOW, NOW + timedelta(days=7)),)))
     assert "2026-11-21 03:00 UTC" in text
     assert "2026-11-28 03:00 UTC" in text
     assert "gc-assets restore --plan abababababab" in text

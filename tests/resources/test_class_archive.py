@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.resources.class_archive import archive, jvm_options
+from gc_assets.resources.class_archive import archive_path, jvm_options
 from gc_assets.resources.java import ensure_java_home
 
 
@@ -23,8 +23,8 @@ def starts(options: str) -> bool:
 
 
 def test_two_javas_of_one_environment_have_an_archive_each(environment: Path) -> None:
-    assert archive("/opt/jdk17") != archive("/opt/jdk21")
-    assert archive("/opt/jdk17").is_relative_to(environment)
+    assert archive_path("/opt/jdk17") != archive_path("/opt/jdk21")
+    assert archive_path("/opt/jdk17").is_relative_to(environment)
 
 
 def test_where_there_is_no_archive_the_jvm_gets_no_option(environment: Path) -> None:
@@ -33,21 +33,21 @@ def test_where_there_is_no_archive_the_jvm_gets_no_option(environment: Path) -> 
 
 def test_a_path_that_the_launcher_would_split_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.prefix", str(tmp_path / "my environment"))
-    written(archive(ensure_java_home()), b"")
+    written(archive_path(ensure_java_home()), b"")
     assert jvm_options(ensure_java_home()) == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", bytes(1 << 21)], ids=["empty", "text", "zeros"])
 def test_a_jvm_starts_with_a_broken_archive(environment: Path, content: bytes) -> None:
     home = ensure_java_home()
-    written(archive(home), content)
+    written(archive_path(home), content)
     assert "SharedArchiveFile" in jvm_options(home)
     assert starts(jvm_options(home))
 
 
 @pytest.mark.spark
 def test_the_session_maps_the_archive_that_make_env_wrote(spark: SparkSession) -> None:
-    path, maps = archive(ensure_java_home()), Path("/proc/self/maps")
+    path, maps = archive_path(ensure_java_home()), Path("/proc/self/maps")
     if not path.is_file() or not maps.exists():
         pytest.skip("no archive: run `make env`" if maps.exists() else "this system shows no mapped files")
     if not hasattr(spark, "_jvm"):

@@ -11,14 +11,14 @@ from pyspark.sql.connect.local_server import Discovery, LocalConnectServer
 
 import gc_assets
 from gc_assets.core.errors import UsageError
-from gc_assets.resources.connect_server import DISCOVERY, identity, keep_apart
+from gc_assets.resources.connect_server import DISCOVERY, identity, use_own_server
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 
 
 def discovery(root: Path) -> str:
     environment = {DISCOVERY: str(root / "connect-local.json")}
-    keep_apart(environment)
+    use_own_server(environment)
     return environment[DISCOVERY]
 
 
@@ -44,15 +44,15 @@ def test_a_server_that_pyspark_would_take_is_not_found(tmp_path: Path, monkeypat
     with Discovery() as theirs:
         theirs.save({"host": "localhost", "port": 1, "token": "t", "pid": os.getpid(), "spark_version": "4"})
         assert LocalConnectServer(theirs).pid == os.getpid()
-    keep_apart(os.environ)
+    use_own_server(os.environ)
     with Discovery() as ours:
         assert LocalConnectServer(ours).pid is None
 
 
 def test_a_process_that_was_told_looks_in_the_same_place(tmp_path: Path) -> None:
     environment = {DISCOVERY: str(tmp_path / "connect-local.json")}
-    first = keep_apart(environment)
-    assert keep_apart(environment) == first
+    first = use_own_server(environment)
+    assert use_own_server(environment) == first
     assert first.name.endswith(identity())
     assert first.stat().st_mode & 0o777 == 0o700
 

@@ -20,17 +20,17 @@ MODULES = ("gc_assets.engine.daemon", "gc_assets.engine.executor_info", "gc_asse
 
 def test_the_package_goes_along_whole_and_is_imported_from_where_it_arrives(tmp_path: Path) -> None:
     script = f"import {', '.join(MODULES)}; print(gc_assets.__version__, gc_assets.__file__)"
-    environment = {"PYTHONPATH": executors.package().name}
-    (tmp_path / executors.package().name).write_bytes(executors.package().read_bytes())
+    environment = {"PYTHONPATH": executors.build_package().name}
+    (tmp_path / executors.build_package().name).write_bytes(executors.build_package().read_bytes())
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [__version__, str(tmp_path / executors.package().name / "gc_assets" / "__init__.py")]
+    assert done.stdout.split() == [__version__, str(tmp_path / executors.build_package().name / "gc_assets" / "__init__.py")]
 
 
 def test_whoever_packs_the_same_release_makes_the_same_bytes() -> None:
-    first = hashlib.sha256(executors.package().read_bytes()).digest()
-    executors.package.cache_clear()
-    executors._place.cache_clear()
-    assert hashlib.sha256(executors.package().read_bytes()).digest() == first
+    first = hashlib.sha256(executors.build_package().read_bytes()).digest()
+    executors.build_package.cache_clear()
+    executors._package_directory.cache_clear()
+    assert hashlib.sha256(executors.build_package().read_bytes()).digest() == first
 
 
 @pytest.mark.parametrize("spelled", ["true", "True", " TRUE"])
@@ -38,4 +38,4 @@ def test_speculation_is_refused_however_it_is_spelled(spelled: str) -> None:
     """Spark reads all of these as true."""
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: spelled))
     with pytest.raises(UsageError, match=r"spark\.speculation on"):
-        executors.refuse_unfit(spark, "spark://cluster")
+        executors.check_executors(spark, "spark://cluster")

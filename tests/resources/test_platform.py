@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.core.clock import Clock, start_of
+from gc_assets.core.clock import Clock, start_of_day
 from gc_assets.core.errors import UsageError
 from gc_assets.resources.platform import clock_of, config_path, load_platform
 
@@ -46,7 +46,7 @@ def test_only_the_variable_lowers_the_floor_of_the_grace_period_and_the_platform
         load_platform({}, path)
     platform = load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h"}, path)
     assert platform.unsafe == ("GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the floor of the grace period to 1h",)
-    assert platform.night(platform.clock.today()).unsafe == platform.unsafe
+    assert platform.run_context(platform.clock.today()).unsafe == platform.unsafe
     with pytest.raises(UsageError, match="the floor is 1h1s"):
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h1s"}, path)
 
@@ -68,9 +68,9 @@ def test_a_fixed_clock_is_a_rehearsal_and_its_day_is_today(tmp_path: Path) -> No
     assert platform.clock.is_rehearsal
     assert platform.clock.today() == date(2026, 11, 21)
     assert platform.unsafe == ("GC_ASSETS_UNSAFE_NOW sets the clock to 2026-11-21T03:00:00+00:00",)
-    assert platform.night(date(2026, 11, 21)).as_of == start_of(date(2026, 11, 21))
+    assert platform.run_context(date(2026, 11, 21)).as_of == start_of_day(date(2026, 11, 21))
     with pytest.raises(UsageError, match=r"run date 2026-11-22 is outside 1998-01-01 to 2026-11-21"):
-        platform.night(date(2026, 11, 22))
+        platform.run_context(date(2026, 11, 22))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_clock_without_a_zone_is_refused_below_the_edge() -> None:
 
 def test_a_fixed_clock_still_orders_what_happens_at_its_one_moment() -> None:
     clock = Clock(datetime(2026, 11, 21, tzinfo=UTC))
-    orders = [clock.order() for _ in range(3)]
+    orders = [clock.sequence_number() for _ in range(3)]
     assert clock.now() == clock.now()
     assert orders == sorted(orders)
 
