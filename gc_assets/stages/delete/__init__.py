@@ -1,1 +1,1 @@
-"""Plans and their execution: expire, quarantine, purge, restore."""
+"""Make plans and execute them: expire, quarantine, purge, restore and abort."""

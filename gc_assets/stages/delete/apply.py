@@ -97,13 +97,13 @@ class ApplyResult:
     """
 
     published: PublishedTable | None
-    books: dict[tuple[str, str], Totals]
+    by_outcome: dict[tuple[str, str], Totals]
     nothing_to_do: str | None = None
 
     @property
     def edited(self) -> bool:
         """Says whether edits of history were executed, whatever became of them."""
-        return any(phase == EXPIRE for phase, _ in self.books)
+        return any(phase == EXPIRE for phase, _ in self.by_outcome)
 
 
 @log_progress(DELETION_LOG, attrgetter("header.storage"))
@@ -377,7 +377,7 @@ class _Execution:
     log: WriteAheadLog
     lease: Lease
     only_interrupted: bool
-    books: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
+    by_outcome: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
     written: list[WrittenParts] = field(default_factory=list[WrittenParts])
     # How many files the phases so far were to act on.
     asked: int = 0
@@ -403,9 +403,9 @@ class _Execution:
         with count_progress("files on record", self.log.count_outcomes, self.asked):
             for part in self._act_here(task, judged) if few else self._act_in_executors(task, judged, phase):
                 for (_, outcome), total in part.totals.items():
-                    self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
+                    self.by_outcome[phase, outcome] = self.by_outcome.get((phase, outcome), Totals()) + total
                 self.written.append(part)
-        require_balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
+        require_balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.by_outcome.items() if of == phase})
 
     def _act_here(self, task: RowExecutor, judged: DataFrame) -> Iterator[WrittenParts]:
         yield execute_in_process(task, collect_arrow(judged, EXECUTION_ROWS), self.run, self.context.state.files, TOTALS_BY)
@@ -473,7 +473,7 @@ class _Execution:
         """
         again = _again(self.context, self.plan, verification_id)
         expired = expire_lakes(self.spark, self.context, again, self.plan, self.lease, only_interrupted=self.only_interrupted)
-        self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
+        self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
         self.failed, self.not_made = expired.failed, expired.not_made
         return expired.edited
 
@@ -496,7 +496,7 @@ class _Execution:
             only_interrupted=self.only_interrupted,
         )
         written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.context.state.files, totals_by=["outcome"])
-        self.books |= {(ABORT, outcome): total for (outcome,), total in written.totals.items()}
+        self.by_outcome |= {(ABORT, outcome): total for (outcome,), total in written.totals.items()}
         self.written.append(written)
         require_balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
 
@@ -512,10 +512,10 @@ class _Execution:
             plan_id=header.plan_id,
             phases=tuple(chosen),
             approved_by=verdict.approved_by,
-            words=verdict.events,
+            approval_events=verdict.events,
             overrides=verdict.overrides,
-            books=_amounts(self.books, of_files),
-            edits={verdict: total.rows for (phase, verdict), total in sorted(self.books.items()) if phase == EXPIRE},
+            by_outcome=_amounts(self.by_outcome, of_files),
+            edits={verdict: total.rows for (phase, verdict), total in sorted(self.by_outcome.items()) if phase == EXPIRE},
         )
         published = None
         if of_files:
@@ -533,14 +533,14 @@ class _Execution:
                 summary=summary,
                 unsafe=self.context.unsafe,
             )
-            _write_stats(state, header, self.books)
+            _write_stats(state, header, self.by_outcome)
         if not any(self._failed(phase) for phase in chosen) and list(chosen) == phases_of(header, PHASES):
             finished = {"at": self.context.clock.now().isoformat(), "run_id": self.run.run_id, **summary.model_dump(mode="json")}
             record_finished(state, header, finished)
-        return ApplyResult(published, self.books)
+        return ApplyResult(published, self.by_outcome)
 
     def _failed(self, phase: str) -> int:
-        return self.books.get((phase, FAILED), Totals()).rows
+        return self.by_outcome.get((phase, FAILED), Totals()).rows
 
 
 def _is_one_of(histories: Collection[HistoryName]) -> Column:
@@ -548,13 +548,13 @@ def _is_one_of(histories: Collection[HistoryName]) -> Column:
     return F.array_contains(F.array(*names).cast("array<string>"), F.concat_ws("/", "held_by", "held_by_table"))
 
 
-def _amounts(books: dict[tuple[str, str], Totals], phases: Sequence[str]) -> dict[str, Amount]:
-    return {f"{phase}/{outcome}": total.amount for (phase, outcome), total in sorted(books.items()) if phase in phases}
+def _amounts(by_outcome: dict[tuple[str, str], Totals], phases: Sequence[str]) -> dict[str, Amount]:
+    return {f"{phase}/{outcome}": total.amount for (phase, outcome), total in sorted(by_outcome.items()) if phase in phases}
 
 
-def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], Totals]) -> None:
+def _write_stats(state: State, header: PlanHeader, by_outcome: dict[tuple[str, str], Totals]) -> None:
     lines = ["plan_id,phase,outcome,files,bytes"]
-    lines += [f"{header.plan_id},{phase},{outcome},{total.rows},{total.size_bytes}" for (phase, outcome), total in sorted(books.items())]
+    lines += [f"{header.plan_id},{phase},{outcome},{total.rows},{total.size_bytes}" for (phase, outcome), total in sorted(by_outcome.items())]
     path = f"{header.storage}/{DELETION_LOG.name}/stats/{header.run_date.isoformat()}.csv"
     state.files.replace(path, ("\n".join(lines) + "\n").encode())
 

@@ -1,7 +1,7 @@
-"""Says which rows of a plan wait for tables that cannot be read by now (design 6.5).
+"""Find the rows of a plan that wait because a table is unreadable.
 
-A plan may be older than the sickness. So an apply asks again, by its own fresh mark and by what the
-last sweeps missed.
+A table may have become unreadable after the plan was made. So an apply checks again, in its
+verification mark and in the results of the last sweeps. See docs/adr/0009-unreadable-tables.md.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BO
 
 
 def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
-    """Returns what is sick, by `live_files` of every lake."""
+    """Return the unreadable tables according to `live_files` of every lake."""
     return tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
 
 
 def read_missed_tables(context: RunContext) -> tuple[Unreadable, ...]:
-    """Returns the tables whose metadata the last sweep of a storage missed. A mark goes by what was
-    decoded before and does not see it.
+    """Return the tables whose metadata the last sweep of a storage did not find.
+
+    A mark uses the cache of decoded containers and does not notice missing metadata.
     """
     found: list[Unreadable] = []
     for storage in context.config.storages:
-        made = (plan.header for plan in list_plans(context.config, storage.name, empty=True))
-        dates = [header.run_date for header in made if not header.historical and header.rehearsal == context.clock.is_rehearsal]
+        headers = (plan.header for plan in list_plans(context.config, storage.name, empty=True))
+        dates = [header.run_date for header in headers if not header.historical and header.rehearsal == context.clock.is_rehearsal]
         last = context.state.current(storage.name, ORPHAN_FILES.name, max(dates)) if dates else None
         found += last.summary(OrphanFilesSummary).unreadable if last is not None else ()
     return tuple(found)
@@ -57,9 +58,17 @@ def add_deferred_rows(
     live: Sequence[PublishedTable],
     refs: Sequence[PublishedTable],
 ) -> DataFrame:
-    """Adds to the needed keys (columns key, needed, is_live) those of a plan that must wait: all
-    that it would purge, and all below the claims of what is sick. The plan's rows are asked for only
-    where something is.
+    """Add the deferred keys of a plan to the needed keys (columns key, needed, is_live).
+
+    Deferred are all keys to purge, and all keys under the claims of unreadable tables.
+
+    Args:
+        needed: The keys that lakes need.
+        rows: Returns the rows of the plan. Called only if a table is unreadable.
+        context: The run context.
+        storage_name: The storage of the plan.
+        live: `live_files` of all lakes.
+        refs: `lake_refs` of all lakes.
     """
     missed = read_missed_tables(context)
     unreadable = (*list_unreadable(live), *missed)
@@ -73,24 +82,24 @@ def add_deferred_rows(
     ]
     owners = {Owner(item.lake, item.table_uuid) for item in missed}
     shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
-    # Where somebody claims everything, what nobody owns is what a shield covers.
+    # Under a claim on the whole storage, exactly the shielded keys have no owner.
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
-    withhold = _Withhold(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
-    waiting = map_arrow(rows().select("key", "action"), withhold, DEFERRED)
+    find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
+    waiting = map_arrow(rows().select("key", "action"), find_deferred, DEFERRED)
     return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 
 
 @dataclass(frozen=True)
-class _Withhold:
-    """Takes rows of a plan (columns key, action) and yields those that wait. Runs in executors."""
+class _FindDeferred:
+    """Yield the deferred rows of a plan (columns key, action). Runs in executors."""
 
     claims: Claims
-    why: str
+    reason: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             shielded = pc.is_null(self.claims.resolve(batch.column("key"))[0])
             waits = batch.column("key").filter(pc.or_(shielded, pc.equal(batch.column("action"), PURGE)))
             count = len(waits)
-            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.why, count), pa.repeat(True, count)], schema=DEFERRED)
+            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.reason, count), pa.repeat(True, count)], schema=DEFERRED)

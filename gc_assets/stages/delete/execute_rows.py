@@ -1,9 +1,8 @@
-"""Executes the rows of a plan: through the write-ahead log, in the order of reference, and never on a
-file that a lake needs.
+"""Execute the rows of a plan through the write-ahead log, in the order of reference.
 
-Knows no plan and no lake. Each row says whether somebody needs its file, and why. A file that names
-others goes before them and comes back after them. So wherever a run is killed, no snapshot stands
-whose own files are gone (a *husk*).
+This module reads no plan and no lake. Each row states whether its file is needed, and why. Metadata
+is removed before the files that it names, and restored after them. So an interrupted run never
+leaves a dangling snapshot.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from gc_assets.stores.execution import execute, to_deletion_log, to_planned_acti
 from gc_assets.stores.protocol import Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
-# `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's
-# own expiry, which is not done yet. `refused` says why the row must not be executed though nobody
-# needs the key (null: it may).
+# `needed`: why a lake needs the key, null in rows that no lake needs. `retry`: whether that may
+# change once the plan's expiry is done. `refused`: why the row must not be executed although no
+# lake needs the key, null in rows that may be executed.
 EXECUTION_ROWS: Final = pa.schema(
     [
         ("key", STRING),
@@ -48,23 +47,22 @@ EXECUTION_ROWS: Final = pa.schema(
         ("refused", STRING),
     ]
 )
-# What `RowExecutor` yields in executors: rows of `deletion_log`, and what was sent for them.
 OUTCOME_ROWS: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
 
 
 def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
-    """Returns rows of one action in the order in which they must be acted on.
+    """Return rows of one action in one partition, in the order in which they must be executed.
 
-    That is by rising rank, for a restore by falling rank.
+    The order is by rising rank, for a restore by falling rank.
     """
     rank = F.coalesce(F.try_element_at(F.create_map(*[F.lit(item) for pair in RANKS.items() for item in pair]), "kind"), F.lit(LEAF_RANK))
     return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
 
 
 def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
-    """Returns the turn of a row.
+    """Return the group of a row.
 
-    Rows of different turns share no batch of the log: a batch is durable before the next one
+    Rows of different groups share no batch of the log: each batch is durable before the next
     begins.
     """
     planned, mode = row
@@ -74,18 +72,18 @@ def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, Quaran
 
 @dataclass(frozen=True)
 class OnlyInterrupted:
-    """Ends what a crash left in the middle, and begins nothing.
+    """Finishes actions that a crash interrupted, and starts no other.
 
-    Stands in where the plan is past its time or made under another policy. What cannot be ended is
-    `denied`, so that the plan ends. The file stays where the store says it is, and a later plan may
-    name it.
+    It is used if the plan is past its time or was made under another policy. An action that cannot
+    be finished is `denied`, so that the plan ends. Its file stays where the store reports it, and a
+    later plan may contain it.
     """
 
     inner: Quarantine | UploadAborter
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         ended = map(_deny_failed, self.inner.act([planned for planned in batch if planned in resumed], resumed))
-        late = Result(DENIED, "the plan was out of date before this key was reached")
+        late = Result(DENIED, "the plan was out of date before this key was executed")
         return [next(ended) if planned in resumed else late for planned in batch]
 
 
@@ -95,13 +93,13 @@ def _deny_failed(result: Result) -> Result:
 
 @dataclass(frozen=True)
 class _RestoreNeeded:
-    """Puts back what an earlier run of the plan may have moved of keys that a lake needs, and
-    leaves all others alone.
+    """Restores files that a lake needs and that an earlier run of the plan may have moved.
 
-    A key of `retried` fails instead of being settled: it may go once the plan's expiry is done. A
-    key of `refused` is `denied`: it should not have been in the plan. What cannot go back, because
-    another object has taken its name, stays in quarantine and is `done`, else no ledger knew of it.
-    Where nobody says whether it lies there, that is the outcome.
+    All other files are left alone. A key of `retried` fails instead of being settled: it can be
+    executed once the plan's expiry is done. A key of `refused` is `denied`: it should not have been
+    in the plan. A file that cannot be restored, because another object has its name, stays in
+    quarantine. Its outcome is `done`, so that the ledger contains it. If the store cannot tell
+    whether it is in quarantine, the outcome is that error.
     """
 
     inner: Quarantine
@@ -122,7 +120,7 @@ class _RestoreNeeded:
         if held is not None and held.verdict not in {ABSENT, CHANGED}:
             return held
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
-            return Result(FAILED, f"{self.reasons[row.key]}, and putting it back failed: {restored.error}")
+            return Result(FAILED, f"{self.reasons[row.key]}, and the restore failed: {restored.error}")
         verdict = FAILED if row.key in self.retried else DENIED if row.key in self.refused else CHANGED
         return Result(verdict, self.reasons[row.key])
 
@@ -131,13 +129,16 @@ class _RestoreNeeded:
 class RowExecutor:
     """Executes the rows of a partition (columns `EXECUTION_ROWS`) through the write-ahead log.
 
-    A row that the fresh mark needs is never quarantined or purged. A row that is no longer in
-    quarantine is not purged. Both get the outcome `changed`, or `failed` where `retry` is set. A row
-    that is `refused` is `denied`. What a killed run may have moved of all these is put back. What an
-    earlier run settled stays on record.
+    A row that the verification mark needs is never quarantined or purged. A row that is no longer
+    in quarantine is not purged. Both get the outcome `changed`, or `failed` if `retry` is set. A
+    row that is `refused` is `denied`. If an interrupted run moved files of such rows, they are
+    restored. Outcomes of earlier runs remain unchanged.
 
-    Within a batch of rows the ranks are kept in order. Across batches the caller sorts them. Runs
-    in executors, or here. Raises `StateError` where the log is not to be seen.
+    Within a batch of rows the ranks are kept in order. The caller orders the batches. Runs in
+    executors or in this process.
+
+    Raises:
+        StateError: The write-ahead log is not visible to this process.
     """
 
     store: Store
@@ -165,7 +166,7 @@ class RowExecutor:
                 yield to_deletion_log([*executed, *left_alone], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 
     def _find_spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
-        """Yields the keys that are left alone, why, and whether the row is refused."""
+        """Yield the keys that must not be executed, the reason, and whether the row is refused."""
         columns = ("key", "action", "needed", "in_quarantine", "refused")
         for key, action, needed, in_quarantine, refused in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             if action != RESTORE and needed is not None:
@@ -177,8 +178,9 @@ class RowExecutor:
 
 
 def execute_in_process(act: RowExecutor, rows: pa.Table, run: TableRun, files: Files, totals_by: Sequence[str]) -> WrittenParts:
-    """Executes few rows (columns `EXECUTION_ROWS`) in this process, as one batch, and writes what came of them
-    as parts of `run`.
+    """Execute a small number of rows (columns `EXECUTION_ROWS`) in this process, as one batch.
+
+    The outcomes are written as parts of `run`.
     """
     batches = rows.sort_by("key").combine_chunks().to_batches()
     return write_rows(pa.Table.from_batches(act(iter(batches)), DELETION_LOG.schema), DELETION_LOG, run, files, totals_by=totals_by)

@@ -1,15 +1,14 @@
-"""Executes a plan's edits of history, with intents and outcomes on record, and publishes
+"""Execute the edits of history of a plan, with recorded intents and outcomes, and publish
 `expiry_log`.
 
-Acts and never decides. The actions are the plan's, and the lake makes only those that its policy
-still asks for.
+The actions are those of the plan. The lake executes only those that its policy still requires.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -40,40 +39,46 @@ from gc_assets.stores.execution import current_user, release_on_exit
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
-# A lake, and in it an Iceberg table.
+# A lake, and the uuid of an Iceberg table in it.
 HistoryName = tuple[str, str | None]
 OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 
 
 @dataclass(frozen=True, slots=True)
 class EditOutcome:
-    """An action with its final outcome, as the write-ahead log keeps it."""
+    """An action with its outcome, as recorded in the state.
+
+    Attributes:
+        damaged: True if the result of the edit differs from the planned one.
+    """
 
     action: ExpiryAction
     verdict: ExpiryVerdict | Literal["undone"]
     error: str | None
     at: datetime
-    spoilt: bool = False
+    damaged: bool = False
 
     @property
     def is_final(self) -> bool:
-        """Says whether the action is not to be tried again.
+        """True if the action must not be tried again.
 
-        An action that spoilt a lake stays `failed` and is over. A second try would see the edit
-        made, which says nothing of the damage.
+        An action that damaged a history stays `failed` and is final. Another try would find the
+        edit done, and the outcome would hide the damage.
         """
-        return self.verdict != FAILED or self.spoilt
+        return self.verdict != FAILED or self.damaged
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """How many edits had which outcome.
+    """The outcomes of a plan's edits.
 
-    `edited` says whether any was left to be settled, so that what was marked before is out of date.
-
-    `failed` and `not_made` name the histories of which an edit failed or was not made. Such a
-    history frees nothing, whatever a mark says: a catalog may have dropped a ref with its snapshot,
-    or the table may live on in another catalog.
+    Attributes:
+        counts: The number of edits by verdict.
+        edited: True if any edit was not final before. A mark made before is then out of date.
+        failed: The histories of which an edit failed.
+        not_made: The histories of which an edit was not made. These and the failed ones release no
+            file, whatever a mark contains: a catalog may have dropped a ref with its snapshot, or
+            the table may exist in another catalog.
     """
 
     counts: dict[str, int]
@@ -84,11 +89,11 @@ class ExpiryResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord:
-    """The record of one lake's part of a plan.
+    """The recorded edits of one lake of a plan.
 
-    `intent.json` is written before the first edit, `<token>-<n>.outcome.json` when edits have their
-    outcomes. The token is that of the storage's lease, so a run that lost the lease overwrites
-    nobody's record.
+    `intent.json` is written before the first edit, `<token>-<n>.outcome.json` after edits. The
+    token is that of the storage's lease, so a run that lost the lease overwrites no record of
+    another run.
     """
 
     context: RunContext
@@ -100,39 +105,40 @@ class ExpiryRecord:
         return f"{execution_directory(self.header)}/expiry/{self.lake}"
 
     @property
-    def begun(self) -> bool:
+    def is_begun(self) -> bool:
         return "intent.json" in self._names()
 
-    def intend(self, actions: Sequence[ExpiryAction]) -> None:
+    def record_intent(self, actions: Sequence[ExpiryAction]) -> None:
         document = {"plan_id": self.header.plan_id, "actions": [asdict(action) for action in actions]}
         self.context.state.files.replace(f"{self._directory}/intent.json", json.dumps(document, indent=1).encode())
 
-    def conclude(self, outcomes: Sequence[EditOutcome], token: int) -> None:
-        """Records the outcomes of actions.
+    def record_outcomes(self, outcomes: Sequence[EditOutcome], token: int) -> None:
+        """Record the outcomes of actions.
 
-        Damage to the lake is recorded first. That record stops every later plan until a person
-        removes its file.
+        Damage to the lake is recorded first. That record blocks every later plan until a user
+        removes it.
         """
         files = self.context.state.files
-        if spoilt := sorted({str(item.error) for item in outcomes if item.spoilt}):
-            record_damage(self.context.state, self.lake, self.header.plan_id, spoilt)
+        if damaged := sorted({str(item.error) for item in outcomes if item.damaged}):
+            record_damage(self.context.state, self.lake, self.header.plan_id, damaged)
         rows = [
-            asdict(item.action) | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), "spoilt": item.spoilt}
+            asdict(item.action) | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), "spoilt": item.damaged}
             for item in outcomes
         ]
         number = sum(name.endswith(".outcome.json") for name in self._names())
         files.replace(f"{self._directory}/{token:06d}-{number:05d}.outcome.json", json.dumps(rows, indent=1).encode())
 
     def outcomes(self) -> dict[ExpiryAction, EditOutcome]:
-        """Returns the newest outcome of each action.
+        """Return the newest outcome of each action.
 
-        Raises `StateError` naming a record that cannot be understood.
+        Raises:
+            StateError: A record is damaged.
         """
         names = sorted(name for name in self._names() if name.endswith(".outcome.json"))
         return {item.action: item for name in names for item in self._outcomes(name)}
 
-    def settled(self) -> set[ExpiryAction]:
-        """Returns the actions whose newest outcome is not `failed`."""
+    def settled_actions(self) -> set[ExpiryAction]:
+        """Return the actions whose newest outcome is not `failed`."""
         return {action for action, item in self.outcomes().items() if item.verdict != FAILED}
 
     def _names(self) -> list[str]:
@@ -147,25 +153,26 @@ class ExpiryRecord:
                     verdict=row.pop("verdict"),
                     error=row.pop("error"),
                     at=datetime.fromisoformat(row.pop("at")),
-                    spoilt=row.pop("spoilt", False),
+                    damaged=row.pop("spoilt", False),
                     action=ExpiryAction(**row),
                 )
                 for row in rows
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StateError(f"{path} in the state is no record of expiry outcomes ({error!r}); restore it from a backup") from error
+            raise StateError(f"{path} in the state is a damaged record of expiry outcomes ({error!r}); restore it from a backup") from error
 
 
 def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
-    """Returns the plan's edits by lake.
+    """Return the plan's edits by lake.
 
-    Raises `StateError` where they are not those that were approved.
+    Raises:
+        StateError: They are not the approved ones.
     """
     rows = planned_actions(context.state, plan.published)
     found = f"{digest(rows):016x}"
     if found != plan.header.expiry_digest:
         raise StateError(
-            f"plan {plan.header.plan_id}: its edits of history have the digest {found}, it was approved with {plan.header.expiry_digest}; "
+            f"plan {plan.header.plan_id}: the digest of its edits of history is {found}, not {plan.header.expiry_digest} as approved. "
             f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
         )
     by_lake: dict[str, list[ExpiryAction]] = {}
@@ -175,29 +182,36 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
 
 
 def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
-    """Says whether every edit of the plan has an outcome and none stands as failed."""
-    wanted = read_actions(context, plan)
-    return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled() for lake, actions in wanted.items())
+    """Return True if every edit of the plan has an outcome and none is `failed`."""
+    planned = read_actions(context, plan)
+    return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled_actions() for lake, actions in planned.items())
 
 
 def expire_lakes(
-    spark: SparkSession, context: RunContext, again: RunContext, plan: StoredPlan, lease: Lease, *, only_interrupted: bool
+    spark: SparkSession, context: RunContext, mark: RunContext, plan: StoredPlan, lease: Lease, *, only_interrupted: bool
 ) -> ExpiryResult:
-    """Makes the plan's edits and returns what became of them.
+    """Execute the plan's edits and return their outcomes.
 
-    Before snapshots of a lake are removed, their records stand in `snapshot_history`. `again` is
-    the night of the fresh mark.
+    Snapshots are recorded in `snapshot_history` before they are removed.
+
+    Args:
+        spark: The session.
+        context: The run context of the apply.
+        mark: The run context of the verification mark.
+        plan: The plan.
+        lease: The lease of the plan's storage.
+        only_interrupted: Only finish what an earlier run began.
     """
     counts = Counter[str]()
-    unreadable = (*list_unreadable([again.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *read_missed_tables(context))
+    unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *read_missed_tables(context))
     edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
     for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
-        settled = record.settled()
-        removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
-        if removes and not only_interrupted and not record.begun:
+        settled_actions = record.settled_actions()
+        removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled_actions)
+        if removes and not only_interrupted and not record.is_begun:
             rows = planned_actions(context.state, plan.published)
-            record_removals(spark, again, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
+            record_removals(spark, mark, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
         edited |= make_edits(record, actions, lease, unreadable, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))
@@ -210,68 +224,96 @@ def expire_lakes(
 def make_edits(
     record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, unreadable: Sequence[Unreadable] = (), *, only_interrupted: bool
 ) -> bool:
-    """Gives each of a lake's actions an outcome on record; returns false where all had a final one
-    before.
+    """Execute a lake's actions and record their outcomes. Return False if all were final before.
 
-    The history of what is sick is not edited. An action that failed is tried again, one that spoilt
-    the lake is not. Where an earlier run began, an edit that turns out to be made counts as `done`.
+    Histories of unreadable tables are not edited. An action that failed is tried again, unless it
+    damaged the lake. If an earlier run began, an edit that is found done counts as `done`.
 
-    With `only_interrupted` nothing begins that had not begun, and nothing that failed is tried
-    again: the plan must come to its end.
+    With `only_interrupted` no action is started and no failed action is tried again, so that the
+    plan ends.
 
-    The lease is checked between edits, which renews it. Raises `GateRefused` where it is lost; the
-    next run then learns what was made.
+    The lease is checked between edits, which also renews it.
+
+    Raises:
+        GateRefused: The lease is lost. The next run then finds out which edits were made.
     """
-    context, clock, resumed, known = record.context, record.context.clock, record.begun, record.outcomes()
-    todo = [action for action in actions if action not in known or not known[action].is_final]
+    resumed, recorded = record.is_begun, record.outcomes()
+    pending = [action for action in actions if action not in recorded or not recorded[action].is_final]
     if only_interrupted:
-        todo += [action for action in actions if action in known and known[action].spoilt and known[action].verdict == FAILED]
-    if not todo:
+        pending += [action for action in actions if action in recorded and recorded[action].damaged and recorded[action].verdict == FAILED]
+    if not pending:
         return False
     if only_interrupted:
-        there = any(lake.name == record.lake for lake in context.config.lakes)
-        given_up = [action for action in todo if not (resumed and there) or action in known]
-        if given_up:
-            record.conclude([_given_up(action, known.get(action), clock.now()) for action in given_up], lease.token)
-        todo = [action for action in todo if action not in given_up]
-        if not todo:
+        pending = _cancel_edits(record, pending, recorded, lease, resumed=resumed)
+        if not pending:
             return True
     if not resumed:
-        record.intend(actions)
-    waiting = {action: item for action in todo for item in unreadable if item.covers(record.lake, action.table_uuid)}
-    if waiting:
-        at = clock.now()
-        record.conclude([EditOutcome(action, CHANGED, f"{item.name} cannot be read", at) for action, item in waiting.items()], lease.token)
-        todo = [action for action in todo if action not in waiting]
-        if not todo:
-            return True
-    log_activity(f"expire: {len(todo):,} edits of the history of lake {record.lake}")
-    outcomes = context.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - context.longest_grace())
-    found: list[EditOutcome] = []
-    for outcome in track(outcomes, "edits", len(todo)):
-        found.append(_settled(outcome, clock.now(), resumed=resumed))
-        lease.check()
-    answered = {item.action for item in found}
-    silent = [EditOutcome(action, FAILED, "the lake gave no answer for it", clock.now()) for action in todo if action not in answered]
-    record.conclude([*found, *silent], lease.token)
+        record.record_intent(actions)
+    pending = _defer_unreadable(record, pending, unreadable, lease)
+    if pending:
+        _execute(record, pending, lease, resumed=resumed)
     return True
 
 
-def _given_up(action: ExpiryAction, before: EditOutcome | None, at: datetime) -> EditOutcome:
-    found = f"; {before.error}" if before is not None and before.spoilt else ""
+def _cancel_edits(
+    record: ExpiryRecord,
+    pending: Sequence[ExpiryAction],
+    recorded: Mapping[ExpiryAction, EditOutcome],
+    lease: Lease,
+    *,
+    resumed: bool,
+) -> list[ExpiryAction]:
+    """Record `changed` for all actions but the interrupted ones, and return those."""
+    is_configured = any(lake.name == record.lake for lake in record.context.config.lakes)
+    cancelled = [action for action in pending if not (resumed and is_configured) or action in recorded]
+    if cancelled:
+        clock = record.context.clock
+        record.record_outcomes([_cancel(action, recorded.get(action), clock.now()) for action in cancelled], lease.token)
+    return [action for action in pending if action not in cancelled]
+
+
+def _defer_unreadable(
+    record: ExpiryRecord, pending: Sequence[ExpiryAction], unreadable: Sequence[Unreadable], lease: Lease
+) -> list[ExpiryAction]:
+    """Record `changed` for the actions on unreadable tables, and return the others."""
+    waiting = {action: item for action in pending for item in unreadable if item.covers(record.lake, action.table_uuid)}
+    if waiting:
+        at = record.context.clock.now()
+        outcomes = [EditOutcome(action, CHANGED, f"{item.name} cannot be read", at) for action, item in waiting.items()]
+        record.record_outcomes(outcomes, lease.token)
+    return [action for action in pending if action not in waiting]
+
+
+def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, *, resumed: bool) -> None:
+    context, clock = record.context, record.context.clock
+    log_activity(f"expire: {len(actions):,} edits of the history of lake {record.lake}")
+    outcomes = context.expiring_lake(record.lake).expire(actions, record.header.as_of, clock.now() - context.longest_grace())
+    found: list[EditOutcome] = []
+    for outcome in track(outcomes, "edits", len(actions)):
+        found.append(_to_edit_outcome(outcome, clock.now(), resumed=resumed))
+        lease.check()
+    answered = {item.action for item in found}
+    silent = [
+        EditOutcome(action, FAILED, "the lake returned no outcome for it", clock.now()) for action in actions if action not in answered
+    ]
+    record.record_outcomes([*found, *silent], lease.token)
+
+
+def _cancel(action: ExpiryAction, previous: EditOutcome | None, at: datetime) -> EditOutcome:
+    found = f"; {previous.error}" if previous is not None and previous.damaged else ""
     return EditOutcome(action, CHANGED, OUT_OF_DATE + found, at)
 
 
 @log_progress(EXPIRY_LOG, attrgetter("header.storage"))
 def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
-    """Undoes the plan's edits of history, and returns how many had which outcome.
+    """Undo the plan's edits of history, and return the number of edits by outcome.
 
-    Each outcome is on record in `expiry_log`, as `undone` or as what kept it. What was `done` is
-    put back as it was before, where the repository still stands as the plan left it. Restore the
-    plan's files first.
+    Each outcome is recorded in `expiry_log`, as `undone` or as the reason against it. An edit that
+    was `done` is reverted if the repository is still in the state in which the plan left it.
+    Restore the plan's files first. Lakes that are no longer configured are skipped.
 
-    Lakes that left the configuration are passed over: their history stays as it is. Raises
-    `UsageError` where nothing of the plan can be undone: what a lake cannot take back is gone.
+    Raises:
+        UsageError: No edit of the plan can be undone.
     """
     opened = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
     done = [
@@ -281,8 +323,8 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     ]
     if not any(items for _, items in done):
         lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
-        rules = "; ".join([f"Edits of {reversible_titles()} histories can", *lost])
-        raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
+        rules = "; ".join([f"Only edits of {reversible_titles()} histories can be undone", *lost])
+        raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}.")
     refuse_rehearsal(context, plan.header.storage)
     store = open_store(plan.header.location, context.config.places())
     lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, current_user())
@@ -299,15 +341,16 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     return dict(counts)
 
 
-def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> EditOutcome:
-    done_before = resumed and outcome.verdict == ABSENT
-    return EditOutcome(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at, outcome.damaged)
+def _to_edit_outcome(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> EditOutcome:
+    was_done = resumed and outcome.verdict == ABSENT
+    return EditOutcome(outcome.action, DONE if was_done else outcome.verdict, outcome.error, at, outcome.damaged)
 
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:
-    """Publishes `expiry_log` of the lake, all actions with their newest outcomes.
+    """Publish `expiry_log` of the lake, with the newest outcomes of all actions.
 
-    Returns how many had which.
+    Returns:
+        The number of actions by outcome.
     """
     known = record.outcomes()
     return _write_log(plan, record.lake, record.context, [known[action] for action in actions if action in known], len(actions))

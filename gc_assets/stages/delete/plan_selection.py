@@ -1,7 +1,7 @@
-"""Chooses the plan that a run of `deletion_log` executes, and its phases.
+"""Select the plan that a run of `deletion_log` executes, and its phases.
 
-Only a plan id executes a plan. A run without one does a single thing: it puts back what tonight's
-own plan needs again. Decides and changes nothing; `apply_plan` asks everything again.
+A plan is executed only if its id is given. Without an id, the run only restores files that its own
+plan needs again. This module only decides; `apply_plan` checks everything again.
 """
 
 from __future__ import annotations
@@ -18,41 +18,45 @@ from gc_assets.state.schemas import DELETION_PLAN
 
 @dataclass(frozen=True, slots=True)
 class PlanSelection:
-    """A plan with the phases to execute, or no plan and a sentence that says why nothing is done."""
+    """A plan with the phases to execute, or no plan and the reason."""
 
     plan: StoredPlan | None
     phases: tuple[str, ...] = ()
-    why_not: str = ""
+    reason: str = ""
 
 
 def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> PlanSelection:
-    """Returns the plan of that id with all its phases. Without an id it is tonight's plan with the
-    phase that puts back.
+    """Return the plan with this id and all its phases, or without an id the run's plan and its
+    restore.
 
-    Putting back a file that is needed again waits for nobody, in a storage whose mode is `apply`.
-    Raises `UsageError` where the plan is another storage's or another run date's.
+    The restore of files that are needed again requires no approval, in a storage with mode `apply`.
+
+    Raises:
+        UsageError: The plan belongs to another storage or run date.
     """
     if plan_id:
         plan = find_plan(context.config, plan_id)
         if (plan.header.storage, plan.header.run_date) != (storage_name, context.run_date):
             raise UsageError(
-                f"plan {plan.header.plan_id} is storage {plan.header.storage}'s of {plan.header.run_date}, "
-                f"this is {storage_name} of {context.run_date}; run deletion_log of that storage and partition"
+                f"plan {plan.header.plan_id} belongs to storage {plan.header.storage} and run date {plan.header.run_date}, "
+                f"not to {storage_name} and {context.run_date}. Run deletion_log of its own storage and partition."
             )
         return PlanSelection(plan, PHASES)
     if context.storage(storage_name).mode != "apply":
-        return PlanSelection(None, why_not="no approved plan id was given and the storage is in mode plan: nothing was changed")
+        return PlanSelection(None, reason="no approved plan id was given and the storage is in mode plan: nothing was changed")
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
-        return PlanSelection(None, why_not="the clock is a rehearsal's, which may change nothing here: nothing was changed")
+        return PlanSelection(None, reason="the clock is that of a rehearsal, which may not change this storage: nothing was changed")
     if context.run_date != context.clock.today():
-        return PlanSelection(None, why_not=f"no approved plan id was given and {context.run_date} is past: nothing was changed")
+        return PlanSelection(None, reason=f"no approved plan id was given and {context.run_date} is in the past: nothing was changed")
     plan = load_plan(context.config, context.table(DELETION_PLAN, storage_name))
     if RESTORE not in plan.header.totals:
-        return PlanSelection(None, why_not="no approved plan id was given and no quarantined file is needed again: nothing was changed")
+        return PlanSelection(None, reason="no approved plan id was given and no quarantined file is needed again: nothing was changed")
     return PlanSelection(plan, (RESTORE,))
 
 
 def in_mode(context: RunContext, storage_name: str, mode: Literal["plan", "apply"]) -> RunContext:
-    """Returns the night with one storage in that mode. The policy and its digest stay as they are."""
+    """Return the run context with this mode for one storage. The policy and its digest do not
+    change.
+    """
     storages = tuple(item.model_copy(update={"mode": mode}) if item.name == storage_name else item for item in context.config.storages)
     return replace(context, config=context.config.model_copy(update={"storages": storages}))

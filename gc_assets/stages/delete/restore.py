@@ -1,6 +1,6 @@
-"""Puts quarantined files back: all of a plan, those below a prefix, or one key.
+"""Restore quarantined files: all files of a plan, those under a prefix, or one key.
 
-Needs no approval. A file whose name is taken stays in quarantine.
+A restore needs no approval. A file whose name is in use stays in quarantine.
 """
 
 from __future__ import annotations
@@ -47,19 +47,27 @@ def restore(
     prefix: str | None = None,
     key: str | None = None,
 ) -> tuple[PublishedTable, dict[str, Totals]]:
-    """Puts quarantined files back, and returns the log and the books (outcome to rows and bytes).
-    `session` opens Spark, and is called only where there is much to put back.
+    """Restore quarantined files, and return the log and the totals by outcome.
 
-    Of several copies of one name the newest goes back. The others stay, and `--plan` names each. By
-    the real clock the copies that rehearsals quarantined come back too; a rehearsal has only its
+    Of several copies of one name the newest is restored. The others stay, and `--plan` selects each.
+    A real run also restores the copies that rehearsals quarantined; a rehearsal restores only its
     own.
 
-    A finished plan is used up once a file of it came back. A plan that is half applied stays half
-    applied, and what its write-ahead log moved comes back too.
+    A finished plan is used up once a file of it was restored. A plan that was applied in part stays
+    so, and the files that its write-ahead log moved are restored too.
 
-    Raises `UsageError` where nothing is named, `GateRefused` while another run holds the storage's
-    lease, where it is lost, and for a rehearsal that the storage does not allow. What was put back
-    under a lost lease counts for nothing: restore it again.
+    Args:
+        session: Opens Spark. Called only if there is much to restore.
+        context: The run context.
+        storage_name: The storage.
+        plan_id: Restore the files of this plan.
+        prefix: Restore files under this prefix.
+        key: Restore this key.
+
+    Raises:
+        UsageError: Neither plan, prefix nor key is given.
+        GateRefused: Another run holds the lease, the lease is lost, or the storage does not allow
+            rehearsals. A restore whose lease was lost does not count and must be repeated.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -73,86 +81,95 @@ def restore(
         concerned = {*interrupted, *([plan_id] if plan_id is not None else [])}
         listed = list_plans(context.config, storage_name) if concerned else ()
         headers = {plan.header.plan_id: plan.header for plan in listed if plan.header.plan_id in concerned}
-        moved = list(_moved_by(context, storage_name, concerned, headers, lease.token))
+        moved = list(_read_moved(context, storage_name, concerned, headers, lease.token))
         copies = CopySelection(plan_id, prefix, key, rehearsal=True if context.clock.is_rehearsal else None)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
-        log_activity("putting files back")
-        act = RowExecutor(store, log, lease, context.clock.not_before_now(), restore_id, run.run_id)
-        told = [LogReader.of(state, storage_name, copies), *moved]
-        with count_progress("files on record", log.count_outcomes, _files_of(headers.get(plan_id) if plan_id is not None else None)):
-            written = _act_here(act, copies, told, run, state)
+        log_activity("restoring files")
+        executor = RowExecutor(store, log, lease, context.clock.not_before_now(), restore_id, run.run_id)
+        readers = [LogReader.of(state, storage_name, copies), *moved]
+        with count_progress("files on record", log.count_outcomes, _planned_files(headers.get(plan_id) if plan_id is not None else None)):
+            written = _restore_in_process(executor, copies, readers, run, state)
             if written is None:
-                written = _act_in_executors(session(), act, copies, told, run, state)
-        books: dict[str, Totals] = {}
-        for (_, outcome, _), total in written.totals.items():
-            books[outcome] = books.get(outcome, Totals()) + total
-        lease.check()  # whoever took it over may have moved the same files since
+                written = _restore_in_executors(session(), executor, copies, readers, run, state)
+        lease.check()  # another holder may have moved the same files after the lease was lost
         for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(interrupted)):
             record_restored(state, storage_name, source, context.clock.now(), restore_id)
-        summary = DeletionLogSummary(
-            plan_id=restore_id,
-            books={f"{RESTORE}/{name}": total.amount for name, total in sorted(books.items())},
-        )
-        balances = [Balance(name="keys with an outcome", expected=sum(total.rows for total in books.values()), found=written.rows)]
-        # On record before the lease is free: the next holder must know what is back in its place.
-        published = publish(state, run, written, context.clock, balances=balances, summary=summary, unsafe=context.unsafe)
-    return published, books
+        # Publish before the release: the next holder must see which files were restored.
+        return _publish(context, run, written, restore_id)
 
 
-def _files_of(header: PlanSummary | None) -> int | None:
-    """Returns how many files a plan was to quarantine, so many at most are put back. Null where no
-    plan is named.
-    """
+def _publish(context: RunContext, run: TableRun, written: WrittenParts, restore_id: str) -> tuple[PublishedTable, dict[str, Totals]]:
+    by_outcome: dict[str, Totals] = {}
+    for (_, outcome, _), total in written.totals.items():
+        by_outcome[outcome] = by_outcome.get(outcome, Totals()) + total
+    summary = DeletionLogSummary(
+        plan_id=restore_id,
+        by_outcome={f"{RESTORE}/{name}": total.amount for name, total in sorted(by_outcome.items())},
+    )
+    balances = [Balance(name="keys with an outcome", expected=sum(total.rows for total in by_outcome.values()), found=written.rows)]
+    published = publish(context.state, run, written, context.clock, balances=balances, summary=summary, unsafe=context.unsafe)
+    return published, by_outcome
+
+
+def _planned_files(header: PlanSummary | None) -> int | None:
+    """Return how many files a plan was to quarantine, the maximum to restore. None without a plan."""
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
-def _act_here(
-    act: RowExecutor, copies: CopySelection, told: Sequence[LogReader | _Moved], run: TableRun, state: State
+def _restore_in_process(
+    executor: RowExecutor, copies: CopySelection, readers: Sequence[LogReader | _MovedFiles], run: TableRun, state: State
 ) -> WrittenParts | None:
-    """Puts the copies back in this process. Returns null, and reads nothing, where that is more than
-    this process should.
+    """Restore the copies in this process.
+
+    Returns None, without reading anything, if there are too many for this process.
     """
-    if not fits_in_process(sum(reading.rows for reading in told), sum(reading.part_count for reading in told)):
+    if not fits_in_process(sum(reading.rows for reading in readers), sum(reading.part_count for reading in readers)):
         return None
-    words = [batch.select(LOG_ENTRIES.names) for reading in told for batch in read_in_process(reading, reading.part_count)]
-    return execute_in_process(act, pa.Table.from_batches(_Chosen(copies)(iter(words)), EXECUTION_ROWS), run, state.files, TOTALS_BY)
+    entries = [batch.select(LOG_ENTRIES.names) for reading in readers for batch in read_in_process(reading, reading.part_count)]
+    rows = pa.Table.from_batches(_SelectCopies(copies)(iter(entries)), EXECUTION_ROWS)
+    return execute_in_process(executor, rows, run, state.files, TOTALS_BY)
 
 
-def _act_in_executors(
-    spark: SparkSession, act: RowExecutor, copies: CopySelection, told: Sequence[LogReader | _Moved], run: TableRun, state: State
+def _restore_in_executors(
+    spark: SparkSession,
+    executor: RowExecutor,
+    copies: CopySelection,
+    readers: Sequence[LogReader | _MovedFiles],
+    run: TableRun,
+    state: State,
 ) -> WrittenParts:
-    words = reduce(DataFrame.unionByName, [reading.frame(spark).select(*LOG_ENTRIES.names) for reading in told])
-    rows = words.repartition("key").mapInArrow(_Chosen(copies), spark_schema(EXECUTION_ROWS))
+    entries = reduce(DataFrame.unionByName, [reading.frame(spark).select(*LOG_ENTRIES.names) for reading in readers])
+    rows = entries.repartition("key").mapInArrow(_SelectCopies(copies), spark_schema(EXECUTION_ROWS))
     ordered = order_in_one_task(rows, RESTORE, F.col("key"))
-    return write_frame(ordered.mapInArrow(BudgetedTask(act, 1), OUTCOME_ROWS), DELETION_LOG, run, state, TOTALS_BY, counted=True)
+    return write_frame(ordered.mapInArrow(BudgetedTask(executor, 1), OUTCOME_ROWS), DELETION_LOG, run, state, TOTALS_BY, counted=True)
 
 
-def _moved_by(
+def _read_moved(
     context: RunContext, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
-) -> Iterator[_Moved]:
-    """Yields readings of what these plans' write-ahead logs moved to quarantine, or may have moved.
+) -> Iterator[_MovedFiles]:
+    """Yield readers of the files that these plans' write-ahead logs moved or may have moved.
 
-    Raises `StateError` for a log whose plan is not in the state.
+    Raises:
+        StateError: The plan of a log is not in the state.
     """
     files = context.state.files
     for plan_id in sorted(plan_ids):
         directory = f"{storage_name}/apply/{plan_id}"
         if not any(item.name == "log.json" for item in files.list(directory)):
-            continue  # it never came to a file
+            continue  # no file was reached
         if plan_id not in headers:
-            raise StateError(f"{files.root}/{directory} is the log of a plan that the state does not hold; restore the state from a backup")
+            raise StateError(f"{files.root}/{directory} is the log of a plan that is not in the state; restore the state from a backup")
         header = headers[plan_id]
         log = open_log(files, directory, plan_id, header.rows)
-        yield _Moved(log, header.quarantine, context.clock.now(), token, header.rehearsal, header.rows)
+        yield _MovedFiles(log, header.quarantine, context.clock.now(), token, header.rehearsal, header.rows)
 
 
 @dataclass(frozen=True)
-class _Moved:
-    """Takes numbers of shares of a write-ahead log and yields rows of `deletion_log` for the files
-    that it quarantined, which no published log may hold yet.
+class _MovedFiles:
+    """Reads the files that a write-ahead log quarantined and that no published log may contain yet.
 
-    What may have moved counts as moved just now, under the lease `token`. Runs in executors, or
-    here.
+    It takes numbers of shares and yields rows of `deletion_log`. A move without an outcome counts
+    as done now, under the lease `token`. Runs in executors or in this process.
     """
 
     log: WriteAheadLog
@@ -167,7 +184,7 @@ class _Moved:
         return self.log.shares
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Returns all rows as a frame. Lazy."""
+        """Return all rows as a frame. Lazy."""
         shares = spark.range(0, self.part_count, 1, min(self.part_count, parallelism(spark)))
         return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
 
@@ -175,25 +192,26 @@ class _Moved:
         self.log.require_visible()
         for batch in batches:
             for share in batch.column("id").to_pylist():
-                told = self.log.read_quarantined(share)
-                moved = (outcome or Outcome(planned, DONE, None, self.now, self.token) for planned, outcome in told)
+                quarantined = self.log.read_quarantined(share)
+                moved = (outcome or Outcome(planned, DONE, None, self.now, self.token) for planned, outcome in quarantined)
                 yield to_deletion_log(moved, self.log.plan_id, self.quarantine, rehearsal=self.rehearsal)
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """Yields what is to be put back (columns `EXECUTION_ROWS`). All words about each key must be in one
-    partition. Runs in executors, or here.
+class _SelectCopies:
+    """Yield the copies to restore (columns `EXECUTION_ROWS`).
+
+    All log entries of a key must be in one partition. Runs in executors or in this process.
     """
 
     copies: CopySelection
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        words = [batch for batch in batches if batch.num_rows]
-        if not words:
+        entries = [batch for batch in batches if batch.num_rows]
+        if not entries:
             return
-        rows = newest_of_each_key(self.copies.find_copies(pa.Table.from_batches(words).cast(LOG_ENTRIES)))
+        rows = newest_of_each_key(self.copies.find_copies(pa.Table.from_batches(entries).cast(LOG_ENTRIES)))
         columns = {name: rows.column(name) for name in rows.column_names if name in EXECUTION_ROWS.names}
-        said = {"action": RESTORE, "needed": None, "retry": False, "in_quarantine": True, "refused": None}
-        told = {name: pa.array([value] * rows.num_rows, EXECUTION_ROWS.field(name).type) for name, value in said.items()}
-        yield from pa.table({name: {**columns, **told}[name] for name in EXECUTION_ROWS.names}).cast(EXECUTION_ROWS).to_batches()
+        constants = {"action": RESTORE, "needed": None, "retry": False, "in_quarantine": True, "refused": None}
+        columns |= {name: pa.array([value] * rows.num_rows, EXECUTION_ROWS.field(name).type) for name, value in constants.items()}
+        yield from pa.table({name: columns[name] for name in EXECUTION_ROWS.names}).cast(EXECUTION_ROWS).to_batches()

@@ -1,7 +1,6 @@
-"""Puts back what a person asked for, in the person's own words: a plan, a prefix, a key or an
-address, and then the plan's edits of history.
+"""Resolve a user's request to restore a plan, a prefix, a key or an address, and execute it.
 
-The command line and the page ask in the same way.
+The command line and the Dagster assets use the same functions.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from gc_assets.stages.records.plans import StoredPlan, find_plan
 from gc_assets.state.journal import PublishedTable
 
 HISTORY: Final = "history"
-_BACK: Final = f"{RESTORE}/{DONE}"
-_NOT_ALL: Final = "Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found."
+_RESTORED_FILES: Final = f"{RESTORE}/{DONE}"
+_NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-assets show deletion_log` show the reasons."
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """What is to be put back, and in which storage. `history` asks for the old histories too."""
+    """The files to restore. `history` also requests to undo the plan's edits of history."""
 
     storage: str
     plan: StoredPlan | None
@@ -45,22 +44,24 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What came back. `books` has the keys `restore/<outcome>` and, where edits of history were
-    undone, `history/<outcome>`.
+    """The result of a restore.
+
+    `by_outcome` has the keys `restore/<outcome>` and, if edits of history were undone,
+    `history/<outcome>`.
     """
 
-    asked: RestoreRequest
+    request: RestoreRequest
     log: PublishedTable
-    books: Mapping[str, Totals]
+    by_outcome: Mapping[str, Totals]
 
     @property
     def files(self) -> Totals:
-        return self.books.get(_BACK, Totals())
+        return self.by_outcome.get(_RESTORED_FILES, Totals())
 
     @property
     def missing(self) -> str | None:
-        """Says in a sentence that something did not come back. Null where everything did."""
-        return _NOT_ALL if self.books.keys() - {_BACK, f"{HISTORY}/{UNDONE}"} else None
+        """A message if some files were not restored, otherwise None."""
+        return _NOT_ALL if self.by_outcome.keys() - {_RESTORED_FILES, f"{HISTORY}/{UNDONE}"} else None
 
 
 def resolve_request(
@@ -72,39 +73,46 @@ def resolve_request(
     storage: str | None = None,
     history: bool,
 ) -> RestoreRequest:
-    """Returns what these words ask for. `key` may be an address.
+    """Return the request for these options. `key` may be an address.
 
-    Raises `UsageError` where they name nothing, several storages, or a plan that there is not.
+    Raises:
+        UsageError: The options name nothing, several storages, or an unknown plan.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
     if history and plan_id is None:
-        raise UsageError("--history undoes the edits of one plan: name it with --plan P")
+        raise UsageError("--history undoes the edits of one plan; name the plan with --plan P")
     plan = find_plan(context.config, plan_id) if plan_id is not None else None
-    named, key = (None, None) if key is None else _place(context, key)
-    where = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
-    if len(where) > 1:
-        raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(where))}")
-    return RestoreRequest(_storage(context, next(iter(where), None)), plan, prefix, key, history)
+    named, key = (None, None) if key is None else _resolve_key(context, key)
+    storages = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
+    if len(storages) > 1:
+        raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(storages))}")
+    return RestoreRequest(_storage(context, next(iter(storages), None)), plan, prefix, key, history)
 
 
-def restore_files(session: Callable[[], SparkSession], context: RunContext, asked: RestoreRequest) -> RestoreResult:
-    """Puts the files back. `session` opens Spark, where `restore` needs it. What `restore` raises is
-    raised.
+def restore_files(session: Callable[[], SparkSession], context: RunContext, request: RestoreRequest) -> RestoreResult:
+    """Restore the files, and raise what `restore` raises.
+
+    Args:
+        session: Opens Spark if `restore` needs it.
+        context: The run context.
+        request: The files to restore.
     """
-    log, books = restore(session, context, asked.storage, asked.plan_id, asked.prefix, asked.key)
-    return RestoreResult(asked, log, {f"{RESTORE}/{outcome}": total for outcome, total in books.items()})
+    log, by_outcome = restore(session, context, request.storage, request.plan_id, request.prefix, request.key)
+    return RestoreResult(request, log, {f"{RESTORE}/{outcome}": total for outcome, total in by_outcome.items()})
 
 
-def with_history(context: RunContext, back: RestoreResult) -> RestoreResult | None:
-    """Undoes the plan's edits of history, or returns null where nobody asked for it, or where a
-    file of the plan is still missing. What `undo_expiry` raises is raised.
+def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | None:
+    """Undo the plan's edits of history, and raise what `undo_expiry` raises.
+
+    Returns None if that was not requested, or if a file of the plan is still missing.
     """
-    plan = back.asked.plan
-    if not back.asked.history or plan is None or back.missing is not None:
+    plan = result.request.plan
+    if not result.request.history or plan is None or result.missing is not None:
         return None
     undone = undo_expiry(context, plan)
-    return replace(back, books={**back.books, **{f"{HISTORY}/{outcome}": Totals(count) for outcome, count in undone.items()}})
+    edits = {f"{HISTORY}/{outcome}": Totals(count) for outcome, count in undone.items()}
+    return replace(result, by_outcome={**result.by_outcome, **edits})
 
 
 def _storage(context: RunContext, given: str | None) -> str:
@@ -114,11 +122,11 @@ def _storage(context: RunContext, given: str | None) -> str:
     return context.storage(given or names[0]).name
 
 
-def _place(context: RunContext, key: str) -> tuple[str | None, str]:
-    """Returns the storage (where an address says it) and the canonical key."""
+def _resolve_key(context: RunContext, key: str) -> tuple[str | None, str]:
+    """Return the storage of an address, or None for a key, and the canonical key."""
     if not is_address(key):
         return None, key
-    place = context.resolver().resolve_one(key)
-    if place is None:
-        raise UsageError(f"--key {key}: the address lies in no configured storage")
-    return place
+    resolved = context.resolver().resolve_one(key)
+    if resolved is None:
+        raise UsageError(f"--key {key}: the address is in no configured storage")
+    return resolved

@@ -1,10 +1,9 @@
-"""Judges rows of a plan once more, right before they are executed: is the place still a lake's, and is
-the object older than the grace period?
+"""Check each row of a plan again before it is executed: its claim and the age of its object.
 
-A plan is a table in the state, and its id a digest of it. Whoever may write the state can add a row
-and make the digest again. So nothing that a row says of its object is believed: the claims are those
-of the fresh mark, and the age is the one that the object's identity tells. The store compares that
-identity with the object before it touches it.
+A plan is a table in the state, and its id is a digest of the table. A user with write access to the
+state can add a row and compute the digest again. So the row itself is not trusted: the claims are
+those of the verification mark, and the age is read from the identity (etag) of the object. The
+store compares that identity with the object before it acts.
 """
 
 from __future__ import annotations
@@ -26,15 +25,16 @@ from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.state.journal import PublishedTable
 from gc_assets.stores.protocol import Store
 
-# Why a row must not be executed; null for one that may.
+# The column with the reason why a row must not be executed, null in rows that may be executed.
 REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
 class Revalidation:
-    """Adds the column `refused` to rows of a plan. A restore is never refused: it takes nothing.
+    """Adds the column `refused` to rows of a plan. A restore is never refused, because it removes
+    nothing.
 
-    Pickles. Runs in executors.
+    Picklable. Runs in executors.
     """
 
     claims: Claims
@@ -42,17 +42,19 @@ class Revalidation:
     store: Store
 
     @classmethod
-    def of(cls, again: RunContext, header: PlanHeader, refs: list[PublishedTable], live: Sequence[PublishedTable]) -> Revalidation:
-        """Returns the judge of a plan's rows after a fresh mark, with its refs and live files."""
-        cutoff = min(header.grace_cutoff, grace_cutoff(again, header.storage, refs))
-        claims = claims_of(again, header.storage, [*refs, *live])
-        return cls(claims, Ages.of(again, cutoff, refs), again.store(header.storage))
+    def of(cls, context: RunContext, header: PlanHeader, refs: list[PublishedTable], live: Sequence[PublishedTable]) -> Revalidation:
+        """Build the revalidation of a plan's rows from the refs and live files of a verification
+        mark.
+        """
+        cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs))
+        claims = claims_of(context, header.storage, [*refs, *live])
+        return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield batch.append_column(REFUSED, self._refused(batch))
+            yield batch.append_column(REFUSED, self._find_refused(batch))
 
-    def _refused(self, batch: pa.RecordBatch) -> pa.Array:
+    def _find_refused(self, batch: pa.RecordBatch) -> pa.Array:
         key, planned = batch.column("key"), batch.column("lake")
         lake, _ = self.claims.resolve(key)
         modified = self.store.modification_times(batch.column("etag"))
@@ -63,15 +65,17 @@ class Revalidation:
             return pa.nulls(batch.num_rows, pa.string())
         may_go = pc.or_(fits, pc.invert(takes)).to_pylist()
         rows = zip(may_go, *(column.to_pylist() for column in (lake, planned, batch.column("etag"), modified)), strict=True)
-        why = [None if may else _why(owner, said, etag, at, self.ages) for may, owner, said, etag, at in rows]
-        return pa.array(why, pa.string())
+        reasons = [
+            None if may else _refusal_reason(owner, planned_lake, etag, at, self.ages) for may, owner, planned_lake, etag, at in rows
+        ]
+        return pa.array(reasons, pa.string())
 
 
-def _why(lake: str | None, planned: str | None, etag: str | None, modified: object, ages: Ages) -> str:
+def _refusal_reason(lake: str | None, planned: str | None, etag: str | None, modified: object, ages: Ages) -> str:
     if lake is None:
-        return "no lake claims this place, so nothing here may be taken"
+        return "no lake claims this key, so it must not be removed"
     if lake != planned:
-        return f"lake {lake} claims this place, and the plan says {planned}"
+        return f"lake {lake} claims this key, and the plan names lake {planned}"
     if modified is None:
-        return f"its identity {etag!r} does not tell when it was modified"
-    return f"it is too young: last modified or named at {modified} or later, and only what is older than {ages.cutoff} may be taken"
+        return f"its identity {etag!r} contains no modification time"
+    return f"it is too young: modified or named at {modified} or later, and only objects older than {ages.cutoff} may be removed"

@@ -26,7 +26,7 @@ from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_paths, read_table, report_parts, side_paths, spark_schema
 from gc_assets.engine.tasks import run_single_task
-from gc_assets.stages.mark.witnesses import read_cached_entries
+from gc_assets.stages.mark.cached_entries import read_cached_entries
 from gc_assets.stages.read.scenarios import MAX_SCENARIOS, SCRATCH, Scenario, ScenarioTask, delete_scratch, refuse_mixed, require_refs
 from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages

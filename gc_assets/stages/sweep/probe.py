@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.tables import Totals, report_parts
-from gc_assets.stages.mark.live_files import SEVERAL
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.live_filter import ProbeFilter
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, METADATA, SUSPECTS_SIDE
+from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, IDENTITY_SEPARATOR, METADATA, SUSPECTS_SIDE
 
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
 # Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
@@ -136,7 +135,7 @@ class ListedFiles:
         listed, needed = objects.filter(pc.is_valid(at)), needed.take(at.filter(pc.is_valid(at)))
         as_long = pc.fill_null(pc.equal(listed.column("size_bytes"), needed.column("container_size_bytes")), True)
         same = [
-            etag is None or known is None or etag in known.split(SEVERAL)
+            etag is None or known is None or etag in known.split(IDENTITY_SEPARATOR)
             for etag, known in zip(listed.column("etag").to_pylist(), needed.column("etag").to_pylist(), strict=True)
         ]
         return pc.sum(pc.and_(as_long, pa.array(same, pa.bool_()))).as_py() or 0

@@ -41,7 +41,7 @@ class MakeEdits:
             make_edits(record, actions, self.lease, only_interrupted=False)
 
     def settled(self) -> list[int]:
-        return [len(record.settled()) for record, _ in self.work]
+        return [len(record.settled_actions()) for record, _ in self.work]
 
 
 def test_a_plan_killed_at_many_moments_of_its_expiry_is_completed_by_applying_again(

@@ -48,7 +48,7 @@ class Scripted(IcebergLake):
 def context(tmp_path: Path) -> RunContext:
     (tmp_path / "warehouse").mkdir()
     at = platform(tmp_path, mode="apply")
-    return at.context(NOW.date())
+    return at.run_context(NOW.date())
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_what_an_edit_spoilt_is_held_up_by_every_later_plan_until_a_person_remov
     assert set(edited(monkeypatch, record, lease, Scripted([lost] * 4)).values()) == {"failed"}
     # The second run finds the snapshots gone, which says nothing of the tag.
     assert set(edited(monkeypatch, record, lease, Scripted([("absent",)] * 4)).values()) == {"failed"}
-    assert not record.settled()
+    assert not record.settled_actions()
     assert set(edited(monkeypatch, record, lease, Scripted([]), stale=True).values()) == {"changed"}
     assert "dropped tag audit" in str(record.outcomes()[EDITS[0]].error)
     (told,) = list_damage(context.state, ["weather", "sales"])

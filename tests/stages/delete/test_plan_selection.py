@@ -21,7 +21,7 @@ YESTERDAY = "2026-03-13"
 def test_a_plan_id_chooses_that_plan_with_all_its_phases(tmp_path: Path) -> None:
     at = platform(tmp_path)
     header = header_of(stored_plan(at))
-    choice = select_plan(at.night(NOW.date()), "warehouse", header.plan_id)
+    choice = select_plan(at.run_context(NOW.date()), "warehouse", header.plan_id)
     assert choice.plan is not None
     assert (choice.plan.header, choice.phases) == (header, PHASES)
 
@@ -29,7 +29,7 @@ def test_a_plan_id_chooses_that_plan_with_all_its_phases(tmp_path: Path) -> None
 def test_without_a_plan_id_what_is_needed_again_is_put_back_and_nothing_else_is_done(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, action=RESTORE))
-    choice = select_plan(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.run_context(NOW.date()), "warehouse")
     assert choice.plan is not None
     assert (choice.plan.header, choice.phases) == (header, (RESTORE,))
 
@@ -38,33 +38,33 @@ def test_without_a_plan_id_what_is_needed_again_is_put_back_and_nothing_else_is_
 def test_without_a_plan_id_a_plan_that_puts_nothing_back_waits_for_its_approval(tmp_path: Path, action: str) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, action=action)
-    choice = select_plan(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.run_context(NOW.date()), "warehouse")
     assert choice.plan is None
-    assert "no quarantined file is needed again" in choice.why_not
+    assert "no quarantined file is needed again" in choice.reason
 
 
 def test_without_a_plan_id_nothing_is_put_back_in_mode_plan(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at, action=RESTORE)
-    choice = select_plan(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.run_context(NOW.date()), "warehouse")
     assert choice.plan is None
-    assert "mode plan" in choice.why_not
+    assert "mode plan" in choice.reason
 
 
 def test_without_a_plan_id_nothing_is_put_back_of_a_past_run_date(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, run_date=YESTERDAY, action=RESTORE)
-    choice = select_plan(at.night(date.fromisoformat(YESTERDAY)), "warehouse")
+    choice = select_plan(at.run_context(date.fromisoformat(YESTERDAY)), "warehouse")
     assert choice.plan is None
-    assert "is past" in choice.why_not
+    assert "is past" in choice.reason
 
 
 def test_nothing_is_put_back_by_a_rehearsals_clock_where_rehearsals_may_change_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply", rehearsals="refused")
     stored_plan(at, action=RESTORE)
-    choice = select_plan(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.run_context(NOW.date()), "warehouse")
     assert choice.plan is None
-    assert "the clock is a rehearsal's" in choice.why_not
+    assert "the clock is a rehearsal's" in choice.reason
 
 
 @pytest.mark.parametrize("phases", [PHASES, (RESTORE,)])
@@ -73,20 +73,20 @@ def test_an_approved_plan_of_a_rehearsal_is_applied_only_where_rehearsals_are_al
     header = header_of(stored_plan(allowed))
     approve(allowed.config, allowed.clock, header.plan_id, "ada")
     plan = find_plan(allowed.config, header.plan_id)
-    refuse_apply(allowed.night(NOW.date()), plan, phases)
+    refuse_apply(allowed.run_context(NOW.date()), plan, phases)
     with pytest.raises(GateRefused, match="by which no age is true"):
-        refuse_apply(refused.night(NOW.date()), plan, phases)
+        refuse_apply(refused.run_context(NOW.date()), plan, phases)
 
 
 def test_a_plan_of_another_run_date_is_wrong_usage(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date=YESTERDAY))
     with pytest.raises(UsageError, match=f"this is warehouse of {TODAY}"):
-        select_plan(at.night(NOW.date()), "warehouse", header.plan_id)
+        select_plan(at.run_context(NOW.date()), "warehouse", header.plan_id)
 
 
 def test_another_mode_is_that_storages_alone_and_leaves_the_policy_as_it_is(tmp_path: Path) -> None:
-    night = platform(tmp_path).night(NOW.date())
+    night = platform(tmp_path).run_context(NOW.date())
     other = in_mode(night, "warehouse", "apply")
     assert (night.storage("warehouse").mode, other.storage("warehouse").mode) == ("plan", "apply")
     assert other.config.policy_digest() == night.config.policy_digest()

@@ -84,7 +84,7 @@ def test_a_rejected_plan_waits_for_nothing(at: Platform) -> None:
 def test_a_plan_that_began_and_did_not_end_failed_unless_somebody_is_at_work_on_it(at: Platform) -> None:
     plan_id = approved(at)
     begun(at, plan_id)
-    night = at.night(NOW.date())
+    night = at.run_context(NOW.date())
     lease = take_lease(night, "warehouse", night.store("warehouse"), plan_id, "kim")
     assert found(at).failed == ()
     lease.release()
@@ -97,7 +97,7 @@ def test_a_plan_that_began_and_did_not_end_failed_unless_somebody_is_at_work_on_
 def test_a_restore_of_something_else_is_no_new_attempt_at_a_half_applied_plan(at: Platform) -> None:
     plan_id = approved(at)
     begun(at, plan_id)
-    night = at.night(NOW.date())
+    night = at.run_context(NOW.date())
     take_lease(night, "warehouse", night.store("warehouse"), "restore-1", "kim").release()
     take_lease(night, "warehouse", night.store("warehouse"), "restore-2", "kim").release()
     assert [item.attempt for item in found(at).failed] == ["lease 1"]

@@ -203,7 +203,7 @@ def test_a_plan_without_a_key_is_refused_where_one_is_configured_and_says_the_wa
     approve(at.config, at.clock, header.plan_id, "ada")
     with pytest.raises(GateRefused, match=r"made without a plan_key.*now has one.*`gc-assets run`"):
         approve(keyed(at).config, at.clock, header.plan_id, "ada")
-    night = keyed(platform(Path(at.config.state).parent, mode="apply")).night(NOW.date())
+    night = keyed(platform(Path(at.config.state).parent, mode="apply")).run_context(NOW.date())
     with pytest.raises(GateRefused, match="made without a plan_key"):
         refuse_apply(night, find_plan(night.config, header.plan_id))
 
@@ -386,7 +386,7 @@ def test_what_another_name_says_takes_nothing_back(at: Platform) -> None:
     assert plan.verdict == find_plan(at.config, header.plan_id).verdict
     assert plan.verdict.events == (mine, other)
     assert (plan.verdict.approved_by, plan.verdict.overrides) == ("ada, grace", ("delete_bytes",))
-    assert str(mine) == "approved by ada at 2026-03-14 09:30:00Z, passing over delete_bytes: the owners agreed"
+    assert str(mine) == "approved by ada at 2026-03-14 09:30:00Z, overriding delete_bytes: the owners agreed"
 
 
 def test_an_override_counts_only_as_far_as_the_yes_that_gave_it(at: Platform) -> None:
@@ -409,7 +409,7 @@ def test_one_name_does_not_approve_twice_however_it_is_spelled(at: Platform, aga
     approve(both.config, both.clock, header.plan_id, "ada")
     approve(both.config, both.clock, header.plan_id, again)
     plan = find_plan(both.config, header.plan_id)
-    assert plan.verdict.missing == "approved by 1 of 2 names that its storage asks for"
+    assert plan.verdict.missing == "approved by 1 of 2 names that its storage requires"
     with pytest.raises(GateRefused, match=r"approved by 1 of 2 names.*gc-assets approve [0-9a-f]{12} --by ANOTHER_NAME"):
         refuse_unapproved(plan)
     approve(both.config, both.clock, header.plan_id, "grace")
