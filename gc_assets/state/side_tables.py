@@ -147,7 +147,8 @@ ROUTED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SID
 RELEASED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE)
 
 # Live metadata objects that must be in the inventory, with the decoded length. `etag` and `digest`
-# are those of the decoded objects, several joined by U+001F.
+# are those of the decoded objects, several joined by `IDENTITY_SEPARATOR`.
+IDENTITY_SEPARATOR: Final = "\x1f"
 METADATA_SIDE: Final = "_metadata"
 METADATA: Final = pa.schema(
     [

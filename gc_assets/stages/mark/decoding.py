@@ -18,7 +18,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
-from gc_assets.lakes.file_kinds import PLACE_KINDS
+from gc_assets.lakes.file_kinds import LOCATION_KINDS
 from gc_assets.lakes.protocol import Container, Lake, decode_batch
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
@@ -175,7 +175,7 @@ class _Segment:
         """Writes containers and all their children (columns of `manifest_entries`), in the
         containers' order.
         """
-        place = pc.is_in(children.column("kind"), pa.array(PLACE_KINDS))
+        place = pc.is_in(children.column("kind"), pa.array(LOCATION_KINDS))
         entries = children.filter(pc.invert(place))
         inner = entries.filter(entries.column("is_container"))
         self._entries.write(entries.filter(pc.invert(entries.column("is_container"))))

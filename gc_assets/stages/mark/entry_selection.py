@@ -1,8 +1,6 @@
-"""Picks entries from the cache: those of some containers, or those that name some keys. Spark then
-joins these, and not the whole cache.
+"""Select cached entries by container or by key, so that Spark joins these and not the whole cache.
 
-Entries are picked as they lie there. Which of them count, and who needs them, say the queries of
-`naming`, whatever rows they are asked over.
+Entries are copied unchanged. The queries in `witnesses.py` decide which of them count.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from gc_assets.state.parts import PartWriter, missing_columns, read_parts, with_
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.side_tables import SELECTED_ENTRIES
 
-# Every task holds all that is looked for. Where it is more than this, Spark looks for it.
+# Every task holds all values in memory. A longer list is joined by Spark.
 MAX_VALUES: Final = 500_000
 
 
@@ -38,24 +36,33 @@ def select_entries(
     values: Sequence[str],
     prefix: str,
 ) -> tuple[PartFile, ...]:
-    """Writes the files (not the containers) among the entries of `paths` that have one of some
-    values, as parts of the run below `prefix` (columns `SELECTED_ENTRIES`).
+    """Write the entries that name files and have one of the values (columns `SELECTED_ENTRIES`).
 
-    `values` are parts whose column `by` holds them. The key of a file that lies in no storage is its
-    address. Raises `StateError` for a part that is missing, cannot be read or is damaged.
+    Args:
+        spark: Used only if the entries do not fit in this process.
+        files: The files of the state.
+        run: The run that the parts belong to.
+        paths: Parts of `manifest_entries`.
+        by: Column that is compared. The key of a file in no storage is its address.
+        values: Paths of parts with the values in their column `by`.
+        prefix: Directory of the written parts in the run.
+
+    Raises:
+        StateError: A part is missing, unreadable or damaged.
     """
     if not paths:
         return ()
     with read_errors(files.root):
         sizes = files.sizes(paths)
     bundles = group_by_size(paths, sizes)
-    written = merge_written(run_tasks(spark, _Pick(files, run.path, bundles, by, tuple(values), prefix), len(bundles), sum(sizes)))
+    task = _SelectEntries(files, run.path, bundles, by, tuple(values), prefix)
+    written = merge_written(run_tasks(spark, task, len(bundles), sum(sizes)))
     return written.side.get(prefix, ())
 
 
 @dataclass(frozen=True)
-class _Pick:
-    """Runs here or in executors, over the numbers of bundles."""
+class _SelectEntries:
+    """Select the entries of the bundles whose numbers it gets, in this process or in executors."""
 
     files: Files
     directory: str
@@ -73,13 +80,13 @@ class _Pick:
                 contents = self.files.contents(paths)
                 for path in paths:
                     with read_errors(f"{self.files.root}/{path}"):
-                        for rows in _picked(next(contents), self.by, wanted):
+                        for rows in _select_rows(next(contents), self.by, wanted):
                             writer.write(rows)
         yield report_parts(writer.close())
 
 
-def _picked(content: bytes, by: str, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a part. Its other columns are decoded only where a row group has some."""
+def _select_rows(content: bytes, by: str, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Yield the selected rows of a part. Other columns are decoded only for row groups with a match."""
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, SELECTED_ENTRIES)
     names = [name for name in SELECTED_ENTRIES.names if name not in missing]

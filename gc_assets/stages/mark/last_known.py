@@ -1,9 +1,9 @@
-"""Remembers what the last night knew of a lake, for the tables that tonight cannot read (design
-6.5).
+"""The last known state of a lake, for tables that the current run cannot read.
 
-The last night's own tables say what each table needed, so nothing is written for tables that are
-well. What a sick table needed is written again each night beside `live_files`, together with what
-is readable of it. So the memory of a sick table only grows, and one night before is always enough.
+The tables of an earlier run show what each lake table needed, so nothing extra is written for
+readable tables. The content roots of unreadable tables are published again with each `live_files`,
+together with the readable part of them. So these roots only accumulate, and one earlier run is
+always enough (docs/adr/0009-unreadable-tables.md).
 """
 
 from __future__ import annotations
@@ -29,16 +29,23 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_C
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from gc_assets.state.summaries import Freeze, LiveFilesSummary
 
-# Stands for the uuid of a table where the whole lake is sick.
+# Stands for the uuid of a table if the whole lake is unreadable.
 WHOLE_LAKE: Final = ""
 
 
 @dataclass(frozen=True)
 class LastKnown:
-    """What the last night knew of a lake. Pickles.
+    """What an earlier run knew of a lake. Pickles.
 
-    `uuids` are the tables that a night read in full, by name. `unreadable` are those that the last night
-    could not read.
+    Attributes:
+        files: The files of the state.
+        run_date: Run date of the earlier run.
+        roots: Its tables of content roots.
+        unreadable_roots: Parts with the content roots of tables that were unreadable (columns
+            `UNREADABLE_ROOTS`).
+        claims: Parts with its claims (columns `CLAIMS`).
+        uuids: Uuids of the tables that some run read in full, by table name.
+        unreadable: Tables that the earlier run could not read.
     """
 
     files: Files
@@ -50,84 +57,89 @@ class LastKnown:
     unreadable: tuple[Unreadable, ...]
 
     def list_unreadable(
-        self, keys: Mapping[str, str], names: Mapping[str, str], places: Mapping[str, Sequence[str]], lake: str, now: datetime
+        self, reasons: Mapping[str, str], names: Mapping[str, str], storages: Mapping[str, Sequence[str]], lake: str, now: datetime
     ) -> tuple[Unreadable, ...]:
-        """Returns what is sick, by table uuid (or `WHOLE`) with why, since when and by which names.
+        """Return the unreadable tables with the time since when they are unreadable.
 
-        `places` are the storages that each table claims a part of.
+        Args:
+            reasons: Why each table is unreadable, by its uuid or `WHOLE_LAKE`.
+            names: Names of tables by uuid; names of the earlier run are used for the others.
+            storages: Storages that each table claims a part of, by uuid.
+            lake: Name of the lake.
+            now: Time of the current freeze.
         """
-        before = {item.table_uuid or WHOLE_LAKE: item for item in self.unreadable if item.table_uuid is not None or item.is_whole_lake}
+        previous = {item.table_uuid or WHOLE_LAKE: item for item in self.unreadable if item.table_uuid is not None or item.is_whole_lake}
         known = {uuid: name for name, found in self.uuids.items() for uuid in found} | dict(names)
         return tuple(
             Unreadable(
                 lake=lake,
                 table_uuid=key or None,
                 table_name=known.get(key),
-                why=why,
-                since=before[key].since if key in before else now,
-                good_on=before[key].good_on if key in before else self.run_date if self.knows(key) else None,
-                storages=() if self.knows(key) else tuple(sorted(set(places.get(key, ())))),
+                why=reason,
+                since=previous[key].since if key in previous else now,
+                good_on=previous[key].good_on if key in previous else self.run_date if self.was_read(key) else None,
+                storages=() if self.was_read(key) else tuple(sorted(set(storages.get(key, ())))),
             )
-            for key, why in sorted(keys.items())
+            for key, reason in sorted(reasons.items())
         )
 
-    def knows(self, key: str) -> bool:
-        """Says whether a night read this table (or `WHOLE`) in full."""
+    def was_read(self, key: str) -> bool:
+        """Return True if some run read this table (or `WHOLE_LAKE`) in full."""
         return key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values())
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
-        """Returns the content roots that these needed (columns `UNREADABLE_ROOTS`), with all files of the
-        then present state.
+        """Return the content roots that these tables needed (columns `UNREADABLE_ROOTS`).
+
+        All files of the current state of the lake at that time are included.
         """
         known = read_content_roots(self.roots)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
-        before = read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS)
+        previous = read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS)
         if WHOLE_LAKE not in keys:
             ids = pa.array(sorted(keys), pa.string())
-            known = known.filter(pc.or_(pc.is_null(known.column("commit_id")), pc.is_in(known.column("table_uuid"), ids)))
-            before = before.filter(pc.or_(pc.is_null(before.column("commit_id")), pc.is_in(before.column("table_uuid"), ids)))
-        was_unreadable = sorted(item.table_uuid for item in self.unreadable if item.table_uuid is not None)
-        partly = pc.is_in(known.column("table_uuid"), pa.array(was_unreadable, pa.string()))
+            known, previous = (
+                rows.filter(pc.or_(pc.is_null(rows.column("commit_id")), pc.is_in(rows.column("table_uuid"), ids)))
+                for rows in (known, previous)
+            )
+        unreadable_ids = sorted(item.table_uuid for item in self.unreadable if item.table_uuid is not None)
+        partly = pc.is_in(known.column("table_uuid"), pa.array(unreadable_ids, pa.string()))
         if any(item.is_whole_lake for item in self.unreadable):
             partly = pa.chunked_array([pa.array(np.ones(known.num_rows, bool))])
         return pa.concat_tables(
             [
                 unreadable_root_rows(known.filter(pc.invert(partly)), in_full=True),
                 unreadable_root_rows(known.filter(partly), in_full=False),
-                before,
+                previous,
             ]
         )
 
-    def shields(self, keys: Collection[str], tonight: Iterable[pa.Table]) -> pa.Table:
-        """Returns the claims of these, then and tonight, as shields (columns `CLAIMS`)."""
-        claims = pa.concat_tables([read_parts(self.files, list(self.claims), CLAIMS), *tonight])
+    def build_shields(self, keys: Collection[str], current: Iterable[pa.Table]) -> pa.Table:
+        """Return the claims of these tables as shields (columns `CLAIMS`): nothing under them is collected.
+
+        Both the claims of the earlier run and the `current` ones are returned.
+        """
+        claims = pa.concat_tables([read_parts(self.files, list(self.claims), CLAIMS), *current])
         if WHOLE_LAKE not in keys:
             claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
-        return shielding(claims)
-
-
-def shielding(claims: pa.Table) -> pa.Table:
-    """Returns claims below which nothing is collected any more."""
-    at = CLAIMS.get_field_index("collect")
-    return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
+        at = CLAIMS.get_field_index("collect")
+        return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
 
 
 def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
-    """Returns roots as rows of `UNREADABLE_ROOTS`."""
+    """Return roots (columns `ROOTS`) as rows of `UNREADABLE_ROOTS`."""
     return roots.append_column("in_full", pa.array(np.full(roots.num_rows, in_full))).select(UNREADABLE_ROOTS.names).cast(UNREADABLE_ROOTS)
 
 
 def as_optional_live(roots: pa.Table) -> pa.Table:
-    """Returns roots as live ones whose absence is no sign of loss: it may be why a table is sick."""
+    """Return roots as live ones that may be absent: their absence may be why a table is unreadable."""
     columns = {"rank": pa.array(np.full(roots.num_rows, REACHED, np.int8)), "must_exist": pa.array(np.zeros(roots.num_rows, bool))}
     return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names}).cast(roots.schema)
 
 
 def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> LastKnown | None:
-    """Returns what was known of the lake when its refs were last frozen, at `frozen_at` at the
-    latest, and all else was read. Null where that never was.
+    """Return the state of the newest run that was frozen at or before a time, or None.
 
-    Real nights count for a rehearsal, and a rehearsal for no real night.
+    A rehearsal also uses real runs; a real run uses no rehearsal.
     """
     state = context.state
     live = {run.run_id: run for run in state.history(lake_name, LIVE_FILES.name)}
@@ -139,13 +151,13 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
     for refs in sorted(freezes, key=lambda run: (run.headline(Freeze).frozen_at, run.run_id), reverse=True):
         for run in sorted((run for run in live.values() if run.run_date == refs.run_date), key=lambda run: run.run_id, reverse=True):
             found = state.open(run)
-            if _inputs(found).get(LAKE_REFS.name) == refs.run_id:
-                return _memory(context, lake_name, found, state.open(refs))
+            if _input_runs(found).get(LAKE_REFS.name) == refs.run_id:
+                return _open_last_known(context, lake_name, found, state.open(refs))
     return None
 
 
-def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
-    state, ids = context.state, _inputs(live)
+def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
+    state, ids = context.state, _input_runs(live)
     tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).has_live_contents else [])]
     inputs = {LAKE_REFS.name: refs}
     for table in tables:
@@ -154,12 +166,12 @@ def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: Pub
             return None  # pruned
         inputs[table.name] = state.open(runs[0])
     unreadable = live.summary(LiveFilesSummary).unreadable
-    never = {item.table_uuid for item in unreadable if item.good_on is None}
-    named = read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist()
-    pairs = [(row["table_name"], row["table_uuid"]) for row in named] + [(item.table_name, item.table_uuid) for item in unreadable]
+    never_read = {item.table_uuid for item in unreadable if item.good_on is None}
+    rows = read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist()
+    pairs = [(row["table_name"], row["table_uuid"]) for row in rows] + [(item.table_name, item.table_uuid) for item in unreadable]
     uuids: dict[str, set[str]] = {}
     for name, uuid in pairs:
-        if name is not None and uuid is not None and uuid not in never:
+        if name is not None and uuid is not None and uuid not in never_read:
             uuids.setdefault(name, set()).add(uuid)
     return LastKnown(
         state.files,
@@ -172,6 +184,6 @@ def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: Pub
     )
 
 
-def _inputs(table: PublishedTable) -> dict[str, str]:
-    """Returns the run ids of what a table was made of, by asset."""
+def _input_runs(table: PublishedTable) -> dict[str, str]:
+    """Return the run ids of the inputs of a table, by asset."""
     return {name.split("/")[-2]: reference.partition(":")[0] for name, reference in table.receipt.inputs.items()}

@@ -64,7 +64,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
     )
     log_activity(f"{graph.receipt.rows:,} commits to judge")
     rows = run_single_task(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
-    written = {json.loads(row["facts"])["asset"]: merge_written([row]) for row in rows}
+    written = {json.loads(row["summary"])["asset"]: merge_written([row]) for row in rows}
     reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
     published = [
         publish(

@@ -440,7 +440,7 @@ def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int
             assert rows_of(carrying, mine) == rows_of(computing, other), story
             assert told(mine) == told(other), story
             summary = mine.receipt.summary
-            is_sick = bool(summary["sick"])
+            is_sick = bool(summary["unreadable"])
             assert (summary["full_recompute_reason"] is not None) == (was_unreadable or is_sick), (story, summary["full_recompute_reason"])
             was_unreadable = is_sick
             played.nights.append(told(mine))

@@ -22,12 +22,14 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import EXPIRED, RETAINED
-from gc_assets.stages.mark import incremental as carried
+from gc_assets.stages.mark import incremental, live_rows, needs
 from gc_assets.stages.mark import live_files as stage
-from gc_assets.stages.mark import witnesses as naming
 from gc_assets.stages.mark.content_roots import closure, rank_by_contents
-from gc_assets.stages.mark.incremental import PreviousNeeds, compare_needs
+from gc_assets.stages.mark.incremental import NeedChanges
 from gc_assets.stages.mark.live_files import live_files
+from gc_assets.stages.mark.needs import DecodedContainers, PreviousNeeds, compare_needs
+from gc_assets.stages.mark.reused_rows import is_in_sorted
+from gc_assets.stages.mark.witnesses import build_witnesses
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CHANGED_CONTAINERS_SIDE, EXPIRED_SIDE, NEEDS, NEEDS_SIDE, ROOTS
@@ -197,7 +199,7 @@ CHANGES: dict[str, tuple[Callable[[World], None], int]] = {
 @pytest.mark.parametrize("change, most", CHANGES.values(), ids=CHANGES)
 def test_only_rows_that_a_change_touches_are_computed_anew(scene: Scene, change: Callable[[World], None], most: int) -> None:
     first = scene.live()
-    assert why(first) == "there is no earlier night"
+    assert why(first) == "there is no previous run"
     change(scene.world)
     second = scene.live()
     assert why(second) is None
@@ -224,8 +226,8 @@ def test_a_new_table_that_nobody_can_read_takes_no_row_from_the_others(scene: Sc
     first = scene.live()
     scene.world.unread = [{"table_name": "born", "why": "it is torn", "address": None}]
     second = scene.live()
-    assert [item["table_name"] for item in second.receipt.summary["sick"]] == ["born"]
-    assert why(second) == "not everything can be read"
+    assert [item["table_name"] for item in second.receipt.summary["unreadable"]] == ["born"]
+    assert why(second) == "some tables are unreadable"
     assert rows_of(scene.run_context(), second) == rows_of(scene.run_context(), first)
 
 
@@ -250,7 +252,7 @@ def test_a_lake_that_was_empty_for_a_night_is_computed(scene: Scene) -> None:
     assert scene.live().receipt.rows == 0
     scene.world.commits = there
     third = scene.live()
-    assert why(third) == "the earlier night had no rows"
+    assert why(third) == "the previous run has no rows"
     assert told(third) == told(first)
 
 
@@ -285,12 +287,12 @@ def test_a_night_that_cannot_read_a_table_names_all_files_though_nothing_changed
     first = scene.live()
     unknown = Unreadable(lake=LAKE, table_name="never read", why="it is torn", since=NOW)
     with monkeypatch.context() as unreadable:
-        unreadable.setattr(stage, "_sick", lambda *_: (unknown,))
+        unreadable.setattr(stage, "list_unreadable", lambda *_: (unknown,))
         second = scene.live()
-    assert why(second) == "not everything can be read"
+    assert why(second) == "some tables are unreadable"
     assert (second.receipt.rows, second.receipt.digest) == (first.receipt.rows, first.receipt.digest)
     third = scene.live()
-    assert why(third) == "the earlier night could not read everything"
+    assert why(third) == "the previous run has unreadable tables"
     assert third.receipt.digest == first.receipt.digest
 
 
@@ -301,14 +303,14 @@ def test_a_small_lake_is_computed_unless_nothing_changed(spark: SparkSession, tm
     assert why(scene.live()) is None
     drop("3")(scene.world)
     third = scene.live()
-    assert why(third) == "there are few rows"
+    assert why(third) == "the table is small"
     scene.equal(third)
 
 
 @pytest.mark.spark
 def test_where_much_is_touched_everything_is_computed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.live()
-    monkeypatch.setattr(carried, "MAX_DIRTY_SHARE", 0.25)
+    monkeypatch.setattr(incremental, "MAX_DIRTY_SHARE", 0.25)
     drop("1")(scene.world)
     assert str(why(scene.live())).startswith("up to ")
 
@@ -316,11 +318,11 @@ def test_where_much_is_touched_everything_is_computed(scene: Scene, monkeypatch:
 @pytest.mark.spark
 def test_rows_of_another_release_other_storages_or_other_rules_are_not_carried_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.live()
-    other = "the earlier night was of another release, of other storages or of other settings"
+    other = "the previous run used another release, other storages or other settings"
     scene.settings = {"storages": ("one", "two", "three")}
     scene.world.pending = scene.world.history
     assert why(scene.live()) == other
-    monkeypatch.setattr(carried, "FORMAT", 0)
+    monkeypatch.setattr(incremental, "ROW_VERSION", 0)
     assert why(scene.live()) == other
     assert why(scene.live()) is None
 
@@ -361,14 +363,14 @@ def test_a_night_that_knew_a_segment_that_is_gone_is_no_base(scene: Scene) -> No
     run_context.state.repair()
     scene.world.pending = scene.world.history
     second = scene.live()
-    assert why(second) == "segments of the cache are gone"
+    assert why(second) == "segments of the entry cache are missing"
     scene.equal(second)
 
 
 @pytest.mark.spark
 def test_no_real_night_carries_over_what_a_rehearsal_made_and_a_rehearsal_takes_what_nights_made(scene: Scene) -> None:
     scene.live(unsafe=("a rehearsal",))
-    assert why(scene.live()) == "the last nights ran under other limits or a rehearsal's clock"
+    assert why(scene.live()) == "the previous runs used other safety limits or a rehearsal clock"
     assert why(scene.live(unsafe=("a rehearsal",))) is None
     assert why(scene.live()) is None
 
@@ -453,11 +455,11 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
     drop("1")(scene.world)
     scene.put("4", "b", [scene.world.container("b", Kind.MANIFEST, [scene.file("new")])])
     with monkeypatch.context() as wrong:
-        wrong.setattr(carried, "differing", lambda *_: (pa.array([], pa.string()), pa.array([], pa.string())))
-        wrong.setattr(carried.Baseline, "new_rows", 0)
+        wrong.setattr(needs, "compare_needs", lambda *_: (pa.array([], pa.string()), pa.array([], pa.string())))
+        wrong.setattr(incremental.Baseline, "new_rows", 0)
         assert why(scene.live()) is None
     third = scene.live(full_every=2)
-    assert str(why(third)).startswith("every 2 nights")
+    assert str(why(third)).startswith("every 2 runs")
     assert third.receipt.summary["differences"]
     assert "please report it" in third.receipt.summary["notes"][-1]
     scene.equal(third)
@@ -465,10 +467,10 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
     scene.live(unsafe=("a rehearsal",))
     for full_every in (2, 10, 1):
         found = scene.live(full_every=full_every)
-        assert why(found) == f"rows that this release carried over were wrong on {third.receipt.run_date}"
+        assert why(found) == f"reused rows of this release were wrong on {third.receipt.run_date}"
         assert found.receipt.summary["distrusted_on"] == str(third.receipt.run_date)
-    monkeypatch.setattr(carried, "FORMAT", 0)
-    assert "of another release" in str(why(scene.live(full_every=2)))
+    monkeypatch.setattr(incremental, "ROW_VERSION", 0)
+    assert "used another release" in str(why(scene.live(full_every=2)))
     next_one = scene.live(full_every=2)
     assert (why(next_one), next_one.receipt.summary["incremental_runs"]) == (None, 1)
     last = scene.live(full_every=1)
@@ -477,7 +479,7 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
 
 @pytest.mark.spark
 def test_nights_that_compute_all_for_another_reason_do_not_put_the_comparison_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carried, "MAX_DIRTY_SHARE", 0)
+    monkeypatch.setattr(incremental, "MAX_DIRTY_SHARE", 0)
     reasons = []
     for name in "abcdef":
         scene.put(name, name, [scene.world.container(name, Kind.MANIFEST, [scene.file(f"new {name}")])])
@@ -492,16 +494,16 @@ def test_nights_that_cannot_read_everything_do_not_put_the_comparison_off(scene:
     for run_context in range(5):
         with monkeypatch.context() as unreadable:
             if run_context == 1:
-                unreadable.setattr(stage, "_sick", lambda *_: (unknown,))
+                unreadable.setattr(stage, "list_unreadable", lambda *_: (unknown,))
             reasons.append(str(why(scene.live(full_every=4)))[:22])
-    assert reasons == ["there is no earlier ni", "not everything can be ", "the earlier night coul", "None", "every 4 nights all of "]
+    assert reasons == ["there is no previous r", "some tables are unread", "the previous run has u", "None", "every 4 runs all rows "]
 
 
 @pytest.mark.spark
 def test_a_base_that_is_damaged_when_all_is_to_be_compared_is_not_compared_with(scene: Scene) -> None:
     flip(scene.part(scene.live()))
     second = scene.live(full_every=1)
-    assert str(why(second)).startswith("the earlier night is damaged")
+    assert str(why(second)).startswith("the previous run is damaged")
     assert second.receipt.summary["differences"] == []
     assert second.receipt.summary["distrusted_on"] is None
 
@@ -520,9 +522,9 @@ def test_sums_that_are_not_those_of_the_rows_are_carried_on_by_no_night(scene: S
     scene.live()
     drop("1")(scene.world)
     with monkeypatch.context() as wrong:
-        wrong.setattr(naming, "amended", lambda before, *_: before)
+        wrong.setattr(live_rows, "amend_amounts", lambda before, *_: before)
         second = scene.live()
-    assert "files as of tonight, and there are" in str(why(second))
+    assert "files, but" in str(why(second))
     scene.equal(second)
 
 
@@ -596,7 +598,7 @@ def test_which_kind_a_file_has_does_not_depend_on_the_order_of_those_who_name_it
     """A commit names a file twice, as another kind each time."""
     twice = [{**tied().slice(0, 1).to_pylist()[0], "kind": kind} for kind in (Kind.DATA, Kind.POSSIBLE_OBJECT)]
     nothing, lengths = ROOTS.empty_table(), pa.chunked_array([], pa.int64())
-    found = [stage._witnessed(nothing, lengths, pa.Table.from_pylist(rows, ROOTS))[1].sort_by("kind") for rows in (twice, twice[::-1])]
+    found = [build_witnesses(nothing, lengths, pa.Table.from_pylist(rows, ROOTS))[1].sort_by("kind") for rows in (twice, twice[::-1])]
     assert found[0] == found[1]
 
 
@@ -614,10 +616,10 @@ def test_no_key_is_named_otherwise_that_is_not_touched(
 
 @given(NEEDED, st.randoms(use_true_random=False))
 @settings(max_examples=200)
-def test_equal_needs_differ_in_nothing_whatever_their_order(needs: list[dict[str, Any]], chance: random.Random) -> None:
-    other = [*needs, *needs[:2]]
+def test_equal_needs_differ_in_nothing_whatever_their_order(rows: list[dict[str, Any]], chance: random.Random) -> None:
+    other = [*rows, *rows[:2]]
     chance.shuffle(other)
-    containers, keys = compare_needs(pa.Table.from_pylist(needs, NEEDS), pa.Table.from_pylist(other, NEEDS))
+    containers, keys = compare_needs(pa.Table.from_pylist(rows, NEEDS), pa.Table.from_pylist(other, NEEDS))
     assert (len(containers), len(keys)) == (0, 0)
 
 
@@ -625,7 +627,7 @@ def test_equal_needs_differ_in_nothing_whatever_their_order(needs: list[dict[str
 @settings(max_examples=200)
 def test_touched_rows_are_found_among_ordered_hashes(touched: list[str], keys: list[str]) -> None:
     ordered = sorted(xxhash64(pa.array(touched, pa.string())))
-    found = carried._among(xxhash64(pa.array(keys, pa.string())), pa.array(ordered, pa.int64()).to_numpy())
+    found = is_in_sorted(xxhash64(pa.array(keys, pa.string())), pa.array(ordered, pa.int64()).to_numpy())
     assert found.tolist() == [key in touched for key in keys]
 
 
@@ -659,7 +661,7 @@ def test_witnesses_of_one_rank_and_commit_are_numbered_by_what_they_are() -> Non
     leaves, nothing = tied(), ROOTS.empty_table()
 
     def numbered(order: list[int]) -> dict[int, tuple[Any, ...]]:
-        witnesses, _, _ = stage._witnessed(nothing, pa.chunked_array([], pa.int64()), leaves.take(order))
+        witnesses, _, _ = build_witnesses(nothing, pa.chunked_array([], pa.int64()), leaves.take(order))
         return {row.pop("witness"): tuple(row.values()) for row in witnesses.to_pylist()}
 
     assert numbered([0, 1, 2, 3]) == numbered([3, 2, 1, 0]) == numbered([2, 0, 3, 1])
@@ -672,8 +674,9 @@ def test_a_container_touches_no_entry_only_if_it_never_named_a_file(came: list[s
     again = pa.table({"container": pa.array(came, pa.string()), "entries": pa.array([2, 4][: len(came)], pa.int64())})
     inside = ["list", "list", *(["list", "list", *["manifest"] * 4] if came else [])]
     rows = [{"address": name, "key": name, "storage": "s", "rank": 0, "expands": True, "must_exist": True} for name in ("list", "manifest")]
-    needs, edges, files = pa.Table.from_pylist(rows, NEEDS), pa.table({"container": inside}), None
+    current, edges = pa.Table.from_pylist(rows, NEEDS), pa.table({"container": inside})
+    files: Any = None
     before, index = PreviousNeeds("", (), frozenset(), False, True), pa.concat_tables([known, again])
-    sides, summary = before.compare(files, needs, index, known.column("container"), edges)
+    sides, summary = before.compare(files, current, DecodedContainers(index, known.column("container"), edges))
     assert sides[CHANGED_CONTAINERS_SIDE].to_pylist() == [{"container": "manifest"}]
-    assert summary == {"entries": 4, "keys": 2, "changed": 1}
+    assert summary == NeedChanges(entries=4, keys=2, containers=1)

@@ -13,7 +13,7 @@ from gc_assets.demo.iceberg_builder import LakeBuilder
 from gc_assets.engine import tables
 from gc_assets.engine.sessions import choose_session
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.stages.mark.witnesses import read_cached_entries
+from gc_assets.stages.mark.cached_entries import read_cached_entries
 from gc_assets.state import compaction as folds
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import MANIFEST_ENTRIES

@@ -13,7 +13,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
-from gc_assets.stages.mark.live_files import LiveWalk
+from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
@@ -43,10 +43,12 @@ def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
             (),
             edited=True,
         ),
-        parts("edges", [{**manifest, "container": "s", "container_size_bytes": 1, "size_bytes": 7}], EDGES),
-        parts("decoded", [{"container": "s", "kind": Kind.SNAPSHOT, "container_size_bytes": 1, "entries": 1}], CONTAINERS),
-        parts("failed", [{"address": "m", "kind": Kind.CHUNK_MANIFEST, "error": "gone", "absent": absent}], UNREADABLE_CONTAINERS),
-        (),
+        CachePaths(
+            parts("edges", [{**manifest, "container": "s", "container_size_bytes": 1, "size_bytes": 7}], EDGES),
+            parts("decoded", [{"container": "s", "kind": Kind.SNAPSHOT, "container_size_bytes": 1, "entries": 1}], CONTAINERS),
+            parts("failed", [{"address": "m", "kind": Kind.CHUNK_MANIFEST, "error": "gone", "absent": absent}], UNREADABLE_CONTAINERS),
+            (),
+        ),
         {},
         run,
         (),

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark import witnesses as naming
+from gc_assets.stages.mark import live_rows
 from gc_assets.stages.mark.entry_selection import select_entries
 from gc_assets.state import parts
 from gc_assets.state.files import Files
@@ -91,6 +91,6 @@ def test_where_too_much_would_be_looked_for_spark_finds_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`play` compares with a full computation."""
-    monkeypatch.setattr(naming, "MAX_VALUES", 0)
+    monkeypatch.setattr(live_rows, "MAX_VALUES", 0)
     events = play(spark, tmp_path, "iceberg", histories=times(2, 6), nights=4).events
     assert events["carried"]

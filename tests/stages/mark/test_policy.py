@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.core.clock import Clock, start_of
+from gc_assets.core.clock import Clock, start_of_day
 from gc_assets.core.errors import StateError
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kinds import config_of
@@ -36,7 +36,7 @@ def with_retention(at: Platform, retention: dict[str, Any]) -> Platform:
 
 
 def night(at: Platform, day: str) -> Any:
-    return at.night(datetime.fromisoformat(day).date())
+    return at.run_context(datetime.fromisoformat(day).date())
 
 
 def rules(at: Platform, day: str) -> dict[str, datetime | None]:
@@ -157,4 +157,4 @@ def test_current_rules_need_the_policy_of_the_same_date(at: Platform) -> None:
 
 
 def test_the_bounds_count_from_the_start_of_the_run_date(at: Platform) -> None:
-    assert night(at, "2026-03-12").as_of == start_of(night(at, "2026-03-12").run_date) == at_midnight("2026-03-12")
+    assert night(at, "2026-03-12").as_of == start_of_day(night(at, "2026-03-12").run_date) == at_midnight("2026-03-12")

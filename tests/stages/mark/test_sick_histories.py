@@ -23,7 +23,7 @@ from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.last_known import LastKnown
-from gc_assets.stages.mark.live_files import LiveWalk
+from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
@@ -147,18 +147,20 @@ class Collector:
         close = LiveWalk(
             "sales",
             roots,
-            parts("edges", edges, EDGES),
-            parts(
-                "cached",
-                [{"container": name, "kind": "k", "container_size_bytes": 1, "entries": 1} for name in sorted(self.cached)],
-                CONTAINERS,
+            CachePaths(
+                parts("edges", edges, EDGES),
+                parts(
+                    "cached",
+                    [{"container": name, "kind": "k", "container_size_bytes": 1, "entries": 1} for name in sorted(self.cached)],
+                    CONTAINERS,
+                ),
+                parts(
+                    "failed",
+                    [{"address": name, "kind": "k", "error": "broken", "absent": False} for name in sorted(known & self.world.broken)],
+                    UNREADABLE_CONTAINERS,
+                ),
+                (),
             ),
-            parts(
-                "failed",
-                [{"address": name, "kind": "k", "error": "broken", "absent": False} for name in sorted(known & self.world.broken)],
-                UNREADABLE_CONTAINERS,
-            ),
-            (),
             {},
             run,
             claims,
@@ -175,7 +177,7 @@ class Collector:
         expanding = {row["container"] for row in witnesses if row["expands"]} & self.cached
         live = {row["key"] for row in direct} | {file for name in expanding for file in self.world.files_of.get(name, [])}
         shields = {row["key"] for row in read_parts(files, side_paths(run, report, CLAIMS_SIDE), CLAIMS).to_pylist() if not row["collect"]}
-        unreadable: dict[str, str] = report.summary["sick"]
+        unreadable: dict[str, str] = report.summary["unreadable"]
         self._plan(live, shields, {f"{table.uuid}/" for table in readable} - shields, unreadable)
         for uuid, table in self.world.tables.items():
             if uuid not in unreadable:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.requests import counted
+from gc_assets.core.requests import count_requests
 from gc_assets.stages.mark.manifest_entries import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, read_sizes, refuse_blind_executors
 from gc_assets.stores.local.objects import LocalObjects
 from tests.stores.s3_bench import in_a_bucket
@@ -83,7 +83,7 @@ def test_in_a_bucket_one_request_tells_the_sizes_of_all_that_lie_together(many: 
         for number in range(many):
             bench.client.put_object(Bucket=bench.bucket, Key=f"t/metadata/{number}.avro", Body=b"x" * number)
         addresses = [f"s3://{bench.bucket}/t/metadata/{number}.avro" for number in range(many)]
-        with counted() as tally:
+        with count_requests() as tally:
             assert read_sizes(bench.store.objects, addresses) == list(range(many))
         expected = {"LIST": 1} if many == MIN_LISTED_KEYS else {"HEAD": many}
         assert tally.sent.counts == expected

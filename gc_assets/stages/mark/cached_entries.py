@@ -1,0 +1,57 @@
+"""Entries of the cache (`manifest_entries`) as frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_paths
+from gc_assets.stages.mark.manifest_entries import count_file_rows, find_segments
+from gc_assets.state.compaction import Pieces
+from gc_assets.state.files import Files
+from gc_assets.state.receipts import PartFile
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.summaries import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class CachedEntries:
+    """Parts with entries of the cache.
+
+    Attributes:
+        paths: The parts, relative to the state.
+        rows: Approximate number of entries that name files.
+        has_external: True if some of the files are in no storage.
+        schema: Columns of the parts.
+        scratch: Parts that this run wrote for itself and deletes afterwards.
+    """
+
+    paths: tuple[str, ...]
+    rows: int
+    has_external: bool
+    schema: pa.Schema = MANIFEST_ENTRIES.schema
+    scratch: tuple[PartFile, ...] = ()
+
+    @classmethod
+    def from_segments(cls, cache: Pieces) -> CachedEntries:
+        has_external = any(segment.headline(Segment).external for segment in cache.runs)
+        return cls(tuple(cache.paths()), count_file_rows(cache.runs), has_external)
+
+    def read(self, spark: SparkSession, files: Files) -> DataFrame:
+        """Read the files that decoded containers name, without those that they mark as deleted.
+
+        Returns:
+            Columns of `manifest_entries`, without `address` if all files are in storages.
+        """
+        # The addresses of all entries are as large as all other columns together.
+        columns = [name for name in self.schema.names if self.has_external or name != "address"]
+        rows = read_paths(spark, files, self.schema, self.paths, columns, only=("is_container", False))
+        return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
+
+
+def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
+    """Read all entries of a lake, as `CachedEntries.read` does."""
+    return CachedEntries.from_segments(context.state.pieces(find_segments(context, lake_name))).read(spark, context.state.files)

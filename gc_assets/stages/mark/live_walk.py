@@ -1,0 +1,336 @@
+"""Walk from the content roots of a lake to every container, and rank what the commits need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.engine.tables import report_parts, write_parts
+from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
+from gc_assets.stages.mark.edges import read_edges
+from gc_assets.stages.mark.incremental import NeedChanges
+from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown, as_optional_live, unreadable_root_rows
+from gc_assets.stages.mark.live_contents import build_claims, describe_losses, find_purged, mark_optional, refuse_unlisted_snapshots
+from gc_assets.stages.mark.manifest_entries import length_identity
+from gc_assets.stages.mark.needs import DecodedContainers, PreviousNeeds
+from gc_assets.stages.mark.witnesses import build_witnesses
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import (
+    CLAIMS,
+    CLAIMS_SIDE,
+    CONTAINERS,
+    DIRECT_FILES_SIDE,
+    IDENTITY_SEPARATOR,
+    LOCATIONS,
+    METADATA,
+    METADATA_SIDE,
+    NEEDS_SIDE,
+    OPTIONAL_SIDE,
+    ROOTS,
+    UNKNOWN_SIDE,
+    UNREADABLE_CONTAINERS,
+    UNREADABLE_ROOTS,
+    UNREADABLE_ROOTS_SIDE,
+    WITNESSES_SIDE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePaths:
+    """Paths of the side tables of all cache segments, relative to the state.
+
+    `unreadable` are those of this run only.
+    """
+
+    edges: tuple[str, ...]
+    containers: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    locations: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of files of the whole cache."""
+        return len(self.edges) + len(self.containers) + len(self.locations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Containers:
+    """The containers of a walk by what is known of their bytes.
+
+    Attributes:
+        lengths: Decoded length of each container; null if it could not be read and only released
+            commits need it, or if it is missing and optional.
+        lost: Containers that live contents need and that were not decoded.
+        unknown: Live containers that are missing and were never decoded (columns `METADATA`).
+        required: Containers that must be kept and were not decoded.
+    """
+
+    lengths: pa.ChunkedArray
+    lost: pa.Table
+    unknown: pa.Table
+    required: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Roots:
+    """Content roots of a walk.
+
+    Attributes:
+        roots: All roots (columns `ROOTS`), with those that unreadable tables need or needed.
+        of_unreadable: The roots of unreadable tables (columns `UNREADABLE_ROOTS`).
+        edges: Edges between containers.
+        unreadable: The reason for each unreadable table, by its uuid or `WHOLE_LAKE`.
+    """
+
+    roots: pa.Table
+    of_unreadable: pa.Table
+    edges: pa.Table
+    unreadable: dict[str, str]
+
+
+@dataclass(frozen=True)
+class LiveWalk:
+    """Write the witnesses, needs and metadata of a lake as side tables of `live_files`.
+
+    One task, in this process or in an executor (`run_single_task`).
+
+    Attributes:
+        logs: Parts of the `deletion_log` of each storage.
+        claims: Parts of the frozen claims.
+        last_known: What is known of unreadable tables. None stops the walk at the first one.
+        unread: Why tables could not be read, by their uuid or `WHOLE_LAKE`.
+        previous_needs: Needs of the baseline, if there is one.
+    """
+
+    lake_name: str
+    roots: RootTables
+    cache: CachePaths
+    logs: dict[str, tuple[str, ...]]
+    run: TableRun
+    claims: tuple[str, ...]
+    last_known: LastKnown | None
+    unread: dict[str, str]
+    previous_needs: PreviousNeeds | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = self.roots.files
+        for _ in batches:
+            all_roots = read_content_roots(self.roots)
+            is_unlisted = pc.equal(all_roots.column("kind"), Kind.UNLISTED_LOCATION)
+            unlisted = all_roots.filter(is_unlisted)
+            index, known = self._read_index()
+            rooted = self._resolve_roots(all_roots.filter(pc.invert(is_unlisted)), read_edges(files, self.cache.edges), index)
+            found = self._optional_if_absent(closure(rooted.roots, rooted.edges))
+            containers = self._find_lengths(index, found)
+            refuse_unlisted_snapshots(self.lake_name, self.roots, rooted.edges, containers.lost)
+            leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
+            witnesses, direct, needs = build_witnesses(found, containers.lengths, leaves)
+            sides = {
+                WITNESSES_SIDE: witnesses,
+                DIRECT_FILES_SIDE: direct,
+                METADATA_SIDE: _add_identities(_required_metadata(found, containers.lengths, leaves), index),
+                OPTIONAL_SIDE: _optional_files(leaves),
+                CLAIMS_SIDE: self._build_claims(unlisted, rooted.unreadable),
+                UNKNOWN_SIDE: containers.unknown,
+                UNREADABLE_ROOTS_SIDE: rooted.of_unreadable,
+                NEEDS_SIDE: needs,
+            }
+            changes: NeedChanges | None = None
+            all_rows_reusable = False
+            if self.previous_needs is not None and not rooted.unreadable:
+                changed, changes = self.previous_needs.compare(files, needs, DecodedContainers(index, known, rooted.edges))
+                sides |= changed
+                all_rows_reusable = self.previous_needs.reuses_all_rows(changes)
+            if all_rows_reusable:
+                del sides[WITNESSES_SIDE], sides[DIRECT_FILES_SIDE]
+            parts = [part for side, rows in sides.items() for part in write_parts(rows, self.run, files, side)]
+            summary = {
+                "metadata_by_storage": _count_by_storage(sides[METADATA_SIDE]),
+                "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE]),
+                "changes": asdict(changes) if changes is not None else None,
+                "all_rows_reusable": all_rows_reusable,
+                "notes": list(describe_losses(self.lake_name, containers.lost, unlisted)),
+                "unreadable": rooted.unreadable,
+            }
+            yield report_parts(parts, summary=summary)
+
+    def _read_index(self) -> tuple[pa.Table, pa.ChunkedArray]:
+        """Return the decoded containers, and the addresses of those that the baseline used."""
+        columns = ["container", "container_size_bytes", "etag", "digest", "entries"]
+        new_paths = self.previous_needs.new_containers if self.previous_needs is not None else frozenset[str]()
+        files, paths = self.roots.files, self.cache.containers
+        known = read_parts(files, [path for path in paths if path not in new_paths], CONTAINERS, columns)
+        new = read_parts(files, [path for path in paths if path in new_paths], CONTAINERS, columns)
+        return pa.concat_tables([known, new]), known.column("container")
+
+    def _resolve_roots(self, roots: pa.Table, edges: pa.Table, index: pa.Table) -> _Roots:
+        """Find the unreadable tables, and add what they need or needed.
+
+        A container that several tables share names one of them as its witness. So the walk is
+        repeated without that table until every required container is decoded.
+        """
+        unreadable = dict(self.unread)
+        while True:
+            found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
+            purged = find_purged(self.roots, self.logs, found, self._read_failures())
+            if len(purged):
+                roots, edges = (mark_optional(rows, purged) for rows in (roots, edges))
+                found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
+            required = self._find_lengths(index, found).required
+            if not required.num_rows:
+                break
+            errors = {row["address"]: row["error"] for row in self._read_failures().to_pylist()}
+            if self.last_known is None:
+                raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
+            for row in required.to_pylist():
+                key = row["table_uuid"] or WHOLE_LAKE
+                unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
+        if self.last_known is None or not unreadable:
+            return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable)
+        last_known = self.last_known.roots_of(unreadable)
+        self._require_decoded(closure(last_known.filter(last_known.column("in_full")).select(ROOTS.names), edges), index)
+        is_own = pc.and_(_is_root_of(roots, unreadable), pc.less_equal(roots.column("rank"), HELD))
+        of_unreadable = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
+        readable = roots.filter(pc.invert(is_own))
+        return _Roots(pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))]), of_unreadable, edges, unreadable)
+
+    def _require_decoded(self, containers: pa.Table, index: pa.Table) -> None:
+        """Raise `LakeUnreadable` if a container that an unreadable table needed was never decoded.
+
+        The cache may lack it because it was decoded by another release or for other storages.
+        """
+        failures = self._read_failures()
+        is_missing = pc.invert(pc.is_in(containers.column("address"), index.column("container")))
+        required = containers.filter(pc.and_not(is_missing, _is_absent_and_optional(containers, failures)))
+        if required.num_rows:
+            errors = {row["address"]: row["error"] for row in failures.to_pylist()}
+            raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
+
+    def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
+        """Look up the decoded length of each container of `found` in `index`.
+
+        If the parent records a length, only an object of that length counts: expiry in Icechunk
+        rewrites a snapshot under its name. A container that could not be read in this run counts as
+        undecoded, even if an earlier object of that name was decoded.
+
+        No tool can read a snapshot that no ref reaches and whose metadata is missing. What remains
+        of it is kept while it is young, and it stops no plan.
+        """
+        longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
+        recorded = found.column("size_bytes")
+        any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
+        as_recorded = pc.is_in(length_identity(found, "address", "size_bytes"), length_identity(index, "container", "container_size_bytes"))
+        null = pa.scalar(None, pa.int64())
+        lengths = pc.if_else(pc.is_null(recorded), any_length, pc.if_else(as_recorded, recorded, null))
+        failures = self._read_failures()
+        is_undecoded = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failures.column("address")))
+        is_lost = pc.and_(is_undecoded, pc.less(found.column("rank"), RELEASED))
+        required = found.filter(pc.and_not(is_lost, _is_absent_and_optional(found, failures)))
+        lost = found.filter(is_lost) if self.roots.contents is not None else found.slice(0, 0)
+        unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(is_lost, pc.is_null(any_length)))
+        return _Containers(pc.if_else(is_undecoded, null, lengths), lost, _as_metadata(unknown), required)
+
+    def _optional_if_absent(self, found: pa.Table) -> pa.Table:
+        """Return the containers with `must_exist` false for absent ones that no ref reaches.
+
+        The collectors of the formats leave such dangling snapshots, and no tool can read them.
+        """
+        failures = self._read_failures()
+        absent = pc.is_in(found.column("address"), _absent_addresses(failures))
+        addresses = found.column("address").filter(pc.and_(absent, pc.equal(found.column("rank"), SPARED)))
+        return mark_optional(found, addresses.combine_chunks())
+
+    def _build_claims(self, unlisted: pa.Table, unreadable: Mapping[str, str]) -> pa.Table:
+        """Return the claims that containers make, and those of unreadable tables as shields."""
+        files = self.roots.files
+        claims = build_claims(read_parts(files, list(self.cache.locations), LOCATIONS), unlisted)
+        if self.last_known is None or not unreadable:
+            return claims
+        shields = self.last_known.build_shields(unreadable, [read_parts(files, list(self.claims), CLAIMS), claims])
+        return pa.concat_tables([claims, shields])
+
+    def _read_failures(self) -> pa.Table:
+        return read_parts(self.roots.files, list(self.cache.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])
+
+
+def _is_root_of(roots: pa.Table, unreadable: Collection[str]) -> pa.ChunkedArray:
+    """Return True for each root of these tables (`WHOLE_LAKE`: of all)."""
+    if WHOLE_LAKE in unreadable:
+        return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
+    return pc.is_in(roots.column("table_uuid"), pa.array(sorted(unreadable), pa.string()))
+
+
+def _absent_addresses(failures: pa.Table) -> pa.ChunkedArray:
+    return failures.column("address").filter(failures.column("absent"))
+
+
+def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.ChunkedArray:
+    absent = pc.is_in(containers.column("address"), _absent_addresses(failures))
+    optional = pc.or_(pc.equal(containers.column("rank"), SPARED), pc.invert(containers.column("must_exist")))
+    return pc.and_(absent, optional)
+
+
+def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
+    """Return the live metadata objects that must exist (columns `METADATA`).
+
+    They are decoded containers and files of the current state of the lake.
+    """
+    containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
+    current = leaves.filter(pc.is_null(leaves.column("commit_id")))
+    rows = pa.concat_tables([containers, current.append_column("container_size_bytes", pa.nulls(current.num_rows, pa.int64()))])
+    wanted = pc.and_(pc.less_equal(rows.column("rank"), SPARED), pc.and_(rows.column("must_exist"), pc.is_valid(rows.column("storage"))))
+    return _as_metadata(rows.filter(wanted))
+
+
+def _optional_files(leaves: pa.Table) -> pa.Table:
+    """Return each live file that reading starts from and that may be absent (columns `METADATA`)."""
+    optional = pc.and_(pc.is_in(leaves.column("kind"), pa.array(ROOT_KINDS)), pc.invert(leaves.column("must_exist")))
+    live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))
+    selected = leaves.filter(pc.and_(optional, live))
+    rows = selected.group_by(["storage", "key"]).aggregate([("kind", "min")]).rename_columns(["storage", "key", "kind"])
+    return _as_metadata(rows)
+
+
+def _as_metadata(rows: pa.Table) -> pa.Table:
+    """Return the rows with the columns `METADATA`. Missing columns are null."""
+    existing = {name: rows.column(name) for name in rows.column_names}
+    return pa.table({field.name: existing.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in METADATA}).cast(METADATA)
+
+
+def _add_identities(metadata: pa.Table, index: pa.Table) -> pa.Table:
+    """Add the ETags and digests of the decoded objects of each address and length."""
+    by = index.group_by(["container", "container_size_bytes"]).aggregate([("etag", "distinct"), ("digest", "distinct")])
+    at = pc.index_in(length_identity(metadata, "address", "container_size_bytes"), length_identity(by, "container", "container_size_bytes"))
+    for name in ("etag", "digest"):
+        joined = pc.binary_join(by.column(f"{name}_distinct"), IDENTITY_SEPARATOR).take(at)
+        metadata = metadata.set_column(METADATA.get_field_index(name), METADATA.field(name), joined)
+    return metadata
+
+
+def _count_by_storage(rows: pa.Table) -> dict[str, int]:
+    counts = rows.group_by("storage").aggregate([([], "count_all")]).to_pylist()
+    return {row["storage"]: row["count_all"] for row in counts}
+
+
+def _unreadable_message(lake_name: str, required: pa.Table, errors: Mapping[str, str]) -> str:
+    examples = required.slice(0, 5).to_pylist()
+    lines = [
+        f"  {errors.get(row['address'], row['kind'] + ' ' + row['address'] + ' was never decoded')} (needed by commit {row['commit_id']})"
+        for row in examples
+    ]
+    more = [f"  and {required.num_rows - len(examples):,} more"] if required.num_rows > len(examples) else []
+    return "\n".join(
+        [
+            f"Cannot plan for lake {lake_name}: {required.num_rows:,} metadata objects of commits that must be kept are unreadable:",
+            *lines,
+            *more,
+            "  Restore them (gc-assets restore --key KEY if they are in quarantine, otherwise from a backup), then run again.",
+        ]
+    )

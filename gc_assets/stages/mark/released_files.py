@@ -1,0 +1,40 @@
+"""Files that the rules of a lake's owner release, although retained commits name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_table
+from gc_assets.lakes.kind import TableRole
+from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.schemas import Table
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedFiles:
+    """A published table with the role `RELEASED_FILES`."""
+
+    table: Table
+    published: PublishedTable
+
+    @property
+    def rows(self) -> int:
+        return self.published.rows
+
+    def read(self, spark: SparkSession, state: State, columns: Sequence[str] | None = None) -> DataFrame:
+        """Read all rows, including those of files that another reference keeps (`deduplicated`)."""
+        return read_table(spark, state, self.table, self.published, columns=columns)
+
+
+def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
+    """Return the released files of this run, or None for a lake without such rules.
+
+    Raises:
+        StateError: The lake has such rules and the table is not published.
+    """
+    table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES, context.config.lake(lake_name))
+    return ReleasedFiles(table, context.table(table, lake_name)) if table is not None else None
