@@ -1,0 +1,146 @@
+"""Build the header of a plan: its totals, the results of its gates, and the id to approve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gc_assets.core import gates
+from gc_assets.core.phases import QUARANTINE
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Uploads, seal
+from gc_assets.engine.tables import Totals, WrittenParts
+from gc_assets.stages.delete.plan_inputs import PlanInputs
+from gc_assets.stages.mark.content_roots import has_live_roots
+from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
+from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.records.plans import list_damage, unfinished_plans
+from gc_assets.stages.sweep.live_filter import live_count
+from gc_assets.state.side_tables import HELD_SIDE, WAITING_SIDE
+from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary, StorageInventorySummary
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContent:
+    """The content of a plan as written.
+
+    Attributes:
+        written: The rows of the plan.
+        expiry: Its edits of history.
+        aliases: Messages on rows that live files name by another address.
+        uploads: The totals of its uploads.
+        deferred: The files that it would purge if all tables were readable.
+    """
+
+    written: WrittenParts
+    expiry: WrittenParts
+    aliases: list[str]
+    uploads: Uploads
+    deferred: Amount
+
+
+@dataclass(slots=True)
+class _Counts:
+    """The rows of a plan by action, by reason of quarantine, and by action and file kind."""
+
+    by_action: dict[str, Totals] = field(default_factory=dict[str, Totals])
+    by_reason: dict[str, Totals] = field(default_factory=dict[str, Totals])
+    by_kind: dict[str, dict[str, Totals]] = field(default_factory=dict[str, dict[str, Totals]])
+    after_expiry: Totals = field(default_factory=Totals)
+
+
+def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
+    """Return the header of a plan. Its id is a digest of the whole plan."""
+    context, storage = inputs.context, inputs.context.storage(inputs.storage)
+    found, live = inputs.orphans.summary(OrphanFilesSummary), live_count(inputs.live, inputs.storage)
+    counts = _count_rows(content.written)
+    held = _held_files(content.written, found, counts)
+    return seal(
+        context.config.plan_secret(),
+        storage=inputs.storage,
+        location=storage.location,
+        quarantine=storage.quarantine,
+        run_date=context.run_date,
+        as_of=min(table.summary(LakeRefsSummary).as_of for table in inputs.refs),
+        frozen_at=inputs.frozen_at,
+        grace_cutoff=found.grace_cutoff,
+        created_at=context.clock.now(),
+        historical=any(table.summary(LakeRefsSummary).historical for table in inputs.refs),
+        rehearsal=context.clock.is_rehearsal or any(table.summary(LakeRefsSummary).rehearsal for table in inputs.refs),
+        unsafe=tuple(sorted({*context.unsafe, *(text for table in inputs.refs for text in table.receipt.unsafe)})),
+        refs_digests={table.receipt.owner: table.summary(LakeRefsSummary).refs_digest for table in inputs.refs},
+        policy_digest=context.config.policy_digest(),
+        live_files=live.files,
+        live_by_lake=dict(sorted(live.by_lake.items())),
+        live_bytes=found.storage_breakdown.get("live", Amount()).bytes,
+        totals={name: _amount(amount) for name, amount in sorted(counts.by_action.items())},
+        by_reason={name: _amount(amount) for name, amount in sorted(counts.by_reason.items())},
+        by_kind={
+            action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())}
+            for action, amounts in sorted(counts.by_kind.items())
+        },
+        after_expiry=_amount(counts.after_expiry),
+        held_for_expiry=_amount(held),
+        unreadable=inputs.unreadable,
+        quarantined=Amount(files=sum(part.rows for part in content.written.side.get(WAITING_SIDE, ()))),
+        expiry_actions=dict(sorted(content.expiry.summary.items())),
+        expiry_digest=f"{content.expiry.digest:016x}",
+        gates=tuple(_check_gates(inputs, content, live, _amount(counts.by_action.get(QUARANTINE, Totals())))),
+        rows=content.written.rows,
+        rows_digest=f"{content.written.digest:016x}",
+        uploads=content.uploads,
+    )
+
+
+def _count_rows(written: WrittenParts) -> _Counts:
+    counts = _Counts()
+    for (action, reason, after_expiry, kind), amount in written.totals.items():
+        counts.by_action[action] = counts.by_action.get(action, Totals()) + amount
+        of_action = counts.by_kind.setdefault(action, {})
+        of_action[kind or UNNAMED] = of_action.get(kind or UNNAMED, Totals()) + amount
+        if action == QUARANTINE:
+            counts.by_reason[reason] = counts.by_reason.get(reason, Totals()) + amount
+        if after_expiry == "true":
+            counts.after_expiry += amount
+    return counts
+
+
+def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Counts) -> Totals:
+    """Return the expired files that this plan leaves to the plans that edit their history."""
+    if HELD_SIDE not in written.side:
+        return Totals()
+    expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]
+    planned = counts.by_reason.get("expired", Totals())
+    return sum(expired, Totals(-planned.rows, -planned.size_bytes))
+
+
+def _amount(total: Totals) -> Amount:
+    return Amount(files=total.rows, bytes=total.size_bytes)
+
+
+def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:
+    context = inputs.context
+    found, limits = inputs.orphans.summary(OrphanFilesSummary), context.storage(inputs.storage).gates
+    accepted = last_accepted_plan(context, inputs.storage)
+    earlier = AcceptedRun.of(context, accepted) if accepted is not None else None
+    samples = found.stopped_samples
+    dead = [str(item) for item in dead_tables(context, inputs.storage)]
+    listed = inputs.inventory.summary(StorageInventorySummary)
+    stored = Amount(files=listed.objects, bytes=listed.bytes)
+    expected = sum(table.receipt.rows for table in inputs.refs if live.files or has_live_roots(context, table.receipt.owner))
+    return [
+        gates.live_set(live.files, expected),
+        gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
+        gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),
+        gates.unreadable_tables(inputs.unreadable, limits.max_unreadable, content.deferred),
+        gates.never_read(inputs.unreadable, inputs.storage),
+        gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
+        gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
+        gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
+        gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
+        gates.links(found.behind_links_count + len(content.aliases), [*found.behind_links, *content.aliases]),
+        gates.storages_apart(context.overlapping_storages(inputs.storage)),
+        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
+        gates.unfinished_apply(unfinished_plans(context.state, inputs.storage)),
+        gates.damaged_histories(list_damage(context.state, [lake.name for lake in context.config.lakes])),
+        gates.delete_bytes(planned, limits.max_delete_bytes),
+        gates.delete_share(planned, stored, limits.max_delete_share, configured="max_delete_share" in limits.model_fields_set),
+    ]

@@ -1,0 +1,55 @@
+"""The published tables that a plan is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from gc_assets.core.plan import Unreadable
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.delete.deferred_rows import list_unreadable
+from gc_assets.stages.sweep.live_filter import live_tables
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """The tables of a run date from which the plan of a storage is made.
+
+    Attributes:
+        context: The run context.
+        storage: The name of the storage.
+        orphans: `orphan_files` of the storage.
+        inventory: `storage_inventory` of the storage.
+        live: `live_files` of every lake.
+        refs: `lake_refs` of every lake.
+        unreadable: The tables that the marks or the sweep could not read.
+    """
+
+    context: RunContext
+    storage: str
+    orphans: PublishedTable
+    inventory: PublishedTable
+    live: list[PublishedTable]
+    refs: list[PublishedTable]
+    unreadable: tuple[Unreadable, ...]
+
+    @classmethod
+    def of(cls, context: RunContext, storage_name: str) -> Self:
+        orphans = context.table(ORPHAN_FILES, storage_name)
+        inventory = context.table(STORAGE_INVENTORY, storage_name)
+        live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+        unreadable = (*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable)
+        return cls(context, storage_name, orphans, inventory, live, refs, unreadable)
+
+    @property
+    def tables(self) -> list[PublishedTable]:
+        return [self.orphans, self.inventory, *self.live, *self.refs]
+
+    @property
+    def frozen_at(self) -> datetime:
+        """When the first ref of any lake was read."""
+        return min(table.summary(LakeRefsSummary).frozen_at for table in self.refs)

@@ -1,0 +1,218 @@
+"""Build the rows of a plan: what to quarantine, purge and restore.
+
+This module only decides. It changes no file of a storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.claims import Claims
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.plan import Amount
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import is_small
+from gc_assets.engine.tables import ROUTE, WrittenParts, collect, map_arrow, read_paths, read_table, side_paths
+from gc_assets.stages.delete.plan_inputs import PlanInputs
+from gc_assets.stages.records.ledger import (
+    QUARANTINED_COPY,
+    LogReader,
+    first_of_each_key,
+    newest_first,
+    quarantine_ledger,
+    read_copies,
+    removed_since,
+)
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
+from gc_assets.state.arrow_types import BOOL, STRING
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE, HELD_SIDE, METADATA, UNKNOWN_SIDE, WAITING_SIDE
+from gc_assets.state.summaries import StorageInventorySummary
+
+OWNED: Final = pa.schema(
+    [*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)]
+)
+
+
+def plan_rows(
+    spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
+) -> tuple[DataFrame, DataFrame | None]:
+    """Return the planned keys, and those that would be purged if all tables were readable.
+
+    The second frame is None if all tables are readable. Three groups of keys are routed to side
+    tables: keys that wait in quarantine, keys that wait for the edits of another plan, and keys
+    whose name is in use again.
+
+    Args:
+        spark: The session.
+        inputs: The tables of the run date.
+        run: The run of the plan.
+        expiry: The edits of history of the plan, as parts of `run`.
+        log: The deletion logs of the storage.
+    """
+    orphans = _orphan_rows(spark, inputs, run, expiry)
+    if not log.parts:
+        return orphans, None
+    copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
+    # Deferred quarantine moves nothing, so each sweep lists its files again. Another object of the
+    # same name is new garbage.
+    deferred = F.col("quarantine") == "deferred"
+    orphans = orphans.join(copies.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*orphans.columns)
+    # A report is older than the run, so it contains objects that were quarantined or purged since.
+    as_of = inputs.inventory.summary(StorageInventorySummary).report_as_of
+    removed = removed_since(spark, log, as_of) if as_of is not None else None
+    if removed is not None:
+        orphans = orphans.join(removed, ["key", "etag"], "left_anti").select(*orphans.columns)
+    compared = _compare_copies(spark, inputs, copies, removed)
+    # Nothing is purged while a table is unreadable: it may have started to use the files.
+    unknown = bool(inputs.unreadable) or _needs_unread_metadata(spark, inputs.context, inputs.live)
+    is_due = _is_due(inputs)
+    quarantined = _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred)
+    return orphans.unionByName(quarantined), compared.filter(is_due) if inputs.unreadable else None
+
+
+def sum_files(files: DataFrame | None) -> Amount:
+    """Return the number and the bytes of the files in a frame."""
+    if files is None:
+        return Amount()
+    (row,) = collect(files.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes")))
+    return Amount(files=row["files"], bytes=row["bytes"])
+
+
+def _orphan_rows(spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts) -> DataFrame:
+    """Return the orphans as rows to quarantine.
+
+    Orphans in histories that this plan does not edit are routed to the side table `_held`.
+    """
+    state, storage = inputs.context.state, inputs.context.storage(inputs.storage)
+    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, side_paths(run, expiry, EXPIRY_SIDE)).select(
+        F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
+    )
+    edited = histories.distinct() if is_small(spark) else F.broadcast(histories.distinct())
+    found = (
+        read_table(spark, state, ORPHAN_FILES, inputs.orphans)
+        .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
+        .join(edited, "history", "left")
+    )
+    return found.select(
+        "key",
+        F.lit(QUARANTINE).alias("action"),
+        "size_bytes",
+        "etag",
+        "version_id",
+        "reason",
+        "lake",
+        "dangling_commits",
+        F.col("held_by").isNotNull().alias("after_expiry"),
+        "held_by",
+        "held_by_table",
+        F.lit(None).cast("string").alias("source_plan_id"),
+        F.lit(storage.quarantine).alias("quarantine"),
+        "kind",
+        F.when(F.col("held_by").isNull() | F.col("edited"), "").otherwise(HELD_SIDE).alias(ROUTE),
+    )
+
+
+def _is_needed() -> Column:
+    """Select copies that are live again, or in history that a ref reaches again."""
+    return F.col("is_live").isNotNull()
+
+
+def _is_due(inputs: PlanInputs) -> Column:
+    """Select copies that may be purged, because they are claimed and past their time in quarantine.
+
+    A copy that no lake claims is not purged: a lake that left the configuration may need it.
+    """
+    days = inputs.context.storage(inputs.storage).quarantine_days
+    due = F.col("quarantined_at") <= F.lit(inputs.frozen_at - timedelta(days=days))
+    return ~_is_needed() & due & F.col("lake").isNotNull()
+
+
+def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, removed: DataFrame | None) -> DataFrame:
+    """Return one copy of each key in quarantine, with its owner, need and listed etag.
+
+    The result has the columns `OWNED` and listed_etag.
+    """
+    context, storage_name, live = inputs.context, inputs.storage, inputs.live
+    size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
+    needed = live_keys(spark, context, storage_name, live).select("key", F.lit(True).alias("is_live"), size)
+    held = expired_keys(spark, context, storage_name, live).select("key", F.lit(False).alias("is_live"), size)
+    needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
+    # Of several copies of a needed name, the one of the recorded size is restored, or else the
+    # newest. Of copies that are not needed, the oldest is purged first.
+    fits = ~_is_needed() | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
+    order = F.when(_is_needed(), newest_first()).otherwise(-newest_first())
+    with_needs = copies.join(needs, "key", "left").withColumn("fits", fits)
+    one = first_of_each_key(with_needs, ~F.col("fits"), order).drop("sizes")
+    owned = map_arrow(one, _AddOwner(claims_of(context, storage_name, [*inputs.refs, *live])), OWNED)
+    listed = read_table(spark, context.state, STORAGE_INVENTORY, inputs.inventory, columns=["key", "etag"])
+    listed = listed.join(owned.select("key"), "key", "left_semi")
+    if removed is not None:
+        listed = listed.join(removed, ["key", "etag"], "left_anti")
+    # A listing may contain an object twice. Its copy in quarantine must be in the plan only once.
+    return owned.join(listed.groupBy("key").agg(F.max("etag").alias("listed_etag")), "key", "left")
+
+
+def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -> DataFrame:
+    """Return copies in quarantine as rows to restore or purge. Others wait in a side table."""
+    nothing = F.lit(None).cast("string")
+    is_needed = _is_needed()
+    taken = F.when(is_deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
+    restore = is_needed & ~F.coalesce(taken, F.lit(False))
+    return copies.select(
+        "key",
+        F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
+        "size_bytes",
+        "etag",
+        "version_id",
+        F.when(~F.col("fits"), "live again, of another size than the lake records")
+        .when(F.col("is_live"), "live again")
+        .when(is_needed, "in reachable history again")
+        .otherwise("still dead")
+        .alias("reason"),
+        "lake",
+        F.lit(None).cast("long").alias("dangling_commits"),
+        F.lit(False).alias("after_expiry"),
+        nothing.alias("held_by"),
+        nothing.alias("held_by_table"),
+        "source_plan_id",
+        "quarantine",
+        "kind",
+        F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
+    )
+
+
+def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[PublishedTable]) -> bool:
+    """Return True if quarantine contains a live metadata object that was never decoded.
+
+    Nothing is purged then. Once the object is restored, the next run knows what it needs.
+    """
+    paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
+    if not paths:
+        return False
+    unknown = read_paths(spark, context.state.files, METADATA, paths)
+    quarantined = [
+        quarantine_ledger(spark, context.state, storage.name).join(unknown.filter(F.col("storage") == storage.name), "key", "left_semi")
+        for storage in context.config.storages
+    ]
+    return any(collect(found.select("key").limit(1)) for found in quarantined)
+
+
+@dataclass(frozen=True)
+class _AddOwner:
+    """Add a column with the lake that claims each key, null if no lake may collect it."""
+
+    claims: Claims
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.append_column("lake", self.claims.resolve(batch.column("key"))[0])
