@@ -1,1 +1,1 @@
-"""The boxes of a night as Dagster assets, with their checks, partitions and sensors."""
+"""Dagster assets of a run, with their checks, partitions and sensors."""

@@ -1,5 +1,6 @@
-"""The job of a run date before the first partition: what would this policy have made garbage as of
-that day? Its plans are shown and never applied.
+"""The Dagster job for run dates before the first partition.
+
+It shows what the current policy would have made garbage on that day. Its plans cannot be applied.
 """
 
 from collections.abc import Iterator
@@ -22,25 +23,27 @@ from gc_assets.resources.collector import Collector
 from gc_assets.state.schemas import DELETION_PLAN
 
 ANALYSIS: Final = "analysis"
-DESCRIPTION: Final = "Works out a run date before the first partition. Its plans are shown and never applied."
+DESCRIPTION: Final = "Analyze a run date before the first partition. Its plans cannot be applied."
 
 
 class AnalysisDate(dg.Config):
-    """Configuration of the job."""
-
     run_date: str = Field(description="YYYY-MM-DD, UTC, before the first partition.")
 
 
 def analysis(first: date) -> dg.JobDefinition:
-    """Returns the job. `first` is the run date with which the partitions begin."""
+    """Build the job.
+
+    Args:
+        first: The run date of the first partition.
+    """
 
     @dg.op(description=DESCRIPTION, pool=SPARK_POOL)
     def work_out(context: dg.OpExecutionContext, config: AnalysisDate, collector: dg.ResourceParam[Collector]) -> None:
         with translate_errors(), forward_logs(context):
             run_context = collector.run_context(_parse_run_date(config.run_date, first))
-            for box, owner in _sort_steps(run_context.config):
-                box.stage(collector.spark() if box.spark else None, run_context, owner.name)
-                _require_checks(box, owner, run_context, context)
+            for step, owner in _sort_steps(run_context.config):
+                step.stage(collector.spark() if step.spark else None, run_context, owner.name)
+                _require_checks(step, owner, run_context, context)
 
     @dg.job(name=ANALYSIS, description=DESCRIPTION)
     def job() -> None:
@@ -50,37 +53,38 @@ def analysis(first: date) -> dg.JobDefinition:
 
 
 def _parse_run_date(run_date: str, first: date) -> str:
-    """Returns the run date. Raises `UsageError` where it is none, or a partition of its own."""
     try:
         day = date.fromisoformat(run_date)
     except ValueError:
         raise UsageError(f"run_date {run_date!r}: expected a date, YYYY-MM-DD") from None
     if day >= first:
-        raise UsageError(f"run_date {day}: the partitions begin {first}, so this date is one; materialize it by the job `night`")
+        raise UsageError(f"run_date {day}: the partitions begin on {first}, so this date has a partition. Launch the job `run` for it.")
     return run_date
 
 
 def _sort_steps(config: Config) -> Iterator[tuple[AssetStep, Owner]]:
-    """Yields the boxes of all lakes, and then of all storages, none before what it is made from."""
-    yield from ((box, lake) for lake in config.lakes for box in sort_steps(lake))
-    yield from ((box, storage) for box in STORAGE_STEPS for storage in config.storages)
+    """Yield the steps of all lakes, then those of all storages, each after its inputs."""
+    yield from ((step, lake) for lake in config.lakes for step in sort_steps(lake))
+    yield from ((step, storage) for step in STORAGE_STEPS for storage in config.storages)
 
 
-def _require_checks(box: AssetStep, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
-    """Puts what a box reports of a plan into the step's metadata.
+def _require_checks(step: AssetStep, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
+    """Add the plan reports of a step to the metadata, and evaluate the blocking checks.
 
-    Raises `GcError` for a blocking check that failed. The plan's gates are no such check: a plan
-    that they refuse is shown.
+    A plan that its gates refuse is only reported, because it cannot be applied.
+
+    Raises:
+        GcError: If a blocking check failed.
     """
-    for shown in box.outputs:
-        if not has_table(owner, shown.table):
+    for output in step.outputs:
+        if not has_table(owner, output.table):
             continue
-        told = build_result(run_context, owner.name, shown, box.checks)
-        if shown.table.name == DELETION_PLAN.name:
-            context.add_output_metadata({owner.name: (told.metadata or {})["report"]})
+        result = build_result(run_context, owner.name, output, step.checks)
+        if output.table.name == DELETION_PLAN.name:
+            context.add_output_metadata({owner.name: (result.metadata or {})["report"]})
             continue
-        for check in told.check_results or ():
+        for check in result.check_results or ():
             if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR:
                 raise GcError(
-                    f"{owner.name}/{shown.table.name} of {run_context.run_date}: check {check.check_name} failed: {check.description}"
+                    f"{owner.name}/{output.table.name} of {run_context.run_date}: check {check.check_name} failed: {check.description}"
                 )

@@ -1,8 +1,7 @@
-"""A box of the flow: the tables that one stage makes, as assets of Dagster.
+"""An asset step: the tables of one stage as Dagster assets.
 
-A box is data: what it is made from, the stage that makes it, its checks, and for each table the
-figures and the report that Dagster's page shows. `asset_of` makes the asset. Its body is the body
-of all boxes except `deletion_log`.
+A step names its inputs, its stage, its checks, and the figures and report of each table.
+`build_asset` turns a step into an asset. Only `deletion_log` has its own implementation.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,20 +25,26 @@ SPARK_POOL: Final = "spark_driver"
 
 Owner = LakeConfig | StorageConfig
 RunDates = dg.DailyPartitionsDefinition
-# The arguments are Spark (None for a box without it), the night, and the name of the lake or
+# Arguments: Spark (None for a step without Spark), the run context, the name of the lake or
 # storage.
 Stage = Callable[[Any, RunContext, str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class AssetStep:
-    """One step of Dagster.
+    """One step of a Dagster run.
 
-    `made_from` are tables of the same lake or storage. A storage's box that names a table of lakes
-    is made from that table of every lake. `beside` are tables of the other storages where links
-    may lead into this one. `feeds` are tables of the common flow that are made from
-    this box too, for a box that only some lakes have. With `reads_lake` it is made from the lake
-    itself. `freshness` says how old its tables may get before the page warns, and fails.
+    Attributes:
+        outputs: The tables that the stage publishes.
+        inputs: Tables of the same lake or storage. For a storage, a table of lakes means that table
+            of every lake.
+        stage: The function that publishes the outputs.
+        checks: Checks of each output.
+        spark: Whether the stage needs Spark.
+        feeds: Tables of other steps that read these outputs, for a step that only some lakes have.
+        link_inputs: Tables of the other storages from which links may lead into this storage.
+        reads_lake: Whether the stage reads the lake itself.
+        freshness: When Dagster warns about old outputs, and when it reports a failure.
     """
 
     outputs: tuple[StepOutput, ...]
@@ -54,25 +59,25 @@ class AssetStep:
 
 
 def without_spark(stage: Callable[[RunContext, str], object]) -> Stage:
-    """Returns the stage of a box without Spark."""
+    """Adapt a stage that needs no Spark."""
     return lambda _, run_context, name: stage(run_context, name)
 
 
 def build_asset(asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates) -> dg.AssetsDefinition:
-    """Returns the asset of one lake's or storage's box.
+    """Build the asset of a step of one lake or storage.
 
-    Tables of one step can be selected one by one. The stage then makes them all, and Dagster hears
-    of the selected ones.
+    If only some outputs are selected, the stage still publishes all, and the asset reports the
+    selected ones.
     """
-    outputs = [shown for shown in asset_step.outputs if has_table(owner, shown.table)]
-    specs = [build_spec(owner, shown.table, deps, run_dates, spark=asset_step.spark, freshness=asset_step.freshness) for shown in outputs]
+    outputs = [output for output in asset_step.outputs if has_table(owner, output.table)]
+    specs = [build_spec(owner, output.table, deps, run_dates, spark=asset_step.spark, freshness=asset_step.freshness) for output in outputs]
 
     @multi_asset(specs, asset_step.checks, SPARK_POOL if asset_step.spark else None)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
         with translate_errors(), forward_logs(context):
             run_context = collector.run_context(context.partition_key)
             asset_step.stage(collector.spark() if asset_step.spark else None, run_context, owner.name)
-            results = [build_result(run_context, owner.name, shown, asset_step.checks) for shown in outputs]
+            results = [build_result(run_context, owner.name, output, asset_step.checks) for output in outputs]
         yield from (result for result in results if result.asset_key in context.selected_asset_keys)
 
     return run
@@ -81,7 +86,7 @@ def build_asset(asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey]
 def multi_asset(
     specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | None
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Returns one step of Dagster for `specs`, with every check of `checks` on each of them."""
+    """Return a decorator that turns a function into a step with all `checks` on each of `specs`."""
     return dg.multi_asset(
         name="__".join(specs[0].key.path),
         specs=specs,
@@ -104,7 +109,7 @@ def build_spec(
     spark: bool = True,
     freshness: dg.FreshnessPolicy | None = None,
 ) -> dg.AssetSpec:
-    """Returns the spec of the asset `[<lake or storage>, <table>]`."""
+    """Build the spec of the asset `[<lake or storage>, <table>]`."""
     return dg.AssetSpec(
         key=asset_key(owner.name, table),
         deps=deps,
@@ -119,28 +124,31 @@ def build_spec(
 
 
 def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
-    """Returns what gives an asset the owners and the tags of its lake or storage. These replace the
-    owners of the whole platform, and are added to its tags.
+    """Return a function that sets the owners and tags of an asset.
+
+    Owners of a lake or storage replace the owners of the configuration. Its tags are added to the
+    tags of the configuration.
     """
     groups = {owner.name: owner for owner in (*config.lakes, *config.storages)}
 
-    def owned(spec: dg.AssetSpec) -> dg.AssetSpec:
+    def set_owners(spec: dg.AssetSpec) -> dg.AssetSpec:
         owner = groups[str(spec.group_name)]
         return spec.merge_attributes(owners=owner.owners or config.owners, tags={**config.tags, **owner.tags})
 
-    return owned
+    return set_owners
 
 
 def asset_keys(owner: Owner, tables: Collection[Table], lakes: Sequence[LakeConfig] = ()) -> list[dg.AssetKey]:
-    """Returns the assets of `tables` that the owner has. For a storage, a lake's table stands for
-    that table of each of `lakes` that has it.
+    """Return the keys of those `tables` that the owner has.
+
+    For a storage, a table of lakes means that table of each of `lakes` that has it.
     """
     owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else lakes, "storage": [owner]}
     return [asset_key(each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]
 
 
 def column_schema(table: Table) -> dg.TableSchema:
-    """Returns the columns with their sentences; key columns say so."""
+    """Return the columns with their descriptions, and mark key columns."""
     columns = [
         dg.TableColumn(
             field.name,

@@ -1,7 +1,7 @@
-"""Checks of a box. Each judges what is on disk, not what a stage returned.
+"""Asset checks of published tables.
 
-A blocking check guards the run it is in and no other (dagster.md section 5), so whatever deletes
-checks again by itself.
+Each check reads the published files, not the result of a stage. A blocking check stops only its own
+run, so the stages that delete repeat all tests themselves.
 """
 
 from __future__ import annotations
@@ -24,15 +24,19 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
 from gc_assets.state.summaries import DeletionLogSummary, LiveFilesSummary, ManifestEntriesSummary, OrphanFilesSummary
 
-# A check is a sample at this size, so that a night on a huge lake is not read twice by the driver.
+# Larger tables are only sampled, so that the driver does not read a large lake twice.
 HASHED_BYTES: Final = 256 * 2**20
 PROBED_KEYS: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the rule holds, with the numbers by which it was judged. `found` says in words what
-    does not hold, and `names` which things do not.
+    """The result of a check.
+
+    Attributes:
+        numbers: The numbers that decided.
+        description: The failures, or None.
+        details: Names of the failed items.
     """
 
     passed: bool
@@ -43,7 +47,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule, and in one sentence the danger that it averts."""
+    """A check, and the danger that it prevents."""
 
     name: str
     danger: str
@@ -72,7 +76,7 @@ def _receipt(context: RunContext, published: PublishedTable) -> Verdict:
         wrong += hashlib.sha256(content).hexdigest() != part.sha256
         hashed, size_bytes = hashed + 1, size_bytes + len(content)
     numbers = {"parts": len(published.receipt.files), "parts_hashed": hashed, "bytes_hashed": size_bytes, "parts_changed": wrong}
-    return Verdict(wrong == 0, numbers, f"{wrong:,} parts below {published.path} are not the bytes that were published" if wrong else None)
+    return Verdict(wrong == 0, numbers, f"{wrong:,} parts in {published.path} changed after publication" if wrong else None)
 
 
 def _complete(_: RunContext, published: PublishedTable) -> Verdict:
@@ -101,19 +105,27 @@ def _heads(context: RunContext, refs: PublishedTable) -> int:
 
 def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
     unreadable = published.summary(LiveFilesSummary).unreadable
-    return Verdict(not unreadable, {"sick": len(unreadable)}, "\n".join(item.message for item in unreadable) or None)
+    return Verdict(not unreadable, {"unreadable": len(unreadable)}, "\n".join(item.message for item in unreadable) or None)
 
 
 def _incremental_rows_correct(_: RunContext, published: PublishedTable) -> Verdict:
     summary = published.summary(LiveFilesSummary)
-    numbers = {"carried_files": summary.reused_files, "nights_carried": summary.incremental_runs, "differences": len(summary.differences)}
-    distrusted = f"nothing is carried over since {summary.distrusted_on}" if summary.distrusted_on is not None else None
+    numbers = {
+        "reused_files": summary.reused_files,
+        "incremental_runs": summary.incremental_runs,
+        "differences": len(summary.differences),
+    }
+    distrusted = (
+        f"no rows are reused since {summary.distrusted_on}, because they differed from a full recompute"
+        if summary.distrusted_on is not None
+        else None
+    )
     return Verdict(distrusted is None, numbers, "\n".join(summary.differences) or distrusted)
 
 
 def _everything_decoded(_: RunContext, published: PublishedTable) -> Verdict:
     unreadable = published.summary(ManifestEntriesSummary).unreadable
-    found = f"{unreadable:,} containers could not be decoded; live_files stops if a commit that is kept needs one" if unreadable else None
+    found = f"{unreadable:,} containers could not be decoded; live_files fails if a retained commit needs one" if unreadable else None
     return Verdict(unreadable == 0, {"unreadable_containers": unreadable}, found)
 
 
@@ -128,13 +140,13 @@ def _holds_live_keys(context: RunContext, published: PublishedTable) -> Verdict:
         probed, hits = probed + len(hashes), hits + int(probe.contains(hashes).sum())
     missed = probed - hits
     numbers = {"keys_probed": probed, "keys_missed": missed}
-    return Verdict(missed == 0, numbers, f"{missed:,} live keys are not in the filter" if missed else None)
+    return Verdict(missed == 0, numbers, f"{missed:,} live keys are missing from the filter" if missed else None)
 
 
 def _no_live_candidate(_: RunContext, published: PublishedTable) -> Verdict:
     summary = published.summary(OrphanFilesSummary)
     hits, samples = summary.false_negatives, ", ".join(summary.stopped_samples)
-    return Verdict(hits == 0, {"false_negatives": hits}, f"{hits:,} candidates are live keys: {samples}" if hits else None)
+    return Verdict(hits == 0, {"false_negatives": hits}, f"{hits:,} candidates are live: {samples}" if hits else None)
 
 
 def _plan_intact(context: RunContext, published: PublishedTable) -> Verdict:
@@ -156,30 +168,39 @@ def _gates(context: RunContext, published: PublishedTable) -> Verdict:
 def _no_failed_key(_: RunContext, published: PublishedTable) -> Verdict:
     books = published.summary(DeletionLogSummary).by_outcome
     failed = sum(amount.files for name, amount in books.items() if name.endswith("/failed"))
-    return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)
+    return Verdict(
+        failed == 0, {"failed_files": failed}, f"{failed:,} files failed; run gc-assets apply again to resume" if failed else None
+    )
 
 
-RECEIPT: Final = Check("receipt", "A table that is half there or was changed after publication would be taken for the truth.", _receipt)
-COMPLETE: Final = Check("complete", "A row that was never read or never written is a file that nobody protects.", _complete)
-LIVE_WHILE_REFS: Final = Check("live_while_refs", "An empty live set makes every file of the lake look like garbage.", _live_while_refs)
+RECEIPT: Final = Check("receipt", "Prevents the use of an incomplete table, or one that changed after publication.", _receipt)
+COMPLETE: Final = Check("complete", "Prevents lost rows: a live file without a row is not protected.", _complete)
+LIVE_WHILE_REFS: Final = Check(
+    "live_while_refs", "Prevents an empty live set, which would make every file of the lake a candidate.", _live_while_refs
+)
 ALL_READABLE: Final = Check(
-    "nothing_sick", "What cannot be read holds up every purge until somebody mends it.", _all_readable, blocking=False
+    "all_readable", "Reports unreadable tables. They delay every purge until they are repaired.", _all_readable, blocking=False
 )
 INCREMENTAL_ROWS_CORRECT: Final = Check(
-    "carried_right",
-    "Rows that nights carried over and nobody would compute so may have missed a live file.",
+    "incremental_rows_correct",
+    "Reports incremental rows that differ from a full recompute. They may have missed a live file.",
     _incremental_rows_correct,
     blocking=False,
 )
 EVERYTHING_DECODED: Final = Check(
-    "everything_decoded", "What an unreadable container names cannot be known to be live.", _everything_decoded, blocking=False
+    "everything_decoded",
+    "Reports unreadable containers. The files that they name cannot be identified as live.",
+    _everything_decoded,
+    blocking=False,
 )
-HOLDS_LIVE_KEYS: Final = Check("holds_live_keys", "A filter that misses a live key offers that file for deletion.", _holds_live_keys)
+HOLDS_LIVE_KEYS: Final = Check(
+    "holds_live_keys", "Prevents a filter that lacks a live key and would make that file a candidate.", _holds_live_keys
+)
 NO_LIVE_CANDIDATE: Final = Check(
     "no_live_candidate",
-    "One live key among the candidates proves that the filter lost files.",
+    "Prevents a live key among the candidates, which proves that the filter lost keys.",
     _no_live_candidate,
 )
-PLAN_INTACT: Final = Check("plan_intact", "A plan that was edited after it was made is not the one a person approves.", _plan_intact)
-GATES: Final = Check("gates", "A plan that fails a gate would delete more, or other files, than anyone meant.", _gates)
-NO_FAILED_KEY: Final = Check("no_failed_key", "A plan with failed keys is not finished and stops the next plan.", _no_failed_key)
+PLAN_INTACT: Final = Check("plan_intact", "Prevents the approval of a plan that was edited after it was created.", _plan_intact)
+GATES: Final = Check("gates", "Reports failed gates. Such a plan may delete more files than intended.", _gates)
+NO_FAILED_KEY: Final = Check("no_failed_key", "Reports failed keys. Such a plan is unfinished and stops the next plan.", _no_failed_key)

@@ -1,8 +1,7 @@
-"""Shows what the command line did to a storage on Dagster's page, as the page shows what its own
-runs did.
+"""Report the actions of the command line to Dagster.
 
-The events are those that `deletion_log` would have made: the same metadata, partition and checks.
-What people say of a plan is an observation of `deletion_plan`. These events belong to no run.
+The events equal those of the asset `deletion_log`: the same metadata, partition and checks. A
+decision on a plan is an observation of `deletion_plan`. These events belong to no run.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Reports that a plan was executed: its edits of history, and its log where files were to be
-    touched.
+    """Report the execution of a plan: its edits of history, and its log if files were to be
+    changed.
     """
     of_plan = replace(context, run_date=header.run_date)
     edits = expiry_log_events(of_plan, header.expiry_actions) if applied.edited else ()
@@ -44,43 +43,43 @@ def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -
 
 
 def report_restore(context: RunContext, storage_name: str, log: PublishedTable) -> None:
-    """Reports that quarantined files were put back."""
+    """Report that quarantined files were restored."""
     _report(list(restore_events(context, storage_name, log)))
 
 
 def report_history_undo(context: RunContext, header: PlanHeader) -> None:
-    """Reports that a plan's edits of history were undone."""
+    """Report that the edits of history of a plan were undone."""
     _report(list(history_undo_events(context, header)))
 
 
 def restore_events(context: RunContext, storage_name: str, log: PublishedTable) -> Iterator[Event]:
-    """Returns what the page shows of files that were put back."""
+    """Return the events of a restore."""
     return _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
 
 
 def history_undo_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
-    """Returns what the page shows of edits of history that were undone."""
+    """Return the events of an undo of history edits."""
     return expiry_log_events(replace(context, run_date=header.run_date), header.expiry_actions)
 
 
 def report_decision(plan: StoredPlan, now: datetime) -> None:
-    """Reports what people say of a plan."""
+    """Report an approval or a rejection of a plan."""
     _report([decision_event(plan, now)])
 
 
 def decision_event(plan: StoredPlan, now: datetime) -> dg.AssetObservation:
-    """Returns what the page shows once somebody approved or rejected a plan: who, and until when."""
+    """Return the observation of an approval or a rejection."""
     header = plan.header
     key, partition = asset_key(header.storage, DELETION_PLAN), header.run_date.isoformat()
     return dg.AssetObservation(key, partition=partition, metadata={"plan_id": header.plan_id, **verdict_metadata(plan, now)})
 
 
-def _log_events(context: RunContext, storage_name: str, plan_id: str, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
-    told = log_result(context, storage_name, {"plan_id": plan_id, **said})
+def _log_events(context: RunContext, storage_name: str, plan_id: str, extra: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
+    result = log_result(context, storage_name, {"plan_id": plan_id, **extra})
     key, partition = asset_key(storage_name, DELETION_LOG), context.run_date.isoformat()
-    version = {"dagster/data_version": told.data_version.value} if told.data_version is not None else {}
-    yield dg.AssetMaterialization(key, metadata=told.metadata, partition=partition, tags=version)
-    for check in told.check_results or ():
+    version = {"dagster/data_version": result.data_version.value} if result.data_version is not None else {}
+    yield dg.AssetMaterialization(key, metadata=result.metadata, partition=partition, tags=version)
+    for check in result.check_results or ():
         yield dg.AssetCheckEvaluation(
             asset_key=key,
             check_name=str(check.check_name),

@@ -1,7 +1,7 @@
-"""The jobs by which a person decides on the page: `approve`, `reject` and `restore`.
+"""The Dagster jobs `approve`, `reject` and `restore`.
 
-Each does what the command of its name does. A job is there only where `page_may` of lakes.yaml
-names it: the page asks nobody who they are, so whoever may launch a run there may give any name.
+Each does the same as the command of its name. A job exists only if `page_may` of lakes.yaml names
+it. Dagster does not authenticate users, so any user who can launch a run can enter any name.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,28 +22,28 @@ from gc_assets.stages.delete.restore_request import RestoreResult, resolve_reque
 from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan, approve, find_plan, reject
 
-APPROVE: Final = "Records your yes to exactly one plan, as `gc-assets approve` does. Changes no lake."
-REJECT: Final = "Records your no to a plan, as `gc-assets reject` does. Changes no lake."
-RESTORE: Final = "Puts quarantined files back, as `gc-assets restore` does. Needs no approval."
+APPROVE: Final = "Approve one plan, like `gc-assets approve`. Changes no lake."
+REJECT: Final = "Reject a plan, like `gc-assets reject`. Changes no lake."
+RESTORE: Final = "Restore quarantined files, like `gc-assets restore`. Needs no approval."
 
-# Dagster's daemon runs no such job again by itself.
+# Dagster's daemon must not retry these jobs: a repeated decision could replace a later one.
 NO_RETRIES: Final = {"dagster/max_retries": "0"}
-_PLAN: Final = "The plan's id, or its first characters (8 at least)."
-_BY: Final = "Your name; it goes on record. It is a name and no login."
-_COMMENT: Final = "Why; it goes on record."
+_PLAN: Final = "The plan id, or at least its first 8 characters."
+_BY: Final = "Your name, which is recorded. It is not authenticated."
+_COMMENT: Final = "The reason, which is recorded."
 
 
 class ApproveConfig(dg.Config):
-    """What `gc-assets approve` asks for."""
+    """Configuration of the job `approve`."""
 
     plan_id: str = Field(description=_PLAN)
     by: str = Field(description=_BY)
     comment: str = Field(default="", description=_COMMENT)
-    override: list[str] = Field(default=[], description="Failed gates to pass over, by their names; recorded.")
+    override: list[str] = Field(default=[], description="Names of the failed gates to override. They are recorded.")
 
 
 class RejectConfig(dg.Config):
-    """What `gc-assets reject` asks for."""
+    """Configuration of the job `reject`."""
 
     plan_id: str = Field(description=_PLAN)
     by: str = Field(description=_BY)
@@ -51,18 +51,20 @@ class RejectConfig(dg.Config):
 
 
 class RestoreConfig(dg.Config):
-    """What `gc-assets restore` asks for: a plan, a prefix or a key."""
+    """Configuration of the job `restore`. Set exactly one of a plan, a prefix and a key."""
 
-    plan_id: str | None = Field(default=None, description="Everything that this plan quarantined.")
-    prefix: str | None = Field(default=None, description="Everything below this canonical prefix.")
-    key: str | None = Field(default=None, description="This file, by canonical key or address.")
-    storage: str | None = Field(default=None, description="The storage; needed where there are several and no plan or address says it.")
-    history: bool = Field(default=False, description="Then undo the plan's edits of history too; needs plan_id.")
+    plan_id: str | None = Field(default=None, description="Restore all files that this plan quarantined.")
+    prefix: str | None = Field(default=None, description="Restore all files under this canonical prefix.")
+    key: str | None = Field(default=None, description="Restore this file: a canonical key or an address.")
+    storage: str | None = Field(
+        default=None, description="The storage. Required if there are several and no plan or address determines it."
+    )
+    history: bool = Field(default=False, description="Also undo the edits of history of the plan. Requires plan_id.")
 
 
 def decisions(config: Config) -> list[dg.JobDefinition]:
-    """Returns the jobs that `page_may` names."""
-    return [make() for name, make in _JOBS.items() if name in config.page_may]
+    """Build the jobs that `page_may` names."""
+    return [build() for name, build in _JOBS.items() if name in config.page_may]
 
 
 def _approve() -> dg.JobDefinition:
@@ -70,11 +72,11 @@ def _approve() -> dg.JobDefinition:
     def approve_plan(context: dg.OpExecutionContext, config: ApproveConfig, collector: dg.ResourceParam[Collector]) -> None:
         with translate_errors(retry_io=False):
             refuse_reexecution(context.run)
-            at = collector.platform
-            word = approve(at.config, at.clock, config.plan_id, config.by, tuple(config.override), config.comment)
-            plan = find_plan(at.config, word.plan_id)
-            context.log_event(decision_event(plan, word.at))
-            context.add_output_metadata({**_decision_metadata(plan, word), **reversibility_json(plan.header, at.config)})
+            platform = collector.platform
+            event = approve(platform.config, platform.clock, config.plan_id, config.by, tuple(config.override), config.comment)
+            plan = find_plan(platform.config, event.plan_id)
+            context.log_event(decision_event(plan, event.at))
+            context.add_output_metadata({**_decision_metadata(plan, event), **reversibility_json(plan.header, platform.config)})
 
     @dg.job(name="approve", description=APPROVE, tags=NO_RETRIES)
     def job() -> None:
@@ -88,11 +90,11 @@ def _reject() -> dg.JobDefinition:
     def reject_plan(context: dg.OpExecutionContext, config: RejectConfig, collector: dg.ResourceParam[Collector]) -> None:
         with translate_errors(retry_io=False):
             refuse_reexecution(context.run)
-            at = collector.platform
-            word = reject(at.config, at.clock, config.plan_id, config.by, config.comment)
-            plan = find_plan(at.config, word.plan_id)
-            context.log_event(decision_event(plan, word.at))
-            context.add_output_metadata(_decision_metadata(plan, word))
+            platform = collector.platform
+            event = reject(platform.config, platform.clock, config.plan_id, config.by, config.comment)
+            plan = find_plan(platform.config, event.plan_id)
+            context.log_event(decision_event(plan, event.at))
+            context.add_output_metadata(_decision_metadata(plan, event))
 
     @dg.job(name="reject", description=REJECT, tags=NO_RETRIES)
     def job() -> None:
@@ -107,18 +109,18 @@ def _restore() -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: RestoreConfig, collector: dg.ResourceParam[Collector]
     ) -> Iterator[Event | dg.Output[None]]:
         with translate_errors(retry_io=False), forward_logs(context):
-            at = collector.platform
-            run_context = at.run_context(at.clock.today())
-            asked = resolve_request(run_context, **config.model_dump())
-            back = restore_files(collector.spark, run_context, asked)
-            undone = undo_history(run_context, back)
-            yield from restore_events(run_context, asked.storage, back.log)
-            if asked.plan is not None and undone is not None:
-                back = undone
-                yield from history_undo_events(run_context, asked.plan.header)
-            if back.missing is not None:
-                raise GcError(f"{back.missing} Books: {_restore_metadata(back)}")
-            yield dg.Output(None, metadata=_restore_metadata(back))
+            platform = collector.platform
+            run_context = platform.run_context(platform.clock.today())
+            request = resolve_request(run_context, **config.model_dump())
+            result = restore_files(collector.spark, run_context, request)
+            with_undo = undo_history(run_context, result)
+            yield from restore_events(run_context, request.storage, result.log)
+            if request.plan is not None and with_undo is not None:
+                result = with_undo
+                yield from history_undo_events(run_context, request.plan.header)
+            if result.missing is not None:
+                raise GcError(f"{result.missing} Outcomes: {_restore_metadata(result)}")
+            yield dg.Output(None, metadata=_restore_metadata(result))
 
     @dg.job(name="restore", description=RESTORE)
     def job() -> None:
@@ -128,25 +130,27 @@ def _restore() -> dg.JobDefinition:
 
 
 def refuse_reexecution(run: dg.DagsterRun) -> None:
-    """Raises `UsageError` for a run that repeats another one: the same name may have said something
-    else since, and its last word counts.
+    """Raise an error if the run re-executes another run, because a repeated decision could replace
+    a later one.
+
+    Raises:
+        UsageError: If `run` has a parent run.
     """
     if run.parent_run_id is not None:
-        raise UsageError(f"this run repeats run {run.parent_run_id}, and nobody's word is said again by itself: launch the job anew")
+        raise UsageError(f"this run re-executes run {run.parent_run_id}, and a decision must not be repeated. Launch the job again.")
 
 
-def _decision_metadata(plan: StoredPlan, word: ApprovalEvent) -> dict[str, Any]:
-    """Returns what a person said of a plan, and what is to be seen of the plan now."""
-    told = {"storage": plan.header.storage, "plan_id": word.plan_id, "said": str(word), "status": plan.status_at(word.at)}
+def _decision_metadata(plan: StoredPlan, event: ApprovalEvent) -> dict[str, Any]:
+    metadata = {"storage": plan.header.storage, "plan_id": event.plan_id, "decision": str(event), "status": plan.status_at(event.at)}
     if plan.verdict.missing is not None:
-        told["missing"] = plan.verdict.missing
-    return {**told, "apply_before": dg.MetadataValue.timestamp(plan.header.apply_before)}
+        metadata["missing"] = plan.verdict.missing
+    return {**metadata, "apply_before": dg.MetadataValue.timestamp(plan.header.apply_before)}
 
 
-def _restore_metadata(back: RestoreResult) -> Mapping[str, Any]:
-    if not back.by_outcome:
-        return {"nothing_changed": f"storage {back.request.storage} has nothing of that in quarantine"}
-    counts = {name.replace("/", "_"): total for name, total in back.by_outcome.items()}
+def _restore_metadata(result: RestoreResult) -> Mapping[str, Any]:
+    if not result.by_outcome:
+        return {"nothing_changed": f"no such file is in quarantine in storage {result.request.storage}"}
+    counts = {name.replace("/", "_"): total for name, total in result.by_outcome.items()}
     return {
         f"{name}_{unit}": value for name, total in counts.items() for unit, value in (("rows", total.rows), ("bytes", total.size_bytes))
     }

@@ -1,8 +1,7 @@
-"""`deletion_log`, the one asset that changes a lake's files. It does so only by an approved plan id
-in mode `apply`.
+"""The asset `deletion_log`, the only asset that changes a storage or a history.
 
-Checks of earlier steps guard their own run only, so the stage refuses, marks anew and compares by
-itself (design 6.4).
+It executes one approved plan in mode `apply`. Asset checks of earlier steps stop only their own
+run. Therefore the stage marks the lakes again and evaluates all gates itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,10 +15,9 @@ from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
-from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.markdown import amounts_table, escape_markdown
 from gc_assets.assets.results import StepOutput, asset_key, build_result
 from gc_assets.assets.step_log import forward_logs
-from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, PHASES
 from gc_assets.core.plan import Amount
@@ -38,7 +36,9 @@ CHECKS: Final = [RECEIPT, COMPLETE, NO_FAILED_KEY]
 
 
 class Mode(Enum):
-    """`configured` is what lakes.yaml says for the storage: `plan` unless somebody wrote otherwise."""
+    """The mode of a run. `configured` is the storage's mode in lakes.yaml, which is `plan` by
+    default.
+    """
 
     configured = "configured"
     plan = "plan"
@@ -46,7 +46,9 @@ class Mode(Enum):
 
 
 class ApplyPlan(dg.Config):
-    """What to execute. Its defaults change nothing that needs an approval."""
+    """Configuration of the asset. With the defaults, only quarantined files that are live again are
+    restored.
+    """
 
     plan_id: str = ""
     mode: Mode = Mode.configured
@@ -77,25 +79,27 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
     return run
 
 
-def log_result(run_context: RunContext, storage_name: str, said: Mapping[str, str]) -> dg.MaterializeResult:
-    """Returns the log of the night's run date as it is on disk. With nothing on disk, nothing was
-    done yet.
+def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, str]) -> dg.MaterializeResult:
+    """Return the current log of the run date.
+
+    If no log exists, the result states that nothing was done.
     """
     if run_context.find(DELETION_LOG, storage_name) is not None:
-        return build_result(run_context, storage_name, OUTPUT, CHECKS, said)
-    passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="nothing was done") for check in CHECKS]
+        return build_result(run_context, storage_name, OUTPUT, CHECKS, extra)
+    passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="no action was executed") for check in CHECKS]
     key = asset_key(storage_name, DELETION_LOG)
-    return dg.MaterializeResult(asset_key=key, metadata={**_amounts({}), **said}, check_results=passed)
+    return dg.MaterializeResult(asset_key=key, metadata={**_amounts({}), **extra}, check_results=passed)
 
 
 def expiry_log_events(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.AssetMaterialization]:
-    """Returns the `expiry_log` of each lake whose history a plan of the night's run date edited. No
-    step of its own makes it.
+    """Yield a materialization of `expiry_log` for each lake that a plan of the run date edited.
+
+    No step publishes this table, so `deletion_log` reports it.
     """
     for lake in lakes:
         published = run_context.find(EXPIRY_LOG, lake)
         if published is None:
-            continue  # the plan stopped before it came to this lake
+            continue  # the plan stopped before it edited this lake
         summary = published.summary(ExpiryLogSummary)
         figures = {f"{verdict}_edits": count for verdict, count in summary.by_outcome.items()}
         metadata = {"plan_id": summary.plan_id, "figures": figures_table(figures), **figures}
@@ -107,15 +111,16 @@ def _figures(published: PublishedTable) -> Figures:
     return _amounts(published.summary(DeletionLogSummary).by_outcome)
 
 
-def _amounts(books: Amounts) -> dict[str, int]:
-    of_files = [phase for phase in PHASES if phase not in {EXPIRE, ABORT}]
-    uploads = {name.partition("/")[2]: amount for name, amount in books.items() if name.startswith(f"{ABORT}/")}
-    books = {name: amount for name, amount in books.items() if not name.startswith(f"{ABORT}/")}
-    figures = {f"{phase}d_{unit}": getattr(books.get(f"{phase}/done", Amount()), unit) for phase in of_files for unit in ("files", "bytes")}
+def _amounts(by_outcome: Amounts) -> dict[str, int]:
+    file_phases = [phase for phase in PHASES if phase not in {EXPIRE, ABORT}]
+    uploads = {name.partition("/")[2]: amount for name, amount in by_outcome.items() if name.startswith(f"{ABORT}/")}
+    files = {name: amount for name, amount in by_outcome.items() if not name.startswith(f"{ABORT}/")}
+    units = ("files", "bytes")
+    figures = {f"{phase}d_{unit}": getattr(files.get(f"{phase}/done", Amount()), unit) for phase in file_phases for unit in units}
     if uploads:
         figures |= {"aborted_upload_bytes": uploads.get(DONE, Amount()).bytes}
         figures |= {f"{'aborted' if outcome == DONE else outcome}_uploads": amount.files for outcome, amount in uploads.items()}
-    other = {name: amount for name, amount in books.items() if not name.endswith("/done")}
+    other = {name: amount for name, amount in files.items() if not name.endswith("/done")}
     return figures | {
         f"{outcome}_files": sum(amount.files for name, amount in other.items() if name.endswith(f"/{outcome}"))
         for outcome in ("absent", "changed", "denied", "failed")
@@ -125,8 +130,8 @@ def _amounts(books: Amounts) -> dict[str, int]:
 def _report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(DeletionLogSummary)
     by = f", approved by {escape_markdown(summary.approved_by)}" if summary.approved_by else ""
-    said = "".join(f"- {escape_markdown(str(word))}\n" for word in summary.approval_events)
-    return f"Plan `{summary.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", summary.by_outcome)
+    decisions = "".join(f"- {escape_markdown(str(event))}\n" for event in summary.approval_events)
+    return f"Plan `{summary.plan_id}`{by}.\n\n{decisions}\n" + amounts_table("phase/outcome", summary.by_outcome)
 
 
 def _approval_metadata(_: RunContext, published: PublishedTable) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The Markdown of a lake's history before and after its policy, table by table."""
+"""Markdown of the histories of a lake before and after expiry, by table."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import ReachableSnapshotsSummary
 
-# Dagster's page is slow with more; the tables that lose most come first.
+# Dagster's page is slow with more. The tables that lose most commits come first.
 MAX_TABLES: Final = 20
 MAX_REASONS: Final = 10
 MAX_DRAWINGS: Final = 3
 
 
 def history_markdown(context: RunContext, published: PublishedTable) -> str:
-    """Returns the number of commits of each table before and after, from `reachable_snapshots`, and
-    how often each reason decided.
+    """Return the number of commits of each table before and after expiry, and how frequent each rule
+    decided.
     """
     columns = ["table_name", "state", "reason"]
     rows = read_parts(context.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
@@ -39,13 +39,13 @@ def history_markdown(context: RunContext, published: PublishedTable) -> str:
         f"| {escape_markdown(name)} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |"
         for name, count in shown
     ]
-    left_out = [f"\nand {len(counts) - len(shown):,} more tables"] if len(counts) > len(shown) else []
-    table = ["| history | commits before | retained after | expired | dangling |", "|---|--:|--:|--:|--:|", *lines, *left_out]
+    omitted = [f"\nand {len(counts) - len(shown):,} more tables"] if len(counts) > len(shown) else []
+    table = ["| history | commits before | retained after | expired | dangling |", "|---|--:|--:|--:|--:|", *lines, *omitted]
     return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
 
 
 def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
-    """Draws the newest commits of the histories that the policy would change, now and afterwards."""
+    """Draw the newest commits of the histories that the policy changes, before and after expiry."""
     lake = expiry.receipt.owner
     refs, reachable = (context.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
     changed = [history for history in histories(context, lake, refs, reachable, expiry) if history.changes]
@@ -59,18 +59,18 @@ def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
 
 
 def expiry_markdown(context: RunContext, published: PublishedTable) -> str:
-    """Says how many edits of each kind the policy asks for, by table."""
+    """Return the number of expiry actions by table and action."""
     columns = ["table_name", "action", "reason"]
     rows = read_parts(context.state.files, published.paths(), EXPIRY_PLAN.schema, columns)
     if rows.num_rows == 0:
-        return "The history stays as it is."
+        return "The policy changes no history."
     counted = rows.group_by(["table_name", "action"]).aggregate([([], "count_all")]).to_pylist()
     shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:MAX_TABLES]
     lines = [
         f"| {escape_markdown(row['table_name'] or published.receipt.group)} | {row['action']} | {row['count_all']:,} |" for row in shown
     ]
     return "\n".join(
-        ["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(context, published)]
+        ["| history | action | count |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(context, published)]
     )
 
 
@@ -81,15 +81,15 @@ def _notes(published: PublishedTable) -> list[str]:
 
 def _reasons(rows: pa.Table) -> list[str]:
     counts: list[dict[str, Any]] = pc.value_counts(rows.column("reason")).to_pylist()
-    often = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:MAX_REASONS]
+    frequent = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:MAX_REASONS]
     return (
         [
             "Why:",
             "",
             "| reason | commits |",
             "|---|--:|",
-            *(f"| {escape_markdown(item['values'])} | {item['counts']:,} |" for item in often),
+            *(f"| {escape_markdown(item['values'])} | {item['counts']:,} |" for item in frequent),
         ]
-        if often
+        if frequent
         else []
     )

@@ -1,5 +1,6 @@
-"""How a stage's error ends a Dagster step, and how to read from a step what ended it. The platform's
-own errors end it at once and in their own words, a passing I/O error after retries.
+"""How errors of a stage end a Dagster step, and how the error of a step is read back.
+
+Errors of gc-assets end a step immediately with their own message. Temporary I/O errors are retried.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ from gc_assets.core.errors import GcError
 
 IO_RETRIES: Final = 3
 IO_RETRY_SECONDS: Final = 10.0
-# What Dagster ends a step with whose blocking checks failed.
+# Dagster's error for a step with failed blocking checks.
 FAILED_CHECKS: Final = "DagsterAssetCheckFailedError"
-# These errors are the same a moment later, so asking again only delays the message.
+# A retry would only delay the message of these errors.
 PERMANENT_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 class StepFailure(Model):
-    """What stopped a step of a job: the platform's own error by its name, or another one. `checks` is
-    true where failed checks did, which are reported themselves.
+    """The error that ended a step.
+
+    Attributes:
+        text: The message.
+        error: The class name of the error, if gc-assets raised it.
+        exit_code: The exit code of the command line for this error.
+        checks: Whether failed checks ended the step. They are reported separately.
     """
 
     text: str
@@ -38,11 +44,12 @@ class StepFailure(Model):
 
 @contextmanager
 def translate_errors(*, retry_io: bool = True) -> Generator[None]:
-    """Turns errors of the platform into `dg.Failure` without retries, with the error as cause. An
-    `OSError` asks for a retry if `retry_io`.
+    """Raise errors of gc-assets as `dg.Failure` without retries, and I/O errors as retry requests.
 
-    A `RetryPolicy` would retry everything else too: a refused gate or a truncated manifest is the
-    same a minute later.
+    A `RetryPolicy` is unsuitable because it would also retry refused gates and damaged files.
+
+    Args:
+        retry_io: Whether an `OSError` requests a retry.
     """
     try:
         yield
@@ -58,12 +65,12 @@ def translate_errors(*, retry_io: bool = True) -> Generator[None]:
 
 
 def read_failure(event: dg.DagsterEvent) -> StepFailure:
-    """Returns what ended a step, by the event of its failure."""
+    """Return the error that ended a step, from its failure event."""
     failure = event.step_failure_data
-    told = failure.user_failure_data
-    if told is not None and told.description is not None:
-        error, exit_code = (str(told.metadata[name].value) if name in told.metadata else "" for name in ("error", "exit_code"))
-        return StepFailure(text=told.description, error=error, exit_code=exit_code)
+    data = failure.user_failure_data
+    if data is not None and data.description is not None:
+        error, exit_code = (str(data.metadata[name].value) if name in data.metadata else "" for name in ("error", "exit_code"))
+        return StepFailure(text=data.description, error=error, exit_code=exit_code)
     error = failure.error
     by_checks = error is not None and error.cls_name == FAILED_CHECKS
     while error is not None and error.cause is not None:

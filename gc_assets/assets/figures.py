@@ -1,6 +1,6 @@
-"""Numbers as a person reads them: each with its unit, bytes as `1.23 GB`.
+"""Figures with units, such as `1.23 GB`, for the metadata of assets.
 
-The same numbers stand beside them as they are, because Dagster plots those over the partitions.
+The metadata also contains the plain numbers, because Dagster plots them over the partitions.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import dagster as dg
 
 from gc_assets.core.units import format_bytes
 
-# Numbers under stable names that end in their unit.
+# Numbers by stable names that end in their unit.
 Figures = Mapping[str, int | float]
 
-# What is counted, where it is not the last word of the name.
-_COUNTED: Final = {"gates_failed": "gates", "not_files": "objects", "uploads_to_abort": "uploads", "bits_per_key": "bits per key"}
+# The counted items, if the last word of the name is not the unit.
+_UNITS: Final = {"gates_failed": "gates", "not_files": "objects", "uploads_to_abort": "uploads", "bits_per_key": "bits per key"}
 _SHARES: Final = frozenset({"false_positive_rate_measured"})
 
 
 def format_figure(name: str, value: float) -> str:
-    """Returns a figure in words: `12 files`, `1.23 GB`, `0.012 %`, `0.0045 USD`."""
-    words = name.split("_")
-    if "bytes" in words:
+    """Format a figure with its unit: `12 files`, `1.23 GB`, `0.012 %`, `0.0045 USD`."""
+    parts = name.split("_")
+    if "bytes" in parts:
         return format_bytes(int(value))
-    if words[-1] == "usd":
+    if parts[-1] == "usd":
         return f"{value:,.2g} USD" if abs(value) < 1 else f"{value:,.2f} USD"
     if name in _SHARES:
         return f"{100 * value:.2g} %"
-    return f"{value:,} {_COUNTED.get(name, words[-1])}"
+    return f"{value:,} {_UNITS.get(name, parts[-1])}"
 
 
 def figures_table(figures: Figures) -> dg.TableMetadataValue:
-    """Returns the figures as a table of names and amounts."""
+    """Return the figures as a table of names and amounts."""
     records = [dg.TableRecord({"figure": name.replace("_", " "), "amount": format_figure(name, value)}) for name, value in figures.items()]
     return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn("figure"), dg.TableColumn("amount")]))

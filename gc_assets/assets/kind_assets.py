@@ -1,4 +1,4 @@
-"""The boxes that only lakes of one kind have, as their kind declares them."""
+"""Asset steps that only lakes of one kind have, as declared by the kind."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from gc_assets.state.summaries import LifecycleObjectsSummary, PotentialCommitsS
 
 
 def kind_steps(lake: LakeConfig) -> list[AssetStep]:
-    """Returns the boxes of its kind that this lake has."""
-    boxes = kind_of(lake).kind_tables_of(lake)
-    return [_build_step(box, boxes) for box in boxes]
+    """Return the additional steps of this lake's kind."""
+    kind_tables = kind_of(lake).kind_tables_of(lake)
+    return [_build_step(table, kind_tables) for table in kind_tables]
 
 
-def _build_step(own: KindTable, boxes: Sequence[KindTable]) -> AssetStep:
-    """Returns a kind's box as a box of the flow. The live set is made from the last of the boxes
-    that come before it.
+def _build_step(kind_table: KindTable, kind_tables: Sequence[KindTable]) -> AssetStep:
+    """Convert a kind table into an asset step. The last kind table before the live set feeds
+    `live_files`.
     """
-    is_last = not any(own.table.name == table.name for other in boxes for table in other.after)
+    is_last = not any(kind_table.table.name == table.name for other in kind_tables for table in other.after)
     return AssetStep(
-        outputs=(OUTPUTS.get(own.table.name, StepOutput(own.table, _rows)),),
-        inputs=own.after,
-        stage=partial(_run_stage, own),
-        spark=needs_spark(own),
-        feeds=(LIVE_FILES,) if own.before_live and is_last else (),
+        outputs=(OUTPUTS.get(kind_table.table.name, StepOutput(kind_table.table, _rows)),),
+        inputs=kind_table.after,
+        stage=partial(_run_stage, kind_table),
+        spark=needs_spark(kind_table),
+        feeds=(LIVE_FILES,) if kind_table.before_live and is_last else (),
     )
 
 
-def _run_stage(own: KindTable, spark: Any, context: RunContext, lake_name: str) -> object:
-    return make_kind_table(spark, context, lake_name, own)
+def _run_stage(kind_table: KindTable, spark: Any, context: RunContext, lake_name: str) -> object:
+    return make_kind_table(spark, context, lake_name, kind_table)
 
 
 def _rows(published: PublishedTable) -> Figures:
@@ -73,10 +73,10 @@ def _release_figures(published: PublishedTable) -> Figures:
     return {"released_objects": released.files, "released_bytes": released.bytes, "deduplicated_objects": summary.deduplicated.files}
 
 
-# The figures and reports of tables, beyond their rows.
+# Figures and reports of kind tables. Other kind tables only report their rows.
 OUTPUTS: Final = {
-    shown.table.name: shown
-    for shown in (
+    output.table.name: output
+    for output in (
         StepOutput(SNAPSHOT_HISTORY, _snapshot_figures),
         StepOutput(UNCOMMITTED_OBJECTS, _staging_figures),
         StepOutput(POTENTIAL_COMMITS, _commit_figures, _commit_notes),

@@ -1,4 +1,4 @@
-"""The boxes that every lake has, in the order of the flow (design section 3)."""
+"""The asset steps of every lake, in the order of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from gc_assets.assets.checks import ALL_READABLE, COMPLETE, EVERYTHING_DECODED, 
 from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.kind_assets import kind_steps
-from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.markdown import amounts_table, escape_markdown
 from gc_assets.assets.results import StepOutput, asset_key
 from gc_assets.assets.sources import source_key
-from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
@@ -51,31 +50,32 @@ from gc_assets.state.summaries import (
 
 
 def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
-    """Returns the assets of one lake. None of them knows the other files of a storage."""
+    """Build the assets of one lake. None of them reads a storage."""
 
-    def made_from(box: AssetStep) -> list[dg.AssetKey]:
-        return [*asset_keys(lake, _inputs(lake, box)), *([source_key(lake)] if box.reads_lake else [])]
+    def deps(step: AssetStep) -> list[dg.AssetKey]:
+        return [*asset_keys(lake, _inputs(lake, step)), *([source_key(lake)] if step.reads_lake else [])]
 
-    return [build_asset(box, lake, made_from(box), run_dates) for box in [*LAKE_STEPS, *kind_steps(lake)]]
+    return [build_asset(step, lake, deps(step), run_dates) for step in [*LAKE_STEPS, *kind_steps(lake)]]
 
 
 def sort_steps(lake: LakeConfig) -> list[AssetStep]:
-    """Returns the boxes of a lake, none before what it is made from."""
-    by_name = {box.outputs[0].table.name: box for box in [*LAKE_STEPS, *kind_steps(lake)]}
-    first = {shown.table.name: name for name, box in by_name.items() for shown in box.outputs}
-    needed = {name: {first[table.name] for table in _inputs(lake, box) if has_table(lake, table)} for name, box in by_name.items()}
+    """Return the steps of a lake, each after its inputs."""
+    by_name = {step.outputs[0].table.name: step for step in [*LAKE_STEPS, *kind_steps(lake)]}
+    first = {output.table.name: name for name, step in by_name.items() for output in step.outputs}
+    needed = {name: {first[table.name] for table in _inputs(lake, step) if has_table(lake, table)} for name, step in by_name.items()}
     return [by_name[name] for name in TopologicalSorter(needed).static_order()]
 
 
-def _inputs(lake: LakeConfig, box: AssetStep) -> list[Table]:
-    makes = {shown.table.name for shown in box.outputs}
-    fed_by = [shown.table for other in kind_steps(lake) for shown in other.outputs if makes & {table.name for table in other.feeds}]
-    return [*box.inputs, *fed_by]
+def _inputs(lake: LakeConfig, step: AssetStep) -> list[Table]:
+    makes = {output.table.name for output in step.outputs}
+    fed_by = [output.table for other in kind_steps(lake) for output in other.outputs if makes & {table.name for table in other.feeds}]
+    return [*step.inputs, *fed_by]
 
 
 def expiry_log_specs(lake: LakeConfig, storages: Sequence[StorageConfig], run_dates: RunDates) -> list[dg.AssetSpec]:
-    """Returns the tables that no step of its own writes: the edits of a lake's history. The step of
-    `deletion_log` makes them first, as the approved plan of a storage asks, and reports them.
+    """Return the specs of `expiry_log`, which no step publishes.
+
+    `deletion_log` writes the edits of a lake's history before it changes a file, and reports them.
     """
     if not has_table(lake, EXPIRY_LOG):
         return []
@@ -100,9 +100,9 @@ def _freeze_report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(LakeRefsSummary)
     lines = [f"Frozen at **{summary.frozen_at.isoformat()}**, as of {summary.as_of.isoformat()}, refs digest `{summary.refs_digest}`."]
     if summary.historical:
-        lines.append("**Historical**: frozen on another day than its own. Its plan can be shown and never applied.")
+        lines.append("**Historical**: not frozen on its own date. Its plan cannot be applied.")
     if summary.rehearsal:
-        lines.append("**Rehearsal**: the clock was set by hand.")
+        lines.append("**Rehearsal**: GC_ASSETS_UNSAFE_NOW sets the clock.")
     return "\n\n".join(lines + [f"- {escape_markdown(note)}" for note in summary.notes])
 
 
@@ -157,9 +157,9 @@ def _live_report(_: RunContext, published: PublishedTable) -> str:
 
 def _describe_baseline(summary: LiveFilesSummary) -> str:
     if summary.full_recompute_reason is not None:
-        return f"All computed: {escape_markdown(summary.full_recompute_reason)}."
-    since = f", all computed on {summary.full_on}" if summary.full_on is not None else ""
-    return f"{summary.reused_files:,} rows carried over{since}."
+        return f"Full recompute: {escape_markdown(summary.full_recompute_reason)}."
+    since = f", last full recompute on {summary.full_on}" if summary.full_on is not None else ""
+    return f"{summary.reused_files:,} rows reused{since}."
 
 
 LAKE_STEPS: Final = (

@@ -1,7 +1,7 @@
-"""Which column of a table comes from which one column of a table that it is made from.
+"""Column lineage: columns that are copied from one column of an input table.
 
-Only columns with one origin are here. A key of `live_files`, for one, comes from containers, from
-content roots and from files of the present state, so it has none.
+A column with several origins is omitted. For example, keys of `live_files` come from containers,
+content roots and the current state of the lake.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ ORIGINS: Final[Mapping[str, Mapping[str, Origin]]] = {
 
 
 def column_lineage(group: str, table: Table) -> dict[str, dg.TableColumnLineage]:
-    """Returns the metadata that tells Dagster the origins of a lake's or storage's table; empty
-    where no column has one.
+    """Return Dagster's metadata for the column lineage of a table, or an empty dict if there is
+    none.
     """
     origins = ORIGINS.get(table.name)
     if origins is None:

@@ -1,19 +1,38 @@
-"""Other people's names in Markdown: as they are, and never as markup."""
+"""Markdown of reports: escaped names, storage breakdowns, and amounts of files and bytes."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# What begins something in Markdown or HTML in the middle of a line, or a cell of a table.
+from gc_assets.core.units import format_bytes
+from gc_assets.report.shares import Amounts, breakdown_steps
+from gc_assets.report.storage_breakdown import data_uri, storage_breakdown_svg
+from gc_assets.state.summaries import OrphanFilesSummary
+
+# Characters with a meaning in Markdown, HTML or a table cell.
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~&]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# What Markdown takes for a link by itself.
+# Addresses that Markdown turns into links.
 _ADDRESS: Final = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|www)([:.])")
 
 
 def escape_markdown(text: str) -> str:
-    """Returns Markdown that shows this text, in one line, in a table or outside."""
+    """Return Markdown that shows the text on one line, inside or outside a table."""
     shown = _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     escaped = _MARKUP.sub(lambda match: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}.get(match[0], f"\\{match[0]}"), shown)
     return _ADDRESS.sub(lambda match: f"{match[1]}&#{ord(match[2])};", escaped)
+
+
+def storage_breakdown_markdown(orphans: OrphanFilesSummary) -> str:
+    """Return the storage breakdown as a drawing, and as a table for readers who cannot see it."""
+    steps = breakdown_steps(orphans)
+    rows = [f"| {step.label} | {step.files:,} | {format_bytes(step.size_bytes)} |" for step in steps]
+    return "\n".join(
+        [f"![storage breakdown]({data_uri(storage_breakdown_svg(steps))})", "", "| share | files | bytes |", "|---|--:|--:|", *rows]
+    )
+
+
+def amounts_table(title: str, amounts: Amounts) -> str:
+    rows = [f"| {escape_markdown(name)} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in amounts.items()]
+    return "\n".join([f"| {title} | files | bytes |", "|---|--:|--:|", *rows])

@@ -1,6 +1,6 @@
-"""The sensor that tells the targets of `notify` what happens. It is off until somebody turns it on.
+"""The sensor that sends events to the targets of `notify`. It is off by default.
 
-What was told is remembered in the sensor's cursor. To be told everything anew, reset the cursor.
+The cursor of the sensor records the deliveries. Reset the cursor to send all active events again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"
 EVERY_SECONDS: Final = 300
-# Dagster gives a tick a minute, and telling takes up to 40 s of it.
+# Dagster limits a tick to one minute, and the deliveries take up to 40 seconds.
 STATUS_SECONDS: Final = 15.0
-# The newest of the failed runs. An apply that failed before them has been looked at since.
+# Only the newest failed runs are read. Older failures were reported by earlier ticks.
 MAX_RUNS: Final = 100
 _OP: Final = f"__{DELETION_LOG.name}"
-DESCRIPTION: Final = "Tells the targets of `notify` what happens, each event once: a plan that waits, a night that was missed, and so on."
+DESCRIPTION: Final = "Send each event once to the targets of `notify`, for example a plan that waits for approval or a missed run."
 
 
 def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
-    """Returns the sensor, or none where lakes.yaml names no target."""
+    """Build the sensor, if lakes.yaml has a target."""
     if not config.notify:
         return []
 
@@ -44,35 +44,34 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=DESCRIPTION,
     )
-    def told(context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]) -> dg.SkipReason:
-        at = collector.platform
-        until = monotonic() + STATUS_SECONDS
+    def notify(context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]) -> dg.SkipReason:
+        platform = collector.platform
+        config, clock = platform.config, platform.clock
+        deadline = monotonic() + STATUS_SECONDS
         failed = list(_failed_runs(context.instance))
         summary, unread = list[StorageSummary](), list[Notification]()
-        for storage in at.config.storages:
+        for storage in config.storages:
             try:
-                left = max(until - monotonic(), 1.0)
+                seconds = max(deadline - monotonic(), 1.0)
                 summary.append(
-                    run_with_deadline(left, storage.location, lambda storage=storage: storage_status(at.config, at.clock, storage, failed))
+                    run_with_deadline(seconds, storage.location, lambda storage=storage: storage_status(config, clock, storage, failed))
                 )
             except (GcError, OSError) as error:
                 unread.append(state_unread(storage.name, str(error)))
-        happening = [*list_notifications(summary, at.clock.now()), *unread]
-        found = deliver(at.config.notify, happening, Deliveries.parse(context.cursor), is_all=not unread)
-        context.update_cursor(found.told.to_json)
+        active = [*list_notifications(summary, clock.now()), *unread]
+        result = deliver(config.notify, active, Deliveries.parse(context.cursor), is_all=not unread)
+        context.update_cursor(result.told.to_json)
         for item in unread:
             context.log.error(f"{item.title}: {item.text}")
-        for name, why in found.failed.items():
-            context.log.error(f"could not tell {name}: {why}")
-        return dg.SkipReason("; ".join([str(found), *(item.title for item in unread)]))
+        for name, reason in result.failed.items():
+            context.log.error(f"notify: cannot deliver to {name}: {reason}")
+        return dg.SkipReason("; ".join([str(result), *(item.title for item in unread)]))
 
-    return [told]
+    return [notify]
 
 
 def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
-    """Returns the runs that were to execute a plan and failed within the time that a plan may be
-    applied, newest first.
-    """
+    """Yield the failed runs of plans that can still be applied, newest first."""
     wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=Clock().now() - APPLY_WITHIN)
     for run in instance.get_runs(filters=wanted, limit=MAX_RUNS):
         for plan_id in plan_ids(run.run_config):
@@ -80,8 +79,9 @@ def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
 
 
 def plan_ids(run_config: Any) -> list[str]:
-    """Returns the plans that a run was to execute, as its configuration names them. A run may have
-    failed because its configuration is nonsense, so nothing is known of it.
+    """Return the plan ids in the configuration of a run.
+
+    An invalid configuration is a possible reason for the failure, so any structure is accepted.
     """
     ops = _mapping(_mapping(run_config).get("ops"))
     found = [_mapping(_mapping(op).get("config")).get("plan_id") for name, op in ops.items() if str(name).endswith(_OP)]
@@ -93,9 +93,11 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def _failure_text(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Returns what the platform says of a failure. Other words may be anybody's."""
+    """Return the message of a failure, only if gc-assets raised it. Other messages may contain
+    secrets.
+    """
     for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
-        told = entry.dagster_event.step_failure_data.user_failure_data if entry.dagster_event is not None else None
-        if told is not None and told.description:
-            return f"Run {run_id[:8]}: {told.description}"
-    return f"Run {run_id[:8]} failed; its log says why."
+        failure = entry.dagster_event.step_failure_data.user_failure_data if entry.dagster_event is not None else None
+        if failure is not None and failure.description:
+            return f"Run {run_id[:8]}: {failure.description}"
+    return f"Run {run_id[:8]} failed. See its log in Dagster."

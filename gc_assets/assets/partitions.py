@@ -1,6 +1,4 @@
-"""The one partition of the platform: the run date, UTC (design section 2). Every asset shares it.
-Lakes are no second dimension.
-"""
+"""The only partition dimension: the run date (UTC). All assets share it."""
 
 from __future__ import annotations
 
@@ -21,22 +19,21 @@ _log: Final = logging.getLogger(__name__)
 
 
 def run_dates(clock: Clock, first: date) -> dg.DailyPartitionsDefinition:
-    """Returns every day from `first` to today by `clock`, today included: a night is about the day
-    it runs on.
+    """Return the partitions from `first` to today, including today.
 
-    Dagster counts the days by the real clock, so a rehearsal in the future needs as many more days
-    at the end.
+    Dagster counts days with the real clock. For a rehearsal in the future, partitions are added at
+    the end.
     """
     ahead = (clock.today() - Clock().today()).days
     return dg.DailyPartitionsDefinition(start_date=first.isoformat(), end_offset=1 + max(0, ahead), timezone="UTC")
 
 
 def first_run_date(platform: Platform) -> date:
-    """Returns the run date with which the partitions begin: `first_run_date` of the configuration,
-    else the first night that was run, else today.
+    """Return the run date of the first partition.
 
-    The analysis of an earlier date is no night. A state that cannot be read now says nothing: the
-    page opens all the same.
+    It is `first_run_date` of the configuration, otherwise the date of the first run, otherwise
+    today. Analyses of earlier dates do not count. If the state cannot be read, the partitions begin
+    today, so that the code location still loads.
     """
     config, today = platform.config, platform.clock.today()
     if config.first_run_date is not None:
@@ -46,5 +43,5 @@ def first_run_date(platform: Platform) -> date:
         runs = [run for lake in config.lakes for run in state.history(lake.name, LAKE_REFS.name)]
         return min([today, *(run.run_date for run in runs if run.headline(Freeze).is_own_day(run.run_date))])
     except (GcError, OSError) as error:
-        _log.warning("the state %s cannot be read, so Dagster's partitions begin today: %s", config.state, error)
+        _log.warning("Cannot read the state %s, so Dagster's partitions begin today: %s. Run gc-assets doctor.", config.state, error)
         return today

@@ -1,6 +1,4 @@
-"""What a person needs to know of a plan to decide on it, as metadata of Dagster: its id, its state,
-who said what, until when, and its gates.
-"""
+"""Dagster metadata of a plan: id, status, approvals, deadlines and gates."""
 
 from __future__ import annotations
 
@@ -13,14 +11,14 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
 
-NOT_APPROVED: Final = "nobody yet"
+NOT_APPROVED: Final = "not approved"
 _GATES: Final = dg.TableSchema(
     columns=[dg.TableColumn("gate"), dg.TableColumn("passed", "bool"), dg.TableColumn("may_be_overridden", "bool"), dg.TableColumn("found")]
 )
 
 
 def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, Any]:
-    """Returns the metadata of the plan that was published as `deletion_plan`, as things stand now."""
+    """Return the metadata of a published plan and its current status."""
     plan = load_plan(context.config, published)
     header = plan.header
     gates = [
@@ -36,16 +34,16 @@ def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, A
 
 
 def verdict_metadata(plan: StoredPlan, now: datetime) -> dict[str, Any]:
-    """Returns what people said of the plan, and until when they can."""
+    """Return the decisions on a plan, and its deadlines."""
     header, verdict = plan.header, plan.verdict
     if not header.has_work:
         return {"status": "nothing to do"}
-    told: dict[str, Any] = {"status": plan.status_at(now)}
+    metadata: dict[str, Any] = {"status": plan.status_at(now)}
     if header.historical:
-        return told
-    rejected = {"rejected_by": ", ".join(word.by for word in verdict.rejections)} if verdict.rejections else {}
+        return metadata
+    rejected = {"rejected_by": ", ".join(event.by for event in verdict.rejections)} if verdict.rejections else {}
     return {
-        **told,
+        **metadata,
         "approved_by": verdict.approved_by or NOT_APPROVED,
         **rejected,
         "approvals": f"{len(verdict.approvals):,} of {verdict.needed:,}",

@@ -1,5 +1,6 @@
-"""What an asset tells Dagster of a published table: rows, place, sample, figures, checks. All of it
-is read back from disk.
+"""The Dagster result of a published table: rows, address, sample, figures and checks.
+
+All values are read back from the state.
 """
 
 from __future__ import annotations
@@ -24,21 +25,20 @@ from gc_assets.state.schemas import Table
 from gc_assets.state.summaries import sent_for
 
 SAMPLE_ROWS: Final = 20
-# Cells are cut at this length: a manifest list's address is worth showing, a hundred parents are
-# not.
+# Longer cells are cut. An address usually fits, a list of many parents does not.
 CELL_CHARACTERS: Final = 160
-# A part larger than this is not read for the sake of a sample.
+# Larger parts are not read for a sample.
 SAMPLE_BYTES: Final = 64 * 2**20
 
-# Markdown of a table that the night published.
+# Markdown report of a published table.
 Report = Callable[[RunContext, PublishedTable], str]
-# What else there is to say of such a table, as Dagster's metadata.
+# Additional Dagster metadata of a published table.
 MetadataReader = Callable[[RunContext, PublishedTable], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """A table, and what Dagster's page shows of it."""
+    """A table of a step, and its metadata in Dagster."""
 
     table: Table
     figures: Callable[[PublishedTable], Figures]
@@ -47,15 +47,20 @@ class StepOutput:
 
 
 def asset_key(owner: str, table: Table) -> dg.AssetKey:
-    """Returns the asset of a lake's or storage's table."""
+    """Return the asset key of a table of a lake or storage."""
     return dg.AssetKey([owner, table.name])
 
 
 def build_result(
     context: RunContext, group: str, output: StepOutput, checks: Sequence[Check], extra: Mapping[str, Any] | None = None
 ) -> dg.MaterializeResult:
-    """Returns the night's table as the state now holds it. `also` is metadata that the run adds.
-    Raises `StateError` where the table is not whole.
+    """Return the result of a published table.
+
+    Args:
+        extra: Further metadata of the run.
+
+    Raises:
+        StateError: If the table is incomplete.
     """
     table = output.table
     published = context.table(table, group)
@@ -66,7 +71,7 @@ def build_result(
         **_job_figures(receipt.summary),
         "table_bytes": receipt.size_bytes,
     }
-    # In the order of a reader's questions; a long address and the sample come last.
+    # The most important metadata comes first. The address and the sample come last.
     metadata: dict[str, Any] = dict(extra or {})
     if output.extra_metadata is not None:
         metadata |= output.extra_metadata(context, published)
@@ -94,8 +99,8 @@ def _job_figures(summary: Mapping[str, Any]) -> Figures:
 
 
 def sample_rows(context: RunContext, table: Table, published: PublishedTable) -> dg.TableMetadataValue:
-    """Returns the first rows of the table, `SAMPLE_ROWS` at most. Binary columns are left out, and
-    so are parts of more than `SAMPLE_BYTES`.
+    """Return at most `SAMPLE_ROWS` rows, without binary columns and without parts over
+    `SAMPLE_BYTES`.
     """
     names = [field.name for field in table.schema if str(field.type) != "binary"]
     rows = table.schema.empty_table().select(names)

@@ -1,6 +1,4 @@
-"""The sensor that turns an approval into one run of `deletion_log`. It is off until somebody turns
-it on.
-"""
+"""The sensor that requests a run of `deletion_log` for each approved plan. It is off by default."""
 
 from __future__ import annotations
 
@@ -20,18 +18,16 @@ EVERY_SECONDS: Final = 60
 
 
 def approved_plans(apply: dg.UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
-    """Requests one run per approved plan id. The run key is the plan id, so a plan is requested
-    once however often the sensor sees it.
-    """
+    """Build the sensor. The run key is the plan id, so a plan is requested only once."""
 
     @dg.sensor(
         name=SENSOR,
         job=apply,
         minimum_interval_seconds=EVERY_SECONDS,
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description="One run of deletion_log for each plan that was approved, in storages whose mode is apply.",
+        description="Request a run of deletion_log for each approved plan of a storage in mode apply.",
     )
-    def approved(collector: dg.ResourceParam[Collector]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def request_applies(collector: dg.ResourceParam[Collector]) -> Iterator[dg.RunRequest | dg.SkipReason]:
         config, now = collector.platform.config, collector.platform.clock.now()
         waiting = [plan for plan in list_plans(config) if plan.status_at(now) == "approved"]
         idle = [plan for plan in waiting if config.storage(plan.header.storage).mode != "apply"]
@@ -40,11 +36,11 @@ def approved_plans(apply: dg.UnresolvedAssetJobDefinition) -> dg.SensorDefinitio
                 yield _request(plan)
         if idle:
             names = ", ".join(f"{plan.header.plan_id[:12]} of {plan.header.storage}" for plan in idle)
-            yield dg.SkipReason(f"approved, but their storages are in mode plan: {names}")
+            yield dg.SkipReason(f"approved plans of storages in mode plan: {names}. Set mode: apply in lakes.yaml to apply them.")
         elif not waiting:
-            yield dg.SkipReason("no plan is approved and waiting")
+            yield dg.SkipReason("no approved plan is waiting")
 
-    return approved
+    return request_applies
 
 
 def _request(plan: ListedPlan) -> dg.RunRequest:

@@ -1,7 +1,7 @@
-"""Puts the log lines of a stage into the log of its Dagster step.
+"""Forward log lines of a stage to the log of its Dagster step.
 
-It works in every instance. The instance need not manage the logger `gc_assets`
-(`python_logs.managed_python_loggers`), and one that does gets each line once.
+No instance setting is needed. If `python_logs.managed_python_loggers` manages the logger
+`gc_assets`, Dagster already captures its lines, and they are not forwarded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 import dagster as dg
 
 LOGGER: Final = "gc_assets"
-# A mark on a record that was passed on, so that a reader of both logs shows it once.
-FORWARDED: Final = "gc_assets_passed_on"
+# Marks a forwarded record, so that a reader of both logs can omit it.
+FORWARDED: Final = "gc_assets_forwarded"
 
 
 @contextmanager
 def forward_logs(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Generator[None]:
-    """Puts into the step's log what `gc_assets` logs meanwhile, from level INFO on."""
+    """Forward log records of `gc_assets` from level INFO to the log of the step."""
     logger = logging.getLogger(LOGGER)
     if {"root", LOGGER} & set(context.instance.managed_python_loggers):
         yield

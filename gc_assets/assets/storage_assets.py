@@ -1,6 +1,4 @@
-"""The boxes of a storage. They work out what the live sets of all lakes together mean for its
-files.
-"""
+"""The asset steps of a storage, which combine the live sets of all lakes."""
 
 from __future__ import annotations
 
@@ -14,10 +12,9 @@ from gc_assets.assets.asset_step import AssetStep, LakeConfig, RunDates, asset_k
 from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.figures import Figures
-from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.markdown import breakdown_steps, escape_markdown, storage_breakdown_markdown
 from gc_assets.assets.plan_metadata import plan_metadata
 from gc_assets.assets.results import StepOutput
-from gc_assets.assets.waterfalls import breakdown_steps, storage_breakdown_markdown
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.notifications import MAX_RUN_DELAY, RUN_INTERVAL
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
@@ -34,7 +31,7 @@ from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_
 from gc_assets.state.summaries import LiveFilterSummary, OrphanFilesSummary, StorageInventorySummary
 from gc_assets.stores.store import find_link_sources
 
-# Fails when `night_missed` is told. A long night may end some time later than the last one did.
+# Fails together with the notification `run_missed`. A run may end later than the previous one.
 RUN_MISSED: Final = dg.FreshnessPolicy.time_window(fail_window=RUN_INTERVAL + MAX_RUN_DELAY, warn_window=RUN_INTERVAL + timedelta(hours=2))
 
 
@@ -43,11 +40,11 @@ def storage_assets(
 ) -> list[dg.AssetsDefinition]:
     others = find_link_sources(storage, storages)
 
-    def made_from(box: AssetStep) -> list[dg.AssetKey]:
-        return [*asset_keys(storage, box.inputs, lakes), *(key for other in others for key in asset_keys(other, box.link_inputs))]
+    def deps(step: AssetStep) -> list[dg.AssetKey]:
+        return [*asset_keys(storage, step.inputs, lakes), *(key for other in others for key in asset_keys(other, step.link_inputs))]
 
-    boxes = [build_asset(box, storage, made_from(box), run_dates) for box in STORAGE_STEPS]
-    return [*boxes, deletion_log(storage, lakes, run_dates)]
+    assets = [build_asset(step, storage, deps(step), run_dates) for step in STORAGE_STEPS]
+    return [*assets, deletion_log(storage, lakes, run_dates)]
 
 
 def _filter_figures(published: PublishedTable) -> Figures:
@@ -75,9 +72,9 @@ def _inventory_report(_: RunContext, published: PublishedTable) -> str:
         f"Read from the report {summary.report}, of {summary.report_as_of.isoformat()}. " if summary.report and summary.report_as_of else ""
     )
     if not problems:
-        return f"{read}Everything that was met is a plain file."
+        return f"{read}All listed objects are regular files."
     rows = [f"| {escape_markdown(item.key)} | {escape_markdown(item.kind)} | {escape_markdown(item.detail)} |" for item in problems]
-    return "\n".join([f"{read}Kept, never candidates:", "", "| where | what | found |", "|---|---|---|", *rows])
+    return "\n".join([f"{read}Kept, and never candidates:", "", "| key | kind | detail |", "|---|---|---|", *rows])
 
 
 def _orphan_figures(published: PublishedTable) -> Figures:
@@ -154,36 +151,36 @@ def _plan_report(context: RunContext, published: PublishedTable) -> str:
 
 def _next_step(header: PlanHeader) -> str:
     if header.historical:
-        return "**Historical**: this date was never frozen on its day. The plan can be shown and never applied."
+        return "**Historical**: this date was not frozen on its own date. The plan cannot be applied."
     if not header.has_work:
         return "Nothing to approve."
     return f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z: `gc-assets approve {header.plan_id[:12]} --by WHO`"
 
 
 STORAGE_STEPS: Final = (
-    # Any lake may point into the storage.
+    # Any lake may refer to files of the storage.
     AssetStep(
         outputs=(StepOutput(LIVE_FILTER, _filter_figures),),
         inputs=(LIVE_FILES,),
         stage=live_filter,
         checks=(RECEIPT, COMPLETE, HOLDS_LIVE_KEYS),
     ),
-    # Files are listed after every lake's refs were frozen. The listing must hold what the refs
-    # name, and grace counts from the freezing.
+    # Refs are frozen before the listing, so that it contains all files that the refs need. The
+    # grace period is measured from the freeze.
     AssetStep(
         outputs=(StepOutput(STORAGE_INVENTORY, _inventory_figures, _inventory_report),),
         inputs=(LAKE_REFS,),
         stage=storage_inventory,
         checks=(RECEIPT, COMPLETE),
     ),
-    # The refs bring the claims: only a claimed file can be a candidate.
+    # The refs define the claims. Only a claimed file can be a candidate.
     AssetStep(
         outputs=(StepOutput(ORPHAN_FILES, _orphan_figures, _orphan_report),),
         inputs=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),
         stage=orphan_files,
         checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE),
     ),
-    # This box decides, and changes nothing. A link in another storage may lead here.
+    # The plan changes nothing. Links in other storages may lead into this one.
     AssetStep(
         outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),
         inputs=(ORPHAN_FILES, EXPIRY_PLAN),

@@ -4,7 +4,7 @@ import base64
 from itertools import pairwise
 from xml.etree import ElementTree
 
-from gc_assets.assets.waterfalls import breakdown_steps, storage_breakdown_markdown
+from gc_assets.assets.markdown import breakdown_steps, storage_breakdown_markdown
 from gc_assets.core.plan import Amount
 from gc_assets.report.storage_breakdown import FIGURE, LABEL, WIDTH, Step, data_uri, storage_breakdown_svg
 from gc_assets.state.summaries import OrphanFilesSummary

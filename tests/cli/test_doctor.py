@@ -382,7 +382,7 @@ def test_what_is_no_danger_is_to_look_at_and_exits_0(at: At, monkeypatch: pytest
     said = " ".join(looks)
     assert result.exit_code == 0, said
     assert "write.data.path is 'objects/', a relative path" in said
-    assert "adds to `catalog` of lakes.yaml: prefix=prod; write it there, or unset it" in said
+    assert "adds properties to `catalog`: prefix=prod; write them into lakes.yaml, or unset them" in said
     assert "approved by 1 of 2 names" in said
     assert f"gc-assets approve {at.plan.plan_id[:12]} --by ANOTHER_NAME" in looks.values()
     assert "latest is a symbolic link to" in said
