@@ -51,7 +51,7 @@ from gc_assets.state.side_tables import (
     UPLOADS_SIDE,
     WAITING_SIDE,
 )
-from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, Planned
+from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, PlanIndexSummary
 
 HEADER: Final = "_header.json"
 
@@ -173,7 +173,7 @@ def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) ->
     The time of creation remains the earlier one, so making a plan again never prolongs it. A plan
     that was applied or restored is used up. The same content then becomes another plan.
     """
-    previous = {run.headline(Planned).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
+    previous = {run.summary(PlanIndexSummary).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in previous:
         used = used_plan_ids(context.config, storage_name)
         while header.plan_id in used:

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gc_assets.core.errors import StateError
-from gc_assets.state.arrow_types import was_added
+from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
-from gc_assets.state.parts import read_parts, with_added
+from gc_assets.state.parts import add_missing_columns, read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, TABLE_NAME, Table
 
 
@@ -67,7 +67,7 @@ def batches(
         for batch in source.iter_batches(columns=there):
             if left is not None and left <= 0:
                 return
-            rows = with_added(batch, wanted)
+            rows = add_missing_columns(batch, wanted)
             yield rows if left is None else rows.slice(0, left)
             left = None if left is None else left - rows.num_rows
 
@@ -79,7 +79,7 @@ def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], 
     Raises `StateError` for a part that an older release wrote without one of the columns.
     """
     wanted = pc.field(column).isin(list(values))
-    found = [with_added(_matching(_part(state, path, schema), schema, wanted), schema) for path in paths]
+    found = [add_missing_columns(_matching(_part(state, path, schema), schema, wanted), schema) for path in paths]
     return pa.concat_tables(found) if found else schema.empty_table()
 
 
@@ -91,7 +91,7 @@ def _matching(content: bytes, schema: pa.Schema, wanted: pc.Expression) -> pa.Ta
 def _part(state: State, path: str, schema: pa.Schema) -> bytes:
     content = state.files.read(path)
     there = pq.read_schema(pa.BufferReader(content)).names
-    lacking = [field.name for field in schema if field.name not in there and not was_added(field)]
+    lacking = [field.name for field in schema if field.name not in there and not is_added_column(field)]
     if lacking:
         group_asset, _, day = path.partition("/run_date=")
         raise StateError(

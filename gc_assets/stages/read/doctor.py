@@ -96,7 +96,7 @@ def _clock(context: RunContext) -> Iterator[Finding]:
 
 def _conditions(context: RunContext) -> Iterator[Finding]:
     """Tries whether of several writers one succeeds. Everything that is published rests on it."""
-    yield Finding("state", "conditions", OK, context.state.files.prove())
+    yield Finding("state", "conditions", OK, context.state.files.check_conditions())
 
 
 def _indexed(context: RunContext) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def _indexed(context: RunContext) -> Iterator[Finding]:
 
     A log that is in no index lets its files be forgotten.
     """
-    wrong = context.state.unindexed()
+    wrong = context.state.find_index_errors()
     for sentence in wrong:
         yield Finding("state", "index", FAIL, sentence, "gc-assets doctor --repair")
     if not wrong:

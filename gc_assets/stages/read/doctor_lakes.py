@@ -16,7 +16,7 @@ from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, as_incremental
-from gc_assets.stages.mark.commit_graph import build_commit_rows
+from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
 from gc_assets.stores.store import find_links
 

@@ -226,7 +226,7 @@ def _claims(context: RunContext, storage: str) -> Claims:
 def _words(context: RunContext, storage: str, key: str) -> pa.Table:
     """Returns what was ever done to the key, or tried, oldest first (columns of `deletion_log`)."""
     found = [DELETION_LOG.schema.empty_table()]
-    for source in context.state.sources(context.state.history(storage, DELETION_LOG.name)):
+    for source in context.state.segment_files(context.state.history(storage, DELETION_LOG.name)):
         rows = read_matching_rows(context.state, DELETION_LOG.schema, [source.path], "key", [key])
         run_id = pc.fill_null(rows.column("run_id"), source.run_id)
         found.append(rows.set_column(rows.schema.get_field_index("run_id"), DELETION_LOG.schema.field("run_id"), run_id))

@@ -137,7 +137,7 @@ class ScenarioTask:
             raise UsageError(f"lake {lake_name} could not be read on {context.run_date}; choose a --run-date before that")
         summary = refs.summary(LakeRefsSummary)
         cache = find_segments(context, lake_name)
-        there = context.state.pieces(cache)
+        there = context.state.segments(cache)
         return cls(
             {bit: _word(context, lake_name, refs, scenario) for bit, scenario in scenarios.items()},
             open_root_tables(context, lake_name, inputs),

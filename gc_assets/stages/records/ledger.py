@@ -31,7 +31,7 @@ from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
 from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
-from gc_assets.state.compaction import Source
+from gc_assets.state.compaction import SegmentFile
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import State
@@ -99,7 +99,7 @@ def read_log_entries(state: State, logs: Sequence[PastRun]) -> pa.Table:
 
     Logs of 0.2.0 have no run id in their rows. It is taken from their receipts.
     """
-    return _read_all_entries(state.files, state.sources(logs))
+    return _read_all_entries(state.files, state.segment_files(logs))
 
 
 @dataclass(frozen=True)
@@ -244,14 +244,14 @@ class LogReader:
     """
 
     files: Files
-    parts: tuple[Source, ...]
+    parts: tuple[SegmentFile, ...]
     rows: int
     copies: CopySelection = ALL_COPIES
 
     @classmethod
     def of(cls, state: State, storage_name: str, copies: CopySelection = ALL_COPIES) -> LogReader:
         logs = state.history(storage_name, DELETION_LOG.name)
-        return cls(state.files, tuple(state.sources(logs)), sum(log.rows for log in logs), copies)
+        return cls(state.files, tuple(state.segment_files(logs)), sum(log.rows for log in logs), copies)
 
     @property
     def part_count(self) -> int:
@@ -282,12 +282,12 @@ def _find_copies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from copies_in_quarantine(pa.Table.from_batches(entries).cast(LOG_ENTRIES)).to_batches()
 
 
-def _read_all_entries(files: Files, sources: Sequence[Source]) -> pa.Table:
+def _read_all_entries(files: Files, sources: Sequence[SegmentFile]) -> pa.Table:
     tables = [_read_entries(files, source) for source in sources]
     return pa.concat_tables(tables) if tables else LOG_ENTRIES.empty_table()
 
 
-def _read_entries(files: Files, source: Source) -> pa.Table:
+def _read_entries(files: Files, source: SegmentFile) -> pa.Table:
     entries = read_parts(files, [source.path], DELETION_LOG.schema, LOG_ENTRIES.names)
     run_id = pc.fill_null(entries.column("run_id"), source.run_id)
     return entries.set_column(entries.schema.get_field_index("run_id"), LOG_ENTRIES.field("run_id"), run_id)

@@ -18,11 +18,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import PlanHeader, PlanSummary, is_intact
 from gc_assets.core.suggest import did_you_mean
-from gc_assets.state.files import may_not_write
+from gc_assets.state.files import is_read_only
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.summaries import DeletionPlanSummary, Planned
+from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
@@ -130,10 +130,10 @@ def list_plans(config: Config, storage_name: str | None = None, *, empty: bool =
     for storage in config.storages:
         if storage_name in {None, storage.name}:
             history = state.history(storage.name, DELETION_PLAN.name)
-            stored = {run.headline(Planned).plan.plan_id: run for run in history}
+            stored = {run.summary(PlanIndexSummary).plan.plan_id: run for run in history}
             records = _records(state, storage.name) if stored else {}
             for plan_id, run in sorted(stored.items(), key=lambda item: item[1].run_id, reverse=True):
-                plan = run.headline(Planned).plan
+                plan = run.summary(PlanIndexSummary).plan
                 _refuse_copy(state, plan, run.group, run.path)
                 if empty or plan.has_work:
                     record = records.get(plan_id, PlanRecord())
@@ -561,7 +561,7 @@ def _store_missing(records_file: _RecordsFile, found: Mapping[str, PlanRecord]) 
     try:
         records_file.update(merge)
     except OSError as error:
-        if not may_not_write(error):
+        if not is_read_only(error):
             raise
 
 

@@ -61,14 +61,14 @@ def test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_
     house, orders, header = planned
     waiting, leftovers, listed = freed(house), house.leftovers(), [item.snapshot_id for item in orders.table.snapshots()]
     with locked(house):
-        books = counts(house.apply(header).books)
+        books = counts(house.apply(header).by_outcome)
     assert books == {("expire", "failed"): 2, ("quarantine", "done"): len(leftovers), ("quarantine", "failed"): len(waiting)}
     assert waiting <= set(house.files())
     assert not leftovers & set(house.files())
     assert [item.snapshot_id for item in orders.table.snapshots()] == listed
     assert find_plan(house.config, header.plan_id).finished is None
 
-    assert counts(house.apply(header).books) == {("expire", "done"): 2, ("quarantine", "done"): len(leftovers | waiting)}
+    assert counts(house.apply(header).by_outcome) == {("expire", "done"): 2, ("quarantine", "done"): len(leftovers | waiting)}
     assert not waiting & set(house.files())
     assert orders.table.scan().to_arrow().num_rows > 0
 
@@ -85,7 +85,7 @@ def test_an_outdated_plan_whose_edits_failed_ends_without_them(planned: tuple[La
         outcome.unlink()
     (house.warehouse / key).hardlink_to(house.warehouse / ".gc-assets" / "trash" / header.plan_id / key)
     house.now = NOW + timedelta(days=4)
-    books = counts(house.apply(header).books)
+    books = counts(house.apply(header).by_outcome)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
     assert books == {
         ("expire", "changed"): 2,

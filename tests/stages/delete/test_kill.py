@@ -61,7 +61,7 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSes
         house.apply(header)
 
     (house.warehouse / ".gc-assets" / "lease.json").unlink()  # the process is surely gone, so this is the refusal's way out
-    assert counts(house.apply(header).books) == {("quarantine", "done"): len(garbage)}
+    assert counts(house.apply(header).by_outcome) == {("quarantine", "done"): len(garbage)}
     assert house.files() == {key: value for key, value in before.items() if key not in garbage}
     assert house.trash(header) == garbage
     assert list(left.iterdir()) == [], "the mark of the killed apply"

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete import apply
+from gc_assets.stages.delete import verification
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.summaries import LiveFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -26,7 +26,7 @@ def test_the_mark_before_a_purge_takes_no_live_file_over_from_the_nights_before(
     table.append(days_ago(30))
     leftovers = table.leftovers(days_ago(20), 1)
     house.lakes = [lake.config("sales")]
-    mark, marked = apply.mark, list[tuple[str | None, str | None]]()
+    mark, marked = verification.mark, list[tuple[str | None, str | None]]()
 
     def heard(session: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
         live = mark(session, context, lake_name)
@@ -34,12 +34,12 @@ def test_the_mark_before_a_purge_takes_no_live_file_over_from_the_nights_before(
         marked.append((summary.reused_from, summary.full_recompute_reason))
         return live
 
-    monkeypatch.setattr(apply, "mark", heard)
-    assert house.carry_out(house.plan()).books
+    monkeypatch.setattr(verification, "mark", heard)
+    assert house.carry_out(house.plan()).by_outcome
     house.now += timedelta(days=1)
     purge = house.plan()
     assert set(purge.totals) == {"purge"}
-    assert house.carry_out(purge).books
+    assert house.carry_out(purge).by_outcome
     assert not any(path.exists() for path in leftovers)
     (taken, _), (from_nobody, why) = marked
     assert taken is not None

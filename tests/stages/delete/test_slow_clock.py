@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core import clock as core_clock
 from gc_assets.core.clock import Clock
-from gc_assets.stages.delete import apply
+from gc_assets.stages.delete import execution
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -41,12 +41,12 @@ def test_files_are_acted_on_by_a_clock_that_cannot_go_back(spark: SparkSession, 
     table.append(days_ago(30))
     house.lakes = [lake.config("sales")]
     table.leftovers(days_ago(20), 1)
-    clocks, act = list[Clock](), apply.RowExecutor
+    clocks, act = list[Clock](), execution.RowExecutor
 
     def spied(store: Any, log: Any, lease: Any, clock: Clock, *others: Any) -> Any:
         clocks.append(clock)
         return act(store, log, lease, clock, *others)
 
-    monkeypatch.setattr(apply, "Act", spied)
+    monkeypatch.setattr(execution, "RowExecutor", spied)
     house.carry_out(house.plan())
     assert [clock.not_before for clock in clocks] == [house.clock.now()]

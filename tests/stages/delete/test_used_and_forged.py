@@ -62,7 +62,7 @@ def test_a_used_plan_comes_back_as_another_and_rows_that_were_added_to_it_are_re
     before = house.files()
 
     first = house.plan()
-    assert counts(house.carry_out(first).books) == {("quarantine", "done"): len(lost)}
+    assert counts(house.carry_out(first).by_outcome) == {("quarantine", "done"): len(lost)}
     house.restore(first.plan_id)
     assert house.files() == before
     second = house.plan()  # the same night, the same files
@@ -78,7 +78,7 @@ def test_a_used_plan_comes_back_as_another_and_rows_that_were_added_to_it_are_re
     early = {"key": held[0], "action": "purge", "source_plan_id": "p0", "etag": etag, "kind": None}
     another = {**early, "key": held[1], "etag": etag.replace("8-", "9-", 1)}
     header = forged(house, second, *({"key": key, **row} for key, row in rows.items()), early, another)
-    assert counts(house.carry_out(header).books) == {
+    assert counts(house.carry_out(header).by_outcome) == {
         ("quarantine", "done"): len(lost),
         ("quarantine", "denied"): 2,
         ("purge", "denied"): 1,

@@ -12,7 +12,7 @@ import pytest
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import Commit, ContentRoot
-from gc_assets.stages.mark.commit_graph import build_commit_rows
+from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.records.dead_tables import DeadTable
 from gc_assets.stages.sweep.foreign_metadata import MetadataClassifier, metadata_patterns
 from gc_assets.stages.sweep.known_tables import KnownTable, newest_commit_times

@@ -1,0 +1,292 @@
+"""Execute the phases of an approved plan, and publish the outcomes as `deletion_log`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import reduce
+from operator import and_
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, RESTORE
+from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
+from gc_assets.core.units import format_bytes
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.progress import count_progress, log_activity, start_run
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import (
+    Totals,
+    WrittenParts,
+    collect_arrow,
+    parallelism,
+    publish,
+    write_frame,
+    write_rows,
+)
+from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
+from gc_assets.lakes.file_kinds import RANKS
+from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.stages.delete.execute_rows import EXECUTION_ROWS, OUTCOME_ROWS, RowExecutor, execute_in_process, order_in_one_task
+from gc_assets.stages.delete.expire import HistoryName, expire_lakes
+from gc_assets.stages.delete.revalidate import REFUSED
+from gc_assets.stages.delete.uploads import abort_uploads
+from gc_assets.stages.delete.verification import VerificationMark, verification_context
+from gc_assets.stages.mark.snapshot_history import snapshot_history
+from gc_assets.stages.records.ledger import quarantine_ledger
+from gc_assets.stages.records.plans import (
+    StoredPlan,
+    record_finished,
+)
+from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.receipts import Balance
+from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.state.summaries import DeletionLogSummary
+from gc_assets.stores.execution import require_balance
+from gc_assets.stores.protocol import Lease
+from gc_assets.stores.write_ahead import WriteAheadLog
+
+TOTALS_BY: Final = ("phase", "outcome")
+# The columns that identify a quarantined object, in the plan and in the ledger.
+_COPY_IDENTITY: Final = ("etag", "version_id", "quarantine")
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """The result of an apply.
+
+    Attributes:
+        published: The published log, or None if no file was to be changed.
+        by_outcome: Files and bytes by phase and outcome. Rows of phase `expire` are edits of history.
+        nothing_to_do: Why nothing was to be done, or None.
+    """
+
+    published: PublishedTable | None
+    by_outcome: dict[tuple[str, str], Totals]
+    nothing_to_do: str | None = None
+
+    @property
+    def edited(self) -> bool:
+        """True if edits of history were executed, with any outcome."""
+        return any(phase == EXPIRE for phase, _ in self.by_outcome)
+
+
+def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
+    """Return those of `phases` in which the plan has work, in the order of execution."""
+    of_files = {phase: phase in header.totals for phase in PHASES}
+    has_work = of_files | {EXPIRE: bool(header.expiry_actions), ABORT: header.uploads.count > 0}
+    return [phase for phase in PHASES if phase in phases and has_work[phase]]
+
+
+@dataclass
+class PlanExecution:
+    """One run of an apply: its outcomes by phase, and the log that it publishes.
+
+    Attributes:
+        by_outcome: Files and bytes by phase and outcome. For edits of history, their number.
+        planned: The number of files in the phases so far.
+        failed: The histories of which an edit failed.
+        not_made: The histories of which an edit was not made.
+    """
+
+    spark: SparkSession
+    context: RunContext
+    plan: StoredPlan
+    log: WriteAheadLog
+    lease: Lease
+    only_interrupted: bool
+    by_outcome: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
+    written: list[WrittenParts] = field(default_factory=list[WrittenParts])
+    planned: int = 0
+    failed: frozenset[HistoryName] = frozenset()
+    not_made: frozenset[HistoryName] = frozenset()
+
+    def __post_init__(self) -> None:
+        header = self.plan.header
+        self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
+
+    def execute_phase(self, phase: str, mark: VerificationMark) -> None:
+        """Execute the plan's rows of a phase: a small number in this process, others in executors."""
+        header = self.plan.header
+        # The clock of an executor must not make a file in quarantine look older than it is.
+        clock = self.context.clock.not_before_now()
+        task = RowExecutor(
+            self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted
+        )
+        log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
+        self.planned += header.totals[phase].files
+        rows = self._revalidate(phase, mark)
+        is_small = self.log.shares == 1 and header.totals[phase].files <= engine.MAX_IN_PROCESS_ACTIONS
+        with count_progress("files on record", self.log.count_outcomes, self.planned):
+            for part in self._execute_in_process(task, rows) if is_small else self._execute_in_executors(task, rows, phase):
+                for (_, outcome), total in part.totals.items():
+                    self.by_outcome[phase, outcome] = self.by_outcome.get((phase, outcome), Totals()) + total
+                self.written.append(part)
+        require_balance(
+            header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.by_outcome.items() if of == phase}
+        )
+
+    def _execute_in_process(self, task: RowExecutor, rows: DataFrame) -> Iterator[WrittenParts]:
+        yield execute_in_process(task, collect_arrow(rows, EXECUTION_ROWS), self.run, self.context.state.files, TOTALS_BY)
+
+    def _execute_in_executors(self, task: RowExecutor, rows: DataFrame, phase: str) -> Iterator[WrittenParts]:
+        """Execute metadata in one task in the order of reference, and all other files in many tasks.
+
+        One or two of a hundred files are metadata. Metadata is removed first and restored last.
+        """
+        share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
+        names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
+        classes = {kind in RANKS for kind in self.plan.header.by_kind.get(phase, [*RANKS, UNNAMED])}
+        if len(classes) > 1:
+            rows.persist()  # so that the joins run once
+        try:
+            for is_metadata in sorted(classes, reverse=phase != RESTORE):
+                if is_metadata:
+                    ordered, sharers = order_in_one_task(rows.filter(names_others), phase, share), 1
+                else:
+                    ordered = rows.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
+                    sharers = max_parallel_tasks(self.spark, tasks)
+                outcomes = ordered.mapInArrow(BudgetedTask(task, sharers), OUTCOME_ROWS)
+                yield write_frame(outcomes, DELETION_LOG, self.run, self.context.state, TOTALS_BY, counted=True)
+        finally:
+            rows.unpersist()
+
+    def _revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
+        """Return the plan's rows of a phase as they may be executed now (columns `EXECUTION_ROWS`).
+
+        A copy is in quarantine if the ledger contains exactly the object that the plan names.
+        """
+        header, state = self.plan.header, self.context.state
+        days = self.context.storage(header.storage).quarantine_days
+        waiting = quarantine_ledger(mark.spark, state, header.storage, rehearsal=self.context.clock.is_rehearsal).select(
+            "key",
+            "source_plan_id",
+            "quarantined_at",
+            *[F.col(name).alias(f"held_{name}") for name in _COPY_IDENTITY],
+        )
+        is_held = reduce(and_, [F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in _COPY_IDENTITY])
+        early = F.col("quarantined_at") > F.lit(mark.frozen_at - timedelta(days=days))
+        too_early = F.concat(
+            F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", which is less than {days} days")
+        )
+        failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
+        uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to release the file"))
+        removed = sorted(header.refs_digests.keys() - {lake.name for lake in self.context.config.lakes})
+        unconfigured = F.lit(f"lake {removed[0]} is no longer configured, so it may still need the file" if removed else None).cast(
+            "string"
+        )
+        columns = {
+            "in_quarantine": F.col("quarantined_at").isNotNull() & is_held,
+            REFUSED: F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)),
+            "retry": failed & ~F.coalesce("is_live", F.lit(False)),
+            "needed": F.coalesce("needed", F.when(failed | not_made, uncertain), unconfigured),
+        }
+        return (
+            mark.rows.revalidate(phase, mark.revalidation)
+            .join(mark.needed, "key", "left")
+            .join(waiting, ["key", "source_plan_id"], "left")
+            .withColumns(columns)
+            .select(*EXECUTION_ROWS.names)
+        )
+
+    def expire(self, verification_id: str) -> bool:
+        """Execute the plan's edits of history.
+
+        Returns:
+            True if any edit was not final before. The mark made before is then out of date.
+        """
+        mark_context = verification_context(self.context, self.plan, verification_id)
+        result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in result.counts.items()}
+        self.failed, self.not_made = result.failed, result.not_made
+        return result.edited
+
+    def publish_histories(self, verification_id: str) -> None:
+        """Publish the snapshot histories of the edited lakes again, from the verification mark."""
+        for lake in self.context.config.lakes:
+            if self.context.kind(lake.name).has(SNAPSHOT_HISTORY) and lake.name in self.plan.header.expiry_actions:
+                snapshot_history(self.spark, verification_context(self.context, self.plan, verification_id), lake.name)
+
+    def abort(self, mark: VerificationMark) -> None:
+        """Abort the plan's multipart uploads, in this process."""
+        rows = abort_uploads(
+            self.context,
+            self.plan,
+            mark.revalidation,
+            mark.unreadable,
+            self.log,
+            self.lease,
+            self.run.run_id,
+            only_interrupted=self.only_interrupted,
+        )
+        written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.context.state.files, totals_by=["outcome"])
+        self.by_outcome |= {(ABORT, outcome): total for (outcome,), total in written.totals.items()}
+        self.written.append(written)
+        require_balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
+
+    def publish(self, phases: Sequence[str]) -> ApplyResult:
+        """Publish the log.
+
+        The plan is finished if this run executed all its phases and no row failed.
+
+        Raises:
+            GateRefused: The lease is lost.
+        """
+        self.lease.check()
+        header, state, verdict = self.plan.header, self.context.state, self.plan.verdict
+        of_files = [phase for phase in phases if phase != EXPIRE]
+        summary = DeletionLogSummary(
+            plan_id=header.plan_id,
+            phases=tuple(phases),
+            approved_by=verdict.approved_by,
+            approval_events=verdict.events,
+            overrides=verdict.overrides,
+            by_outcome=_amounts(self.by_outcome, of_files),
+            edits={verdict: total.rows for (phase, verdict), total in sorted(self.by_outcome.items()) if phase == EXPIRE},
+        )
+        published = None
+        if of_files:
+            merged = WrittenParts(
+                tuple(item for part in self.written for item in part.parts), sum(part.digest for part in self.written) % 2**64
+            )
+            planned = sum(header.uploads.count if phase == ABORT else header.totals[phase].files for phase in of_files)
+            published = publish(
+                state,
+                self.run,
+                merged,
+                self.context.clock,
+                inputs=[self.plan.published],
+                balances=[Balance(name="planned keys with an outcome", expected=planned, found=merged.rows)],
+                summary=summary,
+                unsafe=self.context.unsafe,
+            )
+            _write_stats(state, header, self.by_outcome)
+        if not any(self._count_failed(phase) for phase in phases) and list(phases) == phases_of(header, PHASES):
+            finished = {"at": self.context.clock.now().isoformat(), "run_id": self.run.run_id, **summary.model_dump(mode="json")}
+            record_finished(state, header, finished)
+        return ApplyResult(published, self.by_outcome)
+
+    def _count_failed(self, phase: str) -> int:
+        return self.by_outcome.get((phase, FAILED), Totals()).rows
+
+
+def _is_one_of(histories: Collection[HistoryName]) -> Column:
+    names = [F.lit("/".join(part for part in history if part is not None)) for history in sorted(histories, key=str)]
+    return F.array_contains(F.array(*names).cast("array<string>"), F.concat_ws("/", "held_by", "held_by_table"))
+
+
+def _amounts(by_outcome: dict[tuple[str, str], Totals], phases: Sequence[str]) -> dict[str, Amount]:
+    return {f"{phase}/{outcome}": total.amount for (phase, outcome), total in sorted(by_outcome.items()) if phase in phases}
+
+
+def _write_stats(state: State, header: PlanHeader, by_outcome: dict[tuple[str, str], Totals]) -> None:
+    lines = ["plan_id,phase,outcome,files,bytes"]
+    lines += [
+        f"{header.plan_id},{phase},{outcome},{total.rows},{total.size_bytes}" for (phase, outcome), total in sorted(by_outcome.items())
+    ]
+    path = f"{header.storage}/{DELETION_LOG.name}/stats/{header.run_date.isoformat()}.csv"
+    state.files.replace(path, ("\n".join(lines) + "\n").encode())

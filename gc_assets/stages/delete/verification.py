@@ -1,0 +1,227 @@
+"""Make the verification mark of an apply: mark the lakes again under the lease.
+
+The gates that can change are checked again, and the rows of the plan are verified to be the approved
+ones. See docs/adr/0002-three-marks-in-an-apply.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core import gates
+from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
+from gc_assets.core.hashing import digest
+from gc_assets.core.phases import PURGE
+from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
+from gc_assets.engine.progress import log_activity, track
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import choose_session, is_small
+from gc_assets.engine.tables import (
+    collect,
+    frame_from_arrow,
+    map_arrow,
+    read_rows,
+    read_table,
+    row_hash,
+    spark_schema,
+)
+from gc_assets.stages.delete.deferred_rows import add_deferred_rows, list_unreadable
+from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
+from gc_assets.stages.mark.mark_lake import mark
+from gc_assets.stages.records.accepted_runs import AcceptedRun
+from gc_assets.stages.records.ledger import LogReader
+from gc_assets.stages.records.plans import (
+    StoredPlan,
+)
+from gc_assets.stages.sweep.link_aliases import planned_by_alias
+from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
+from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
+from gc_assets.state.side_tables import EXPIRED_SIDE
+from gc_assets.state.summaries import LakeRefsSummary
+
+
+def verification_context(context: RunContext, plan: StoredPlan, verification_id: str) -> RunContext:
+    """Return the run context of a verification mark.
+
+    A purge cannot be undone. So the mark before it computes every row of `live_files`, and reuses
+    none of the runs that had the same files quarantined and planned.
+    """
+    config = context.config.model_copy(update={"full_every": 0}) if PURGE in plan.header.totals else context.config
+    return replace(context, config=config, verification_id=verification_id, run_date=plan.header.run_date, as_of=plan.header.as_of)
+
+
+@dataclass(frozen=True)
+class PlanRows:
+    """The rows of a plan, verified to be the approved ones.
+
+    A small number of rows is kept in memory, so that exactly the verified rows are executed.
+    """
+
+    spark: SparkSession
+    state: State
+    plan: StoredPlan
+    in_memory: pa.Table | None
+
+    @classmethod
+    def verify(cls, spark: SparkSession, state: State, plan: StoredPlan) -> Self:
+        """Return the rows of a plan.
+
+        Raises:
+            StateError: The digest of the rows is not the one in the plan's id.
+        """
+        in_memory = read_rows(state, DELETION_PLAN, plan.published) if is_small(spark) else None
+        rows = cls(spark, state, plan, in_memory)
+        if in_memory is not None:
+            total = digest(in_memory)
+        else:
+            hashed = row_hash(spark_schema(DELETION_PLAN.schema)).cast("decimal(38,0)")
+            total = collect(rows.frame.agg(F.sum(hashed).alias("digest")))[0]["digest"]
+        found = f"{int(total or 0) % 2**64:016x}"
+        if found != plan.header.rows_digest:
+            raise StateError(
+                f"plan {plan.header.plan_id}: the digest of its rows is {found}, not {plan.header.rows_digest} as approved. "
+                f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+            )
+        return rows
+
+    @property
+    def frame(self) -> DataFrame:
+        if self.in_memory is not None:
+            return frame_from_arrow(self.spark, self.in_memory)
+        return read_table(self.spark, self.state, DELETION_PLAN, self.plan.published)
+
+    def revalidate(self, phase: str, revalidation: Revalidation) -> DataFrame:
+        """Return the rows of a phase with the column `refused`."""
+        schema = DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string()))
+        if self.in_memory is None:
+            return map_arrow(self.frame.filter(F.col("action") == phase), revalidation, schema)
+        mine = self.in_memory.filter(pc.equal(self.in_memory.column("action"), phase))
+        return frame_from_arrow(self.spark, pa.Table.from_batches(revalidation(iter(mine.to_batches())), schema))
+
+
+@dataclass(frozen=True)
+class VerificationMark:
+    """A mark of all lakes that was made under the lease of an apply.
+
+    Attributes:
+        spark: The session for rows and tables of this size.
+        context: The run context of the mark.
+        storage: The storage of the plan.
+        live: `live_files` of every lake.
+        refs: `lake_refs` of every lake.
+        rows: The rows of the plan.
+        revalidation: Checks rows of the plan by this mark.
+        frozen_at: When the first ref was read.
+        unreadable: The unreadable tables.
+    """
+
+    spark: SparkSession
+    context: RunContext
+    storage: str
+    live: Sequence[PublishedTable]
+    refs: Sequence[PublishedTable]
+    rows: PlanRows
+    revalidation: Revalidation
+    frozen_at: datetime
+    unreadable: tuple[Unreadable, ...]
+
+    @cached_property
+    def needed(self) -> DataFrame:
+        """The keys that a lake needs (columns key, needed, is_live).
+
+        `is_live` is false for a key that only expired history needs. Deferred keys count as needed.
+        The frame is built on first use, because a mark after edits of history may replace this one.
+        """
+        live, held = (read(self.spark, self.context, self.storage, list(self.live)) for read in (live_keys, expired_keys))
+        both = live.selectExpr("key", "lake", "true as is_live").unionByName(held.selectExpr("key", "lake", "false as is_live"))
+        grouped = both.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
+        live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
+        keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
+        return add_deferred_rows(keys, lambda: self.rows.frame, self.context, self.storage, self.live, self.refs)
+
+
+def make_verification_mark(
+    spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, only_ending: bool, resumed: bool
+) -> VerificationMark:
+    """Mark the lakes again. Their refs are read under the lease.
+
+    Args:
+        spark: The session.
+        context: The run context of the apply.
+        plan: The plan.
+        verification_id: The name of the mark.
+        only_ending: Only finish an outdated plan. It passes the gates.
+        resumed: An earlier apply of the plan began.
+
+    Raises:
+        GateRefused: A gate fails that the approval does not override.
+        LakeUnreadable: A table became unreadable after the plan was applied in part.
+        StateError: The rows of the plan are not the approved ones.
+    """
+    header = plan.header
+    mark_context = verification_context(context, plan, verification_id)
+    log_activity(f"marking {len(context.config.lakes):,} lakes again")
+    tables = [mark(spark, mark_context, lake.name) for lake in track(context.config.lakes, "lakes", len(context.config.lakes))]
+    if resumed and not only_ending:
+        _refuse_newly_unreadable(header, list_unreadable(tables))
+    failed = _failed_gates(spark, context, mark_context, plan, tables)
+    if failed and not only_ending:
+        lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
+        raise GateRefused(f"plan {header.plan_id} no longer matches the lakes. Make a new one with `gc-assets run`:\n{lines}")
+    session = choose_session(spark, *_size(context.state, plan, tables))
+    rows = PlanRows.verify(session, context.state, plan)
+    refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
+    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
+    revalidation = Revalidation.of(mark_context, header, refs, tables)
+    return VerificationMark(session, mark_context, header.storage, tables, refs, rows, revalidation, frozen_at, list_unreadable(tables))
+
+
+def _failed_gates(
+    spark: SparkSession, context: RunContext, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]
+) -> list[GateResult]:
+    """Check the gates that can change after a plan was made, and return those not overridden."""
+    header = plan.header
+    limits = context.storage(header.storage).gates
+    count, earlier = live_count(tables, header.storage), AcceptedRun.of(context, header)
+    checks = [
+        gates.live_set(count.files, 1),
+        gates.live_drop(count, earlier.count(count), limits.max_live_drop),
+        gates.lakes_present(earlier.missing_lakes(count)),
+        gates.unreadable_tables(list_unreadable(tables), limits.max_unreadable),
+        gates.never_read(list_unreadable(tables), header.storage),
+        gates.storages_apart(context.overlapping_storages(header.storage)),
+    ]
+    aliases = planned_by_alias(
+        spark, mark_context, header.storage, tables, lambda: read_table(spark, context.state, DELETION_PLAN, plan.published)
+    )
+    checks.append(gates.links(len(aliases), aliases))
+    overrides = plan.verdict.overrides
+    return [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
+
+
+def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable]) -> None:
+    """Raise `LakeUnreadable` if the interrupted plan itself may have made a table unreadable."""
+    known = {(item.lake, item.table_uuid) for item in header.unreadable}
+    if new := [item for item in unreadable if (item.lake, item.table_uuid) not in known]:
+        names = "; ".join(item.message for item in new[:5])
+        raise LakeUnreadable(
+            f"plan {header.plan_id} was applied in part, and files that it moved may be the cause: {names}. "
+            f"Repair the table, or run `gc-assets restore --plan {header.plan_id[:12]}`, then apply the plan again."
+        )
+
+
+def _size(state: State, plan: StoredPlan, live: Sequence[PublishedTable]) -> tuple[int, int]:
+    """Return the rows and files that an apply compares: the plan, the needed keys and the ledger."""
+    parts = [*plan.published.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
+    log = LogReader.of(state, plan.header.storage)
+    return sum(part.rows for part in parts) + log.rows, len(parts) + log.part_count
