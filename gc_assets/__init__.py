@@ -1,12 +1,11 @@
-"""Garbage collection of versioned data lakes: which files no retained version needs, why, and how
-to remove them safely.
+"""Garbage collection of versioned data lakes.
 
-`open("lakes.yaml")` reads what the nights of a platform found, as Arrow tables.
-`build_definitions("lakes.yaml")` returns its assets, jobs, schedule and sensors for a Dagster
-project of one's own, and `LakeGarbageCollection` is the component that does so there.
+- `open("lakes.yaml")` reads the results of runs as Arrow tables.
+- `build_definitions("lakes.yaml")` returns assets, jobs, schedule and sensors for a Dagster
+  project.
+- `LakeGarbageCollection` is the Dagster component with the same content.
 
-The three are imported when somebody asks for them. Executors import this package too, and may have
-no Dagster.
+The three are imported on first use, because executors import this package without Dagster.
 """
 
 import importlib

@@ -1,6 +1,4 @@
-"""`gc_assets.LakeGarbageCollection`: the component by which another Dagster project collects
-garbage.
-"""
+"""The component `gc_assets.LakeGarbageCollection` for other Dagster projects."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ from gc_assets.definitions import build_definitions
 
 _FILE: Final = "lakes.yaml"
 EXAMPLE_CONFIG: Final = """\
-# Your lakes and the storages they lie on. Every key is explained in docs/configuration.md of gc-assets.
-# Put every catalog and repository that may point into a storage into this one file.
+# Your lakes and their storages. docs/configuration.md of gc-assets explains every key.
+# List every catalog and repository that may refer to files of a storage.
 state: /data/gc-assets-state              # the collector's own tables; never inside a lake
 storages:
   - name: warehouse
     location: "file:///data/warehouse/"   # or s3://bucket/prefix/
-    mode: plan                            # apply lets an approved plan change something
+    mode: plan                            # apply: approved plans may change the storage
 lakes:
   - name: sales
     kind: iceberg                         # or icechunk, lakefs, nessie
@@ -31,14 +29,16 @@ lakes:
 
 
 class ScaffoldParams(BaseModel):
-    """What `dg scaffold defs` asks for."""
+    """Options of `dg scaffold defs`."""
 
-    lakes_yaml: str | None = Field(default=None, description="An existing lakes.yaml; without it one to fill in is written.")
+    lakes_yaml: str | None = Field(default=None, description="An existing lakes.yaml. By default, an example to complete is written.")
 
 
 class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
-    """Writes `defs.yaml`, and a `lakes.yaml` to fill in beside it where none was named. A relative
-    path is written relative to the component's folder, so that it holds in every checkout.
+    """Write `defs.yaml`, and an example `lakes.yaml` if none was named.
+
+    Relative paths are written relative to the component's directory, so that every checkout can use
+    them.
     """
 
     @classmethod
@@ -56,11 +56,11 @@ class LakeGarbageCollectionScaffolder(dg.Scaffolder[ScaffoldParams]):
 
 @dg.scaffold_with(LakeGarbageCollectionScaffolder)
 class LakeGarbageCollection(dg.Component, dg.Resolvable, dg.Model):
-    """Garbage collection of the lakes of one `lakes.yaml`: what no retained version needs, why, and
-    its removal by plans that people approve.
+    """Garbage collection of the lakes in one `lakes.yaml`: find files that no retained version
+    needs, and remove them by approved plans.
     """
 
-    lakes_yaml: str = Field(default=_FILE, description="The configuration, absolute or relative to the component's folder.")
+    lakes_yaml: str = Field(default=_FILE, description="The configuration, absolute or relative to the component's directory.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         return build_definitions(context.path / self.lakes_yaml)

@@ -1,8 +1,8 @@
-"""The code location: every asset, job, schedule and sensor of a configuration.
+"""The Dagster code location: the assets, jobs, schedule and sensors of a configuration.
 
-`night` finds out and plans, `apply` executes one approved plan, `analysis` works out an earlier
-date. `approve`, `reject` and `restore` are there where `page_may` names them. The schedule and the
-sensors are off until somebody turns them on, and nothing has an automation condition.
+The job `run` finds garbage and creates plans, `apply` executes an approved plan, and `analysis`
+evaluates an earlier date. The jobs `approve`, `reject` and `restore` exist if `page_may` names
+them. The schedule and the sensors are off by default, and no asset has an automation condition.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ from gc_assets.resources.spark import SparkRuntime
 from gc_assets.state.schemas import DELETION_LOG
 
 DEMO_DIRECTORY: Final = Path("demo")
-# The boxes of a night are a chain and share one Spark session; a process for each would start one
-# each.
+# The steps of a run depend on each other and share one Spark session. A process per step would
+# start a session per step.
 EXECUTOR: Final = dg.in_process_executor
-RUN_DESCRIPTION: Final = "Finds out what is garbage and plans; where a storage is in mode apply it also puts back what is needed again."
-APPLY_DESCRIPTION: Final = "Executes one approved plan, by its id."
-SCHEDULE_DESCRIPTION: Final = "The job `night` for the day that begins, at 02:00 UTC. It plans, and deletes nothing."
+RUN: Final = "run"
+RUN_DESCRIPTION: Final = "Find garbage and create plans. In storages with mode apply, restore quarantined files that are needed again."
+# The name of the job `run` before 0.4. It is removed in 0.5.
+OLD_RUN: Final = "night"
+OLD_RUN_DESCRIPTION: Final = "Deprecated, and removed in 0.5: use the job `run`."
+APPLY_DESCRIPTION: Final = "Execute one approved plan."
+SCHEDULE_DESCRIPTION: Final = "Start the job `run` for the new run date daily at 02:00 UTC. It plans, and deletes nothing."
 
 
 def build_definitions(
@@ -47,14 +51,20 @@ def build_definitions(
     *,
     runtime: SparkRuntime | None = None,
 ) -> dg.Definitions:
-    """All definitions of a platform, or of the `lakes.yaml` at a path. Building them opens no lake,
-    no storage and no Spark. They can be merged with those of another project, whose executor they
-    leave alone.
+    """Build all definitions of a configuration.
 
-    `as_of` replaces the start of the run date. The partitions begin with `first`; without it the
-    configuration or the state says with which night. `runtime` is the Spark of this process, which
-    runs the stages whatever the configuration says. Raises `UsageError` for whatever is wrong with
-    the file.
+    No lake, storage or Spark is opened. The definitions have no executor, so that they can be
+    merged with those of another project.
+
+    Args:
+        platform: A platform, or the path of a `lakes.yaml`.
+        as_of: Replaces the start of the run date when the ages of the policy are measured.
+        first: The run date of the first partition. By default, the configuration or the state
+            determines it.
+        runtime: Run the stages with this Spark, whatever `spark.mode` is.
+
+    Raises:
+        UsageError: If the configuration is invalid.
     """
     if not isinstance(platform, Platform):
         platform = load_platform(os.environ, os.fspath(platform))
@@ -70,24 +80,21 @@ def build_definitions(
 
     deletions = {storage.name: asset_key(storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
-    # Without a plan id deletion_log does one thing only, and in mode apply only: it puts back what
-    # the night found needed again.
+    # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
-    night = dg.define_asset_job(
-        "night", dg.AssetSelection.assets(*planning, *restoring), description=RUN_DESCRIPTION, executor_def=EXECUTOR
-    )
-    apply = dg.define_asset_job(
-        "apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY_DESCRIPTION, executor_def=EXECUTOR
-    )
+    selection = dg.AssetSelection.assets(*planning, *restoring)
+    run = dg.define_asset_job(RUN, selection, description=RUN_DESCRIPTION, executor_def=EXECUTOR)
+    old_run = dg.define_asset_job(OLD_RUN, selection, description=OLD_RUN_DESCRIPTION, executor_def=EXECUTOR)
+    apply_selection = dg.AssetSelection.assets(*deletions.values())
+    apply = dg.define_asset_job("apply", apply_selection, description=APPLY_DESCRIPTION, executor_def=EXECUTOR)
+    nightly = dg.build_schedule_from_partitioned_job(run, name="nightly", hour_of_day=2, minute_of_hour=0, description=SCHEDULE_DESCRIPTION)
 
     specs = [spec for lake in config.lakes for spec in expiry_log_specs(lake, config.storages, days)]
     specs += [spec for lake in config.lakes for spec in source_assets(lake, list_tables(config, lake))]
     return dg.Definitions(
         assets=dg.map_asset_specs(build_owner_mapper(config), [*assets, *specs]),
-        jobs=[night, apply, *single],
-        schedules=[
-            dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0, description=SCHEDULE_DESCRIPTION)
-        ],
+        jobs=[run, old_run, apply, *single],
+        schedules=[nightly],
         sensors=[approved_plans(apply), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of, runtime)},
     )
@@ -95,8 +102,11 @@ def build_definitions(
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The definitions of `GC_ASSETS_CONFIG` or ./lakes.yaml; of the demo lakes in ./demo where
-    there is neither. What is launched by hand runs in one process too.
+    """Return the definitions of the default configuration, or of the demo if there is no
+    configuration.
+
+    The configuration is `$GC_ASSETS_CONFIG` or ./lakes.yaml, and the demo is in ./demo. Manual
+    materializations run in one process too.
     """
     environment = dict(os.environ)
     if CONFIG_VARIABLE not in environment and not config_path(environment).exists():
@@ -105,10 +115,8 @@ def defs() -> dg.Definitions:
 
 
 def _demo_config() -> Path:
-    from gc_assets.demo.sample import ensure_demo  # the demo builds lakes with libraries that a platform with a configuration need not have
+    from gc_assets.demo.sample import ensure_demo  # the libraries of the demo may be missing if there is a configuration
 
     path = ensure_demo(DEMO_DIRECTORY)
-    dg.get_dagster_logger("gc_assets").info(
-        "There is no lakes.yaml here and GC_ASSETS_CONFIG is not set: these are the demo lakes of %s", path
-    )
+    dg.get_dagster_logger("gc_assets").info("No ./lakes.yaml, and GC_ASSETS_CONFIG is not set: using the demo lakes of %s", path)
     return path

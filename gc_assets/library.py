@@ -1,16 +1,17 @@
-"""gc-assets as a library: what the nights found, as Arrow tables or Spark frames; the plans, what
-people said of them, and what is in quarantine; why a file is kept.
+"""Read runs in Python: published tables, plans, approvals, quarantine and explanations.
 
-Reads the state, and changes nothing but the index of plans, which it rebuilds where that is lost.
-It opens no lake and no storage, and starts no Spark.
+Everything is read from the state. Only the index of plans is rebuilt if it is lost. No lake or
+storage is opened, and no Spark is started.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -34,10 +35,13 @@ from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, Table
 
 
 def open(path: str | os.PathLike[str] | None = None) -> PublishedRuns:
-    """Opens what the nights of a `lakes.yaml` found: of the one given, else of `GC_ASSETS_CONFIG`,
-    else of `./lakes.yaml`.
+    """Open the runs of a `lakes.yaml`.
 
-    Raises `UsageError` for whatever is wrong with the file.
+    Args:
+        path: The configuration. The default is `$GC_ASSETS_CONFIG`, then `./lakes.yaml`.
+
+    Raises:
+        UsageError: If the configuration is invalid.
     """
     return PublishedRuns(load_platform(os.environ, None if path is None else os.fspath(path)))
 
@@ -47,23 +51,33 @@ def _table_method(table: Table):
         return self.table(table.name, owner, columns)
 
     read.__name__ = table.name
-    read.__doc__ = f"{table.doc} `owner` is the {table.scope}; needed where there are several."
+    read.__doc__ = f"{table.doc} `owner` is the {table.scope}, required if there are several."
     return read
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """The tables of one run date, by methods of their names. `owner` is the lake or storage that a
-    table belongs to, and can be left out where only one has it. `columns` are those wanted.
+    """The published tables of one run date, with one method for each table.
 
-    The tables that only the execution of a plan writes (`deletion_log`, `expiry_log`) hold all
-    executions of the date's plans; `manifest_entries` holds everything decoded up to the date.
+    `deletion_log` and `expiry_log` contain all executions of the date's plans. `manifest_entries`
+    contains all entries that were decoded up to the date.
 
-    All methods raise `StateError` where the date has no such table, and `UsageError` for an owner
+    All methods take the same arguments:
+
+    - `owner`: the lake or storage of the table. It can be omitted if only one has the table.
+    - `columns`: the columns to read, by default all.
+
+    All methods raise `StateError` if the run date has no such table, and `UsageError` for an owner
     without it.
     """
 
     context: RunContext
+
+    @property
+    def night(self) -> RunContext:
+        """Deprecated: use `context`."""
+        _warn_deprecated("night", "context")
+        return self.context
 
     policy_table = _table_method(schemas.POLICY_TABLE)
     current_rules = _table_method(schemas.CURRENT_RULES)
@@ -90,28 +104,33 @@ class PublishedRun:
         return self.context.run_date
 
     def table(self, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> pa.Table:
-        """Returns a table by its name, whole and in memory."""
+        """Read a table by name into memory."""
         table, paths = self._table(name, owner, columns)
-        wanted = table.schema if columns is None else pa.schema([table.schema.field(column) for column in columns])
-        return pa.Table.from_batches(batches(self.context.state, table.schema, paths, columns), wanted)
+        schema = table.schema if columns is None else pa.schema([table.schema.field(column) for column in columns])
+        return pa.Table.from_batches(batches(self.context.state, table.schema, paths, columns), schema)
 
     def frame(self, spark: SparkSession, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> DataFrame:
-        """Returns a table by its name as a frame of your Spark session, which reads it when it is
-        asked to.
-        """
+        """Return a table as a lazy data frame of a Spark session."""
         table, paths = self._table(name, owner, columns)
         return read_paths(spark, self.context.state.files, table.schema, paths, None if columns is None else list(columns))
 
     def plan(self, storage: str | None = None) -> StoredPlan:
-        """Returns the plan of a storage: its header with gates and totals, and what people said of
-        it. Its rows are `deletion_plan`.
+        """Return the plan of a storage: its header with gates and totals, and the decisions on it.
+
+        The rows of the plan are the table `deletion_plan`.
         """
         name = _owner(self.context.config, DELETION_PLAN, storage)
         return load_plan(self.context.config, self.context.table(DELETION_PLAN, name))
 
     def explain(self, key: str, storage: str | None = None) -> list[Explanation]:
-        """Returns why a file is kept, planned or gone, by its canonical key or its address; one
-        explanation for each storage that knows the key.
+        """Explain why a file is kept, planned or deleted.
+
+        Args:
+            key: A canonical key or an address.
+            storage: Only this storage.
+
+        Returns:
+            One explanation for each storage that contains the key.
         """
         return explain(self.context, key, storage)
 
@@ -126,60 +145,95 @@ class PublishedRun:
     def _table(self, name: str, owner: str | None, columns: Collection[str] | None) -> tuple[Table, list[str]]:
         tables = all_tables()
         if name not in tables:
-            raise UsageError(f"there is no table {name!r}; there are {', '.join(tables)}")
+            raise UsageError(f"no table {name!r}; the tables are {', '.join(tables)}")
         table = tables[name]
         if unknown := [column for column in columns or () if column not in table.schema.names]:
-            raise UsageError(f"{name} has no column {', '.join(unknown)}; it has {', '.join(table.schema.names)}")
+            raise UsageError(f"{name} has no column {', '.join(unknown)}; its columns are {', '.join(table.schema.names)}")
         runs = runs_of(self.context.state, table, _owner(self.context.config, table, owner), self.run_date)
         return table, [path for run in runs for path in run.paths()]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRuns:
-    """All nights of a platform, and the books that they share: plans and quarantine."""
+    """The runs of a configuration, and their common records: plans and quarantine."""
 
     platform: Platform
 
     @property
     def now(self) -> datetime:
-        """The platform's clock, by which plans are ready or too late."""
+        """The current time of the platform's clock, which decides the status of plans."""
         return self.platform.clock.now()
 
     def dates(self) -> list[date]:
-        """Returns the run dates that some lake was frozen on or for, oldest first."""
+        """Return the run dates for which a lake was frozen, oldest first."""
         state = State.of(self.platform.config)
         return sorted({day for lake in self.platform.config.lakes for day in state.dates(lake.name, LAKE_REFS.name)})
 
     def run(self, run_date: date | str | None = None) -> PublishedRun:
-        """Returns one night, by its run date (`2026-11-22`); without one the newest.
+        """Return one run.
 
-        Raises `UsageError` for what is no run date, and `StateError` where no night was run.
+        Args:
+            run_date: A date or text such as `2026-11-22`. The default is the newest run.
+
+        Raises:
+            UsageError: If `run_date` is not a run date.
+            StateError: If there is no run.
         """
         if run_date is None:
             dates = self.dates()
             if not dates:
-                raise StateError(f"no night of {self.platform.path} was run yet; run `gc-assets run`")
+                raise StateError(f"{self.platform.path} has no run yet. Run gc-assets run.")
             run_date = dates[-1]
         return PublishedRun(self.platform.run_context(_parse_date(run_date)))
 
+    def night(self, run_date: date | str | None = None) -> PublishedRun:
+        """Deprecated: use `run`."""
+        _warn_deprecated("night", "run")
+        return self.run(run_date)
+
     def plans(self, storage: str | None = None, *, empty: bool = False) -> list[ListedPlan]:
-        """Returns the plans of all storages or of one, newest first within a storage; with `empty`
-        those too that have nothing to do.
+        """Return the plans, newest first within a storage.
+
+        Args:
+            storage: Only plans of this storage.
+            empty: Whether to include plans without work.
         """
         return list(list_plans(self.platform.config, None if storage is None else self.platform.config.storage(storage).name, empty=empty))
 
     def plan(self, plan_id: str) -> StoredPlan:
-        """Returns a plan by its id or the first characters of it (8 at least). Every byte of its rows
-        is verified.
+        """Return a plan with verified rows.
+
+        Args:
+            plan_id: The plan id, or at least its first 8 characters.
         """
         return find_plan(self.platform.config, plan_id)
 
     def read_quarantine(self, storage: str | None = None) -> pa.Table:
-        """Returns what is in quarantine in a storage, one row per copy, with the plan that put it
-        there (`source_plan_id`) and when (`quarantined_at`).
+        """Return the files in quarantine, one row per copy.
+
+        `source_plan_id` is the plan that quarantined the file, at `quarantined_at`.
         """
         config = self.platform.config
         return read_quarantine(State.of(config), _owner(config, DELETION_PLAN, storage))
+
+    def quarantined(self, storage: str | None = None) -> pa.Table:
+        """Deprecated: use `read_quarantine`."""
+        _warn_deprecated("quarantined", "read_quarantine")
+        return self.read_quarantine(storage)
+
+
+_RENAMED_CLASSES: Final = {"Nights": PublishedRuns, "PublishedNight": PublishedRun}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _RENAMED_CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _warn_deprecated(name, _RENAMED_CLASSES[name].__name__)
+    return _RENAMED_CLASSES[name]
+
+
+def _warn_deprecated(old: str, new: str) -> None:
+    warnings.warn(f"{old} is deprecated and will be removed in 0.5; use {new}", DeprecationWarning, stacklevel=3)
 
 
 def _owner(config: Config, table: Table, given: str | None) -> str:
@@ -187,8 +241,8 @@ def _owner(config: Config, table: Table, given: str | None) -> str:
     if given is None and len(names) == 1:
         return names[0]
     if given not in names:
-        which = f"say which {table.scope}" if given is None else f"there is no {table.scope} {given!r} with this table"
-        raise UsageError(f"{table.name}: {which}; the configuration has {', '.join(names) or 'none'}")
+        problem = f"name the {table.scope}" if given is None else f"no {table.scope} {given!r} with this table"
+        raise UsageError(f"{table.name}: {problem}; the configuration has {', '.join(names) or 'none'}")
     return given
 
 

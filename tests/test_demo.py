@@ -134,7 +134,7 @@ def test_the_night_of_the_demo_is_a_partition_of_the_page_that_make_ui_opens(run
     steps = [asset for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition)]
     made = {key for step in steps for key in step.keys} - {dg.AssetKey(["lake", "deletion_log"])}  # it only plans
     today = load_platform(os.environ, str(run_context.config)).clock.today().isoformat()
-    assert definitions.resolve_job_def("night").partitions_def.has_partition_key(today)
+    assert definitions.resolve_job_def("run").partitions_def.has_partition_key(today)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         assert {key for key in made if instance.get_materialized_partitions(key) != {today}} == set()
 

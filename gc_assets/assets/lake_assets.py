@@ -158,7 +158,7 @@ def _live_report(_: RunContext, published: PublishedTable) -> str:
 def _describe_baseline(summary: LiveFilesSummary) -> str:
     if summary.full_recompute_reason is not None:
         return f"Full recompute: {escape_markdown(summary.full_recompute_reason)}."
-    since = f", last full recompute on {summary.full_on}" if summary.full_on is not None else ""
+    since = f", last full recompute on {summary.full_recompute_on}" if summary.full_recompute_on is not None else ""
     return f"{summary.reused_files:,} rows reused{since}."
 
 

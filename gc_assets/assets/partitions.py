@@ -13,7 +13,7 @@ from gc_assets.core.errors import GcError
 from gc_assets.resources.platform import Platform
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LAKE_REFS
-from gc_assets.state.summaries import Freeze
+from gc_assets.state.summaries import FreezeTime
 
 _log: Final = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def first_run_date(platform: Platform) -> date:
     try:
         state = State.of(config)
         runs = [run for lake in config.lakes for run in state.history(lake.name, LAKE_REFS.name)]
-        return min([today, *(run.run_date for run in runs if run.headline(Freeze).is_own_day(run.run_date))])
+        return min([today, *(run.run_date for run in runs if run.summary(FreezeTime).is_own_day(run.run_date))])
     except (GcError, OSError) as error:
         _log.warning("Cannot read the state %s, so Dagster's partitions begin today: %s. Run gc-assets doctor.", config.state, error)
         return today

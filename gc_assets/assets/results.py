@@ -22,7 +22,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import Table
-from gc_assets.state.summaries import sent_for
+from gc_assets.state.summaries import requests_of
 
 SAMPLE_ROWS: Final = 20
 # Longer cells are cut. An address usually fits, a list of many parents does not.
@@ -67,7 +67,7 @@ def build_result(
     receipt, key = published.receipt, asset_key(group, table)
     figures = {
         **output.figures(published),
-        **_request_figures(sent_for(receipt.summary)),
+        **_request_figures(requests_of(receipt.summary)),
         **_job_figures(receipt.summary),
         "table_bytes": receipt.size_bytes,
     }

@@ -1,1 +1,1 @@
-"""A night as one HTML page. Reads published tables; opens no lake."""
+"""The HTML report of a run. It reads published tables and opens no lake."""

@@ -1,7 +1,7 @@
-"""Gathers what the report page shows of a lake: who holds its bytes, and its histories.
+"""Load the part of the report about a lake: its live bytes by table and ref, and its histories.
 
-Arrow only; the lake is not opened. Memory holds sums, the columns of the commit graph that a
-drawing needs, and the newest commits.
+Uses Arrow only and does not open the lake. Memory holds sums, some columns of the commit graph and
+the newest commits.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ MAX_USAGE_ROWS: Final = 12
 MAX_HISTORIES: Final = 12
 MAX_EXPIRING: Final = 30
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
-CURRENT_STATE: Final = "present state (metadata, refs, configuration)"
+CURRENT_STATE: Final = "current state (metadata, refs, configuration)"
 
 
 def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
-    """Returns the lake's part of the page. Raises `StateError` naming the first table that the run
-    date lacks.
+    """Return the lake's part of the page.
+
+    Raises:
+        StateError: If the run date lacks a table. The message names the first one.
     """
     refs = context.table(LAKE_REFS, lake)
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
@@ -58,20 +60,22 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
 
 
 def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[ExpiringCommit]:
-    """Yields the newest commits that the policy no longer keeps."""
+    """Yield the newest commits that the policy does not keep."""
     files = context.state.files
-    said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"])
-    said = said.filter(pc.field("state") != RETAINED)
-    if not said.num_rows:
+    expiring = read_parts(
+        files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"]
+    )
+    expiring = expiring.filter(pc.field("state") != RETAINED)
+    if not expiring.num_rows:
         return
     graph = context.table(COMMIT_GRAPH, lake)
     commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "committed_at", "message"])
     by = ["table_uuid", "commit_id"]
-    commits = commits.filter(pc.is_in(commits.column("commit_id"), said.column("commit_id").combine_chunks()))
+    commits = commits.filter(pc.is_in(commits.column("commit_id"), expiring.column("commit_id").combine_chunks()))
     known = {tuple(row[name] for name in by): row for row in commits.to_pylist()}
     found = [
         ExpiringCommit(row["table_name"], row["commit_id"], commit["committed_at"], commit["message"], row["reason"])
-        for row in said.to_pylist()
+        for row in expiring.to_pylist()
         for commit in [known[tuple(row[name] for name in by)]]
     ]
     yield from sorted(found, key=lambda item: (-(item.committed_at or _LONG_AGO).timestamp(), item.table or "", item.commit_id))[
@@ -80,8 +84,8 @@ def _expiring_commits(context: RunContext, lake: str, reachable: PublishedTable)
 
 
 def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[RefUsage]:
-    """Returns who holds the lake's live bytes, largest first. What lies beyond `HOLDERS` is added
-    up in one last row.
+    """Yield the live bytes by table and ref, largest first. The last row is the sum of further
+    rows.
     """
     state = context.state
     live = context.table(LIVE_FILES, lake)
@@ -103,11 +107,11 @@ def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) ->
         label = (names.get(row["table_uuid"]) or lake, _refs_label(known.get((row["table_uuid"], row["commit_id"])), row["commit_id"]))
         files, size = held.get(label, (0, 0))
         held[label] = (files + row["count_all_sum"], size + (row["size_bytes_sum_sum"] or 0))
-    holders = sorted(
+    usage = sorted(
         (RefUsage(*label, *amount) for label, amount in held.items()), key=lambda item: (-item.size_bytes, item.table, item.refs)
     )
-    yield from holders[:MAX_USAGE_ROWS]
-    rest = holders[MAX_USAGE_ROWS:]
+    yield from usage[:MAX_USAGE_ROWS]
+    rest = usage[MAX_USAGE_ROWS:]
     if rest:
         yield RefUsage(f"{len(rest):,} more", "", sum(item.files for item in rest), sum(item.size_bytes for item in rest))
 
@@ -122,21 +126,22 @@ def _refs_label(commit: dict[str, Any] | None, commit_id: str | None) -> str:
 
 
 def histories(context: RunContext, lake: str, refs: PublishedTable, reachable: PublishedTable, expiry: PublishedTable) -> Iterator[Drawing]:
-    """Returns one history per table (or repository), by name, with its newest commits."""
+    """Yield one drawing per table (or repository), with its newest commits."""
     files = context.state.files
     graph = context.table(COMMIT_GRAPH, lake)
     columns = ["table_uuid", "commit_id", "parents", "committed_at", "generation", "table_name", "message"]
     commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, columns)
-    said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "reason"])
+    states_table = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "reason"])
     heads = read_parts(files, refs.paths(), LAKE_REFS.schema, ["table_uuid", "ref_name", "ref_type", "head_commit_id"]).to_pylist()
     edits = read_parts(files, expiry.paths(), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action", "new_parent_id"])
     edits = edits.filter(pc.field("action") == "edit_parent")
     order = [("generation", "descending"), ("committed_at", "descending"), ("commit_id", "ascending")]
     for table in pc.unique(commits.column("table_uuid")).to_pylist():
-        mine = _filter_table(commits, table)
-        newest = mine.take(pc.sort_indices(mine, sort_keys=order)[:MAX_COMMITS])
+        rows_of_table = _filter_table(commits, table)
+        newest = rows_of_table.take(pc.sort_indices(rows_of_table, sort_keys=order)[:MAX_COMMITS])
         ids = newest.column("commit_id").combine_chunks()
-        states = {row["commit_id"]: row for row in _filter_table(said.filter(pc.is_in(said.column("commit_id"), ids)), table).to_pylist()}
+        of_commits = states_table.filter(pc.is_in(states_table.column("commit_id"), ids))
+        states = {row["commit_id"]: row for row in _filter_table(of_commits, table).to_pylist()}
         moved = {row["snapshot_id"]: row["new_parent_id"] for row in _filter_table(edits, table).to_pylist()}
         labels: dict[str, list[str]] = {}
         for ref in heads:
@@ -147,32 +152,30 @@ def histories(context: RunContext, lake: str, refs: PublishedTable, reachable: P
         rows = newest.to_pylist()
         nodes = [_node(row, states[row["commit_id"]], moved, labels.get(row["commit_id"], [])) for row in reversed(rows)]
         if nodes:
-            yield Drawing(rows[0]["table_name"] or lake, _drop_outer_parents(nodes), mine.num_rows - len(nodes))
+            yield Drawing(rows[0]["table_name"] or lake, _drop_outer_parents(nodes), rows_of_table.num_rows - len(nodes))
 
 
 def _filter_table(rows: pa.Table, table: str | None) -> pa.Table:
     return rows.filter(pc.field("table_uuid").is_null() if table is None else pc.field("table_uuid") == table)
 
 
-def _node(row: dict[str, Any], said: dict[str, Any], moved: dict[str, str | None], labels: list[str]) -> Node:
+def _node(row: dict[str, Any], state_row: dict[str, Any], moved: dict[str, str | None], labels: list[str]) -> Node:
     parent = row["parents"][0] if row["parents"] else None
     when = row["committed_at"].isoformat() if row["committed_at"] is not None else "time unknown"
-    tip = f"{row['commit_id']}\n{when} {row['message'] or ''}\n{said['reason']}"
+    tip = f"{row['commit_id']}\n{when} {row['message'] or ''}\n{state_row['reason']}"
     return Node(
         commit_id=row["commit_id"],
         parent=parent,
         parent_after=moved.get(row["commit_id"], parent),
         generation=row["generation"] if row["generation"] is not None else 0,
-        state=said["state"],
-        leaves=said["state"] != RETAINED,
+        state=state_row["state"],
+        leaves=state_row["state"] != RETAINED,
         tip=tip,
         labels=tuple(labels),
     )
 
 
 def _drop_outer_parents(nodes: list[Node]) -> tuple[Node, ...]:
-    """Returns the history without the commits that left. Children whose parent left have no drawn
-    parent: the history begins with them.
-    """
+    """Remove parents that leave the history, so that the drawing begins with their children."""
     gone = {node.commit_id for node in nodes if node.leaves}
     return tuple(replace(node, parent_after=None) if node.parent_after in gone else node for node in nodes)

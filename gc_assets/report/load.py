@@ -1,7 +1,7 @@
-"""Gathers what the report page shows from the published tables of a run date.
+"""Load the data of the report from the published tables of a run date.
 
-Arrow only; the lakes are not opened. Big tables are read part by part and added up. Memory holds
-sums, the newest commits and the largest files.
+Uses Arrow only and does not open the lakes. Large tables are read part by part. Memory holds sums,
+the newest commits and the largest files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gc_assets.stages.records.plans import StoredPlan, list_plans, load_plan
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import WAITING_SIDE
-from gc_assets.state.summaries import OrphanFilesSummary, StorageInventorySummary, Sweep, sent_for
+from gc_assets.state.summaries import OrphanFilesSummary, StorageInventorySummary, SweepSummary, requests_of
 
 MAX_FILES: Final = 20
 MAX_TABLES: Final = 20
@@ -51,8 +51,14 @@ MAX_PLANS: Final = 10
 
 
 def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterable[str] = ()) -> RunReport:
-    """Returns the report of a run date, of all storages and lakes unless some are named. Raises
-    `StateError` naming the first table that the run date lacks.
+    """Return the report of a run date.
+
+    Args:
+        storages: Only these storages, by default all.
+        lakes: Only these lakes, by default all.
+
+    Raises:
+        StateError: If the run date lacks a table. The message names the first one.
     """
     wanted_storages, wanted_lakes = set(storages), set(lakes)
     lake_pages = [
@@ -75,7 +81,7 @@ def _request_counts(context: RunContext, owners: Mapping[str, Sequence[str]]) ->
     for table in SHARED_TABLES:
         for owner in owners[table.scope]:
             published = context.find(table, owner)
-            sent = sent_for(published.receipt.summary) if published is not None else None
+            sent = requests_of(published.receipt.summary) if published is not None else None
             if sent:
                 yield TableRequests(owner, table.name, sent)
 
@@ -84,11 +90,11 @@ def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
     headers = [page.header for page in pages if page.header is not None]
     if any(header.historical for header in headers):
         yield (
-            f"Historical: {context.run_date} was never frozen on its own day. This is what today's policy would make of it; "
-            "its plan can be shown and never applied."
+            f"Historical: {context.run_date} was not frozen on its own date. This is an analysis with today's policy. "
+            "Its plan cannot be applied."
         )
     if context.clock.is_rehearsal or any(header.rehearsal for header in headers):
-        yield "Rehearsal: made under a clock that was set by hand."
+        yield "Rehearsal: GC_ASSETS_UNSAFE_NOW sets the clock."
     for text in sorted({text for header in headers for text in header.unsafe} | set(context.unsafe)):
         yield f"Lowered safety: {text}."
 
@@ -98,8 +104,8 @@ def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
     plan = context.find(DELETION_PLAN, storage.name)
     stored = load_plan(context.config, plan) if plan is not None else None
     summary = orphans.summary(OrphanFilesSummary)
-    nights = [] if summary.historical else _previous_runs(context, storage.name)
-    before = nights[-2] if len(nights) > 1 else None
+    runs = [] if summary.historical else _previous_runs(context, storage.name)
+    previous = runs[-2] if len(runs) > 1 else None
     steps = breakdown_steps(summary)
     shares = [share for share in usage_by_table(context, [storage.name]) if share.garbage]
     live = next(step for step in steps if step.label == "live")
@@ -111,7 +117,7 @@ def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
         stored=tuple(_stored_bytes(context, steps[0].size_bytes, stored)),
         tables=tuple(shares[:MAX_TABLES]),
         tables_left_out=len(shares[MAX_TABLES:]),
-        trend=tuple(_point(table) for table in nights) if len(nights) > 1 else (),
+        trend=tuple(_point(table) for table in runs) if len(runs) > 1 else (),
         plans=tuple(past_plans(context, storage.name)),
         live_named=summary.live_keys if summary.live_keys != live.files else None,
         header=stored.header if stored is not None else None,
@@ -122,8 +128,8 @@ def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
         apply_command=apply_command(stored.header, context.config) if stored is not None else "",
         largest=tuple(_largest_files(context, plan)) if plan is not None else (),
         quarantined=tuple(_quarantined_plans(context, storage)),
-        previous_run_date=before.receipt.run_date if before is not None else None,
-        changes=tuple(_changes(before, orphans)) if before is not None else (),
+        previous_run_date=previous.receipt.run_date if previous is not None else None,
+        changes=tuple(_changes(previous, orphans)) if previous is not None else (),
         problems=dict(summary.problems),
         notes=summary.notes,
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
@@ -134,24 +140,24 @@ def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
 
 def _headline(context: RunContext, plan: StoredPlan | None) -> str:
     if plan is None:
-        return "This night has no plan yet, so nothing becomes free."
+        return "This run date has no plan yet. Nothing becomes free."
     if not plan.header.has_work:
-        return "There is nothing to do: nothing becomes free, nothing is final, and there is nothing to undo."
+        return "Nothing to do: the plan changes nothing, so there is nothing to undo."
     sentence = summarize_reversibility(plan.header, context.config, restored=plan.restored_at is not None)
     return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
 
 
 def _stored_bytes(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[StoredBytes]:
-    """Yields what the storage holds in the night, and after the plan. What quarantine moved aside is
-    in no listing, but it is stored all the same.
+    """Yield the stored bytes now and after the plan. Listings omit quarantined files, but they are
+    included here.
     """
     if plan is None or not plan.header.has_work:
         return
     purged, restored, quarantined = (plan.header.totals.get(action, Amount()).bytes for action in (PURGE, RESTORE, QUARANTINE))
-    aside = 0 if plan.header.quarantine == "deferred" else purged + restored + _waiting_bytes(context, plan.published)
-    yield StoredBytes("that night", listed_bytes + aside)
-    yield StoredBytes("once this plan is applied", listed_bytes + aside - purged)
-    yield StoredBytes("once what it quarantines is purged", listed_bytes + aside - purged - quarantined)
+    in_quarantine = 0 if plan.header.quarantine == "deferred" else purged + restored + _waiting_bytes(context, plan.published)
+    yield StoredBytes("in this run", listed_bytes + in_quarantine)
+    yield StoredBytes("after this plan is applied", listed_bytes + in_quarantine - purged)
+    yield StoredBytes("after its quarantined files are purged", listed_bytes + in_quarantine - purged - quarantined)
 
 
 def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
@@ -160,11 +166,11 @@ def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
 
 
 def _previous_runs(context: RunContext, storage_name: str) -> list[PublishedTable]:
-    """Returns the last nights up to this one, oldest first. Analyses of past dates are none."""
+    """Return the last runs up to this one, oldest first, without analyses of past dates."""
     runs = {
         run.run_date: run
         for run in context.state.history(storage_name, ORPHAN_FILES.name)
-        if run.run_date <= context.run_date and not run.headline(Sweep).historical
+        if run.run_date <= context.run_date and not run.summary(SweepSummary).historical
     }
     return [context.state.open(run) for _, run in sorted(runs.items())[-MAX_RUNS:]]
 
@@ -176,7 +182,7 @@ def _point(table: PublishedTable) -> Point:
 
 
 def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
-    """Yields the last plans of this night and those before it, newest first. Analyses are none."""
+    """Yield the last plans up to this run date, newest first, without analyses."""
     known = (
         item for item in list_plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
     )
@@ -185,7 +191,7 @@ def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
         yield PastPlan(
             header.plan_id,
             header.run_date,
-            plan.status_at(context.clock.now()) + (", a rehearsal's" if header.rehearsal else ""),
+            plan.status_at(context.clock.now()) + (" (rehearsal)" if header.rehearsal else ""),
             dict(header.totals),
             sum(header.expiry_actions.values()),
             tuple(map(str, plan.verdict.events)),
@@ -218,7 +224,7 @@ def _uploads(context: RunContext, plan: PublishedTable) -> Iterator[PlannedUploa
 
 
 def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[QuarantinedPlan]:
-    """Returns what the ledger holds, plan by plan, newest plan first."""
+    """Yield the quarantined files by plan, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
     copies = read_quarantine(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
     by_plan = copies.group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
@@ -232,8 +238,8 @@ def _quarantined_plans(context: RunContext, storage: StorageConfig) -> Iterator[
         )
 
 
-def _changes(before: PublishedTable, now: PublishedTable) -> Iterator[Change]:
-    earlier = {step.label: step for step in breakdown_steps(before.summary(OrphanFilesSummary))}
+def _changes(previous: PublishedTable, now: PublishedTable) -> Iterator[Change]:
+    earlier = {step.label: step for step in breakdown_steps(previous.summary(OrphanFilesSummary))}
     for step in breakdown_steps(now.summary(OrphanFilesSummary)):
         old = earlier[step.label]
         yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)

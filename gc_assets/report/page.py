@@ -1,5 +1,6 @@
-"""The report of a run date as one self-contained HTML page. Pure: values in, text out. Every text
-is escaped.
+"""Render the report as one self-contained HTML page.
+
+Pure: values in, text out. Every text is escaped.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ from gc_assets.report.trend import Point, trend_svg
 
 
 def render(report: RunReport) -> str:
-    """Returns the page. It has no script, makes no request, and is light or dark as the reader's
-    system is.
-    """
+    """Return the page. It has no script, makes no request, and follows the reader's colour scheme."""
     return _template().render(report=report)
 
 
@@ -57,7 +56,7 @@ def _delta(change: Change) -> str:
     return sign + (format_bytes(abs(difference)) if change.is_bytes else f"{abs(difference):,}")
 
 
-# Both drawings escape their own texts (`xml.sax.saxutils.escape`) and put no text into attributes.
+# Both drawings escape their texts (`xml.sax.saxutils.escape`) and put no text into attributes.
 def _trend(points: Sequence[Point]) -> Markup:
     return Markup(trend_svg(points))  # noqa: S704  (as said above)
 

@@ -1,4 +1,4 @@
-"""What the report page shows of one run date, as values. Pure: no state, no HTML."""
+"""The data of the report. Pure: no state, no HTML."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gc_assets.stages.read.usage import TableUsage
 
 @dataclass(frozen=True, slots=True)
 class RefUsage:
-    """The bytes that one group of files holds. A file counts once, at one commit that needs it,
-    which `refs` reach.
+    """The live bytes of a table that some refs keep. Each file is counted once, at one commit that
+    needs it.
     """
 
     table: str
@@ -29,7 +29,7 @@ class RefUsage:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringCommit:
-    """A commit that the policy no longer keeps. `table` is null where the lake is one repository."""
+    """A commit that the policy does not keep. `table` is None if the lake is one repository."""
 
     table: str | None
     commit_id: str
@@ -40,9 +40,14 @@ class ExpiringCommit:
 
 @dataclass(frozen=True, slots=True)
 class LakePage:
-    """A lake on the page: its commits by state, who holds its bytes, its histories. `expiring` are the
-    newest commits that the policy no longer keeps; `edits_history` says whether a plan removes them,
-    or frees their files only.
+    """A lake on the page.
+
+    Attributes:
+        states: Commits by state.
+        usage: The live bytes by table and refs.
+        edits_history: Whether a plan removes expired commits. Otherwise only their files are
+            removed.
+        expiring: The newest commits that the policy does not keep.
     """
 
     name: str
@@ -81,9 +86,7 @@ class PlannedUpload:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedPlan:
-    """What one plan moved aside and is still there. A plan of the moment `purge_from` or later may
-    purge it.
-    """
+    """The quarantined files of one plan. A plan created at `purge_from` or later can purge them."""
 
     plan_id: str
     files: int
@@ -94,7 +97,7 @@ class QuarantinedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of this run date beside the same figure of the run date before."""
+    """A figure of this run date and of the previous one."""
 
     label: str
     previous: int
@@ -104,7 +107,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """What a storage holds, quarantine included, at one moment of its plan's life."""
+    """The bytes of a storage, including quarantine, at one stage of its plan."""
 
     when: str
     size_bytes: int
@@ -112,7 +115,7 @@ class StoredBytes:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """A plan of the storage, and what people said of it. `amounts` are its files by action."""
+    """A plan of the storage, with the decisions on it. `amounts` are its files by action."""
 
     plan_id: str
     run_date: date
@@ -124,15 +127,21 @@ class PastPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoragePage:
-    """A storage on the page. `headline` says in one sentence what its plan means, and `stored` how
-    much it holds now and afterwards. `tables` are those with the most garbage, and `tables_left_out`
-    counts the rest. `trend` are the last nights, and `plans` the last plans, newest first.
-    `live_named` is how many live files the lakes' own metadata names here, where that is not the
-    number of live objects that were listed.
+    """A storage on the page.
 
-    `header` and `status` are null where the date has no plan yet. `words` are what people said of
-    the plan. `unfinished` tells of uploads in parts that nobody finished, null where there are none.
-    `uploads` are the oldest of those that the plan aborts.
+    Attributes:
+        header: The plan of the run date, or None if it has no plan.
+        status: The status of the plan, or None.
+        decisions: The approvals and rejections of the plan.
+        headline: One sentence about the effects of the plan.
+        stored: The stored bytes now and after the plan.
+        tables: The tables with the most garbage. `tables_left_out` counts the others.
+        trend: The storage breakdown of the last runs.
+        plans: The last plans, newest first.
+        live_named: The number of live files in the lakes' metadata, or None if it equals the number
+            of live objects in the listing.
+        unfinished: A sentence about unfinished uploads, or None.
+        uploads: The oldest uploads that the plan aborts.
     """
 
     name: str
@@ -162,20 +171,18 @@ class StoragePage:
     notes: tuple[str, ...] = ()
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """Returns the price of storing so many bytes for a month, or null where the configuration
-        names no price.
-        """
+        """Return the monthly price of storing these bytes, or None if no price is configured."""
         return None if self.usd_per_gb_month is None else Money(usd_per_gb_month=self.usd_per_gb_month).usd_per_month(size_bytes)
 
     @property
     def reasons(self) -> list[str]:
-        """Returns the reasons for which any of its tables has garbage."""
+        """The reasons for the garbage of all tables."""
         return sorted({reason for share in self.tables for reason in share.garbage})
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequests:
-    """What was sent to object stores for one table of a lake or storage."""
+    """The requests to object stores for one table of a lake or storage."""
 
     owner: str
     table: str
@@ -184,8 +191,11 @@ class TableRequests:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One run date. `warnings` are what a reader must know before any figure: a rehearsal, lowered
-    limits, a past date. `asked` is empty where nothing lies on an object store.
+    """The report of one run date.
+
+    Attributes:
+        warnings: Warnings about all figures: a rehearsal, lowered limits, a past date.
+        requests: Requests to object stores, if a lake, a storage or the state is in one.
     """
 
     run_date: date

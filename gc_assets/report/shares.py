@@ -1,6 +1,4 @@
-"""The steps of a storage's waterfall, which say where its bytes go. Pure: facts of `orphan_files`
-in, amounts out.
-"""
+"""The shares of a storage breakdown. Pure: a summary of `orphan_files` in, amounts out."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ Amounts = Mapping[str, Amount]
 
 
 def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
-    """Returns the waterfall of a storage, from the facts of its `orphan_files`."""
+    """Return the storage breakdown from the summary of `orphan_files`."""
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))
     garbage = Amount.total(amount for name, amount in orphans.by_reason.items() if not name.startswith("expired/"))

@@ -1,7 +1,6 @@
-"""The byte waterfall as SVG: one bar for what a storage holds, then a bar for each share of it,
-laid end to end.
+"""Draw the storage breakdown as SVG: one bar for the whole storage, then a bar for each share.
 
-Pure: amounts in, text out. Colours are mid-tones that read on light and dark ground.
+Pure: amounts in, text out. Colours are mid-tones that are readable on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ WIDTH, ROW, LABEL, FIGURE = 760, 30, 190, 190
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One bar. Steps after the first (`total`) are shares of it, in order, and lie end to end."""
+    """One bar. Steps after the first (`total`) are shares of it and are drawn end to end."""
 
     label: str
     size_bytes: int
@@ -33,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A step and where its bar lies, as shares of the width: 0 is the left end, 1 the right one."""
+    """A step with the position of its bar as a share of the width, from 0 (left) to 1 (right)."""
 
     step: Step
     left: float
@@ -41,7 +40,7 @@ class Bar:
 
 
 def build_bars(steps: Sequence[Step]) -> list[Bar]:
-    """Returns a bar for each step, to the scale of the first and laid end to end."""
+    """Return a bar for each step, scaled to the first and drawn end to end."""
     scale, offset, found = max((step.size_bytes for step in steps), default=0) or 1, 0.0, list[Bar]()
     for step in steps:
         length = step.size_bytes / scale
@@ -51,10 +50,9 @@ def build_bars(steps: Sequence[Step]) -> list[Bar]:
 
 
 def storage_breakdown_svg(steps: Sequence[Step]) -> str:
-    """Returns an `<svg>` element, `WIDTH` wide.
+    """Return an `<svg>` element, `WIDTH` wide.
 
-    A share that is not empty is never drawn thinner than 2 pixels, so that a little garbage in a
-    large lake is still seen.
+    Non-empty shares are at least 2 pixels wide, so that a small share of garbage is visible.
     """
     height = ROW * len(steps) + 8
     span = WIDTH - LABEL - FIGURE
@@ -77,7 +75,7 @@ def storage_breakdown_svg(steps: Sequence[Step]) -> str:
 
 
 def data_uri(svg: str) -> str:
-    """Returns the drawing as an address that Markdown and `<img>` can show."""
+    """Return the drawing as a data URI for Markdown and `<img>`."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 

@@ -1,6 +1,6 @@
-"""What a storage held over the nights, as SVG: live bytes below, garbage on top of them.
+"""Draw the bytes of a storage over the last runs as SVG: live bytes under garbage.
 
-Pure: amounts in, text out. Colours are those of the waterfall.
+Pure: amounts in, text out. Colours are those of the storage breakdown.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from xml.sax.saxutils import escape
 from gc_assets.core.units import format_bytes
 from gc_assets.report.storage_breakdown import COLOURS, Tone
 
-# The drawing is as wide as a phone, so that its text is readable there without scrolling.
+# The drawing is as wide as a phone, so that its text is readable without scrolling.
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 340, 170, 52, 10, 24
 RIGHT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one night found in a storage, in bytes: kept, held by expired history, other garbage."""
+    """The bytes of a storage in one run: kept, needed only by expired history, and other garbage."""
 
     run_date: date
     kept: int
@@ -34,9 +34,7 @@ class Point:
 
 
 def trend_svg(points: Sequence[Point]) -> str:
-    """Returns an `<svg>` with one area for each share, over the nights as they lie in time. Text has
-    the colour of the page's.
-    """
+    """Return an `<svg>` with one area per share over time. Text has the colour of the page."""
     most = max((point.stored for point in points), default=0) or 1
     days = [point.run_date.toordinal() for point in points]
     span = max(days[-1] - days[0], 1)
@@ -76,6 +74,6 @@ def _axes(points: Sequence[Point], most: int) -> Iterator[str]:
 def _sentence(points: Sequence[Point]) -> str:
     first, last = points[0], points[-1]
     return (
-        f"{len(points)} nights: from {format_bytes(first.stored)} on {first.run_date} to {format_bytes(last.stored)} on {last.run_date}, "
+        f"{len(points)} runs: from {format_bytes(first.stored)} on {first.run_date} to {format_bytes(last.stored)} on {last.run_date}, "
         f"of which {format_bytes(last.held + last.garbage)} garbage"
     )

@@ -77,7 +77,7 @@ def stored_plan(
         "policy_digest": at.config.policy_digest(),
         "live_files": 7,
         "live_by_lake": {},
-        "sick": (),
+        "unreadable": (),
         "live_bytes": 700,
         "totals": {action: amount} if files else {},
         "by_reason": {},

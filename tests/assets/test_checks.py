@@ -162,7 +162,7 @@ def test_a_plan_that_was_edited_is_found(tmp_path: Path, context: RunContext) ->
     table = stored_plan(platform(tmp_path))
     assert verdict(checks.PLAN_INTACT, context, table).passed
     header = {**table.receipt.summary["header"], "live_files": 8}
-    edited = table.receipt.model_copy(update={"facts": {**table.receipt.summary, "header": header}})
+    edited = table.receipt.model_copy(update={"summary": {**table.receipt.summary, "header": header}})
     assert not verdict(checks.PLAN_INTACT, context, PublishedTable(table.path, edited)).passed
 
 

@@ -42,7 +42,7 @@ def test_the_page_has_the_same_assets_and_checks(tmp_path: Path) -> None:
 
 
 def test_a_night_is_one_step_and_what_deletes_is_another(tmp_path: Path) -> None:
-    night = definitions(tmp_path, mode="submit").resolve_job_def("night")
+    night = definitions(tmp_path, mode="submit").resolve_job_def("run")
     assert {(node.name, node.definition.pool) for node in night.nodes} == {
         ("spark_job", "spark_driver"),
         ("warehouse__deletion_log", "gc_delete"),

@@ -92,7 +92,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Lake:
 
 @pytest.fixture(scope="module")
 def night(lake: Lake) -> dg.ExecuteInProcessResult:
-    return run(lake[0], "night")
+    return run(lake[0], "run")
 
 
 @pytest.fixture
@@ -197,14 +197,14 @@ def test_a_table_tells_which_of_its_columns_come_from_one_column(night: dg.Execu
 def test_the_same_night_again_has_the_same_plan(again: Callable[..., Platform]) -> None:
     at = again()
     before = plan_of(at)
-    result = run(at, "night", selection=[PLAN])
+    result = run(at, "run", selection=[PLAN])
     assert result.success
     assert plan_of(at) == before
 
 
 def test_a_failed_gate_stops_the_run_before_its_deletion_log(again: Callable[..., Platform]) -> None:
     at = again(gates=Gates(max_delete_bytes=1))
-    result = run(at, "night", selection=[PLAN, LOG])
+    result = run(at, "run", selection=[PLAN, LOG])
     assert not result.success
     assert list(materializations(result)) == ["warehouse/deletion_plan"]
     (gates,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "gates"]
@@ -216,7 +216,7 @@ def test_a_failed_gate_stops_the_run_before_its_deletion_log(again: Callable[...
 
 def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Callable[..., Platform], lake: Lake) -> None:
     at = again(gates=Gates(max_delete_bytes=1))
-    run(at, "night", selection=[PLAN])
+    run(at, "run", selection=[PLAN])
     with pytest.raises(GateRefused):
         approve(at.config, at.clock, plan_of(at).plan_id, "kim")
     result = run(at, "apply", plan_id=plan_of(at).plan_id)
@@ -226,7 +226,7 @@ def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Call
 
 def test_a_run_date_that_was_never_frozen_on_its_day_is_an_analysis(again: Callable[..., Platform], lake: Lake) -> None:
     at, past = first_run_date(again(), ago(3)), ago(3).date().isoformat()
-    night = run(at, "night", past)
+    night = run(at, "run", past)
     assert night.success
     assert plan_of(at, past).historical
     metadata = materializations(night)

@@ -138,12 +138,12 @@ def test_nothing_has_an_automation_condition(definitions: dg.Definitions) -> Non
 
 
 def test_the_night_of_a_storage_in_mode_plan_ends_at_its_plan(definitions: dg.Definitions) -> None:
-    assert job_keys(definitions, "night") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES - {DELETION_LOG.to_user_string()}
+    assert job_keys(definitions, "run") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES - {DELETION_LOG.to_user_string()}
 
 
 def test_the_night_of_a_storage_in_mode_apply_ends_with_its_deletion_log(tmp_path: Path) -> None:
     definitions = build_definitions(platform(tmp_path, mode="apply"))
-    assert job_keys(definitions, "night") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES
+    assert job_keys(definitions, "run") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES
 
 
 def test_the_job_apply_runs_nothing_but_deletion_logs(definitions: dg.Definitions) -> None:
@@ -171,7 +171,7 @@ def test_the_schedule_asks_for_the_run_date_it_runs_on_and_configures_nothing(de
 
 def test_the_boxes_of_a_night_share_one_process_whatever_the_executor_of_the_project(definitions: dg.Definitions) -> None:
     own = dg.Definitions.merge(definitions, dg.Definitions(executor=dg.multiprocess_executor))
-    for name in ("night", "apply"):
+    for name in ("run", "apply"):
         assert own.resolve_job_def(name).executor_def is dg.in_process_executor
 
 
@@ -309,7 +309,7 @@ def test_the_partitions_begin_with_the_first_night_and_no_analysis_is_one(tmp_pa
     assert first_run_date(at) == date(2026, 3, 5)
     asked = replace(at, config=at.config.model_copy(update={"first_night": date(2026, 2, 1)}))
     assert first_run_date(asked) == date(2026, 2, 1)
-    assert build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("night").partitions_def == run_dates(at.clock, date(2026, 1, 1))
+    assert build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("run").partitions_def == run_dates(at.clock, date(2026, 1, 1))
 
 
 def test_a_state_that_cannot_be_read_does_not_keep_the_page_from_opening(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

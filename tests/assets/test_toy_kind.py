@@ -86,7 +86,7 @@ def test_a_kind_that_only_the_tests_know_goes_from_its_box_on_the_page_to_the_pu
     everything = files(tmp_path)
     garbage = {"data/old", "manifests/c1.json", "data/two", "manifests/c2.json", "data/leftover"}
 
-    page = run(at, "night")
+    page = run(at, "run")
     of_toys = {name for name, table in all_tables().items() if toy.KIND.has(table)}
     assert {key.partition("/")[2] for key in page if key.startswith("toys/")} == of_toys
     assert page["toys/toy_branches"].metadata["sample"].value.records[0].data == {"ref_name": "dev", "commits": 1}
@@ -99,10 +99,10 @@ def test_a_kind_that_only_the_tests_know_goes_from_its_box_on_the_page_to_the_pu
     assert files(tmp_path) == everything
 
     tomorrow = replace(at, clock=Clock(NOW + timedelta(days=1)))
-    run(tomorrow, "night")
+    run(tomorrow, "run")
     assert set(applied(tomorrow).totals) == {"quarantine"}
     later = replace(at, clock=Clock(NOW + timedelta(days=3)))
-    run(later, "night")
+    run(later, "run")
     assert set(applied(later).totals) == {"purge"}
     assert files(tmp_path) == everything - garbage
     trash = [path for path in (tmp_path / "warehouse").rglob("*") if path.is_file() and path.name in {Path(name).name for name in garbage}]

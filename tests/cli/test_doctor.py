@@ -188,7 +188,7 @@ def a_bind_mount(at: At) -> None:
 
 
 def an_edited_plan(at: At) -> None:
-    edited(at.receipt, lambda receipt: receipt["facts"]["header"].update(live_files=1))
+    edited(at.receipt, lambda receipt: receipt["summary"]["header"].update(live_files=1))
 
 
 def an_edited_row(at: At) -> None:

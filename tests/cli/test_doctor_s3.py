@@ -92,14 +92,14 @@ def nothing(at: Platform) -> None:
 
 
 FLAWS: dict[str, tuple[Callable[[Platform], None], bool, str, str, str]] = {
-    "wrong endpoint": (wrong_endpoint, False, "listable", "Could not connect to the endpoint", "look at the network and at `s3.endpoint`"),
-    "no such bucket": (no_such_bucket, False, "listable", "s3://no-such-bucket/lake/", "there is no such bucket; mend the location"),
+    "wrong endpoint": (wrong_endpoint, False, "listable", "Could not connect to the endpoint", "check the network and `s3.endpoint`"),
+    "no such bucket": (no_such_bucket, False, "listable", "s3://no-such-bucket/lake/", "there is no such bucket; correct the location"),
     "a prefix without permission": (
         a_closed_prefix,
         False,
         "listable",
         "lake/b/: AccessDenied",
-        "docs/s3-reference.md lists what each role needs",
+        "docs/s3-reference.md lists the permissions of each role",
     ),
     "versioning was suspended": (suspended, True, "quarantine", "has its versioning suspended", "Enable versioning"),
     "versioning was switched on": (nothing, True, "quarantine", "a copy in the trash frees nothing", "Use `quarantine: versioned`"),
