@@ -1,1 +1,1 @@
-"""Answers questions from published tables. Nothing here decides what is deleted."""
+"""Answer questions from published tables. Nothing here decides what is deleted."""

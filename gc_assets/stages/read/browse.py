@@ -1,7 +1,6 @@
-"""Reads published tables for people, part by part and without Spark: whole tables, or the few rows
-about some keys.
+"""Read published tables part by part and without Spark: whole tables, or the rows of some keys.
 
-Knows which runs make up a table. It holds one part in memory at a time, never a table.
+This module knows which runs make up a table. It holds one part in memory at a time.
 """
 
 from __future__ import annotations
@@ -22,11 +21,14 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, 
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[PublishedTable | PastRun]:
-    """Returns the runs whose rows are the table as of a run date.
+    """Return the runs whose rows are the table as of a run date.
 
-    That is the table's current run. Every run adds to three tables: `manifest_entries` is made of
-    all segments up to the date, `deletion_log` and `expiry_log` of all executions of the date's
-    plans. Raises `StateError` where nothing is published for the date.
+    Usually this is the table's current run. Three tables consist of many runs: `manifest_entries`
+    of all segments up to the date, `deletion_log` and `expiry_log` of all executions of the date's
+    plans.
+
+    Raises:
+        StateError: No run is published for the date.
     """
     if table is MANIFEST_ENTRIES:
         found = [run for run in state.history(group, table.name) if run.run_date <= run_date]
@@ -41,8 +43,9 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
 
 
 def table_names(state: State, lake_name: str) -> list[str]:
-    """Returns the names of the lake's tables in alphabetical order, as the newest night saw them.
-    None where the lake is one repository or no night was run.
+    """Return the names of the lake's tables in the newest run, in alphabetical order.
+
+    The result is empty if the lake is a single repository or has no run.
     """
     names: set[str] = set()
     for table, column in ((LAKE_REFS, TABLE_NAME.name), (LIVE_CONTENTS, "content_key")):
@@ -55,47 +58,49 @@ def table_names(state: State, lake_name: str) -> list[str]:
 def batches(
     state: State, schema: pa.Schema, paths: Collection[str], columns: Collection[str] | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of Parquet parts with the columns of the schema, at most `limit` of them.
+    """Yield the rows of Parquet parts with the columns of the schema, at most `limit` rows.
 
-    Raises `StateError` for a part that an older release wrote without one of the columns.
+    Raises:
+        StateError: An older release wrote a part without one of the columns.
     """
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    fields = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     left = limit
     for path in paths:
-        source = pq.ParquetFile(pa.BufferReader(_part(state, path, wanted)))
-        there = [name for name in wanted.names if name in source.schema_arrow.names]
-        for batch in source.iter_batches(columns=there):
+        source = pq.ParquetFile(pa.BufferReader(_part(state, path, fields)))
+        present = [name for name in fields.names if name in source.schema_arrow.names]
+        for batch in source.iter_batches(columns=present):
             if left is not None and left <= 0:
                 return
-            rows = add_missing_columns(batch, wanted)
+            rows = add_missing_columns(batch, fields)
             yield rows if left is None else rows.slice(0, left)
             left = None if left is None else left - rows.num_rows
 
 
 def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
-    """Returns the rows whose `column` is one of `values`. Row groups that cannot hold one are not
-    read.
+    """Return the rows whose `column` is one of `values`. Row groups without such a value are
+    skipped.
 
-    Raises `StateError` for a part that an older release wrote without one of the columns.
+    Raises:
+        StateError: An older release wrote a part without one of the columns.
     """
-    wanted = pc.field(column).isin(list(values))
-    found = [add_missing_columns(_matching(_part(state, path, schema), schema, wanted), schema) for path in paths]
+    fields = pc.field(column).isin(list(values))
+    found = [add_missing_columns(_read_matching(_part(state, path, schema), schema, fields), schema) for path in paths]
     return pa.concat_tables(found) if found else schema.empty_table()
 
 
-def _matching(content: bytes, schema: pa.Schema, wanted: pc.Expression) -> pa.Table:
-    there = pq.read_schema(pa.BufferReader(content)).names
-    return pq.read_table(pa.BufferReader(content), columns=[name for name in schema.names if name in there], filters=wanted)
+def _read_matching(content: bytes, schema: pa.Schema, fields: pc.Expression) -> pa.Table:
+    present = pq.read_schema(pa.BufferReader(content)).names
+    return pq.read_table(pa.BufferReader(content), columns=[name for name in schema.names if name in present], filters=fields)
 
 
 def _part(state: State, path: str, schema: pa.Schema) -> bytes:
     content = state.files.read(path)
-    there = pq.read_schema(pa.BufferReader(content)).names
-    lacking = [field.name for field in schema if field.name not in there and not is_added_column(field)]
-    if lacking:
+    present = pq.read_schema(pa.BufferReader(content)).names
+    missing = [field.name for field in schema if field.name not in present and not is_added_column(field)]
+    if missing:
         group_asset, _, day = path.partition("/run_date=")
         raise StateError(
-            f"{group_asset} of {day[:10]} was written by an older release of gc-assets, without the columns {', '.join(lacking)}, and "
-            f"cannot be shown by this one; run that date again, or a newer one"
+            f"{group_asset} of {day[:10]} was written by an older release of gc-assets without the columns {', '.join(missing)}, so it "
+            f"cannot be shown. Run that date again, or choose a newer one."
         )
     return content

@@ -1,7 +1,6 @@
-"""Walks from a file up to the ref that needs it, by the witnesses that `live_files` keeps:
-containers, commit, ref.
+"""Trace a file to the ref that needs it, by the witnesses in `live_files`: containers, commit, ref.
 
-Arrow lookups over published tables. Decides nothing.
+The module uses Arrow lookups over published tables.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import DANGLING_SIDE, EXPIRED_SIDE
 
-# No format nests deeper. A longer walk would be a circle.
+# No format nests deeper. A longer chain would be a cycle.
 MAX_CONTAINERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A step of the chain from a ref to the file: `what` it is, its `name`, and what is known of
-    it.
+    """A step of the chain from a ref to a file: the kind of the object (`what`), its name and
+    details.
     """
 
     what: str
@@ -36,61 +35,58 @@ class Link:
 
 
 def chain(context: RunContext, lake: str, row: dict[str, Any], side: str | None = None) -> Iterator[Link]:
-    """Yields ref, commit, containers from the outermost, and file."""
+    """Yield the ref, the commit, the containers from the outermost to the innermost, and the file."""
     links = [Link(row["kind"], row["key"], _size(row))]
     top, commit, table = row["container"], row["commit_id"], row["table_uuid"]
     for _ in range(MAX_CONTAINERS):
         if top is None:
             break
-        above = _container(context, lake, top, side)
-        if above is None:
+        parent = _container(context, lake, top, side)
+        if parent is None:
             links.append(Link("container", top, "outside all storages"))
             break
-        links.append(Link(above["kind"], above["key"], _size(above)))
-        top, commit, table = above["container"], above["commit_id"], above["table_uuid"]
+        links.append(Link(parent["kind"], parent["key"], _size(parent)))
+        top, commit, table = parent["container"], parent["commit_id"], parent["table_uuid"]
     if commit is None:
-        yield Link("lake", lake, "part of its present state: current metadata, refs or configuration")
+        yield Link("lake", lake, "part of its current state: current metadata, refs or configuration")
     else:
         yield from _commit_links(context, lake, commit, table)
     yield from reversed(links)
 
 
 def _container(context: RunContext, lake: str, address: str, side: str | None) -> dict[str, Any] | None:
-    place = context.resolver().resolve_one(address)
-    if place is None:
+    resolved = context.resolver().resolve_one(address)
+    if resolved is None:
         return None
-    sides = (None,) if side is None else (side, None)  # a container of expired history may be live itself
-    for name in sides:
-        for row in lake_rows(context, lake, "key", place[1], name):
-            if row["storage"] == place[0]:
+    side_names = (None,) if side is None else (side, None)  # a container of expired history may also be live
+    for name in side_names:
+        for row in lake_rows(context, lake, "key", resolved[1], name):
+            if row["storage"] == resolved[0]:
                 return row
     return None
 
 
 def _commit_links(context: RunContext, lake: str, commit: str, table: str | None) -> Iterator[Link]:
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
-    said = _one_of(read_key_rows(context, REACHABLE_SNAPSHOTS.schema, reachable, "commit_id", commit), table)
+    reachable = _find_row(read_key_rows(context, REACHABLE_SNAPSHOTS.schema, reachable, "commit_id", commit), table)
     refs = context.table(LAKE_REFS, lake)
-    if said is not None and said["refs"]:
-        name = said["refs"][0]
-        ref = _one_of(read_key_rows(context, LAKE_REFS.schema, refs, "ref_name", name), table)
-        more = f", one of {said['refs_count']:,} refs that reach it" if said["refs_count"] > 1 else ""
+    if reachable is not None and reachable["refs"]:
+        name = reachable["refs"][0]
+        ref = _find_row(read_key_rows(context, LAKE_REFS.schema, refs, "ref_name", name), table)
+        others = f", one of {reachable['refs_count']:,} refs that reach it" if reachable["refs_count"] > 1 else ""
         steps = _steps_back(context, lake, ref["head_commit_id"], commit, table) if ref is not None else None
         back = "" if steps is None else ", its head" if steps == 0 else f", {steps:,} commits before its head"
-        where = f" of {ref['table_name']}" if ref is not None and ref["table_name"] else ""
-        yield Link(ref["ref_type"] if ref is not None else "ref", name, f"in lake {lake}{where}{back}{more}")
-    graph = _one_of(read_key_rows(context, COMMIT_GRAPH.schema, context.table(COMMIT_GRAPH, lake), "commit_id", commit), table)
+        table_part = f" of {ref['table_name']}" if ref is not None and ref["table_name"] else ""
+        yield Link(ref["ref_type"] if ref is not None else "ref", name, f"in lake {lake}{table_part}{back}{others}")
+    graph = _find_row(read_key_rows(context, COMMIT_GRAPH.schema, context.table(COMMIT_GRAPH, lake), "commit_id", commit), table)
     at = f"{graph['committed_at'].isoformat()}" if graph is not None and graph["committed_at"] is not None else ""
-    why = said["reason"] if said is not None else ""
-    until = f"; kept until {said['keep_until'].isoformat()}" if said is not None and said["keep_until"] is not None else ""
-    yield Link("commit", commit, "; ".join(part for part in (at, why) if part) + until)
+    reason = reachable["reason"] if reachable is not None else ""
+    until = f"; kept until {reachable['keep_until'].isoformat()}" if reachable is not None and reachable["keep_until"] is not None else ""
+    yield Link("commit", commit, "; ".join(part for part in (at, reason) if part) + until)
 
 
 def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, table: str | None) -> int | None:
-    """Returns the length of the shortest way from `head` to `commit` by parents.
-
-    Null where there is no way.
-    """
+    """Return the length of the shortest path from `head` to `commit` by parents, or None."""
     graph = context.table(COMMIT_GRAPH, lake)
     rows = read_parts(context.state.files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "parents"])
     same = pc.is_null(rows.column("table_uuid")) if table is None else pc.equal(rows.column("table_uuid"), table)
@@ -107,9 +103,9 @@ def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, t
 
 
 def last_chain(context: RunContext, storage: str, key: str) -> tuple[Link, ...]:
-    """Returns the chain of the expired or dangling history that last needed a file.
+    """Return the chain of the expired or dangling history that last needed a file.
 
-    Empty for a file that neither names.
+    The result is empty if no such history names the file.
     """
     for side in (EXPIRED_SIDE, DANGLING_SIDE):
         for lake in context.config.lakes:
@@ -128,7 +124,7 @@ def read_key_rows(context: RunContext, schema: pa.Schema, published: PublishedTa
     return read_matching_rows(context.state, schema, published.paths(), column, [value]).to_pylist(maps_as_pydicts="lossy")
 
 
-def _one_of(rows: list[dict[str, Any]], table: str | None) -> dict[str, Any] | None:
+def _find_row(rows: list[dict[str, Any]], table: str | None) -> dict[str, Any] | None:
     return next((row for row in rows if row["table_uuid"] == table), None)
 
 

@@ -1,9 +1,8 @@
-"""Looks at a configuration before a night does: is every lake readable, is every storage safe, is
-what the books say whole.
+"""Check a configuration before a run: lakes, storages, the state and its records.
 
-Reads lakes and storages and changes neither. It writes only probes, which it removes at once: one
-in the state, and canaries below the collector's own prefix of storages of mode `apply`. Decides
-nothing, and needs no Spark.
+The checks read lakes and storages and do not change them. They write only probes, which they remove
+immediately: one in the state, and canaries under the collector's own prefix in storages with mode
+`apply`. No Spark is needed.
 """
 
 from __future__ import annotations
@@ -19,65 +18,65 @@ from gc_assets.core.units import format_duration
 from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
-from gc_assets.stages.read import doctor_lakes as lakes
-from gc_assets.stages.read import doctor_records as books
+from gc_assets.stages.read import doctor_lakes as lake_checks
+from gc_assets.stages.read import doctor_records as records
 from gc_assets.stores.store import examine_state
 
-# A subject, what is checked of it, and how.
+# The subject, the name of the check, and the function that runs it.
 Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
 
 def doctor(context: RunContext) -> Iterator[Finding]:
-    """Yields every finding as it is made.
+    """Yield the findings of all checks.
 
-    What a check cannot look at becomes its finding, not an error.
+    If a check itself fails, that becomes its finding.
     """
     yield from _environment(context)
     checks = list(_checks(context))
-    for subject, check, look in track(checks, "checks", len(checks)):
+    for subject, check, run in track(checks, "checks", len(checks)):
         set_activity(f"{subject}: {check}")
-        yield from run_check(subject, check, look)
+        yield from run_check(subject, check, run)
 
 
 def _checks(context: RunContext) -> Iterator[Check]:
     frozen: dict[str, FrozenRefs] = {}
-    yield "state", "clock", lambda: _clock(context)
-    yield "state", "conditions", lambda: _conditions(context)
-    yield "state", "index", lambda: _indexed(context)
+    yield "state", "clock", lambda: _check_clock(context)
+    yield "state", "conditions", lambda: _check_conditional_writes(context)
+    yield "state", "index", lambda: _check_index(context)
     yield "state", "lifecycle", lambda: examine_state(f"{context.config.state.rstrip('/')}/", context.config.places())
-    yield "state", "leftovers", lambda: books.leftovers(context)
+    yield "state", "leftovers", lambda: records.check_leftovers(context)
     for lake in context.config.lakes:
-        yield lake.name, "readable", partial(_lake, context, lake.name, frozen)
-        yield lake.name, "visible", partial(_visible, context, lake.name, frozen)
-    yield "storages", "overlaps", lambda: _overlaps(context)
+        yield lake.name, "readable", partial(_check_lake, context, lake.name, frozen)
+        yield lake.name, "visible", partial(_check_history, context, lake.name, frozen)
+    yield "storages", "overlaps", lambda: _check_overlaps(context)
     for storage in context.config.storages:
         yield storage.name, "store", lambda item=storage: context.store(item.name).examine(item, context.clock.now())
         yield storage.name, "inventory", lambda item=storage: context.lister(item.name).examine(item, context.clock.now())
-        yield storage.name, "claims", partial(lakes.places, context, storage.name, frozen)
-        yield storage.name, "lakes", partial(books.lakes_present, context, storage, frozen)
-        yield storage.name, "night", partial(books.last_night, context, storage, frozen)
-        yield storage.name, "plans", partial(books.sealed_plans, context, storage)
-        yield storage.name, "interrupted", partial(books.interrupted, context, storage)
-        yield storage.name, "ledger", partial(books.ledger, context, storage)
+        yield storage.name, "claims", partial(lake_checks.check_claims, context, storage.name, frozen)
+        yield storage.name, "lakes", partial(records.check_lakes, context, storage, frozen)
+        yield storage.name, "last_run", partial(records.check_last_run, context, storage, frozen)
+        yield storage.name, "plans", partial(records.check_plans, context, storage)
+        yield storage.name, "interrupted", partial(records.check_interrupted, context, storage)
+        yield storage.name, "ledger", partial(records.check_ledger, context, storage)
 
 
-def _lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
+def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
     frozen[name] = context.lake(name).freeze(context.clock.now())
-    yield from lakes.readable(context, name, frozen[name])
+    yield from lake_checks.check_readable(context, name, frozen[name])
 
 
-def _visible(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
-    if name in frozen:  # what cannot be read is a finding already
-        yield from lakes.visible(context, name, frozen[name])
+def _check_history(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
+    if name in frozen:  # an unreadable lake is already reported
+        yield from lake_checks.check_history(context, name, frozen[name])
 
 
 def _environment(context: RunContext) -> Iterator[Finding]:
     for text in context.unsafe:
-        yield Finding("environment", "limits", WARN, text, "Unset the variable for nights that count.")
+        yield Finding("environment", "limits", WARN, text, "Unset the variable for production runs.")
 
 
-def _clock(context: RunContext) -> Iterator[Finding]:
-    """Compares the state's own time with ours, by a file that is written and removed."""
+def _check_clock(context: RunContext) -> Iterator[Finding]:
+    """Compare the clock of the state with the local one, by a file that is written and removed."""
     files = context.state.files
     name = f".doctor-{uuid.uuid4().hex}"
     files.replace(name, b"probe")
@@ -91,18 +90,18 @@ def _clock(context: RunContext) -> Iterator[Finding]:
         yield Finding("state", "clock", OK, found)
     else:
         limit = format_duration(MAX_SKEW)
-        yield Finding("state", "clock", FAIL, found, f"Set the clocks: up to {limit} is harmless, more eats into the grace period.")
+        yield Finding("state", "clock", FAIL, found, f"Synchronize the clocks: a difference above {limit} reduces the grace period.")
 
 
-def _conditions(context: RunContext) -> Iterator[Finding]:
-    """Tries whether of several writers one succeeds. Everything that is published rests on it."""
+def _check_conditional_writes(context: RunContext) -> Iterator[Finding]:
+    """Test that only one of several concurrent writers succeeds. All publications depend on that."""
     yield Finding("state", "conditions", OK, context.state.files.check_conditions())
 
 
-def _indexed(context: RunContext) -> Iterator[Finding]:
-    """Checks that every run with a receipt is in its index.
+def _check_index(context: RunContext) -> Iterator[Finding]:
+    """Check that every run with a receipt is in its index.
 
-    A log that is in no index lets its files be forgotten.
+    Files of a log that is in no index would be missing from the ledger.
     """
     wrong = context.state.find_index_errors()
     for sentence in wrong:
@@ -111,10 +110,12 @@ def _indexed(context: RunContext) -> Iterator[Finding]:
         yield Finding("state", "index", OK, "every run with a receipt is in the index of its asset")
 
 
-def _overlaps(context: RunContext) -> Iterator[Finding]:
+def _check_overlaps(context: RunContext) -> Iterator[Finding]:
     pairs = context.overlapping_storages()
     if pairs:
-        found = "these are one place, or one holds the other: " + ", ".join(f"{a} and {b}" for a, b in pairs)
-        yield Finding("storages", "overlaps", FAIL, found, "Make one storage of them; leave a directory that is mounted twice one name.")
+        found = "these storages are the same location, or one contains the other: " + ", ".join(f"{a} and {b}" for a, b in pairs)
+        yield Finding(
+            "storages", "overlaps", FAIL, found, "Combine them into one storage. Use only one path of a directory that is mounted twice."
+        )
     else:
-        yield Finding("storages", "overlaps", OK, "no storage contains another, and no directory of one has a second name by a mount")
+        yield Finding("storages", "overlaps", OK, "no storage contains another, and no directory of a storage is mounted twice")

@@ -1,6 +1,6 @@
-"""What `doctor` asks of lakes: can each be read, does it show all, and are its places its own.
+"""Checks of lakes for `doctor`: readability, completeness, and exclusive locations.
 
-Each lake's refs are read once. Decides nothing.
+The refs of each lake are read once.
 """
 
 from __future__ import annotations
@@ -20,47 +20,53 @@ from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
 from gc_assets.stores.store import find_links
 
-_REPLACE: Final = "Replace the link by its files, or let the lake name them where they are."
+_REPLACE: Final = "Replace the link by its files, or let the lake use their actual location."
 
 
-def readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Says what of a lake could be read, and whether its places lie in storages."""
+def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
+    """Report what of a lake could be read, and whether its locations are in storages."""
     yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
     for item in refs.unread:
-        yield Finding(name, "sick", FAIL, item.reason, "Nothing below its claims is touched and nothing is purged until it can be read.")
+        yield Finding(
+            name, "unreadable", FAIL, item.reason, "No file under its claims is changed and nothing is purged until it can be read."
+        )
     for note in refs.notes:
         yield Finding(name, "note", WARN, note)
     resolver = context.resolver()
     outside = [claim.address for claim in refs.claims if resolver.resolve_one(claim.address) is None]
     if outside:
         examples = ", ".join(sorted(outside)[:3])
-        found = f"{len(outside):,} claimed prefixes lie in no storage: {examples}"
-        yield Finding(name, "storages", WARN, found, "Add their storage to have them swept.")
+        found = f"{len(outside):,} claimed prefixes are in no storage: {examples}"
+        yield Finding(name, "storages", WARN, found, "Add their storage to sweep them.")
     yield from _aliases(context, refs)
 
 
 def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
-    """Names metadata that a lake knows by an address in no storage, and that a link leads into one."""
+    """Report metadata with an address in no storage that is a link into a storage."""
     resolver = context.resolver()
     named = {source.address for source in refs.sources} | {root.address for root in refs.pinned if root.must_exist}
     for address in sorted(named):
-        if resolver.resolve_one(address) is None and (real := _real(address)) is not None and (place := resolver.resolve_one(real)):
-            found = f"the lake names {address}, in no storage, which is a symbolic link to {place[1]} in storage {place[0]}"
-            yield Finding(refs.lake, "links", FAIL, f"{found}: under its own name it would look unreferenced", _REPLACE)
+        if (
+            resolver.resolve_one(address) is None
+            and (actual := _without_links(address)) is not None
+            and (resolved := resolver.resolve_one(actual))
+        ):
+            found = f"the lake names {address}, in no storage, which is a symbolic link to {resolved[1]} in storage {resolved[0]}"
+            yield Finding(refs.lake, "links", FAIL, f"{found}: under that key it would look unreferenced", _REPLACE)
 
 
-def _real(address: str) -> str | None:
-    """Returns the address without symbolic links; null where that cannot be told."""
+def _without_links(address: str) -> str | None:
+    """Return the address without symbolic links, or None if it cannot be resolved."""
     try:
         return str(Location.parse(address).without_links()).rstrip("/")
     except (UsageError, FormatError):
         return None
 
 
-def visible(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Checks that a lake shows us all of its history, where it can tell.
+def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
+    """Check that a lake exposes its complete history, if it can tell.
 
-    Reads the history whole, as a first night does.
+    The whole history is read, as in the first run.
     """
     lake = context.lake(name)
     if as_incremental(lake) is None:
@@ -69,57 +75,58 @@ def visible(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Findin
     if commits:
         graph = pa.Table.from_batches([build_commit_rows(commits, context.resolver())])
         lake.retain(refs, graph, context.clock.now(), context.clock.now())
-    found = f"{len(commits):,} commits: no log is shorter, and no head's state other, than the server says"
+    found = f"{len(commits):,} commits: all logs are complete, and all heads match the state that the server reports"
     yield Finding(name, "visible", OK, found)
 
 
-def places(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Checks that what lakes claim in a storage is theirs alone, and has one name."""
-    said = [claim for refs in frozen.values() for claim in _claims(context, storage_name, refs)]
-    _, wide = narrow_claims(said)
-    claims = Claims.of(said, wide=wide)
+def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
+    """Check that each claim of lakes in a storage is exclusive, and is reached by one path only."""
+    claimed = [claim for refs in frozen.values() for claim in _claims(context, storage_name, refs)]
+    _, wide = narrow_claims(claimed)
+    claims = Claims.of(claimed, wide=wide)
     wrong = notes_on_claims(context, storage_name, claims)
     state, files = collector_paths(context, storage_name)
     for key in sorted({*state, *files}):
         if (owner := claims.owner_of(key)) is not None:
             address = context.resolver().address(storage_name, key)
-            wrong.append(f"{address} is the collector's own or a catalog, and lies where lake {owner.lake} claims all; it is left alone")
+            wrong.append(f"{address} belongs to the collector or a catalog, but is under a claim of lake {owner.lake}; it is not swept")
     for sentence in wrong:
-        yield Finding(storage_name, "claims", FAIL, sentence, "Move one of the two, or let the storage begin one directory above.")
+        yield Finding(storage_name, "claims", FAIL, sentence, "Move one of the two, or configure the storage one directory higher.")
     if not wrong:
-        yield Finding(storage_name, "claims", OK, f"{len(said):,} claimed prefixes, each one table's or lake's alone")
+        yield Finding(storage_name, "claims", OK, f"{len(claimed):,} claimed prefixes, each of a single table or lake")
     yield from _links(context, storage_name, claims)
 
 
 def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterator[Claim]:
     resolver = context.resolver()
     for claim in refs.claims:
-        place = resolver.resolve_one(claim.address)
-        if place is not None and place[0] == storage_name:
-            yield Claim(place[1], Owner(refs.lake, claim.table_uuid), claim.collect, claim.table_uuid)
+        resolved = resolver.resolve_one(claim.address)
+        if resolved is not None and resolved[0] == storage_name:
+            yield Claim(resolved[1], Owner(refs.lake, claim.table_uuid), claim.collect, claim.table_uuid)
 
 
 def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[Finding]:
-    """Names the symbolic links of a storage. One that leads into another storage, or from or to what
-    a lake claims, gives live files a second name.
+    """Report the symbolic links of a storage.
+
+    A link into another storage, or at or to a claimed location, gives live files a second address.
     """
     for link in find_links(context.storage(storage_name)):
-        here, there = (_place(context, path) for path in (link.path, link.target))
+        source, target = (_resolve_path(context, path) for path in (link.path, link.target))
         found = f"{link.path} is a symbolic link to {link.target}"
-        if there is not None and there[0] != storage_name:
-            found += f", in storage {there[0]}: what lies there has two names"
+        if target is not None and target[0] != storage_name:
+            found += f", in storage {target[0]}: its files have two addresses"
             yield Finding(storage_name, "links", FAIL, found, _REPLACE)
-        elif any(place is not None and _is_claimed(claims, place[1]) for place in (here, there)):
-            found += ", and a lake claims one of the two: a live file that is reached through it stops the plans"
+        elif any(resolved is not None and _is_claimed(claims, resolved[1]) for resolved in (source, target)):
+            found += ", and a lake claims one of the two: a live file behind the link stops the plans"
             yield Finding(storage_name, "links", FAIL, found, _REPLACE)
         else:
             yield Finding(storage_name, "links", WARN, f"{found}; no lake claims either", "It is not followed.")
 
 
-def _place(context: RunContext, path: str) -> tuple[str, str] | None:
-    """Returns the storage and the key of a file or directory. The key of a storage's root is empty."""
-    place = context.resolver().resolve_one(f"{path}/")
-    return None if place is None else (place[0], place[1].rstrip("/"))
+def _resolve_path(context: RunContext, path: str) -> tuple[str, str] | None:
+    """Return the storage and the key of a file or directory. The key of a storage's root is empty."""
+    resolved = context.resolver().resolve_one(f"{path}/")
+    return None if resolved is None else (resolved[0], resolved[1].rstrip("/"))
 
 
 def _is_claimed(claims: Claims, key: str) -> bool:

@@ -1,7 +1,6 @@
-"""What `doctor` asks of plans and records: is each plan that may still be applied the one that was
-made, what did the last night find, is what was done on record.
+"""Checks of the records for `doctor`: open plans, the last run, and the logs of executions.
 
-Reads the state only. Decides nothing.
+Only the state is read.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Holder
 
-# What a plan may still be approved or applied by.
+# Statuses of plans that can still be approved or applied.
 _OPEN: Final = frozenset({"ready", "refused", "approved"})
-# Gates that doctor asks anew, whatever the last night said.
-_ASKED_ANEW: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_present", "spoilt_histories"})
+# Gates that doctor evaluates itself, whatever their result in the last run.
+_CHECKED_AGAIN: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_present", "damaged_histories"})
 
 
-def sealed_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Reads every plan that may still be applied in full, as an approval does."""
+def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
+    """Read every plan that can still be applied completely, as an approval does."""
     state, count = context.state, 0
     for plan in list_plans(context.config, storage.name):
         if plan.status_at(context.clock.now()) not in _OPEN:
@@ -44,91 +43,96 @@ def sealed_plans(context: RunContext, storage: StorageConfig) -> Iterator[Findin
             state.verify(stored.published)
             refuse_other_key(stored.header, context.config)
         except (StateError, GateRefused) as error:
-            yield Finding(storage.name, "plans", FAIL, str(error), "Nobody can apply this plan. Make a new one with `gc-assets run`.")
+            yield Finding(storage.name, "plans", FAIL, str(error), "This plan cannot be applied. Make a new one with `gc-assets run`.")
             continue
         if stored.verdict.approvals and stored.verdict.missing is not None:
             found = f"plan {name} is {stored.verdict.missing}"
             yield Finding(storage.name, "approvals", WARN, found, f"gc-assets approve {name} --by ANOTHER_NAME")
         if stored.verdict.is_approved and stored.header.policy_digest != context.config.policy_digest():
-            found = f"plan {name} was approved under another policy than lakes.yaml now holds, so it cannot be applied"
+            found = f"plan {name} was approved under another policy than that of lakes.yaml, so it cannot be applied"
             yield Finding(storage.name, "plans", WARN, found, "Make a new plan with `gc-assets run`.")
-    yield Finding(storage.name, "plans", OK, f"{count:,} plans may still be applied; each was read in full")
+    yield Finding(storage.name, "plans", OK, f"{count:,} plans can still be applied; each was read completely")
 
 
-def last_night(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Tells what of the last night keeps its plan from being approved, and what it could not read."""
+def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
+    """Report the failed gates and the unreadable tables of the last run."""
     last = previous_plan(list_plans(context.config, storage.name, empty=True), context.clock)
     if last is None:
         return
-    header, when = header_of(context.state.open(last.run)), f"the night of {last.header.run_date}"
-    refused = [gate for gate in header.failed_gates if gate.name not in {*_ASKED_ANEW, *last.verdict.overrides}]
+    header, when = header_of(context.state.open(last.run)), f"the run of {last.header.run_date}"
+    refused = [gate for gate in header.failed_gates if gate.name not in {*_CHECKED_AGAIN, *last.verdict.overrides}]
     for gate in refused:
         found = f"{when}: refused by gate {gate.name}: {gate.message}"
-        yield Finding(storage.name, "night", FAIL, found, "Mend what it names, then `gc-assets run`.")
-    told = {item.reason for refs in frozen.values() for item in refs.unreadable}
-    unreadable = [item for item in header.unreadable if item.why not in told]
+        yield Finding(storage.name, "last_run", FAIL, found, "Fix the named problem, then `gc-assets run`.")
+    reported = {item.reason for refs in frozen.values() for item in refs.unreadable}
+    unreadable = [item for item in header.unreadable if item.why not in reported]
     for item in unreadable:
         found = f"{when}: {item.message}"
-        yield Finding(storage.name, "sick", FAIL, found, "Mend it, or drop it from its catalog, then `gc-assets run`.")
+        yield Finding(storage.name, "unreadable", FAIL, found, "Repair the table, or drop it from its catalog, then `gc-assets run`.")
     if not refused and not unreadable:
-        yield Finding(storage.name, "night", OK, f"{when} found nothing that stops a plan")
+        yield Finding(storage.name, "last_run", OK, f"{when} found nothing that stops a plan")
 
 
-def lakes_present(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
-    """Compares the lakes with the last accepted night, tonight's too: none may have left, and none be
-    empty. A lake that could not be asked is told elsewhere.
+def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
+    """Check that no lake of the last accepted run, including today's, is missing or empty.
+
+    Unreadable lakes are reported by another check.
     """
     accepted = last_accepted_plan(replace(context, run_date=context.run_date + timedelta(days=1)), storage.name)
     if accepted is None:
         return
-    there = [lake.name for lake in context.config.lakes if lake.name not in frozen or frozen[lake.name].refs or frozen[lake.name].unreadable]
-    verdict = gates.lakes_present(AcceptedRun.of(context, accepted).missing_lakes(LiveCount(len(there), dict.fromkeys(there, 1))))
+    present = [
+        lake.name for lake in context.config.lakes if lake.name not in frozen or frozen[lake.name].refs or frozen[lake.name].unreadable
+    ]
+    verdict = gates.lakes_present(AcceptedRun.of(context, accepted).missing_lakes(LiveCount(len(present), dict.fromkeys(present, 1))))
     if not verdict.passed:
-        found = f"since the night of {accepted.run_date}: {verdict.message}"
-        yield Finding(storage.name, "lakes", FAIL, found, "What it shares with other lakes is not protected.")
+        found = f"since the run of {accepted.run_date}: {verdict.message}"
+        yield Finding(storage.name, "lakes", FAIL, found, "Files that it shares with other lakes are not protected.")
     else:
-        yield Finding(storage.name, "lakes", OK, f"every lake of the night of {accepted.run_date} is there")
+        yield Finding(storage.name, "lakes", OK, f"every lake of the run of {accepted.run_date} is configured and has refs")
 
 
-def interrupted(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Names the plans that began and did not end."""
+def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
+    """Report plans that began and did not end."""
     begun = unfinished_plans(context.state, storage.name)
     if not begun:
-        yield Finding(storage.name, "interrupted", OK, "no plan is half applied")
+        yield Finding(storage.name, "interrupted", OK, "no plan is applied in part")
         return
     names = ", ".join(plan[:12] for plan in begun[:3])
     found = f"{len(begun):,} plans began and did not finish: {names}"
     yield Finding(storage.name, "interrupted", FAIL, found, f"gc-assets apply {begun[0][:12]}")
 
 
-def ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Checks that every log of what was done is there whole: a log that is gone lets its files be
-    forgotten in quarantine.
+def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
+    """Check that every deletion log is complete.
+
+    Files in quarantine that are only in a missing log would be forgotten.
     """
-    runs, harmed = context.state.history(storage.name, DELETION_LOG.name), 0
+    runs, damaged = context.state.history(storage.name, DELETION_LOG.name), 0
     for run in runs:
         try:
             context.state.open(run)
         except StateError as error:
-            harmed += 1
-            todo = "Bring that file back from a backup of the state. Apply and purge nothing before."
+            damaged += 1
+            todo = "Restore that file from a backup of the state. Do not apply or purge anything before."
             yield Finding(storage.name, "ledger", FAIL, str(error), todo)
-    if not harmed:
-        yield Finding(storage.name, "ledger", OK, f"{len(runs):,} logs of what was done are there whole")
+    if not damaged:
+        yield Finding(storage.name, "ledger", OK, f"{len(runs):,} deletion logs are complete")
 
 
-def leftovers(context: RunContext) -> Iterator[Finding]:
-    """Names the marks of applies that were killed, and edits of histories that went wrong."""
+def check_leftovers(context: RunContext) -> Iterator[Finding]:
+    """Report the verification marks of interrupted applies, and damaged histories."""
     for sentence in list_damage(context.state, [lake.name for lake in context.config.lakes]):
-        yield Finding("state", "histories", FAIL, sentence, "Mend the lake, then remove the record.")
-    left = context.state.files.directories(VERIFICATION_MARKS)
+        yield Finding("state", "histories", FAIL, sentence, "Repair the lake, then remove the record.")
+    names = context.state.files.directories(VERIFICATION_MARKS)
     holders = {
-        holder.plan_id for storage in context.config.storages if left and (holder := _live_holder(context, storage.name)) is not None
+        holder.plan_id for storage in context.config.storages if names and (holder := _live_holder(context, storage.name)) is not None
     }
-    dead = [name for name in left if name.rpartition("-")[0] not in holders]
-    if dead:
-        found = f"{len(dead):,} marks of applies that were killed are left in {context.state.files.root}/{VERIFICATION_MARKS}: {', '.join(dead[:3])}"
-        yield Finding("state", "leftovers", WARN, found, "They only take room. The next apply in their storage removes them.")
+    abandoned = [name for name in names if name.rpartition("-")[0] not in holders]
+    if abandoned:
+        directory = f"{context.state.files.root}/{VERIFICATION_MARKS}"
+        found = f"{len(abandoned):,} verification marks of interrupted applies are left in {directory}: {', '.join(abandoned[:3])}"
+        yield Finding("state", "leftovers", WARN, found, "They only use space. The next apply in their storage removes them.")
 
 
 def _live_holder(context: RunContext, storage_name: str) -> Holder | None:

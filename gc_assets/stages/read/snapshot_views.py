@@ -1,6 +1,6 @@
-"""Shows the history of Iceberg tables to Spark SQL, expired snapshots included.
+"""Create Spark SQL views of the history of Iceberg tables, including expired snapshots.
 
-Makes views over published tables and writes nothing.
+The views read published tables. Nothing is written.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.stages.read.browse import runs_of
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 
-# As Iceberg's `snapshots` metadata table, with `table_name` before and `expired` behind. Iceberg's
-# knows one table and no expired snapshot.
+# Like Iceberg's `snapshots` metadata table, with `table_name` as first and `expired` as last
+# column. Iceberg's covers one table and no expired snapshot.
 _ALL_SNAPSHOTS = """
 SELECT table_name, committed_at, CAST(snapshot_id AS BIGINT) AS snapshot_id, CAST(parent_id AS BIGINT) AS parent_id,
        operation, manifest_list, summary, expired
@@ -30,10 +30,13 @@ RETURN SELECT committed_at, snapshot_id, parent_id, operation, manifest_list, su
 
 
 def history_views(spark: SparkSession, context: RunContext, lake_name: str) -> None:
-    """Gives the session the views `snapshot_history`, `manifest_entries` and `all_snapshots` of a
-    lake as of a run date, and the table function `expired_snapshots(table)`.
+    """Create the views `snapshot_history`, `manifest_entries` and `all_snapshots` of a lake.
 
-    Another lake's views replace them. Raises `StateError` where nothing is published for the date.
+    They show the lake as of the run date. The table function `expired_snapshots(table)` is created,
+    too. Views of another lake are replaced.
+
+    Raises:
+        StateError: Nothing is published for the date.
     """
     state = context.state
     history = read_table(spark, state, SNAPSHOT_HISTORY, context.table(SNAPSHOT_HISTORY, lake_name))

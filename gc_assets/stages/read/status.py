@@ -1,5 +1,6 @@
-"""How a storage stands: its last night, the plans that wait, the executions that nobody goes on
-with. Reads the state, and the lease of a storage where a plan is half applied.
+"""Report the status of a storage: its last run, pending plans and unfinished applies.
+
+The state is read, and the lease of the storage if a plan is applied in part.
 """
 
 from __future__ import annotations
@@ -18,57 +19,61 @@ from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import read_newest_token
 
-_HALF_APPLIED: Final = "It began and did not end. Until it ends no later plan of the storage can be applied."
+_HALF_APPLIED: Final = "It began and did not end. No later plan of the storage can be applied until it ends."
 
 
 def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageSummary:
-    """Returns the facts of a storage.
+    """Return the status of a storage.
 
-    `failed` are runs that failed, newest first, each with the plan id that it was given or the
-    first characters of it. They count for plans of this storage that are still to be applied.
-    Raises `StateError` where the state cannot be read.
+    Args:
+        config: The configuration.
+        clock: The clock.
+        storage: The storage.
+        failed: Failed runs, newest first, each with the plan id that it was given or its first
+            characters. They count for plans of this storage that are still to be applied.
+
+    Raises:
+        StateError: The state cannot be read.
     """
     state, now = State.of(config), clock.now()
     listed = list(list_plans(config, storage.name, empty=True))
     ours = {plan.header.plan_id: plan for plan in listed if plan.header.rehearsal == clock.is_rehearsal}
     begun = [plan_id for plan_id in unfinished_plans(state, storage.name) if plan_id in ours]
     approved = {plan_id: plan.header for plan_id, plan in ours.items() if plan.status_at(now) == "approved"}
-    left_alone, why = _left_alone(config, storage, begun)
-    found = {plan_id: FailedApply(plan_id, _attempt(state, ours[plan_id].header), why) for plan_id in left_alone}
+    abandoned, reason = _abandoned_plans(config, storage, begun)
+    found = {plan_id: FailedApply(plan_id, _attempt(state, ours[plan_id].header), reason) for plan_id in abandoned}
     for item in reversed(failed):
         meant = [plan_id for plan_id in {*approved, *begun} if item.plan_id and plan_id.startswith(item.plan_id)]
         found |= {plan_id: FailedApply(plan_id, item.attempt, item.reason) for plan_id in meant}
     return StorageSummary(
         storage.name,
-        _last_night(config, clock, previous_plan(listed, clock)),
+        _last_run(config, clock, previous_plan(listed, clock)),
         tuple(plan for plan_id, plan in approved.items() if plan_id not in begun),
         tuple(failed_apply for _, failed_apply in sorted(found.items())),
     )
 
 
-def _last_night(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRun | None:
+def _last_run(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRun | None:
     if listed is None:
         return None
     plan = load_plan(config, State.of(config).open(listed.run))
-    told = describe_reversibility(plan.header, config).lines
-    return LastRun(plan.header, plan.status_at(clock.now()), plan.verdict.missing, told)
+    reversibility = describe_reversibility(plan.header, config).lines
+    return LastRun(plan.header, plan.status_at(clock.now()), plan.verdict.missing, reversibility)
 
 
-def _left_alone(config: Config, storage: StorageConfig, begun: Sequence[str]) -> tuple[list[str], str]:
-    """Returns the plans that began and did not end, but for the one at work now, and words for them.
+def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str]) -> tuple[list[str], str]:
+    """Return the plans that began and did not end, except the one in progress, and a message.
 
-    Where the lease cannot be read all of them count, and the words say why it cannot.
+    If the lease cannot be read, all of them count, and the message contains the error.
     """
     try:
         holder = open_store(storage.location, config.places()).holder() if begun else None
     except (GcError, OSError) as error:
-        return list(begun), f"{_HALF_APPLIED} Whether anything is at work on it is not known: {error}"
+        return list(begun), f"{_HALF_APPLIED} Whether it is in progress is unknown: {error}"
     at_work = holder.plan_id if holder is not None and holder.is_live(Clock().now()) else None
-    return [plan_id for plan_id in begun if plan_id != at_work], f"{_HALF_APPLIED} Nothing is at work on it."
+    return [plan_id for plan_id in begun if plan_id != at_work], f"{_HALF_APPLIED} No process is executing it."
 
 
 def _attempt(state: State, header: PlanSummary) -> str:
-    """Returns a name for the newest execution of a plan that came to a file: each one has a lease of
-    its own.
-    """
+    """Return a name for the newest execution of a plan. Each execution has its own lease."""
     return f"lease {read_newest_token(state.files, execution_directory(header))}"

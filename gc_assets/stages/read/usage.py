@@ -1,6 +1,6 @@
-"""Says what each table holds in a storage: live files, and garbage by reason.
+"""Report the usage of each table in a storage: live files, and garbage by reason.
 
-Arrow only. Tables are read part by part, and memory holds no more than the sums.
+Tables are read with Arrow, part by part. Only the sums are kept in memory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
 
 @dataclass(frozen=True, slots=True)
 class TableUsage:
-    """What one table (null: a lake that is one repository) holds in a storage: live files, each
-    counted once among all tables, and garbage by reason.
+    """The usage of one table in a storage.
+
+    Attributes:
+        table: The name of the table, or None for a lake that is a single repository.
+        live: Live files, each counted for one table only.
+        garbage: Garbage by reason.
     """
 
     storage: str
@@ -36,7 +40,7 @@ class TableUsage:
 
 
 def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
-    """Returns the names of all tables by their lake and uuid, as frozen."""
+    """Return the names of all frozen tables by lake and table uuid."""
     found: dict[tuple[str, str | None], str] = {}
     for lake in context.config.lakes:
         rows = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])
@@ -45,7 +49,7 @@ def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
 
 
 def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUsage]:
-    """Returns what each table holds in these storages: most garbage first, then most live bytes."""
+    """Return the usage of each table in these storages: most garbage first, then most live bytes."""
     names = table_names(context)
     live: dict[tuple[str, str, str | None], Amount] = {}
     for lake in context.config.lakes:
@@ -58,16 +62,16 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
         orphans = context.table(ORPHAN_FILES, storage)
         for (lake, uuid, reason), amount in _sums(context, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
             garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
-    places = [place for place in live.keys() | garbage.keys() if place[0] in wanted]
+    groups = [group for group in live.keys() | garbage.keys() if group[0] in wanted]
     shares = [
-        TableUsage(place[0], place[1], names.get(place[1:], place[2]), live.get(place, Amount()), garbage.get(place, {}))
-        for place in places
+        TableUsage(group[0], group[1], names.get(group[1:], group[2]), live.get(group, Amount()), garbage.get(group, {}))
+        for group in groups
     ]
     return sorted(shares, key=lambda item: (-item.all_garbage.bytes, -item.live.bytes, item.storage, item.lake, item.table or ""))
 
 
 def _sums(context: RunContext, table: Table, published: PublishedTable, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
-    """Yields files and bytes of each group of a table's rows."""
+    """Yield the number and bytes of files for each group of a table's rows."""
     parts = [
         pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
         for batch in batches(context.state, table.schema, published.paths(), [*by, "size_bytes"])

@@ -1,8 +1,8 @@
-"""Says what another retention, or fewer refs, would make of a night: which files would be garbage
-that are none, and which garbage would be live.
+"""Report the effect of another retention, or of fewer refs, on a run.
 
-Compares what `scenarios` finds live with the night's own inventory and orphans. No lake is read, no
-storage is listed, and nothing is published.
+Files that become garbage or live are found by comparing the live files of `scenarios` with the
+inventory and the orphans of the run. No lake is read, no storage is listed, and nothing is
+published.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE
 from gc_assets.state.side_tables import SCENARIO_CONTAINERS, SCENARIO_CONTAINERS_SIDE, SCENARIO_FILES, SCENARIO_FILES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
-# Bit 0 of `live` stands for the night's own word, bit n for the n-th scenario.
+# Bit 0 of `live` means live in the run, bit n live in the n-th scenario.
 CURRENT_RUN: Final = 1
 OBJECTS: Final = ("key", "size_bytes", "last_modified", "live")
 CHANGED_FILES: Final = pa.schema(
@@ -50,8 +50,12 @@ CHANGED_FILES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What would become of files that one table (null: a lake that is one repository) claims in a
-    storage. `freed` is live now and would be garbage, `kept` is garbage now and would be live.
+    """The changes to the files that one table claims in a storage.
+
+    Attributes:
+        table: The name of the table, or None for a lake that is a single repository.
+        freed: Live files that would become garbage.
+        kept: Garbage that would become live.
     """
 
     storage: str
@@ -63,8 +67,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a scenario would change. `expired` is how many commits fewer than the night retained it
-    would retain. `notes` are sentences on what the numbers leave out.
+    """The effect of a scenario.
+
+    Attributes:
+        expired: How many commits fewer than in the run would be retained.
+        notes: Messages on what the numbers leave out.
     """
 
     scenario: Scenario
@@ -82,23 +89,23 @@ class Effect:
 
 
 def what_if(spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario]) -> tuple[Effect, ...]:
-    """Returns the effect of each scenario on a night that was swept, in the order in which they are
-    given.
+    """Return the effect of each scenario on a swept run, in the given order.
 
-    Raises `UsageError` for a ref that the lakes do not have, for a lake that cannot answer
-    (`ScenarioTask.of`) and for more than `MAX_SCENARIOS`. Raises `StateError` where the night was not
-    swept, or was marked again since.
+    Raises:
+        UsageError: A ref does not exist, a lake does not support scenarios (`ScenarioTask.of`), or
+            there are more than `MAX_SCENARIOS`.
+        StateError: The run was not swept, or was marked again after that.
     """
     with ExitStack() as scratch:
         return Comparison.of(spark, context, scenarios, scratch).effects()
 
 
-# Storage, lake and table, the bits under which the files are live, and how much they are.
+# Storage, lake and table; the bits under which the files are live; their number and bytes.
 _Group = tuple[tuple[str, str, str | None], int, Amount]
 
 
 def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
-    """Yields where a scenario judges otherwise than the night, most bytes first."""
+    """Yield the groups in which a scenario and the run differ, most bytes first."""
     found: dict[tuple[str, str, str | None], tuple[list[Amount], list[Amount]]] = {}
     for place, live, amount in groups:
         was_live = bool(live & CURRENT_RUN)
@@ -111,29 +118,35 @@ def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Under which words files are live (`live`: columns `SCENARIO_FILES`), of those on which the words differ,
-    and of side files. `everywhere` is the mark of a file that is live under all of them.
+    """The files whose liveness differs between the run and some scenario, and all side files.
+
+    Attributes:
+        live: The bits under which these files are live (columns `SCENARIO_FILES`).
+        all_bits: The bits of a file that is live in the run and under all scenarios.
+        expired: How many commits fewer than in the run are retained, by scenario.
+        unknown: How many needed metadata objects were never decoded, by lake.
     """
 
     spark: SparkSession
     context: RunContext
     scenarios: Mapping[int, Scenario]
     live: DataFrame
-    everywhere: int
+    all_bits: int
     expired: Mapping[int, int]
     unknown: Mapping[str, int]
 
     @classmethod
     def of(cls, spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario], scratch: ExitStack) -> Comparison:
-        """Lets the policies of all lakes speak once for each scenario. What is written aside for it
-        goes when `scratch` is closed.
+        """Apply the policies of all lakes once per scenario.
+
+        Scratch files are removed when `scratch` is closed.
         """
         if len(scenarios) > MAX_SCENARIOS:
-            raise UsageError(f"{len(scenarios):,} scenarios at once; at most {MAX_SCENARIOS} are compared")
+            raise UsageError(f"{len(scenarios):,} scenarios were given; at most {MAX_SCENARIOS} can be compared in one call")
         for scenario in scenarios:
             require_refs(context, scenario)
         numbered = dict(enumerate(scenarios, 1))
-        everywhere = (1 << (len(scenarios) + 1)) - 1
+        all_bits = (1 << (len(scenarios) + 1)) - 1
         frames: list[DataFrame] = []
         expired, unknown = dict.fromkeys(numbered, 0), dict[str, int]()
         for lake in context.config.lakes:
@@ -144,7 +157,7 @@ class Comparison:
                 frames.append(kept.withColumn("live", F.lit(others | CURRENT_RUN).cast("long")))
             if not mine:
                 continue
-            log_activity(f"lake {lake.name}: the policy's word on {len(mine):,} scenarios")
+            log_activity(f"lake {lake.name}: applying the policy of {len(mine):,} scenarios")
             follow = ScenarioTask.of(context, lake.name, mine)
             scratch.callback(delete_scratch, context.state.files, follow.run)
             written = merge_written(run_single_task(spark, follow, follow.rows, len(follow.edges) + len(follow.containers)))
@@ -154,22 +167,22 @@ class Comparison:
             below = read_paths(spark, context.state.files, SCENARIO_CONTAINERS, side_paths(follow.run, written, SCENARIO_CONTAINERS_SIDE))
             frames.append(read_paths(spark, context.state.files, SCENARIO_FILES, side_paths(follow.run, written, SCENARIO_FILES_SIDE)))
             frames.append(read_cached_entries(spark, context, lake.name).join(below, "container").select(*SCENARIO_FILES.names))
-        placed = reduce(DataFrame.unionByName, frames).filter(F.col("storage").isNotNull())
-        live = placed.groupBy("storage", "key").agg(F.bit_or("live").alias("live"))
-        told = live.filter((F.col("live") != everywhere) | F.col("key").rlike(SIDE_FILE))
+        located = reduce(DataFrame.unionByName, frames).filter(F.col("storage").isNotNull())
+        live = located.groupBy("storage", "key").agg(F.bit_or("live").alias("live"))
+        disputed = live.filter((F.col("live") != all_bits) | F.col("key").rlike(SIDE_FILE))
         run = context.state.start(SCRATCH, LIVE_FILES.name, context.run_date, context.clock)
         scratch.callback(delete_scratch, context.state.files, run)
         log_activity("comparing their live files")
-        written = merge_written(collect(told.mapInArrow(_Write(context.state.files, run), PARTS_DDL)))
+        written = merge_written(collect(disputed.mapInArrow(_WriteScenarioFiles(context.state.files, run), PARTS_DDL)))
         parts = [f"{run.path}/{part.name}" for part in written.parts]
-        return cls(spark, context, numbered, read_paths(spark, context.state.files, SCENARIO_FILES, parts), everywhere, expired, unknown)
+        return cls(spark, context, numbered, read_paths(spark, context.state.files, SCENARIO_FILES, parts), all_bits, expired, unknown)
 
     def effects(self) -> tuple[Effect, ...]:
-        """Returns the effect of each scenario."""
+        """Return the effect of each scenario."""
         names = table_names(self.context)
         groups: list[_Group] = []
         for storage in self.context.config.storages:
-            log_activity(f"storage {storage.name}: what would be garbage")
+            log_activity(f"storage {storage.name}: comparing with its garbage")
             grouped = self.files(storage.name).groupBy("lake", "table_uuid", "live")
             for row in collect(grouped.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes"))):
                 table = names.get((row["lake"], row["table_uuid"]), row["table_uuid"])
@@ -180,8 +193,10 @@ class Comparison:
         )
 
     def files(self, storage_name: str) -> DataFrame:
-        """Returns the files of a storage that some scenario judges otherwise than the night, each
-        once (columns `CHANGED_FILES`): garbage by the one and live by the other.
+        """Return the files of a storage that are garbage in the run or some scenario, but not in
+        all.
+
+        Each file occurs once (columns `CHANGED_FILES`).
         """
         context, spark = self.context, self.spark
         orphans, inventory = context.table(ORPHAN_FILES, storage_name), context.table(STORAGE_INVENTORY, storage_name)
@@ -189,46 +204,48 @@ class Comparison:
         refuse_mixed(orphans, [inventory, *live, *refs])
         summary = orphans.summary(OrphanFilesSummary)
         broken = {Owner(item.lake, item.table_uuid) for item in summary.unreadable}
-        withheld = prefixes_of(context, storage_name, [*refs, *live], broken)
-        collected = _Collected(claims_of(context, storage_name, [*refs, *live]), Ages.of(context, summary.grace_cutoff, refs), withheld)
-        listed = self._disputed(storage_name, read_table(spark, context.state, STORAGE_INVENTORY, inventory))
+        deferred = prefixes_of(context, storage_name, [*refs, *live], broken)
+        collected = _FindCollectable(
+            claims_of(context, storage_name, [*refs, *live]), Ages.of(context, summary.grace_cutoff, refs), deferred
+        )
+        listed = self._find_disputed(storage_name, read_table(spark, context.state, STORAGE_INVENTORY, inventory))
         live_now = (F.col("live").bitwiseAND(CURRENT_RUN)) == CURRENT_RUN
         freed = listed.filter(live_now).select(*OBJECTS).mapInArrow(collected, spark_schema(CHANGED_FILES))
-        garbage = self._disputed(storage_name, read_table(spark, context.state, ORPHAN_FILES, orphans))
+        garbage = self._find_disputed(storage_name, read_table(spark, context.state, ORPHAN_FILES, orphans))
         return freed.unionByName(garbage.filter(~live_now).select(*CHANGED_FILES.names))
 
-    def _disputed(self, storage_name: str, objects: DataFrame) -> DataFrame:
-        """Returns the objects on which the words differ, with `live`. A side file is live where its
-        main file is.
+    def _find_disputed(self, storage_name: str, objects: DataFrame) -> DataFrame:
+        """Return the objects whose liveness differs, with `live`. A side file is live with its main
+        file.
         """
         files = self.live.filter(F.col("storage") == storage_name).select("key", "live")
-        disputed = files.filter(F.col("live") != self.everywhere)
+        disputed = files.filter(F.col("live") != self.all_bits)
         of_main = disputed.select(F.col("key").alias("main"), F.col("live").alias("with_main"))
-        sides = (
+        side_files = (
             objects.filter(F.col("key").rlike(SIDE_FILE))
             .withColumn("main", F.regexp_replace("key", SIDE_FILE, "$1$2"))
             .join(of_main, "main")
             .join(files, "key", "left")
             .withColumn("live", F.coalesce("live", F.lit(0)).bitwiseOR(F.col("with_main")))
-            .filter(F.col("live") != self.everywhere)
+            .filter(F.col("live") != self.all_bits)
             .select(*objects.columns, "live")
         )
         direct = objects.join(disputed, "key").select(*objects.columns, "live")
-        return direct.join(sides.select("key"), "key", "left_anti").select(*objects.columns, "live").unionByName(sides)
+        return direct.join(side_files.select("key"), "key", "left_anti").select(*objects.columns, "live").unionByName(side_files)
 
     def notes(self, scenario: Scenario) -> Iterator[str]:
-        """Yields sentences on what a scenario's numbers leave out."""
+        """Yield messages on what a scenario's numbers leave out."""
         for lake in scenario.lakes:
             frozen = self.context.table(LAKE_REFS, lake).summary(LakeRefsSummary).policy_digest
             if frozen != self.context.config.policy_digest():
-                yield f"lake {lake}: the configuration is not that of the night any more, and the numbers count what changed there too"
+                yield f"lake {lake}: the configuration changed after the run, and the numbers include the effect of that change"
             if count := self.unknown.get(lake):
-                yield f"lake {lake}: {count:,} metadata objects that would be kept again were never read; what they name is not counted"
+                yield f"lake {lake}: {count:,} metadata objects that would be kept were never read; their files are not counted"
 
 
 @dataclass(frozen=True)
-class _Write:
-    """Writes rows (columns `SCENARIO_FILES`) as parts of a run that is not published."""
+class _WriteScenarioFiles:
+    """Write rows (columns `SCENARIO_FILES`) as parts of a run that is not published."""
 
     files: Files
     run: TableRun
@@ -241,20 +258,21 @@ class _Write:
 
 
 @dataclass(frozen=True)
-class _Collected:
-    """Keeps the objects that the night's sweep would take for candidates if nothing needed them,
-    with the lake and the table that claim them (columns `CHANGED_FILES`).
+class _FindCollectable:
+    """Yield the objects that the sweep would take for candidates if no lake needed them.
+
+    The result has the columns `CHANGED_FILES`, with the lake and the table that claim each object.
     """
 
     claims: Claims
     ages: Ages
-    withheld: tuple[str, ...]
+    deferred: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             owned = with_owner(batch, self.claims)
             owned = owned.filter(pc.is_valid(owned.column("lake")))
             owned = owned.filter(self.ages.is_old(owned))
-            for prefix in self.withheld:
+            for prefix in self.deferred:
                 owned = owned.filter(pc.invert(pc.starts_with(owned.column("key"), prefix)))
             yield owned.select(CHANGED_FILES.names).cast(CHANGED_FILES)

@@ -141,10 +141,10 @@ def test_a_machine_that_does_not_see_the_log_moves_nothing(tmp_path: Path) -> No
     lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
     there = replace(log, files=Files(str(tmp_path / "state of another machine")))
     rows = rows_of(root, ["repo/chunks/a"], "quarantine")
-    with pytest.raises(StateError, match=r"is not to be seen on .*: nothing was touched there\. `state` must be one place"):
+    with pytest.raises(StateError, match=r"does not exist on .*\. Nothing was changed\. `state` must be a location"):
         list(RowExecutor(store, there, lease, CLOCK, PLAN)(iter([rows])))
     assert (root / "repo/chunks/a").exists()
-    with pytest.raises(StateError, match="is not to be seen on"):
+    with pytest.raises(StateError, match="does not exist on .*, which executes plan"):
         list(_Moved(there, "trash", NOW, lease.token, rehearsal=False, rows=1)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 

@@ -59,7 +59,7 @@ def changed(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
     for path in published.paths():
         state.files.replace(f"{run.path}/{Path(path).name}", state.files.read(path))
     receipt = published.receipt.model_copy(
-        update={"run_id": run.run_id, "facts": {"plan_id": other.plan_id, "header": other.model_dump(mode="json")}}
+        update={"run_id": run.run_id, "summary": {"plan_id": other.plan_id, "header": other.model_dump(mode="json")}}
     )
     state.publish(run, receipt)
     return other
@@ -260,7 +260,7 @@ def test_a_header_that_was_changed_is_no_plan(at: Platform) -> None:
     published = stored_plan(at, max_delete_bytes=1)
 
     def pass_the_gate(document: dict[str, Any]) -> None:
-        document["facts"]["header"]["gates"][0]["passed"] = True
+        document["summary"]["header"]["gates"][0]["passed"] = True
 
     edit_receipt(at, published, pass_the_gate)
     with pytest.raises(StateError, match="was changed after it was made; make a new one with `gc-assets run`"):
@@ -278,7 +278,7 @@ def test_a_receipt_that_was_changed_is_not_the_one_that_was_listed(at: Platform)
 @pytest.mark.parametrize("damage", ["header", "plan_id", "rows_digest"])
 def test_a_plan_without_its_header_or_with_half_of_it_is_damaged(at: Platform, damage: str) -> None:
     def cut(document: dict[str, Any]) -> None:
-        summary = document["facts"]
+        summary = document["summary"]
         del (summary["header"] if damage == "rows_digest" else summary)[damage]
 
     edit_receipt(at, stored_plan(at), cut)
