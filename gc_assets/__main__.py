@@ -1,4 +1,4 @@
-"""`python -m gc_assets` is `gc-assets`."""
+"""`python -m gc_assets` runs the command line `gc-assets`."""
 
 from gc_assets.cli.main import main
 

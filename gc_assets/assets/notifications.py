@@ -60,7 +60,7 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
                 unread.append(state_unread(storage.name, str(error)))
         active = [*list_notifications(summary, clock.now()), *unread]
         result = deliver(config.notify, active, Deliveries.parse(context.cursor), is_all=not unread)
-        context.update_cursor(result.told.to_json)
+        context.update_cursor(result.deliveries.to_json)
         for item in unread:
             context.log.error(f"{item.title}: {item.text}")
         for name, reason in result.failed.items():

@@ -53,7 +53,7 @@ def explanation_lines(item: Explanation) -> list[str]:
     for depth, link in enumerate(item.chain):
         detail = f"  ({printable(link.detail)})" if link.detail else ""
         text.append(f"  {'  ' * depth}{'└ ' if depth else ''}{link.what} {printable(link.name)}{detail}")
-    text += [f"  plan {word['plan_id'][:12]} {printable(word['text'])}" for word in item.words]
+    text += [f"  plan {word['plan_id'][:12]} {printable(word['text'])}" for word in item.approval_events]
     for row in item.history:
         error = f": {printable(row['error'])}" if row["error"] else ""
         text.append(f"  {format_cell(row['at'])} {row['phase']} {row['outcome']} by plan {row['plan_id'][:12]}{error}")

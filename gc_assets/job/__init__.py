@@ -1,1 +1,1 @@
-"""What a job elsewhere runs: the assets that its Dagster asks for, on the Spark that started it."""
+"""The entry point of remote jobs: run the requested assets with the Spark that started the process."""

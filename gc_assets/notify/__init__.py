@@ -1,1 +1,12 @@
-"""Tells people what happens, by the targets of `notify`. Knows no state, no Spark and no Dagster."""
+"""Deliver events to the targets of `notify`. Independent of the state, Spark and Dagster."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Dagster limits a sensor tick to one minute. All targets are called in parallel, at most twice.
+TIMEOUT_SECONDS: Final = 15.0
+
+
+class DeliveryError(Exception):
+    """A delivery failed. The message contains the reason, but no URL and no password."""

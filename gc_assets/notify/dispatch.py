@@ -1,4 +1,4 @@
-"""Tells each target what is new to it, and the others which target could not be told."""
+"""Deliver pending events to each target, and report failed targets to the other targets."""
 
 from __future__ import annotations
 
@@ -11,75 +11,84 @@ from gc_assets.config.notify import Command, Email, Slack, Target, Webhook
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.deliveries import Deliveries
 from gc_assets.core.notifications import Notification, target_failed
+from gc_assets.notify import TIMEOUT_SECONDS, DeliveryError
 from gc_assets.notify.mail import send_mail
 from gc_assets.notify.program import run_command
-from gc_assets.notify.undelivered import TIMEOUT_SECONDS, DeliveryError
 from gc_assets.notify.web import post_document, post_to_slack
 
 NewEvents = Mapping[str, tuple[Notification, ...]]
-# A name server that hangs is in no timeout of a connection.
+# The timeout of a connection does not cover a name server that hangs.
 _TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 5
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What came of telling: how many events each target was told, why others could not be told, and
-    what is to be remembered.
+    """The result of a delivery.
+
+    Attributes:
+        delivered: The number of delivered events by target.
+        failed: The error by target.
+        deliveries: The updated record of deliveries.
     """
 
     delivered: Mapping[str, int]
     failed: Mapping[str, str]
-    told: Deliveries
+    deliveries: Deliveries
 
     def __str__(self) -> str:
-        found = [f"told {name} of {count:,} event{'s' if count != 1 else ''}" for name, count in self.delivered.items()]
-        found += [f"could not tell {name}: {why}" for name, why in self.failed.items()]
-        return "; ".join(found) or "nothing new"
+        found = [f"delivered {count:,} event{'s' if count != 1 else ''} to {name}" for name, count in self.delivered.items()]
+        found += [f"cannot deliver to {name}: {reason}" for name, reason in self.failed.items()]
+        return "; ".join(found) or "no new event"
 
 
-def deliver(targets: Sequence[Target], happening: Iterable[Notification], told: Deliveries, *, is_all: bool = True) -> DeliveryResult:
-    """Tells every target what it was not told yet, all at the same time. A target that fails is told
-    again in the next round, and the others hear of it.
+def deliver(targets: Sequence[Target], active: Iterable[Notification], deliveries: Deliveries, *, is_all: bool = True) -> DeliveryResult:
+    """Send its pending events to every target, in parallel.
 
-    `is_all` says that an event which is not in `happening` is over.
+    A failed target is retried in the next call, and the other targets are notified of the failure.
+
+    Args:
+        targets: The targets of the configuration.
+        active: The active events.
+        deliveries: The record of earlier deliveries.
+        is_all: Whether `active` contains all active events, so that other events have ended.
     """
-    now = list(happening)
-    first, failed = _send_all(targets, _new_events(targets, told, now))
-    complaints = [target_failed(name, why) for name, why in failed.items()]
+    now = list(active)
+    first, failed = _send_all(targets, _new_events(targets, deliveries, now))
+    failures = [target_failed(name, reason) for name, reason in failed.items()]
     others = [target for target in targets if target.name not in failed]
-    second, failed_later = _send_all(others, _new_events(others, told, complaints))
+    second, failed_later = _send_all(others, _new_events(others, deliveries, failures))
     delivered = {target.name: (*first.get(target.name, ()), *second.get(target.name, ())) for target in targets}
     names = [target.name for target in targets]
     return DeliveryResult(
         {name: len(items) for name, items in delivered.items() if items},
         {**failed, **failed_later},
-        told.record(delivered, names, [*now, *complaints] if is_all else None),
+        deliveries.record(delivered, names, [*now, *failures] if is_all else None),
     )
 
 
-def _new_events(targets: Iterable[Target], told: Deliveries, happening: Sequence[Notification]) -> NewEvents:
-    found = {target.name: told.pending(target.name, target.events, happening) for target in targets}
+def _new_events(targets: Iterable[Target], deliveries: Deliveries, active: Sequence[Notification]) -> NewEvents:
+    found = {target.name: deliveries.pending(target.name, target.events, active) for target in targets}
     return {name: items for name, items in found.items() if items}
 
 
-def _send_all(targets: Iterable[Target], news: NewEvents) -> tuple[NewEvents, Mapping[str, str]]:
-    """Returns what was delivered to whom, and why the others could not be told."""
-    asked = [(target, news[target.name]) for target in targets if target.name in news]
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        failed = dict(found for found in pool.map(_try_send, asked) if found is not None)
-    return {target.name: items for target, items in asked if target.name not in failed}, failed
+def _send_all(targets: Iterable[Target], new_events: NewEvents) -> tuple[NewEvents, Mapping[str, str]]:
+    """Return the delivered events by target, and the errors of failed targets."""
+    batches = [(target, new_events[target.name]) for target in targets if target.name in new_events]
+    with ThreadPoolExecutor(max(1, len(batches))) as pool:
+        failed = dict(found for found in pool.map(_try_send, batches) if found is not None)
+    return {target.name: items for target, items in batches if target.name not in failed}, failed
 
 
-def _try_send(asked: tuple[Target, Sequence[Notification]]) -> tuple[str, str] | None:
-    target, items = asked
+def _try_send(batch: tuple[Target, Sequence[Notification]]) -> tuple[str, str] | None:
+    target, items = batch
     try:
         run_with_deadline(_TIMEOUT_SECONDS, target.name, lambda: _send(target, items))
     except DeliveryError as error:
         return target.name, str(error)
     except TimeoutError:
         return target.name, f"no answer within {_TIMEOUT_SECONDS:.0f} s"
-    except Exception as error:  # noqa: BLE001  (whatever it is, the others were told, which must be remembered)
-        return target.name, type(error).__name__  # its words may hold a secret
+    except Exception as error:  # noqa: BLE001  (deliveries to the other targets must be recorded)
+        return target.name, type(error).__name__  # its message may contain a secret
     return None
 
 

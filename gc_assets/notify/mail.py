@@ -1,4 +1,4 @@
-"""Notifications by mail."""
+"""Send notifications by mail."""
 
 from __future__ import annotations
 
@@ -12,31 +12,35 @@ from typing import Final
 
 from gc_assets.config.notify import Email
 from gc_assets.core.notifications import Notification, format_body, format_subject
-from gc_assets.notify.undelivered import TIMEOUT_SECONDS, DeliveryError
+from gc_assets.notify import TIMEOUT_SECONDS, DeliveryError
 
 _log: Final = logging.getLogger(__name__)
 
 
-def send_mail(target: Email, told: Sequence[Notification]) -> None:
-    """Sends one mail to all mailboxes of the target. Raises `Undelivered` where no mailbox gets it.
+def send_mail(target: Email, notifications: Sequence[Notification]) -> None:
+    """Send one mail to all mailboxes of the target.
 
-    Some mailboxes that are refused are a line in the log: the others would get it again and again.
+    If the server refuses only some mailboxes, this is logged. A retry would send the mail to the
+    others again.
+
+    Raises:
+        DeliveryError: If no mailbox accepts the mail.
     """
     message = EmailMessage()
-    message["Subject"] = format_subject(told)
+    message["Subject"] = format_subject(notifications)
     message["From"] = target.sender
     message["To"] = ", ".join(target.to)
     message["Date"] = formatdate(usegmt=True)
     message["Message-ID"] = make_msgid(domain=target.sender.rpartition("@")[2])
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(format_body(told))
+    message.set_content(format_body(notifications))
     try:
         refused = _send_message(target, message)
     except smtplib.SMTPResponseException as error:
         raise DeliveryError(f"the server answered {error.smtp_code} ({type(error).__name__})") from None
     except (OSError, smtplib.SMTPException, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-        raise DeliveryError(f"no mail could be sent: {why}") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise DeliveryError(f"cannot send mail: {reason}") from None
     if refused:
         _log.warning("notify: %s: the server refused %d of %d mailboxes", target.name, len(refused), len(target.to))
 

@@ -1,4 +1,4 @@
-"""Notifications by a command of the user's."""
+"""Pass notifications to a command of the user."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from collections.abc import Sequence
 
 from gc_assets.config.notify import Command
 from gc_assets.core.notifications import Notification, to_document
-from gc_assets.notify.undelivered import TIMEOUT_SECONDS, DeliveryError
+from gc_assets.notify import TIMEOUT_SECONDS, DeliveryError
 
 
-def run_command(target: Command, told: Sequence[Notification]) -> None:
-    """Runs the command with the notifications as JSON on its standard input. What it writes to
-    standard error goes where ours goes, and what it writes to standard output goes nowhere.
+def run_command(target: Command, notifications: Sequence[Notification]) -> None:
+    """Run the command with the notifications as JSON on its standard input.
 
-    Raises `Undelivered` where it cannot be started, ends with another code than 0, or does not end.
-    It and what it started are killed then.
+    Its standard error is inherited, and its standard output is discarded.
+
+    Raises:
+        DeliveryError: If the command cannot be started, exits with another code than 0, or times
+            out. After a timeout, its processes are killed.
     """
     try:
         running = subprocess.Popen(  # noqa: S603  (a command of lakes.yaml, without a shell)
             target.command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
         )
     except OSError as error:
-        raise DeliveryError(f"the command cannot be started: {error.strerror or type(error).__name__}") from None
+        raise DeliveryError(f"cannot start the command: {error.strerror or type(error).__name__}") from None
     try:
-        running.communicate(json.dumps(to_document(told)).encode(), timeout=TIMEOUT_SECONDS)
+        running.communicate(json.dumps(to_document(notifications)).encode(), timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()

@@ -1,4 +1,4 @@
-"""Notifications by HTTP: a JSON document for a webhook, a text for Slack."""
+"""Post notifications over HTTP: JSON for a webhook, text for Slack."""
 
 from __future__ import annotations
 
@@ -12,32 +12,40 @@ from typing import IO, Any
 from gc_assets._version import __version__
 from gc_assets.config.notify import Slack, Webhook
 from gc_assets.core.notifications import Notification, format_body, to_document
-from gc_assets.notify.undelivered import TIMEOUT_SECONDS, DeliveryError
+from gc_assets.notify import TIMEOUT_SECONDS, DeliveryError
 
 
-def post_document(target: Webhook, told: Sequence[Notification]) -> None:
-    """Posts the notifications. Raises `Undelivered` unless the server accepts them."""
+def post_document(target: Webhook, notifications: Sequence[Notification]) -> None:
+    """Post the notifications as JSON.
+
+    Raises:
+        DeliveryError: If the server does not accept them.
+    """
     headers = {name: value.get_secret_value() for name, value in target.headers.items()}
-    _post(target.url.get_secret_value(), to_document(told), headers)
+    _post(target.url.get_secret_value(), to_document(notifications), headers)
 
 
-def post_to_slack(target: Slack, told: Sequence[Notification]) -> None:
-    """Posts the words of the notifications. Raises `Undelivered` unless the server accepts them."""
-    text = format_body(told)
-    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # by Slack's rules; a name could call everybody
+def post_to_slack(target: Slack, notifications: Sequence[Notification]) -> None:
+    """Post the text of the notifications.
+
+    Raises:
+        DeliveryError: If the server does not accept it.
+    """
+    text = format_body(notifications)
+    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # Slack's escapes: a name could contain a mention
         text = text.replace(letter, entity)
     _post(target.url.get_secret_value(), {"text": text}, {})
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is no delivery, and headers are for nobody else."""
+    """Refuse redirects. They are no delivery, and another server must not receive the headers."""
 
     def redirect_request(self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
-        """Returns null: the answer is an error then."""
+        """Return None, so that urllib raises an error for the redirect."""
 
 
 def _post(url: str, content: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-    # No library that logs requests: urllib3 and httpx log the path of the URL, which may be a secret.
+    # urllib3 and httpx log the path of the URL, which may be a secret.
     opener = urllib.request.build_opener(_NoRedirect)
     ours = {"Content-Type": "application/json", "User-Agent": f"gc-assets/{__version__}"}
     try:
@@ -50,4 +58,4 @@ def _post(url: str, content: Mapping[str, Any], headers: Mapping[str, str]) -> N
         reason = error.reason
         raise DeliveryError(f"no answer: {reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else reason}") from None
     except (OSError, HTTPException, ValueError) as error:
-        raise DeliveryError(f"no answer: {type(error).__name__}") from None  # its words may hold the URL
+        raise DeliveryError(f"no answer: {type(error).__name__}") from None  # its message may contain the URL

@@ -1,7 +1,7 @@
-"""A job as a run of a Databricks workspace, on a cluster of its own.
+"""Run a job on its own cluster in a Databricks workspace.
 
-Host and login are the SDK's own business: its environment variables and profiles. So no token of a
-workspace stands in `lakes.yaml`, whose text goes along with the job.
+The Databricks SDK reads host and login from its environment variables and profiles. Therefore
+`lakes.yaml`, whose text is sent with the job, contains no token.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gc_assets.core.errors import UsageError
 from gc_assets.remote import exchange
 
 NAME: Final = "gc-assets"
-# For an answer about a run. The SDK itself asks for five minutes where nobody answers, and once
-# where the workspace fails.
+# Time to wait for the state of a run. The SDK itself retries connections for five minutes, and
+# errors of the workspace once.
 TIMEOUT_SECONDS: Final = 600.0
 _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLifeCycleState.INTERNAL_ERROR}
 
@@ -32,8 +32,11 @@ _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLif
 def run_job(
     settings: Databricks, places: Places, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yields what a job reports. Raises `UsageError` where it cannot be asked for, and `GcError` where
-    it ended badly, or where nobody can say how it ended.
+    """Yield the reports of a job.
+
+    Raises:
+        UsageError: If the job cannot be submitted.
+        GcError: If the job failed, or if its result is unknown.
     """
     task = build_task(settings)
     workspace = _open_workspace(settings)
@@ -45,48 +48,54 @@ def run_job(
         message_reader=exchanged.reader,
         poll_interval_seconds=exchange.EXCHANGE_SECONDS,
     )
-    # Whoever asks twice, as the SDK does where a connection breaks, gets the same run.
+    # The SDK repeats requests on broken connections. The token makes them start only one run.
     submit = {"run_name": NAME, "idempotency_token": uuid4().hex}
     return exchanged.reports(partial(client.run, context=context, task=task, submit_args=submit, extras=dict(extras)), runs)
 
 
 def build_task(settings: Databricks) -> SubmitTask:
-    """Returns what a run is to do. Raises `UsageError` for what the SDK does not know: it would leave
-    that out without a word.
+    """Return the task of a run.
+
+    Raises:
+        UsageError: If the SDK does not support a configured key. It would omit the key silently.
     """
-    asked = {
+    requested = {
         "task_key": NAME,
         "new_cluster": settings.cluster,
         "libraries": list(settings.libraries),
         "spark_python_task": {"python_file": settings.entry_point},
     }
-    task = SubmitTask.from_dict(asked)
-    if lost := list(_ignored_keys(asked, task.as_dict(), "")):
-        raise UsageError(f"spark.databricks: the Jobs API, as the databricks-sdk here knows it, takes no {', '.join(lost)}")
+    task = SubmitTask.from_dict(requested)
+    if ignored := list(_ignored_keys(requested, task.as_dict(), "")):
+        raise UsageError(
+            f"spark.databricks: the installed databricks-sdk does not support {', '.join(ignored)}. Remove it or update the SDK."
+        )
     return task
 
 
-def _ignored_keys(asked: Any, kept: Any, place: str) -> Iterator[str]:
-    """Yields the places of a document where another one says something else."""
-    if isinstance(asked, dict) and isinstance(kept, dict):
-        for key, value in asked.items():
-            yield from _ignored_keys(value, kept.get(key), f"{place}.{key}".lstrip("."))
-    elif isinstance(asked, list) and isinstance(kept, list) and len(asked) == len(kept):
-        for number, (value, other) in enumerate(zip(asked, kept, strict=True)):
-            yield from _ignored_keys(value, other, f"{place}[{number}]")
-    elif asked and asked != kept:  # what is empty is left out, and means the same
-        yield place
+def _ignored_keys(requested: Any, accepted: Any, path: str) -> Iterator[str]:
+    """Yield the paths in `requested` whose values differ in `accepted`."""
+    if isinstance(requested, dict) and isinstance(accepted, dict):
+        for key, value in requested.items():
+            yield from _ignored_keys(value, accepted.get(key), f"{path}.{key}".lstrip("."))
+    elif isinstance(requested, list) and isinstance(accepted, list) and len(requested) == len(accepted):
+        for number, (value, other) in enumerate(zip(requested, accepted, strict=True)):
+            yield from _ignored_keys(value, other, f"{path}[{number}]")
+    elif requested and requested != accepted:  # the SDK omits empty values, which changes nothing
+        yield path
 
 
 def _open_workspace(settings: Databricks) -> WorkspaceClient:
     try:
         return WorkspaceClient(host=settings.host)
     except ValueError as error:
-        raise UsageError(f"no workspace of Databricks can be asked for a job: {error}") from None
+        raise UsageError(
+            f"Cannot connect to a Databricks workspace: {error}. Set spark.databricks.host or the variables of the SDK."
+        ) from None
 
 
 class WorkspaceJobs:
-    """What dagster-databricks asks of the Jobs API, and which run it started."""
+    """The part of the Jobs API that dagster-databricks uses, with the id of the started run."""
 
     def __init__(self, jobs: Any, host: str) -> None:
         self._jobs = jobs
@@ -95,22 +104,22 @@ class WorkspaceJobs:
         self._page = ""
         self._is_cancelled = False
 
-    def submit(self, **asked: Any) -> Any:
-        answer = self._jobs.submit(**asked)
-        self._run_id = answer.bind()["run_id"]
+    def submit(self, **request: Any) -> Any:
+        response = self._jobs.submit(**request)
+        self._run_id = response.bind()["run_id"]
         if self._is_cancelled:
             self.cancel()
-        return answer
+        return response
 
     def get_run(self, run_id: int) -> Run:
-        """Returns the run. Where there is no answer it is asked for again: a run goes on when its
-        workspace does not say so.
+        """Return the run. Retry on errors, because a run continues while its workspace does not
+        answer.
         """
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 return self._read_run(run_id)
-            except OSError:  # the SDK's errors are such too
+            except OSError:  # includes the errors of the SDK
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(exchange.EXCHANGE_SECONDS)
@@ -127,37 +136,40 @@ class WorkspaceJobs:
 
     def describe_end(self, error: BaseException) -> str:
         if self._run_id is None:
-            return f"no run was started by {self._host}: {error}"
+            return f"{self._host} started no run: {error}"
         name = f"run {self._run_id} of {self._host}"
         try:
             run = self._read_run(self._run_id)
             state = run.state or RunState()
             if state.life_cycle_state in _ENDED:
                 ended = state.result_state or state.life_cycle_state
-                return f"{name} ended as {ended.value}: {state.state_message or 'no message'}{self._output(run)}; {self._page_hint()}"
+                return f"{name} ended as {ended.value}: {state.state_message or 'no message'}{self._output(run)}. {self._page_hint()}"
             self.cancel()
-        except OSError as still:
-            return f"{name} could not be watched any longer, and may go on ({still}): cancel it there, then run this again; {self._page_hint()}"
-        seen = state.life_cycle_state.value if state.life_cycle_state else "in a state unknown here"
-        return f"{name} was {seen} and could not be watched any longer, so it was cancelled ({error}): run this again; {self._page_hint()}"
+        except OSError as current_error:
+            return (
+                f"lost the connection to {name}, which may still be running ({current_error}). Cancel it in the workspace, then run "
+                f"this again. {self._page_hint()}"
+            )
+        last_state = state.life_cycle_state.value if state.life_cycle_state else "in an unknown state"
+        return f"lost the connection to {name}, which was {last_state} and is cancelled now ({error}). Run this again. {self._page_hint()}"
 
     def _page_hint(self) -> str:
-        return f"look at {self._page or self._host}"
+        return f"See {self._page or self._host}."
 
     def _output(self, run: Run) -> str:
-        """Returns the error that the job's Python ended with, where there is one."""
+        """Return the error of the job's Python process, if there is one."""
         for task in run.tasks or ():
             try:
-                said = self._jobs.get_run_output(task.run_id).error
+                error = self._jobs.get_run_output(task.run_id).error
             except OSError:
-                continue  # the state stands without it
-            if said:
-                return f" ({said})"
+                continue  # the output is optional
+            if error:
+                return f" ({error})"
         return ""
 
 
 class _WorkspaceClient:
-    """What dagster-databricks needs of a workspace."""
+    """The part of a workspace client that dagster-databricks uses."""
 
     def __init__(self, jobs: WorkspaceJobs) -> None:
         self.jobs = jobs

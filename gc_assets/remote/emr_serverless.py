@@ -1,4 +1,4 @@
-"""A job as a job run of EMR Serverless."""
+"""Run a job as a job run of EMR Serverless."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _FINAL_STATES: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"
 def run_job(
     settings: EmrServerless, places: Places, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Yields what a job reports. Raises `GcError` where it ended badly."""
+    """Yield the reports of a job.
+
+    Raises:
+        GcError: If the job failed.
+    """
     exchanged = exchange.Exchange(settings.exchange, places)
     emr = _EmrJob(boto3.client("emr-serverless", region_name=settings.region), settings.application_id)
     client = _Client(
@@ -40,7 +44,7 @@ def run_job(
 
 
 class _EmrJob:
-    """What dagster-aws asks of EMR Serverless, and which job run it started."""
+    """The part of the EMR Serverless API that dagster-aws uses, with the id of the started job run."""
 
     def __init__(self, emr: Any, application_id: str) -> None:
         self._emr = emr
@@ -48,18 +52,18 @@ class _EmrJob:
         self._run: dict[str, str] | None = None
         self._is_cancelled = False
 
-    def start_job_run(self, **asked: Any) -> Any:
-        answer = self._emr.start_job_run(**asked)
-        self._run = {"applicationId": answer["applicationId"], "jobRunId": answer["jobRunId"]}
+    def start_job_run(self, **request: Any) -> Any:
+        response = self._emr.start_job_run(**request)
+        self._run = {"applicationId": response["applicationId"], "jobRunId": response["jobRunId"]}
         if self._is_cancelled:
             self.cancel()
-        return answer
+        return response
 
-    def get_job_run(self, **asked: Any) -> Any:
-        return self._emr.get_job_run(**asked)
+    def get_job_run(self, **request: Any) -> Any:
+        return self._emr.get_job_run(**request)
 
     def get_dashboard_for_job_run(self, **_: Any) -> str:
-        """The page's address logs in whoever knows it, and dagster-aws would write it to the log."""
+        """Hide the address of the dashboard. dagster-aws would log it, and it contains a login."""
         return "see EMR Studio"
 
     def cancel(self) -> None:
@@ -69,18 +73,23 @@ class _EmrJob:
 
     def describe_end(self, error: BaseException) -> str:
         if self._run is None:
-            return f"no job run of {self._application_id} was started: {error}"
+            return f"application {self._application_id} started no job run: {error}"
         name = f"job run {self._run['jobRunId']} of {self._run['applicationId']}"
         try:
             run = self._emr.get_job_run(**self._run)["jobRun"]
             if run["state"] in _FINAL_STATES:
                 return f"{name} ended as {run['state']}: {run.get('stateDetails') or 'no details'}"
             self.cancel()
-        except (BotoCoreError, ClientError) as still:
-            return f"{name} could not be watched any longer, and may go on ({still}): cancel it in EMR Studio, then run this again"
-        return f"{name} was {run['state']} and could not be watched any longer, so it was cancelled ({error}): run this again"
+        except (BotoCoreError, ClientError) as current_error:
+            return (
+                f"lost the connection to {name}, which may still be running ({current_error}). Cancel it in EMR Studio, then run "
+                "this again."
+            )
+        return f"lost the connection to {name}, which was {run['state']} and is cancelled now ({error}). Run this again."
 
 
 class _Client(PipesEMRServerlessClient):
     def _read_messages(self, context: Any, session: Any, response: Any) -> None:
-        """Nothing: dagster-aws reads CloudWatch here, when all is over, and warns of other readers."""
+        """Do nothing. dagster-aws would read CloudWatch after the job, and warn about other
+        readers.
+        """

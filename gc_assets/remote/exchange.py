@@ -1,6 +1,4 @@
-"""How Dagster and a job of a service hear of each other: by objects of S3, while a Pipes client of
-Dagster waits for the job's end.
-"""
+"""Exchange requests and reports with a job of a service through S3 objects, using Dagster Pipes."""
 
 from __future__ import annotations
 
@@ -21,66 +19,72 @@ _POLL_SECONDS: Final = 0.5
 
 
 class StartedJob(Protocol):
-    """The job that a client started, or is about to start."""
+    """A job that a client started or is about to start."""
 
     def cancel(self) -> None:
-        """Cancels the job, at once or as soon as it was started."""
+        """Cancel the job now, or as soon as it is started."""
         ...
 
     def describe_end(self, error: BaseException) -> str:
-        """Returns the sentence for a job by which the client failed with an error. A job that goes on
-        is cancelled: nobody would hear of what it does.
+        """Return the error message after the client failed with `error`.
+
+        A job that is still running is cancelled, because its reports can no longer be read.
         """
         ...
 
 
 class Exchange:
-    """A place on S3 below which a request and its reports lie."""
+    """An S3 prefix for a request and its reports."""
 
-    def __init__(self, place: str, places: Places) -> None:
-        bucket, prefix = bucket_and_key(f"{place.rstrip('/')}/")
-        s3 = get_client(places.s3_of(place), "read")
+    def __init__(self, address: str, places: Places) -> None:
+        bucket, prefix = bucket_and_key(f"{address.rstrip('/')}/")
+        s3 = get_client(places.s3_of(address), "read")
         self.injector = _ContextInjector(bucket=bucket, client=s3, key_prefix=prefix)
         self.reader = _MessageReader(s3, bucket, prefix)
 
     def reports(self, run: Callable[[], object], started: StartedJob) -> Iterator[Any]:
-        """Yields what a job reports while `run` waits for its end. Where this is interrupted the job
-        is cancelled, and its end waited for. Raises `GcError` where `run` failed.
+        """Yield the reports of a job while `run` waits for its end.
+
+        If the iteration is interrupted, the job is cancelled and its end awaited.
+
+        Raises:
+            GcError: If `run` failed.
         """
-        heard = 0
-        with ThreadPoolExecutor(1) as beside:
-            waiting = beside.submit(run)
+        count = 0
+        with ThreadPoolExecutor(1) as executor:
+            waiting = executor.submit(run)
             try:
                 while not waiting.done():
                     wait([waiting], _POLL_SECONDS)
-                    said = self.reader.messages()
-                    yield from said[heard:]
-                    heard = len(said)
+                    messages = self.reader.messages()
+                    yield from messages[count:]
+                    count = len(messages)
             except BaseException:
                 started.cancel()
                 raise
-        yield from self.reader.messages()[heard:]
+        yield from self.reader.messages()[count:]
         if (error := waiting.exception()) is not None:
             raise GcError(started.describe_end(error))
 
 
 class _ContextInjector(PipesS3ContextInjector):
-    """Puts what is asked for below a prefix, and takes it away however the job ends. dagster-aws
-    leaves that of a job that failed: whoever repeated it on the page of the service would ask for it
-    again.
+    """Write the request under a prefix, and delete it however the job ends.
+
+    dagster-aws keeps the request of a failed job. A repetition on the page of the service would
+    execute it again.
     """
 
     @contextmanager
     def inject_context(self, context: Any) -> Generator[Any]:
-        with super().inject_context(context) as place:
+        with super().inject_context(context) as location:
             try:
-                yield place
+                yield location
             finally:
-                self.client.delete_object(Bucket=place["bucket"], Key=place["key"])
+                self.client.delete_object(Bucket=location["bucket"], Key=location["key"])
 
 
 class _MessageReader(PipesS3MessageReader):
-    """Reads the reports below a prefix, and shows them before the job ends."""
+    """Read the reports under a prefix while the job runs."""
 
     def __init__(self, s3: Any, bucket: str, prefix: str) -> None:
         super().__init__(interval=EXCHANGE_SECONDS, bucket=bucket, client=s3)

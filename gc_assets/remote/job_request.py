@@ -1,8 +1,7 @@
-"""What a job elsewhere is asked for, and what it reports: values of JSON, exchanged by Dagster
-Pipes.
+"""The request to a remote job and its reports: JSON values that Dagster Pipes exchanges.
 
-The job gets the text of `lakes.yaml` with its `${NAME}`. Their values come from the environment of
-the job's own machine, so no secret goes along.
+The request contains the text of `lakes.yaml` with its `${NAME}` references. The job reads the
+values from its own environment, so no secret is sent.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.resources.platform import Platform, read_config
 
-# Keys whose value is a secret, and addresses with a password. `credentials.provider` names a class.
+# Keys with secret values, and addresses with a password. `credentials.provider` names a class.
 _SECRET_KEY: Final = re.compile(
     r"(secret|password|passphrase|token|credential|(secret|account|plan)[a-z._-]*key)$|^notify\[\d+\]\.(url$|headers\.)", re.IGNORECASE
 )
 _WITH_PASSWORD: Final = re.compile(r"[a-z0-9+.-]+://[^/@:]*:[^/@]+@", re.IGNORECASE)
-# What is replaced where a job runs: a variable, or a secret of Databricks.
+# References that are resolved on the job's machine: a variable, or a secret of Databricks.
 _REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
 
 
 class JobRequest(Model):
-    """Assets of one run date or, where `job` is named, that job of the code location."""
+    """A request for assets of one run date, or for the named `job` of the code location."""
 
     versions: dict[str, str]
     path: str
@@ -57,17 +56,21 @@ class JobRequest(Model):
     @model_validator(mode="after")
     def _names_assets_or_job(self) -> Self:
         if bool(self.assets) == (self.job is not None):
-            raise ValueError("a request names assets or a job, and not both: without either a job would make every asset there is")
+            raise ValueError("a request must name either assets or a job")
         return self
 
     @classmethod
-    def from_platform(cls, platform: Platform, as_of: datetime | None, first: date, **asked: Any) -> Self:
-        """Returns the request of a platform. Raises `UsageError` where its file cannot be read."""
+    def from_platform(cls, platform: Platform, as_of: datetime | None, first: date, **request: Any) -> Self:
+        """Return the request of a platform.
+
+        Raises:
+            UsageError: If the configuration file cannot be read.
+        """
         path = platform.path.resolve()
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"{path} cannot be read, and a job runs by what it says: {error.strerror}") from None
+            raise UsageError(f"Cannot read {path}, whose text is sent with the job: {error.strerror}") from None
         return cls(
             versions=versions(),
             path=str(path),
@@ -80,35 +83,39 @@ class JobRequest(Model):
             unsafe=platform.unsafe,
             as_of=as_of,
             first=first,
-            **asked,
+            **request,
         )
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Self:
-        """Returns the request of a JSON document. Raises `UsageError` where the packages here are of
-        other versions than those of Dagster's machine.
+        """Parse a request.
+
+        Raises:
+            UsageError: If the packages of the job have other versions than those of Dagster.
         """
-        here, there = versions(), dict(document.get("versions", {}))
-        if here != there:
-            ours, theirs = (", ".join(f"{name} {version}" for name, version in sorted(side.items())) for side in (here, there))
-            raise UsageError(f"this job has {ours}, and Dagster, which asked for it, has {theirs}; install the same versions on both sides")
+        local, requested = versions(), dict(document.get("versions", {}))
+        if local != requested:
+            ours, theirs = (", ".join(f"{name} {version}" for name, version in sorted(side.items())) for side in (local, requested))
+            raise UsageError(f"the job has {ours}, but Dagster has {theirs}. Install the same versions on both machines.")
         return cls.model_validate(document)
 
     def platform(self, environment: Mapping[str, str]) -> Platform:
-        """Returns the platform on the machine of the job. Raises `UsageError` where the configuration
-        asks for something else here.
+        """Return the platform on the job's machine.
+
+        Raises:
+            UsageError: If the policy or the state differs from that of Dagster.
         """
-        # Dagster has compared the grace periods with its floor, and the digests hold them.
+        # Dagster has checked the grace periods, and the policy digest includes them.
         config = read_config(Path(self.path), environment, timedelta(0), self.text)
         if config.policy_digest() != self.policy_digest:
             raise UsageError(
-                f"{self.path} asks for another policy where the job runs than where Dagster runs: either the file was changed since "
-                "Dagster loaded it, and the code location is to be reloaded, or a variable that it names has another value here"
+                f"{self.path} has another policy on the job's machine than in Dagster. If the file was changed, reload the code "
+                "location. Otherwise give its variables the same values on both machines."
             )
         if config.state != self.state:
             raise UsageError(
-                f"{self.path} names the state {config.state} where the job runs, and {self.state} where Dagster runs: reload the code "
-                "location if the file was changed, or give the variable that `state` names the same value on both sides"
+                f"{self.path} has the state {config.state} on the job's machine, but {self.state} in Dagster. If the file was changed, "
+                "reload the code location. Otherwise give the variables of `state` the same values on both machines."
             )
         storages = tuple(storage.model_copy(update={"mode": self.modes[storage.name]}) for storage in config.storages)
         platform = Platform(config, Clock(self.now), self.unsafe, Path(self.path))
@@ -116,9 +123,13 @@ class JobRequest(Model):
 
 
 class JobReport(Model):
-    """What a job reports while it runs: an event of Dagster, the metadata that an op ends with, what
-    stopped a step, or that all is done. Events and metadata are in Dagster's own words
-    (`dg.serialize_value`).
+    """A report of a running job: an event, the metadata of an op, the error of a step, or the end.
+
+    Attributes:
+        event: A Dagster event (`dg.serialize_value`).
+        metadata: The output metadata of an op (`dg.serialize_value`).
+        failure: The error that ended a step.
+        done: Whether the job has finished successfully.
     """
 
     event: str | None = None
@@ -128,38 +139,40 @@ class JobReport(Model):
 
 
 def refuse_literal_secrets(path: Path, text: str) -> None:
-    """Raises `UsageError` for a secret that stands in the text of a configuration by its value. The
-    text goes along with a request, to where others may read it.
+    """Refuse literal secrets in a configuration, because its text is sent with the request.
+
+    Raises:
+        UsageError: If the text contains a secret value.
     """
-    found = [where for where, value in _strings(yaml.safe_load(text), "") if _is_secret(where, value)]
+    found = [path_in_file for path_in_file, value in _strings(yaml.safe_load(text), "") if _is_secret(path_in_file, value)]
     if found:
         raise UsageError(
-            f"{path}: {', '.join(found)}: a secret stands there by its value, and a job's request holds the whole file. Write ${{NAME}}, "
-            "and give Dagster and the job's machine that variable (docs/managed_spark.md)"
+            f"{path}: {', '.join(found)}: literal secrets are refused, because the request of a job contains the whole file. Write "
+            "${NAME}, and set that variable for Dagster and on the job's machine (docs/managed_spark.md)."
         )
 
 
-def _strings(value: Any, where: str) -> Iterator[tuple[str, str]]:
+def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _strings(item, f"{where}.{key}".lstrip("."))
+            yield from _strings(item, f"{path}.{key}".lstrip("."))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _strings(item, f"{where}[{index}]")
+            yield from _strings(item, f"{path}[{index}]")
     elif isinstance(value, str):
-        yield where, value
+        yield path, value
 
 
-def _is_secret(where: str, value: str) -> bool:
+def _is_secret(path: str, value: str) -> bool:
     return (
         _REFERENCE.search(value) is None
         and bool(value)
-        and (_SECRET_KEY.search(where) is not None or _WITH_PASSWORD.match(value) is not None)
+        and (_SECRET_KEY.search(path) is not None or _WITH_PASSWORD.match(value) is not None)
     )
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions that Dagster and a job of it must have in common. Of Spark that is the
-    minor version: a service has its own build of it.
+    """Return the versions that must be equal in Dagster and a job. For Spark this is the minor
+    version, because services build their own Spark.
     """
     return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__, "spark": ".".join(pyspark.__version__.split(".")[:2])}

@@ -1,7 +1,7 @@
-"""Starts jobs elsewhere, and hands on what they report while they run.
+"""Start remote jobs and yield their reports.
 
-A job runs `gc_assets/job`. What it is asked for and what it reports goes through Dagster Pipes:
-by files of this machine, or by objects of S3. Nothing of it stands on a command line.
+A job runs `gc_assets/job`. Its request and its reports go through Dagster Pipes: local files, or
+objects in S3. Nothing is passed on the command line.
 """
 
 from __future__ import annotations
@@ -28,31 +28,32 @@ class Jobs:
     as_of: datetime | None
     first: date
 
-    def run(self, context: dg.AssetExecutionContext | dg.OpExecutionContext, **asked: Any) -> Iterator[JobReport]:
-        """Runs one job to its end, and yields what it reports meanwhile. Where this is interrupted the
-        job is ended too.
+    def run(self, context: dg.AssetExecutionContext | dg.OpExecutionContext, **request: Any) -> Iterator[JobReport]:
+        """Run one job and yield its reports. If the iteration is interrupted, the job is ended.
 
-        Raises `UsageError` where no job can be started, and `GcError` where it ended badly.
+        Raises:
+            UsageError: If the job cannot be started.
+            GcError: If the job failed.
         """
         config = self.platform.config
         spark = config.spark
-        request = JobRequest.from_platform(self.platform, self.as_of, self.first, **asked)
-        if spark.mode != "submit":  # whose request stays on this machine
-            refuse_literal_secrets(Path(request.path), request.text)
-        extras = {"request": request.model_dump(mode="json")}
-        # Each of them takes seconds to import.
+        job_request = JobRequest.from_platform(self.platform, self.as_of, self.first, **request)
+        if spark.mode != "submit":  # requests to spark-submit stay on this machine
+            refuse_literal_secrets(Path(job_request.path), job_request.text)
+        extras = {"request": job_request.model_dump(mode="json")}
+        # Each module takes seconds to import.
         if spark.emr_serverless is not None and spark.mode == "emr_serverless":
             from gc_assets.remote.emr_serverless import run_job
 
-            said = run_job(spark.emr_serverless, config.places(), context, extras)
+            reports = run_job(spark.emr_serverless, config.places(), context, extras)
         elif spark.databricks is not None and spark.mode == "databricks":
             if find_spec("dagster_databricks") is None:
-                raise UsageError("spark.mode databricks needs libraries of its own: pip install 'gc-assets[databricks]'")
+                raise UsageError("spark.mode databricks needs additional libraries. Run pip install 'gc-assets[databricks]'.")
             from gc_assets.remote import databricks
 
-            said = databricks.run_job(spark.databricks, config.places(), context, extras)
+            reports = databricks.run_job(spark.databricks, config.places(), context, extras)
         else:
             from gc_assets.remote.spark_submit import run_job
 
-            said = run_job(spark, context, extras)
-        yield from (JobReport.model_validate(payload) for payload in said)
+            reports = run_job(spark, context, extras)
+        yield from (JobReport.model_validate(payload) for payload in reports)

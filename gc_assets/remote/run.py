@@ -1,8 +1,6 @@
-"""Runs what a request asks for, by the definitions that Dagster itself has, and reports each event
-as it happens.
+"""Execute a request in the job's process, and report each event immediately.
 
-Dagster's assets are not written a second time: the job is a run of Dagster in this process, with
-the Spark of this process.
+The job runs Dagster with the same definitions and with the Spark of this process.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from gc_assets.remote.job_request import JobReport, JobRequest
 from gc_assets.resources.spark import SparkRuntime
 
 LOGGER: Final = "job"
-NOT_STARTED_BY_DAGSTER: Final = "a job is started by Dagster, as spark.mode of lakes.yaml says; without it there is `gc-assets run`"
+NOT_STARTED_BY_DAGSTER: Final = "only Dagster can start a job (spark.mode in lakes.yaml). Use gc-assets run to start a run yourself."
 EXCHANGE_SECONDS: Final = 5.0
 
 
 def main(build_definitions: Callable[..., dg.Definitions]) -> None:
-    """Runs the request of the Dagster that started this process. The exit code is that of the error
-    that stopped it.
+    """Execute the request of the Dagster process that started this job. Exit with the code of the
+    error.
     """
     params = PipesEnvVarParamsLoader()
     if not params.is_dagster_pipes_process():
@@ -46,12 +44,12 @@ def main(build_definitions: Callable[..., dg.Definitions]) -> None:
         except GcError as error:
             _report(pipes, JobReport(failure=StepFailure.from_error(error)))
             code = error.exit_code
-    if code:  # Databricks runs this file in a Python of its own, to which any exit may be a failure
+    if code:  # Databricks may treat any call of sys.exit as a failure
         sys.exit(code)
 
 
 def _open_pipes(params: PipesEnvVarParamsLoader) -> PipesContext:
-    """Returns the exchange with Dagster: by objects of S3 where it says so, else by files."""
+    """Open the exchange with Dagster, in S3 or in local files."""
     if "bucket" not in params.load_messages_params():
         return open_dagster_pipes()
     s3 = boto3.client("s3")
@@ -62,8 +60,8 @@ def _run(pipes: PipesContext, build_definitions: Callable[..., dg.Definitions]) 
     request = JobRequest.read(pipes.get_extra("request"))
     platform = request.platform(os.environ)
     runtime = SparkRuntime.from_config(platform.config.spark, submitted=True)
-    there = build_definitions(platform, request.as_of, request.first, runtime=runtime)
-    definitions = dg.Definitions.merge(there, dg.Definitions(loggers={LOGGER: _logger(_ReportHandler(pipes, request.job))}))
+    local_definitions = build_definitions(platform, request.as_of, request.first, runtime=runtime)
+    definitions = dg.Definitions.merge(local_definitions, dg.Definitions(loggers={LOGGER: _logger(_ReportHandler(pipes, request.job))}))
     job = definitions.resolve_implicit_global_asset_job_def() if request.job is None else definitions.resolve_job_def(request.job)
     result = job.execute_in_process(
         run_config={"ops": request.ops, "loggers": {LOGGER: {"config": {}}}},
@@ -89,8 +87,8 @@ def _logger(reports: _ReportHandler) -> dg.LoggerDefinition:
 
 
 class _ReportHandler(logging.Handler):
-    """Turns what the run logs into reports: its lines as lines, its events as events. A named job's
-    op ends with metadata, which no event of an asset holds.
+    """Turn log records of the run into reports. The op of a named job also reports its output
+    metadata.
     """
 
     def __init__(self, pipes: PipesContext, job: str | None) -> None:
@@ -99,10 +97,10 @@ class _ReportHandler(logging.Handler):
         self._job = job
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = getattr(record, "dagster_meta", {})
-        event: dg.DagsterEvent | None = told.get("dagster_event")
+        meta = getattr(record, "dagster_meta", {})
+        event: dg.DagsterEvent | None = meta.get("dagster_event")
         if event is None:
-            self._pipes.log.log(record.levelno, told.get("orig_message", record.getMessage()))
+            self._pipes.log.log(record.levelno, meta.get("orig_message", record.getMessage()))
         elif event.is_step_failure:
             _report(self._pipes, JobReport(failure=read_failure(event)))
         elif self._job is not None and event.is_successful_output:
@@ -113,7 +111,7 @@ class _ReportHandler(logging.Handler):
 
 
 def _asset_event(event: dg.DagsterEvent) -> Any:
-    """Returns what an event says of an asset, or null where it says nothing."""
+    """Return the asset event in a Dagster event, or None."""
     match event.event_type:
         case dg.DagsterEventType.ASSET_MATERIALIZATION:
             return event.step_materialization_data.materialization
@@ -125,5 +123,5 @@ def _asset_event(event: dg.DagsterEvent) -> Any:
             return None
 
 
-def _report(pipes: PipesContext, said: JobReport) -> None:
-    pipes.report_custom_message(said.model_dump(mode="json", exclude_defaults=True))
+def _report(pipes: PipesContext, report: JobReport) -> None:
+    pipes.report_custom_message(report.model_dump(mode="json", exclude_defaults=True))

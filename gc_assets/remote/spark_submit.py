@@ -1,5 +1,5 @@
-"""A job as a process of this machine, which spark-submit starts: its driver is here, its executors
-are where the master has them.
+"""Run a job with spark-submit: its driver on this machine, its executors as the master provides
+them.
 """
 
 from __future__ import annotations
@@ -34,62 +34,65 @@ _LAST_CHARACTERS: Final = 2_000
 
 
 def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields what a job reports. Raises `UsageError` where it cannot be started, and `GcError` where
-    it ended badly.
+    """Yield the reports of a job.
+
+    Raises:
+        UsageError: If spark-submit cannot be started.
+        GcError: If the job failed.
     """
-    heard = 0
-    with tempfile.TemporaryDirectory(prefix="gc-assets-job-") as place, (Path(place) / "output").open("w+b") as output:
-        settings = Path(place) / "spark.conf"
+    count = 0
+    with tempfile.TemporaryDirectory(prefix="gc-assets-job-") as directory, (Path(directory) / "output").open("w+b") as output:
+        settings = Path(directory) / "spark.conf"
         settings.write_text(properties(SparkRuntime.from_config(config).application()), encoding="utf-8")
         program = submit_program(config)
-        # A distribution's own defaults count too, except where ours say otherwise.
+        # The defaults of a Spark distribution also apply, unless our settings override them.
         command = [program, "--deploy-mode", CLIENT, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY_POINT)]
         with _open_session(context, extras) as session:
-            # Executors on other machines have a Python of their own.
-            here = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
-            variables = {**dict.fromkeys(here, sys.executable), **os.environ, **session.get_bootstrap_env_vars()}
+            # Executors on other machines have their own Python.
+            python_variables = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
+            variables = {**dict.fromkeys(python_variables, sys.executable), **os.environ, **session.get_bootstrap_env_vars()}
             process = _start_process(command, variables, output)
             try:
                 while process.poll() is None:
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_POLL_SECONDS)
-                    said = session.get_custom_messages()
-                    yield from said[heard:]
-                    heard = len(said)
+                    messages = session.get_custom_messages()
+                    yield from messages[count:]
+                    count = len(messages)
             finally:
                 _terminate(process)
-        yield from session.get_custom_messages()[heard:]
+        yield from session.get_custom_messages()[count:]
         if process.returncode:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_CHARACTERS))
             last = output.read().decode(errors="replace").strip()
-            raise GcError(f"{program} ended with exit code {process.returncode}; the job wrote last: {last or 'nothing'}")
+            raise GcError(f"{program} exited with code {process.returncode}. Last output of the job: {last or 'none'}")
 
 
 @contextmanager
 def _open_session(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Generator[dg.PipesSession]:
     with ExitStack() as opened:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", dg.PreviewWarning)  # of what Dagster itself calls there
+            warnings.simplefilter("ignore", dg.PreviewWarning)  # caused by Dagster's own calls
             session = dg.open_pipes_session(context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), dict(extras))
             entered = opened.enter_context(session)
         yield entered
 
 
 def submit_program(config: SparkConfig) -> str:
-    """Returns the spark-submit that starts the jobs."""
+    """Return the spark-submit program."""
     return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 
 
 def _start_process(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     try:
-        # In a session of its own: what the job starts ends with it, and a Ctrl-C comes from us.
+        # In its own session, all processes of the job can be ended, and Ctrl-C does not reach them.
         return subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
     except OSError as error:
-        raise UsageError(f"spark-submit cannot be started as {command[0]}: {error.strerror}; set spark.submit_program") from None
+        raise UsageError(f"Cannot start spark-submit as {command[0]}: {error.strerror}. Set spark.submit_program.") from None
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of a job: asks all its processes, and 20 s later ends them by force."""
+    """End all processes of a job: first with SIGTERM, after 20 seconds with SIGKILL."""
     deadline = time.monotonic() + _END_SECONDS
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)

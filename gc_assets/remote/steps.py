@@ -1,8 +1,8 @@
-"""Steps that run as jobs elsewhere, where `spark.mode` says so. The Dagster process starts no Spark.
+"""Steps that run as remote jobs, if `spark.mode` is a kind of job. Dagster itself starts no Spark.
 
-The assets, their checks and the ops' configurations stay what they are. A job runs their bodies,
-and its events are repeated here while it runs. The boxes of a night become one step, and so one
-job: each start of Spark costs seconds to minutes.
+Assets, checks and op configurations are the same. A job executes the steps, and its events are
+repeated in Dagster. All steps of a run become one step and one job, because each start of Spark
+takes seconds to minutes.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -25,17 +25,17 @@ TABLE_URI: Final = "dagster/uri"
 
 
 def remote_steps(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
-    """Returns the same assets, made by jobs. A step that deletes stays a step of its own."""
+    """Return the same assets, executed by jobs. Each step that deletes remains a separate step."""
     deleting = [asset for asset in assets if asset.op.pool == DELETE_POOL]
-    boxes = [asset for asset in assets if asset not in deleting]
+    others = [asset for asset in assets if asset not in deleting]
     return [
-        _remote_step(STEP_NAME, boxes, SPARK_POOL, jobs),
+        _remote_step(STEP_NAME, others, SPARK_POOL, jobs),
         *(_remote_step(asset.op.name, [asset], DELETE_POOL, jobs) for asset in deleting),
     ]
 
 
 def remote_jobs(defined: Sequence[dg.JobDefinition], jobs: Jobs) -> list[dg.JobDefinition]:
-    """Returns the same jobs of Dagster. Those of an op that needs Spark run elsewhere."""
+    """Return the same Dagster jobs. Those with an op that needs Spark run remotely."""
     return [_remote_job(job, jobs) if cast(dg.OpDefinition, job.nodes[0].definition).pool is not None else job for job in defined]
 
 
@@ -52,23 +52,25 @@ def _remote_step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jo
         keys = sorted(tuple(key.path) for key in context.selected_asset_keys)
         if not keys:
             checks = ", ".join(sorted(f"{key.name} of {key.asset_key.to_user_string()}" for key in context.selected_asset_check_keys))
-            raise UsageError(f"no table is asked for, and checks judge a table while its job makes it ({checks}): select the tables too")
-        asked = {"run_date": context.partition_key, "assets": keys, "ops": _op_config(name, context.run)}
+            raise UsageError(
+                f"no table is selected, and the job evaluates checks when it publishes a table ({checks}). Select the tables too."
+            )
+        request = {"run_date": context.partition_key, "assets": keys, "ops": _op_config(name, context.run)}
         left, failed = set(context.selected_asset_keys), list[str]()
-        with translate_errors(retry_io=False), closing(_job_events(context, jobs, asked)) as told:
-            for said in told:
-                match said:
-                    case dg.AssetMaterialization() if said.asset_key in left:
-                        left.remove(said.asset_key)
-                        yield _build_result(said, jobs, context.partition_key)
+        with translate_errors(retry_io=False), closing(_job_events(context, jobs, request)) as events:
+            for event in events:
+                match event:
+                    case dg.AssetMaterialization() if event.asset_key in left:
+                        left.remove(event.asset_key)
+                        yield _build_result(event, jobs, context.partition_key)
                     case dg.AssetCheckEvaluation():
-                        failed += [] if said.passed else [f"{said.check_name} of {said.asset_key.to_user_string()}"]
-                        yield _build_check(said)
+                        failed += [] if event.passed else [f"{event.check_name} of {event.asset_key.to_user_string()}"]
+                        yield _build_check(event)
                     case _:
-                        context.log_event(said)
+                        context.log_event(event)
             if left:
                 missing = ", ".join(sorted(key.to_user_string() for key in left))
-                raise GcError(f"failed checks: {', '.join(failed) or 'none'}. So the job did not make {missing}")
+                raise GcError(f"the job did not publish {missing}. Failed checks: {', '.join(failed) or 'none'}.")
 
     return run
 
@@ -79,13 +81,13 @@ def _remote_job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
     @dg.op(name=op.name, description=op.description, pool=op.pool, config_schema=_config_schema(op))
     def run(context: dg.OpExecutionContext) -> Iterator[Any]:
         metadata: dict[str, Any] = {}
-        asked = {"job": defined.name, "ops": _op_config(op.name, context.run)}
-        with translate_errors(retry_io=False), closing(_job_events(context, jobs, asked)) as told:
-            for said in told:
-                if isinstance(said, dict):
-                    metadata |= said
+        request = {"job": defined.name, "ops": _op_config(op.name, context.run)}
+        with translate_errors(retry_io=False), closing(_job_events(context, jobs, request)) as events:
+            for event in events:
+                if isinstance(event, dict):
+                    metadata |= event
                 else:
-                    yield said
+                    yield event
         yield dg.Output(None, metadata=metadata)
 
     @dg.job(name=defined.name, description=defined.description, tags=defined.tags)
@@ -96,25 +98,28 @@ def _remote_job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
 
 
 def _config_schema(op: dg.OpDefinition) -> dict[str, Any]:
-    """Returns the keys that an op is configured by."""
+    """Return the configuration fields of an op."""
     return dict(getattr(op.config_schema.config_type, "fields", {}))
 
 
 def _op_config(op: str, run: dg.DagsterRun) -> dict[str, Any]:
-    """Returns what somebody launched the run with for this op, as it was written."""
+    """Return the launched configuration of this op."""
     ops = cast(Mapping[str, Any], run.run_config.get("ops", {}))
     return {op: ops[op]} if op in ops else {}
 
 
-def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, asked: dict[str, Any]) -> Generator[Any]:
-    """Yields the events and the metadata of a job while it runs. Who stops listening ends the job.
+def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, request: dict[str, Any]) -> Generator[Any]:
+    """Yield the events and the metadata of a job while it runs. Closing the generator ends the job.
 
-    Raises `dg.Failure` with what stopped its steps, and `GcError` where it did not come to its end.
-    A failed check stops nothing here: Dagster ends this step by it, as it ended that of the job.
+    A failed check raises nothing here, because the repeated check ends the step in Dagster.
+
+    Raises:
+        dg.Failure: With the errors of the failed steps.
+        GcError: If the job did not finish.
     """
     stopped, is_done = list[StepFailure](), False
     try:
-        for report in jobs.run(context, **asked):
+        for report in jobs.run(context, **request):
             is_done |= report.done
             if report.failure is not None:
                 stopped.append(report.failure)
@@ -123,40 +128,42 @@ def _job_events(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs:
                     yield dg.deserialize_value(text)
     except GcError:
         if not stopped:
-            raise  # else a job that was stopped says why, and that it ended badly is no news
+            raise  # otherwise the reported failures explain the error
     if causes := [cause for cause in stopped if not cause.checks]:
         metadata = {"error": causes[0].error, "exit_code": causes[0].exit_code}
         raise dg.Failure("\n".join(cause.text for cause in causes), metadata=metadata, allow_retries=False)
     if not stopped and not is_done:
-        raise GcError("the job ended, and what it reported last did not arrive here: run it again")
+        raise GcError("the job ended, but its last report did not arrive. Run it again.")
 
 
-def _build_result(said: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg.MaterializeResult:
-    """Returns the table that a job published. Raises `StateError` where the state, as it is seen
-    here, does not hold it.
+def _build_result(event: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg.MaterializeResult:
+    """Return the result of a table that a job published.
+
+    Raises:
+        StateError: If the table is missing in the state as seen by this process.
     """
-    # Dagster makes up a version for what published nothing, and so has no address.
-    version = (said.tags or {}).get(DATA_VERSION) if TABLE_URI in said.metadata else None
-    owner, name = said.asset_key.path
+    # Dagster generates a version for an asset that published nothing. Such an asset has no address.
+    version = (event.tags or {}).get(DATA_VERSION) if TABLE_URI in event.metadata else None
+    owner, name = event.asset_key.path
     if version is not None:
         run_context = jobs.platform.run_context(date.fromisoformat(partition_key), jobs.as_of)
         published = run_context.find(all_tables()[name], owner)
         if published is None or published.receipt.digest != version:
             raise StateError(
-                f"a job published {owner}/{name} of {partition_key}, and the state {jobs.platform.config.state} does not hold it as "
-                "seen from here: `state` must be one place for Dagster and for its jobs, such as s3://bucket/prefix"
+                f"a job published {owner}/{name} of {partition_key}, but it is missing in the state {jobs.platform.config.state} on "
+                "Dagster's machine. `state` must be one location for Dagster and its jobs, such as s3://bucket/prefix."
             )
     return dg.MaterializeResult(
-        asset_key=said.asset_key, metadata=said.metadata, data_version=dg.DataVersion(version) if version is not None else None
+        asset_key=event.asset_key, metadata=event.metadata, data_version=dg.DataVersion(version) if version is not None else None
     )
 
 
-def _build_check(said: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
+def _build_check(event: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        passed=said.passed,
-        asset_key=said.asset_key,
-        check_name=said.check_name,
-        metadata=said.metadata,
-        severity=said.severity,
-        description=said.description,
+        passed=event.passed,
+        asset_key=event.asset_key,
+        check_name=event.check_name,
+        metadata=event.metadata,
+        severity=event.severity,
+        description=event.description,
     )

@@ -1,4 +1,4 @@
-"""The Dagster resource of every asset: the platform with the Spark it runs on."""
+"""The Dagster resource of all assets: the platform and its Spark."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gc_assets.resources.spark import SparkRuntime
 
 @dataclass(frozen=True)
 class Collector:
-    """What an asset needs to call a stage. `as_of` replaces the start of the run date in a run that
-    asks for it.
+    """The arguments of all stages. `as_of` replaces the start of the run date when ages are
+    measured.
     """
 
     platform: Platform
@@ -29,9 +29,13 @@ class Collector:
         return cls(platform, runtime or SparkRuntime.from_config(platform.config.spark), as_of)
 
     def run_context(self, partition_key: str) -> RunContext:
-        """Returns the night of a run date. Raises `UsageError` for a date outside the partitions."""
+        """Return the context of a run date.
+
+        Raises:
+            UsageError: If the date is outside the partitions.
+        """
         return self.platform.run_context(date.fromisoformat(partition_key), self.as_of)
 
     def spark(self) -> SparkSession:
-        """The session, opened on first use: assets that need no Spark start none."""
+        """Return the session. It is opened on first use, so steps without Spark start none."""
         return self.runtime.session(partial(was_small, self.platform.config))

@@ -1,8 +1,8 @@
-"""Which local Spark Connect server is ours: one of this environment and of this version.
+"""Select the local Spark Connect server of this environment and release.
 
-pyspark keeps one such server per user, whoever asks, and compares the version of Spark only. A
-server runs its own environment's code in its workers, so each environment and version has its own.
-`python -m gc_assets.resources.connect_server --stop` ends that of this environment.
+pyspark keeps one local server per user and compares only the version of Spark. The workers of a
+server run the code of its environment, so each environment and release needs its own server.
+`python -m gc_assets.resources.connect_server --stop` stops the server of this environment.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import pyspark
 import gc_assets
 from gc_assets.core.errors import UsageError
 
-# pyspark's own: whether a local server is kept for later commands, and the file that says where it
-# listens.
+# Variables of pyspark: whether to keep a local server for later commands, and the file with its
+# address.
 REUSE: Final = "SPARK_LOCAL_CONNECT_REUSE"
 DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
 _PREFIX: Final = "gc-assets-"
@@ -31,19 +31,21 @@ _FILE: Final = "connect-local.json"
 
 
 def identity() -> str:
-    """Returns a digest of whose code the workers of a server started here run: the environment, the
-    versions of Python and Spark, and which gc-assets.
+    """Return a digest of the code that the workers of a local server run: environment, Python,
+    Spark, gc-assets.
     """
     home = str(Path(gc_assets.__file__).resolve().parent)
-    told = [sys.prefix, sys.executable, sys.version, pyspark.__version__, pyspark.__file__, gc_assets.__version__, home]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    parts = [sys.prefix, sys.executable, sys.version, pyspark.__version__, pyspark.__file__, gc_assets.__version__, home]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def use_own_server(environment: MutableMapping[str, str]) -> Path:
-    """Makes pyspark look for a server of this identity only, and returns its directory. A directory
-    that the environment names is the one in which they lie.
+    """Make pyspark use only a server with this identity, and return its directory.
 
-    Raises `UsageError` where somebody else could read or replace what says how to log in.
+    If the environment names a discovery file, the directories are created next to it.
+
+    Raises:
+        UsageError: If other users can read or replace the credentials of the server.
     """
     directory, own = _server_directory(environment)
     for path in own:
@@ -54,23 +56,25 @@ def use_own_server(environment: MutableMapping[str, str]) -> Path:
 
 
 def describe_server(environment: Mapping[str, str]) -> str:
-    """Says in words which local server would be used, and how many of others are there. Makes
-    nothing. Raises `UsageError` as `keep_apart` does.
+    """Describe the local server that would be used, and count the others. Creates nothing.
+
+    Raises:
+        UsageError: If other users can read or replace the credentials of the server.
     """
     directory, own = _server_directory(environment)
     for path in own:
         if path.exists():
             _require_private(path)
-    is_there = "runs" if (directory / _FILE).exists() else "is started when it is needed"
+    status = "is running" if (directory / _FILE).exists() else "is started when it is needed"
     others = [path for path in directory.parent.glob(f"{_PREFIX}*/{_FILE}") if path.parent != directory]
-    return f"the local server of this environment and version {is_there}; {len(others):,} of others are left alone"
+    return f"the local server of this environment and release {status}; {len(others):,} other servers exist"
 
 
 def _server_directory(environment: Mapping[str, str]) -> tuple[Path, tuple[Path, ...]]:
-    """Returns the directory of this identity, and which of those on its way are ours to make."""
+    """Return the directory of this identity, and the directories that must be created for it."""
     named = environment.get(DISCOVERY)
     parent = Path(named).absolute().parent if named else Path(tempfile.gettempdir()) / f"{_PREFIX}connect-{os.getuid()}"
-    if parent.name == _PREFIX + identity():  # kept apart before, by this process or the one that started it
+    if parent.name == _PREFIX + identity():  # already set by this process or its parent
         return parent, ()
     directory = parent / (_PREFIX + identity())
     return directory, (directory,) if named else (parent, directory)
@@ -79,7 +83,7 @@ def _server_directory(environment: Mapping[str, str]) -> tuple[Path, tuple[Path,
 def _require_private(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise UsageError(f"{path} must be a directory that only you may enter, for Spark's local server; remove it, or set {DISCOVERY}")
+        raise UsageError(f"{path} must be a directory that only you can access, for Spark's local server. Remove it, or set {DISCOVERY}.")
 
 
 def main() -> None:

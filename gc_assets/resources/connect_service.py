@@ -1,5 +1,5 @@
-"""A Spark Connect server that others keep: how a session opens there, and what is refused before a
-night begins on it.
+"""Open a session on an existing Spark Connect server, and refuse unsuitable servers before a run
+starts.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _SESSION_PREFIX: Final = "spark.sql."
 
 
 def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Opens a session of our own on the server. This package goes along, and `spark.archives` of
-    the settings; no other run sees either.
+    """Open a new session on the server, with this package and `spark.archives` as its artifacts.
 
-    Raises `UsageError` where the server opens none for this token, or is of another minor version
-    of Spark, and `GcError` where nobody answers.
+    Raises:
+        UsageError: If the server refuses the session, or has another minor version of Spark.
+        GcError: If the server does not answer.
     """
     url, place = _address_with_token(remote, token), place_of(remote)
     _require_answer(url, place)
-    if SparkContext._active_spark_context is not None:  # pyright: ignore[reportPrivateUsage]  (pyspark asks so itself)
-        raise UsageError(f"this process has a Spark of its own, beside which it opens no session at {place}: stop it first")
+    if SparkContext._active_spark_context is not None:  # pyright: ignore[reportPrivateUsage]  (pyspark checks it in the same way)
+        raise UsageError(f"this process already has a Spark session, so it cannot open one on {place}. Stop that session first.")
     others = SparkSession.getActiveSession()
     builder = SparkSession.builder.remote(url).appName("gc-assets")
     for key, value in conf.items():
         if key.startswith(_SESSION_PREFIX):
             builder = builder.config(key, value)
     try:
-        # `getOrCreate` would return a session that is there, whatever server it is on and whoever's.
+        # `getOrCreate` could return an existing session of another server.
         spark = builder.create()
         version = spark.version
     except PySparkException as error:
         _stop_refused(others)
-        raise UsageError(f"the Spark Connect server at {place} opens no session. Is `spark.token` its token? It says: {error}") from error
+        raise UsageError(f"the Spark Connect server at {place} refused a session: {error}. Check `spark.token`.") from error
     if _minor(version) != _minor(pyspark.__version__):
         spark.stop()
         raise UsageError(
-            f"the Spark Connect server at {place} runs Spark {version}, and this process has pyspark {pyspark.__version__}: both must be "
-            f"of one minor version. Name a server that runs Spark {_minor(pyspark.__version__)} by `spark.remote` (docs/clusters.md)"
+            f"the Spark Connect server at {place} runs Spark {version}, but this process has pyspark {pyspark.__version__}. The minor "
+            f"versions must be equal. Set `spark.remote` to a server with Spark {_minor(pyspark.__version__)} (docs/clusters.md)."
         )
     spark.addArtifacts(str(build_package()), pyfile=True)
     for archive in filter(None, conf.get(_ARCHIVES, "").split(",")):
@@ -61,9 +61,7 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
 
 
 def _stop_refused(others: SparkSession | None) -> None:
-    """Stops a session that the server refused, which pyspark keeps as the active one unless `others`
-    was that already.
-    """
+    """Stop a session that the server refused. pyspark keeps it as the active session."""
     refused = SparkSession.getActiveSession()
     if refused is not None and refused is not others:
         with suppress(PySparkException):
@@ -71,7 +69,7 @@ def _stop_refused(others: SparkSession | None) -> None:
 
 
 def _address_with_token(remote: str, token: str | None) -> str:
-    """Returns the address with the token as a parameter of it, as Spark Connect defines them."""
+    """Return the address with the token as a parameter of Spark Connect."""
     if token is None:
         return remote
     place = remote.rstrip("/;")
@@ -79,15 +77,15 @@ def _address_with_token(remote: str, token: str | None) -> str:
 
 
 def _require_answer(url: str, place: str) -> None:
-    # pyspark itself would ask for ten minutes.
+    # pyspark itself would retry for ten minutes.
     channel = DefaultChannelBuilder(url).toChannel()
     try:
         grpc.channel_ready_future(channel).result(timeout=ANSWER_SECONDS)
     except grpc.FutureTimeoutError:
         raise GcError(
-            f"no Spark Connect server answers at {place} within {ANSWER_SECONDS:.0f} s. Does it run? Has one side TLS and the "
-            "other not, or a certificate that is not trusted here? With a token TLS is spoken to every host but localhost "
-            "(docs/clusters.md)"
+            f"no Spark Connect server answered at {place} within {ANSWER_SECONDS:.0f} s. Check that it is running, that both sides use "
+            "TLS or neither does, and that its certificate is trusted. With a token, TLS is used for every host except localhost "
+            "(docs/clusters.md)."
         ) from None
     finally:
         channel.close()

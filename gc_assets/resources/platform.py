@@ -1,6 +1,4 @@
-"""The edge: it reads the environment once, and hands configuration, clock and lowered safety limits
-on as values.
-"""
+"""Read the environment once, and pass configuration, clock and lowered limits on as values."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ DEFAULT_CONFIG: Final = "lakes.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A configuration with the clock it runs by. `unsafe` names every limit that the environment
-    lowered.
-    """
+    """A configuration with its clock. `unsafe` lists each limit that the environment lowers."""
 
     config: Config
     clock: Clock
@@ -45,13 +41,15 @@ class Platform:
 
 
 def config_path(environment: Mapping[str, str], given: str | None = None) -> Path:
-    """Returns the configuration file: the one given, else `GC_ASSETS_CONFIG`, else `./lakes.yaml`."""
+    """Return the path of the configuration: `given`, `$GC_ASSETS_CONFIG` or `./lakes.yaml`."""
     return Path(given or environment.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
 
 
 def load_platform(environment: Mapping[str, str], given: str | None = None) -> Platform:
-    """Returns the platform of the environment. Raises `UsageError` for whatever is wrong with the
-    file or the variables.
+    """Load the configuration and the clock.
+
+    Raises:
+        UsageError: If the configuration or a variable is invalid.
     """
     path = config_path(environment, given)
     floor, unsafe = GRACE_FLOOR, []
@@ -61,7 +59,7 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
         except ValueError as error:
             raise UsageError(f"{FLOOR_VARIABLE}: {error}") from None
         if floor < GRACE_FLOOR:
-            unsafe.append(f"{FLOOR_VARIABLE} lowers the floor of the grace period to {format_duration(floor)}")
+            unsafe.append(f"{FLOOR_VARIABLE} lowers the minimum grace period to {format_duration(floor)}")
     clock = clock_of(environment)
     if clock.fixed is not None:
         unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
@@ -69,16 +67,19 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
 
 
 def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:
-    """Returns the configuration at `path`, with what the libraries of its lakes add by themselves.
-    `text` is what the file holds where it lies on another machine.
+    """Return the configuration at `path`, completed by the libraries of its lakes.
+
+    Args:
+        floor: The lowest grace period that is accepted.
+        text: The content of the file, if it is on another machine.
     """
     config = load_config(path, environment, config_models(), floor, find_unsupported_settings, text)
     return config.model_copy(update={"lakes": tuple(lake.completed() for lake in config.lakes)})
 
 
 def clock_of(environment: Mapping[str, str]) -> Clock:
-    """Returns the real clock, or the one that `GC_ASSETS_UNSAFE_NOW` fixes (UTC where it names no
-    zone).
+    """Return the real clock, or the one that `GC_ASSETS_UNSAFE_NOW` fixes. Times without zone are
+    UTC.
     """
     text = environment.get(NOW_VARIABLE)
     if not text:

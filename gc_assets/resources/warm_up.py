@@ -1,5 +1,6 @@
-"""Lets Spark do once what a night is made of, in a JVM that writes the classes that it loaded into an
-archive when it ends (`class_archive`).
+"""Execute typical Spark operations of a run, so that the JVM can archive the loaded classes.
+
+The JVM writes the archive when it ends (`class_archive`).
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from gc_assets.resources.spark import DRIVER_CONF, JVM_OPTIONS, SparkRuntime
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Runs one of each: reads, joins, groups, Python stages and writes, over many rows and few."""
-    with tempfile.TemporaryDirectory() as place:
+    """Run reads, joins, aggregations, Python stages and writes, for large and small work."""
+    with tempfile.TemporaryDirectory() as directory:
         rows = pa.table({"key": [f"k{n}" for n in range(100)], "size": range(100)})
-        spark.createDataFrame(rows).withColumn("hash", F.xxhash64("key")).repartition(2, "key").write.parquet(f"{place}/rows")
-        read = spark.read.parquet(f"{place}/rows")
-        passed = read.mapInArrow(_identity, read.schema).where("key <> 'k1'")
-        _queries(read, passed)
-        few = frame_from_arrow(choose_session(spark, rows.num_rows, 1), rows)
-        _queries(few, few)
+        spark.createDataFrame(rows).withColumn("hash", F.xxhash64("key")).repartition(2, "key").write.parquet(f"{directory}/rows")
+        read = spark.read.parquet(f"{directory}/rows")
+        mapped = read.mapInArrow(_identity, read.schema).where("key <> 'k1'")
+        _queries(read, mapped)
+        small = frame_from_arrow(choose_session(spark, rows.num_rows, 1), rows)
+        _queries(small, small)
         read.createOrReplaceTempView("rows")
         spark.sql("SELECT key, count(*) AS n FROM rows GROUP BY key ORDER BY n DESC").collect()
 
 
-def _queries(read: DataFrame, passed: DataFrame) -> None:
-    sums = passed.groupBy(F.substring("key", 1, 2).alias("key")).agg(
+def _queries(read: DataFrame, mapped: DataFrame) -> None:
+    sums = mapped.groupBy(F.substring("key", 1, 2).alias("key")).agg(
         F.sum("size").alias("bytes"),
         F.max("size").alias("most"),
         F.collect_set("key").alias("keys"),
@@ -52,7 +53,7 @@ def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(archive: str) -> None:
-    """Starts a JVM that writes `archive`, and ends it."""
+    """Start a JVM that writes `archive`, and end it."""
     options = f"{DRIVER_CONF[JVM_OPTIONS]} -XX:ArchiveClassesAtExit={archive}"
     conf = {JVM_OPTIONS: options, "spark.sql.shuffle.partitions": "2"}
     spark = SparkRuntime(master="local[2]", conf=conf, class_archive=False).session()

@@ -132,7 +132,7 @@ def test_a_rejection_on_the_page_holds_the_plan_back(tmp_path: Path) -> None:
     "config, said",
     [
         ({}, "a plan, a prefix or a key"),
-        ({"prefix": "data/", "history": True}, "name it with --plan"),
+        ({"prefix": "data/", "history": True}, "name the plan with --plan"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),
         ({"prefix": "data/", "storage": "lost"}, "the configuration has warehouse"),

@@ -93,7 +93,7 @@ def test_an_apply_that_dagster_ran_and_that_failed_is_told_with_the_platforms_ow
     assert heard(alerts) == [["apply_failed"]]
     (told,) = alerts.documents[0]["notifications"]
     assert told["plan_id"] == header.plan_id
-    assert "run deletion_log of that storage and partition" in told["text"]
+    assert "Run deletion_log of its own storage and partition" in told["text"]
     assert tick(at, instance, cursor)[0] == "nothing new"
 
 

@@ -312,7 +312,7 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     (explained,) = shell.json("explain", key)
     assert explained["verdict"] == "quarantined"
     assert [row["phase"] for row in explained["history"]] == ["quarantine"]
-    assert [word["decision"] for word in explained["words"]] == ["rejected", "approved"]
+    assert [word["decision"] for word in explained["approval_events"]] == ["rejected", "approved"]
     assert f"plan {plan_id[:12]} rejected by ada at " in shell("explain", key).stdout
     page = shell("report", "-o", "-").stdout
     assert all(html.escape(line, quote=True).replace("&#x27;", "&#39;") in page for line in undoing(applied.stderr))

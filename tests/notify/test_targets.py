@@ -19,10 +19,9 @@ import pytest
 
 from gc_assets.config.notify import Command, Email, Slack, Webhook
 from gc_assets.core.notifications import Notification, format_body, to_document
-from gc_assets.notify import program, web
+from gc_assets.notify import DeliveryError, program, web
 from gc_assets.notify.mail import send_mail
 from gc_assets.notify.program import run_command
-from gc_assets.notify.undelivered import DeliveryError
 from gc_assets.notify.web import post_document, post_to_slack
 from tests.notify.receivers import Web, smtp_server, web_server
 from tests.ports import free_port

@@ -64,9 +64,9 @@ def test_all_kinds_of_targets_are_told_of_the_same(alerts: Web, team: Web, tmp_p
 
 def test_nobody_is_told_twice(alerts: Web) -> None:
     targets = [hook("alerts", alerts)]
-    told = deliver(targets, [READY], Deliveries()).told
+    told = deliver(targets, [READY], Deliveries()).deliveries
     again = deliver(targets, [READY], Deliveries.parse(told.to_json))
-    assert (str(again), again.told) == ("nothing new", told)
+    assert (str(again), again.deliveries) == ("nothing new", told)
     deliver(targets, [READY, SICK], told)
     assert heard(alerts) == [["plan_ready"], ["table_sick"]]
 
@@ -87,11 +87,11 @@ def test_a_target_that_fails_holds_up_nobody_and_the_others_hear_of_it_once(aler
     first = deliver(targets, [READY], Deliveries())
     assert first.failed == {"alerts": "the server answered 500"}
     assert str(first) == "told team of 2 events; could not tell alerts: the server answered 500"
-    second = deliver(targets, [READY], first.told)
+    second = deliver(targets, [READY], first.deliveries)
     assert heard(team) == [["plan_ready"], ["target_failed"]]
     assert team.documents[1]["notifications"][0]["title"] == "notifications do not reach alerts"
     alerts.status = 200
-    third = deliver(targets, [READY], second.told)
+    third = deliver(targets, [READY], second.deliveries)
     assert (str(third), third.failed) == ("told alerts of 1 event", {})
     assert heard(alerts)[-1] == ["plan_ready"]
 
@@ -104,21 +104,21 @@ def test_a_fault_that_nobody_thought_of_is_told_without_its_words(alerts: Web, m
     found = deliver([target("pager", "command", command=["true"]), hook("alerts", alerts)], [READY], Deliveries())
     assert found.failed == {"pager": "ZeroDivisionError"}
     assert heard(alerts) == [["plan_ready"], ["target_failed"]]
-    assert found.told.pending("alerts", EVENTS, [READY]) == ()
+    assert found.deliveries.pending("alerts", EVENTS, [READY]) == ()
 
 
 def test_a_target_that_fails_again_after_it_was_mended_is_told_again(alerts: Web, team: Web) -> None:
     targets, told = [hook("alerts", alerts), hook("team", team)], Deliveries()
     for status, happening in ((500, [READY]), (200, [READY]), (500, [READY, SICK])):
         alerts.status = status
-        told = deliver(targets, happening, told).told
+        told = deliver(targets, happening, told).deliveries
     assert heard(team) == [["plan_ready"], ["target_failed"], ["table_sick"], ["target_failed"]]
 
 
 def test_a_single_target_that_fails_is_told_again_until_it_hears(alerts: Web) -> None:
     alerts.status = 503
     targets = [hook("alerts", alerts)]
-    told = deliver(targets, [READY], Deliveries()).told
+    told = deliver(targets, [READY], Deliveries()).deliveries
     alerts.status = 200
     deliver(targets, [READY], told)
     assert heard(alerts) == [["plan_ready"], ["plan_ready"]]
@@ -126,7 +126,7 @@ def test_a_single_target_that_fails_is_told_again_until_it_hears(alerts: Web) ->
 
 def test_while_not_all_is_known_nothing_is_told_a_second_time(alerts: Web) -> None:
     targets = [hook("alerts", alerts)]
-    told = deliver(targets, [READY], Deliveries()).told
-    told = deliver(targets, [], told, is_all=False).told
+    told = deliver(targets, [READY], Deliveries()).deliveries
+    told = deliver(targets, [], told, is_all=False).deliveries
     deliver(targets, [READY], told)
     assert heard(alerts) == [["plan_ready"]]
