@@ -1,3 +1,4 @@
-"""What each system means by ref, commit, container and file. Formats only: no Spark, no Dagster, no
-environment.
+"""Readers of the formats of each system: refs, commits, containers and files.
+
+No module of this package uses Spark, Dagster or the environment.
 """

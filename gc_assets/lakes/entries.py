@@ -1,13 +1,13 @@
-"""The rows that decoders of all kinds of lakes yield, as schemas of Arrow's."""
+"""Arrow schemas of the rows that the decoders of all lake kinds return."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-# A decoder yields one row per child of a container. `address` is absolute, as the writer spelled
-# it. `size_bytes` and `expected_entries` describe the child where the container says so.
-# `entry_status` is `added` | `existing` | `deleted` where the format has it, else null.
-# `must_exist` is as in `ContentRoot`.
+# A decoder returns one row per child of a container. `address` is absolute and spelled as in the
+# container. The columns `size_bytes` and `expected_entries` describe the child, and are null if the
+# container does not record them. The column `entry_status` is `added`, `existing` or `deleted`, or
+# null if the format has no status. `must_exist` has the meaning of `ContentRoot.must_exist`.
 ENTRY_SCHEMA = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
@@ -21,6 +21,6 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 
-# A lake may name its objects by paths of its own (lakeFS). Its rows also hold the logical path, and
-# the time at which the entry was written.
+# For lakes with logical paths (lakeFS). The rows also contain the path and the time at which the
+# entry was written.
 LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])

@@ -1,4 +1,4 @@
-"""What a file of a lake is to its format, and which kinds name which."""
+"""File kinds: the roles of files in their formats, and the order in which kinds name each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class Kind:
-    """The closed list of file kinds. A format that meets another one stops (`FormatError`)."""
+    """The complete list of file kinds. A reader raises `FormatError` for any other kind."""
 
     METADATA_JSON = "metadata_json"
     VERSION_HINT = "version_hint"
@@ -26,26 +26,26 @@ class Kind:
     METARANGE = "metarange"
     RANGE = "range"
     OBJECT = "object"
-    # A name that an object may have here (lakeFS). It is kept, and not counted as one more file.
+    # A possible name of an object (lakeFS). It is live, but not counted as a file.
     POSSIBLE_OBJECT = "possible_object"
     REF = "ref"
     CONFIG = "config"
     VIEW_METADATA = "view_metadata"
-    # These are places, not files. Everything below the location of a table or view is its own.
-    # Below an unlisted location nothing can be told. A `urn:uuid:` says to which table or view a
-    # metadata file belongs.
+    # These are not files. All files under the location of a table or view belong to it. The files
+    # under an unlisted location have no known owner. A `urn:uuid:` identifies the table or view of a
+    # metadata file.
     TABLE_LOCATION = "table_location"
     UNLISTED_LOCATION = "unlisted_location"
     TABLE_UUID = "table_uuid"
 
 
-# Kinds that are no files. They stand beside `manifest_entries` and content roots, and never in a
-# live set.
-PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
+# Kinds of rows that are not files. They occur with `manifest_entries` and content roots, and never
+# in a live set.
+LOCATION_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
 FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
-# A kind stands before the kinds that it names. A transaction log names nothing, and only its
-# snapshot leads to it.
+# A kind precedes the kinds that it names. A transaction log names nothing, and only its snapshot
+# names it.
 _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.REF, Kind.CONFIG, Kind.VERSION_HINT),
     (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
@@ -53,7 +53,7 @@ _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),
 )
 RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
-# Reading a lake starts at these kinds: no container names them.
+# No container names these kinds, so reading a lake starts with them.
 ROOT_KINDS = _BY_REFERENCE[0]
 # The rank of data, and of files that no metadata names.
 LEAF_RANK = len(_BY_REFERENCE)

@@ -115,7 +115,7 @@ class FileTraits:
             names the same objects.
         never_committed: Reason of an orphan that no commit ever named. A file that any commit
             named, even a dangling one, has the reason `expired`.
-        named_times: Returns the UTC times in the names of the keys, null for names without a time.
+        named_times: Returns a column with the UTC times in the names of the keys, null without a time.
             Pickles.
     """
 

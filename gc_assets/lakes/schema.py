@@ -1,6 +1,6 @@
-"""The JSON Schema of `lakes.yaml`, for editors. `gc_assets/lakes.schema.json` is what it says.
+"""The JSON Schema of `lakes.yaml`, for editors. `gc_assets/lakes.schema.json` is a copy of it.
 
-It knows keys, types and choices. What keys say about each other, `load_config` alone knows.
+The schema covers keys, types and choices. Only `load_config` checks conditions between keys.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from gc_assets.config.models import Config, LakeConfig
 from gc_assets.lakes.kinds import KINDS
 
 SCHEMA_NAME: Final = "lakes.schema.json"
-# How an editor finds the schema of a YAML file (yaml-language-server, in VS Code and others).
+# Editors with yaml-language-server find the schema by this line.
 FIRST_LINE: Final = f"# yaml-language-server: $schema={SCHEMA_NAME}"
 _DIALECT: Final = "http://json-schema.org/draft-07/schema#"
-# Limits behind a validator of our own have Python's names.
+# Limits of fields with their own validator have Python's names.
 _LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 _VARIABLE: Final = r"\$\{"
 
 
 def json_schema() -> dict[str, Any]:
-    """Returns the schema of this release's models. Every text may be a variable, `${NAME}`."""
+    """Return the schema of this release's models. Every string may be a variable, `${NAME}`."""
     models = [Config, *(kind.config for kind in KINDS.values())]
     names, document = models_json_schema([(model, "validation") for model in models], ref_template="#/definitions/{model}")
     definitions: dict[str, Any] = document["$defs"]
@@ -30,17 +30,17 @@ def json_schema() -> dict[str, Any]:
     definitions[LakeConfig.__name__] = {
         "type": "object",
         "required": ["name", "kind"],
-        "properties": {"kind": {"enum": list(lakes), "description": "What system the lake is of."}},
+        "properties": {"kind": {"enum": list(lakes), "description": "The system of the lake."}},
         "allOf": [
             {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": reference} for name, reference in lakes.items()
         ],
     }
-    whole = definitions.pop(Config.__name__)
-    return {"$schema": _DIALECT, **_for_editors(whole), "title": "lakes.yaml", "definitions": _for_editors(definitions)}
+    root = definitions.pop(Config.__name__)
+    return {"$schema": _DIALECT, **_for_editors(root), "title": "lakes.yaml", "definitions": _for_editors(definitions)}
 
 
 def _for_editors(node: Any) -> Any:
-    """Leaves out titles, which repeat the keys, and lets a variable stand for a text of any form."""
+    """Remove titles, which repeat the keys, and allow a variable for every string."""
     if isinstance(node, list):
         return [_for_editors(item) for item in node]
     if not isinstance(node, dict):

@@ -1,1 +1,1 @@
-"""Icechunk repositories of spec v1 as a lake kind."""
+"""The lake kind of Icechunk repositories of spec version 1."""

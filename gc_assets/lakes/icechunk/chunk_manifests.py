@@ -1,9 +1,8 @@
-"""Chunk manifests of spec v1: the chunks that their references name (`manifest.fbs`), read with
-numpy.
+"""Parser of chunk manifests of spec version 1 (`manifest.fbs`), with numpy.
 
-Bytes in, ids out. A reference is native (a chunk id), virtual (a location) or inline (its bytes are
-in the manifest). All references of one layout (vtable) are gathered at once. A writer shares
-layouts, so there are only a few.
+It converts bytes to chunk ids and locations. A reference is native (a chunk id), virtual (a
+location) or inline (its bytes are in the manifest). All references with the same layout (vtable)
+are read in one pass. Writers share layouts, so there are only a few.
 """
 
 from __future__ import annotations
@@ -24,23 +23,29 @@ from gc_assets.lakes.icechunk.ids import ID_BYTES, Ids, distinct, spell_one
 _ID, _ARRAYS = range(2)
 _REFS = 1
 _INLINE, _CHUNK_ID, _LOCATION = 1, 4, 5
-# Library 2.x writes the two fields of spec version 2 that describe compressed locations into
-# manifests of version 1 too. A compressed location itself is a ninth field of a reference, which
-# spec version 1 does not have.
+# Library 2.x also writes the two fields of spec version 2 that describe compressed locations into
+# manifests of version 1. A compressed location itself is a ninth field of a reference, which spec
+# version 1 does not have.
 _MANIFEST_FIELDS, _ARRAY_FIELDS, _REF_FIELDS = 4, 2, 8
-# Eight optional fields give 256 layouts; more than a few times that is damage, and each costs a
+# Eight optional fields give 256 layouts. A much larger number means damage, and each layout costs a
 # pass.
-_MOST_LAYOUTS = 1024
-# Locations are gathered this many at a time, so that the indices of a big manifest stay small.
-_LOCATIONS_AT_ONCE = 1 << 16
+_MAX_LAYOUTS = 1024
+# Number of locations per batch, which bounds the size of the index arrays.
+_LOCATION_BATCH = 1 << 16
 
 Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkManifest:
-    """What a manifest refers to: distinct native chunk ids, distinct virtual locations, and the
-    number of references of each sort.
+    """The references of a manifest.
+
+    Attributes:
+        chunk_ids: Distinct native chunk ids, shape (n, 12).
+        locations: Distinct virtual locations.
+        native_refs: Number of native references.
+        virtual_refs: Number of virtual references.
+        inline_refs: Number of inline references.
     """
 
     manifest_id: str
@@ -55,9 +60,17 @@ class ChunkManifest:
         return self.native_refs + self.virtual_refs + self.inline_refs
 
 
-def parse_chunk_manifest(where: str, raw: bytes) -> ChunkManifest:
-    """Reads the manifest in a file's bytes. Raises `FormatError` naming `where`."""
-    buffer = FlatBuffer(where, envelope.unwrap(where, raw, envelope.CHUNK_MANIFEST))
+def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
+    """Parse a chunk manifest.
+
+    Args:
+        source: Name of the file in errors.
+        raw: Content of the file.
+
+    Raises:
+        FormatError: The file is damaged or unknown.
+    """
+    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.CHUNK_MANIFEST))
     root = buffer.root(_MANIFEST_FIELDS)
     refs = _ref_tables(buffer, root.at(_ARRAYS, "arrays"))
     native: list[Ids] = [np.zeros((0, ID_BYTES), np.uint8)]
@@ -67,7 +80,7 @@ def parse_chunk_manifest(where: str, raw: bytes) -> ChunkManifest:
         present = [field for field in (_CHUNK_ID, _INLINE, _LOCATION) if layout.fields[field] != ABSENT]
         if len(present) != 1:
             raise FormatError(
-                f"{where}: expected each reference to be native, virtual or inline, found one that is {len(present)} of these; "
+                f"{source}: expected each reference to be native, virtual or inline, found one that is {len(present)} of these; "
                 "restore the file from a backup"
             )
         if present == [_CHUNK_ID]:
@@ -88,7 +101,7 @@ def parse_chunk_manifest(where: str, raw: bytes) -> ChunkManifest:
 
 
 def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
-    """Returns the positions of all references of all arrays."""
+    """Return the positions of all references of all arrays."""
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
     for index in range(count):
@@ -100,13 +113,13 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
 
 
 def _by_layout(buffer: FlatBuffer, tables: Positions) -> list[tuple[VTable, Positions]]:
-    """Groups the references by their vtable. Every offset lies within the buffer."""
+    """Group the references by vtable. Every offset is verified to be inside the buffer."""
     if not len(tables):
         return []
     vtables = tables - _gather_u32(buffer, tables).view(np.int32)
     starts = np.unique(vtables).tolist()
-    if len(starts) > _MOST_LAYOUTS:
-        raise buffer.damaged(f"{len(starts):,} table layouts")
+    if len(starts) > _MAX_LAYOUTS:
+        raise buffer.damage_error(f"{len(starts):,} table layouts")
     groups: list[tuple[VTable, Positions]] = []
     for start in starts:
         members = tables if len(starts) == 1 else tables[vtables == start]
@@ -116,46 +129,46 @@ def _by_layout(buffer: FlatBuffer, tables: Positions) -> list[tuple[VTable, Posi
 
 def _gather_ids(buffer: FlatBuffer, positions: Positions) -> Ids:
     if int(positions.max()) + ID_BYTES > len(buffer.data):
-        raise buffer.damaged("a chunk id past the end")
-    if not np.any(positions & 3):  # holds in practice; the format does not promise it
-        return _words(buffer)[(positions >> 2)[:, None] + np.arange(3)].view(np.uint8)
+        raise buffer.damage_error("a chunk id past the end")
+    if not np.any(positions & 3):  # true in practice, but not guaranteed by the format
+        return _as_u32(buffer)[(positions >> 2)[:, None] + np.arange(3)].view(np.uint8)
     return np.frombuffer(buffer.data, np.uint8)[positions[:, None] + np.arange(ID_BYTES)]
 
 
 def _gather_u32(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint32]:
-    """Reads the numbers at positions that the format aligns to four bytes."""
+    """Read the numbers at positions, which the format aligns to four bytes."""
     if int(positions.min()) < 0 or int(positions.max()) + 4 > len(buffer.data):
-        raise buffer.damaged("a reference past the end")
+        raise buffer.damage_error("a reference past the end")
     if np.any(positions & 3):
-        raise buffer.damaged("a reference that is not aligned to four bytes")
-    return _words(buffer)[positions >> 2]
+        raise buffer.damage_error("a reference that is not aligned to four bytes")
+    return _as_u32(buffer)[positions >> 2]
 
 
-def _words(buffer: FlatBuffer) -> NDArray[np.uint32]:
+def _as_u32(buffer: FlatBuffer) -> NDArray[np.uint32]:
     return np.frombuffer(buffer.data, "<u4", len(buffer.data) // 4)
 
 
 def _locations(buffer: FlatBuffer, fields: Positions) -> pa.StringArray:
-    """Returns the distinct strings that the given fields point at."""
+    """Return the distinct strings that the fields point to."""
     if not len(fields):
         return pa.array([], pa.string())
     parts: list[Any] = []
-    for first in range(0, len(fields), _LOCATIONS_AT_ONCE):
-        some = fields[first : first + _LOCATIONS_AT_ONCE]
+    for first in range(0, len(fields), _LOCATION_BATCH):
+        some = fields[first : first + _LOCATION_BATCH]
         strings = some + _gather_u32(buffer, some)
         lengths = _gather_u32(buffer, strings).astype(np.int64)
         if int((strings + 4 + lengths).max()) > len(buffer.data):
-            raise buffer.damaged("a virtual location that runs past the end")
+            raise buffer.damage_error("a virtual location that runs past the end")
         ends = np.cumsum(lengths)
         if int(ends[-1]) > np.iinfo(np.int32).max:
-            raise buffer.damaged(f"virtual locations of {int(ends[-1]):,} bytes together")
+            raise buffer.damage_error(f"virtual locations of {int(ends[-1]):,} bytes together")
         offsets = np.concatenate(([0], ends))
-        places = np.arange(int(ends[-1])) + np.repeat(strings + 4 - offsets[:-1], lengths)
-        text = np.frombuffer(buffer.data, np.uint8)[places]
+        indices = np.arange(int(ends[-1])) + np.repeat(strings + 4 - offsets[:-1], lengths)
+        text = np.frombuffer(buffer.data, np.uint8)[indices]
         strings_array = pa.StringArray.from_buffers(len(some), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text))
         try:
             strings_array.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise FormatError(f"{buffer.where}: expected virtual locations in UTF-8: {error}; restore the file from a backup") from error
+            raise FormatError(f"{buffer.source}: expected virtual locations in UTF-8: {error}; restore the file from a backup") from error
         parts.append(pc.unique(strings_array))
     return pc.unique(pa.chunked_array(parts))

@@ -1,4 +1,4 @@
-"""A lake of kind icechunk in `lakes.yaml`."""
+"""The configuration of an Icechunk lake in `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from gc_assets.config.models import LakeConfig
-from gc_assets.config.relative_paths import Anchor
+from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import RefRetention
 from gc_assets.config.values import Model, TagPolicy
 from gc_assets.core.units import Cutoff
 
-# Design 2: what no ref reaches can be brought back for a week. The grace period keeps it where that
-# is longer.
+# Snapshots that no ref reaches can be recovered for a week. A longer grace period also keeps them.
 _DANGLING: Final = Cutoff(max_age=timedelta(days=7))
 
 
 class IcechunkRetention(RefRetention):
-    """How much history an Icechunk repository keeps. Without a `default` it keeps everything that a
-    ref reaches.
-    """
+    """The history to keep. Without a `default`, every snapshot that a ref reaches is kept."""
 
     tags: TagPolicy = "keep"
 
@@ -30,8 +27,12 @@ class IcechunkRetention(RefRetention):
 
 
 class IcechunkExpiry(Model):
-    """Which of the named semantics edits history (research/icechunk.md 2.1), and whether lapsed
-    refs go.
+    """The edits of history.
+
+    Attributes:
+        semantics: The rule for edits, see `gc_assets/lakes/icechunk/expiration.py`.
+        delete_expired_tags: Delete tags whose head is expired.
+        delete_expired_branches: Delete branches whose head is expired, except `main`.
     """
 
     semantics: Literal["seed", "icechunk-v1"] = "seed"
@@ -40,7 +41,7 @@ class IcechunkExpiry(Model):
 
 
 class IcechunkLakeConfig(LakeConfig):
-    """An Icechunk repository of spec v1."""
+    """An Icechunk repository of spec version 1."""
 
     kind: Literal["icechunk"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
     location: str
@@ -53,5 +54,5 @@ class IcechunkLakeConfig(LakeConfig):
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)
 
-    def anchored(self, anchor: Anchor) -> IcechunkLakeConfig:
+    def anchored(self, anchor: BaseFolder) -> IcechunkLakeConfig:
         return self.model_copy(update={"location": anchor.absolute(self.location, "location")})

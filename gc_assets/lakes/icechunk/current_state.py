@@ -1,4 +1,7 @@
-"""A repository as it is now, and what this leaves of a plan. Pure: decides, and changes nothing."""
+"""The current state of a repository, and the check of planned actions against it.
+
+Pure: the functions change nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ from dataclasses import dataclass
 
 from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, Commit, ExpiryAction, ExpiryOutcome, ExpiryVerdict, FrozenRefs, RefType
 
-# What an edit of history is, whatever led to it.
-Essence = tuple[str | None, ...]
-Finding = tuple[ExpiryVerdict, str] | None
+# Identifies an edit of history, regardless of the ref that requires it.
+EditKey = tuple[str | None, ...]
+Refusal = tuple[ExpiryVerdict, str] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """Each snapshot's parent and each ref's head, as just read."""
+class CurrentState:
+    """The parent of each snapshot and the head of each ref."""
 
     parents: Mapping[str, str | None]
     heads: Mapping[tuple[RefType, str], str]
 
     @classmethod
-    def of(cls, refs: FrozenRefs, commits: Iterable[Commit]) -> Present:
+    def of(cls, refs: FrozenRefs, commits: Iterable[Commit]) -> CurrentState:
         return cls(
             parents={commit.commit_id: next(iter(commit.parents), None) for commit in commits},
             heads={(ref.ref_type, ref.ref_name): ref.head_commit_id for ref in refs.refs if ref.head_commit_id is not None},
@@ -28,47 +31,48 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the policy asks for now. The ref that led to an edit is an example and no part of the
-    edit: another ref may lead to it the next time.
+class RequestedEdits:
+    """The edits that the policy requires now.
+
+    Several refs can require the same edit, so the ref of an action is not part of its key.
     """
 
-    essences: frozenset[Essence]
+    keys: frozenset[EditKey]
     new_parents: Mapping[str, str | None]
 
     @classmethod
-    def of(cls, actions: Sequence[ExpiryAction]) -> Asked:
+    def of(cls, actions: Sequence[ExpiryAction]) -> RequestedEdits:
         edits = {action.snapshot_id: action.new_parent_id for action in actions if action.action == EDIT_PARENT}
-        return cls(frozenset(map(_essence, actions)), edits)
+        return cls(frozenset(map(_edit_key, actions)), edits)
 
-    def refusal(self, action: ExpiryAction) -> str | None:
-        """Returns why an action that stands as planned is not asked for, or null where it is."""
-        if _essence(action) in self.essences:
+    def find_refusal(self, action: ExpiryAction) -> str | None:
+        """Return the reason against an action that the policy does not require, otherwise None."""
+        if _edit_key(action) in self.keys:
             return None
-        why = "its refs, or the rules, changed"
+        reason = "its refs or the rules changed"
         if action.action == EDIT_PARENT and action.snapshot_id in self.new_parents:
-            why = f"it wants {self.new_parents[action.snapshot_id]} as parent, the plan {action.new_parent_id}"
-        return f"the policy does not ask for this any more ({why}); plan again"
+            reason = f"it requires the parent {self.new_parents[action.snapshot_id]}, the plan {action.new_parent_id}"
+        return f"the policy no longer requires this edit ({reason}); plan again"
 
 
-def _essence(action: ExpiryAction) -> Essence:
-    """Returns a value that is equal for actions that do the same."""
+def _edit_key(action: ExpiryAction) -> EditKey:
+    """Return a value that is equal for actions with the same effect."""
     if action.action == EDIT_PARENT:
         return (action.action, action.snapshot_id, action.old_parent_id, action.new_parent_id)
     return (action.action, action.snapshot_id, action.ref_type, action.ref_name)
 
 
 def ref_of(action: ExpiryAction) -> tuple[RefType, str]:
-    """Returns the ref that a deletion names. Raises `ValueError` for a row that names none."""
+    """Return the ref that a deletion names. Raises `ValueError` if the row has no ref."""
     if action.ref_type is None or action.ref_name is None:
-        raise ValueError("the plan does not say which ref is to be deleted (an earlier release wrote it); plan again")
+        raise ValueError("the plan does not contain the ref to delete (an earlier release wrote it); plan again")
     return action.ref_type, action.ref_name
 
 
 def parents_of(action: ExpiryAction) -> tuple[str, str]:
-    """Returns the parent before and after an edit. Raises `ValueError` for a row that lacks one."""
+    """Return the old and the new parent of an edit. Raises `ValueError` if the row lacks one."""
     if action.old_parent_id is None or action.new_parent_id is None:
-        raise ValueError("the plan does not say which parent is to be replaced by which (an earlier release wrote it); plan again")
+        raise ValueError("the plan does not contain the old and the new parent (an earlier release wrote it); plan again")
     return action.old_parent_id, action.new_parent_id
 
 
@@ -76,52 +80,52 @@ def label(action: ExpiryAction) -> str:
     return f"{action.ref_type} {action.ref_name!r}"
 
 
-def standing(action: ExpiryAction, present: Present, asked: Asked) -> ExpiryOutcome | None:
-    """Returns the outcome of an approved action that is not to be made, or null for one that stands
-    as planned and is asked for.
+def check_action(action: ExpiryAction, state: CurrentState, requested: RequestedEdits) -> ExpiryOutcome | None:
+    """Return the outcome of an approved action that must not be executed, otherwise None.
+
+    An action is executed if the repository is in the planned state and the policy still requires
+    the action.
     """
-    if action.action not in _FINDINGS:
-        found: Finding = "failed", f"Icechunk has no action {action.action!r}: a snapshot goes once nothing reaches it; plan again"
+    if action.action not in _CHECKS:
+        found: Refusal = "failed", f"Icechunk has no action {action.action!r}: unreachable snapshots are removed as orphans; plan again"
     else:
         try:
-            found = _FINDINGS[action.action](action, present)
+            found = _CHECKS[action.action](action, state)
         except ValueError as error:
             found = "failed", str(error)
-    if found is None and (refusal := asked.refusal(action)):
+    if found is None and (refusal := requested.find_refusal(action)):
         found = "changed", refusal
     return None if found is None else ExpiryOutcome(action, *found)
 
 
-def _edit(action: ExpiryAction, present: Present) -> Finding:
+def _check_edit(action: ExpiryAction, state: CurrentState) -> Refusal:
     snapshot = action.snapshot_id
-    expected, wanted = parents_of(action)
-    if snapshot not in present.parents:
-        return "changed", f"snapshot {snapshot} is not in snapshots/ any more; plan again"
-    parent = present.parents[snapshot]
-    if parent == wanted:
-        return "absent", f"the parent of snapshot {snapshot} is {parent} already"
+    expected, new_parent = parents_of(action)
+    if snapshot not in state.parents:
+        return "changed", f"snapshot {snapshot} is no longer in snapshots/; plan again"
+    parent = state.parents[snapshot]
+    if parent == new_parent:
+        return "absent", f"the parent of snapshot {snapshot} is already {parent}"
     if parent != expected:
         return "changed", f"snapshot {snapshot}: expected the parent {expected}, found {parent}; plan again"
     return None
 
 
-def _deletion(action: ExpiryAction, present: Present) -> Finding:
-    head = present.heads.get(ref_of(action))
+def _check_deletion(action: ExpiryAction, state: CurrentState) -> Refusal:
+    head = state.heads.get(ref_of(action))
     if head is None:
-        return "absent", f"there is no {label(action)} any more"
+        return "absent", f"{label(action)} no longer exists"
     if head != action.snapshot_id:
         return "changed", f"{label(action)}: expected the head {action.snapshot_id}, found {head}; plan again"
     return None
 
 
-_FINDINGS = {EDIT_PARENT: _edit, DELETE_REF: _deletion}
+_CHECKS = {EDIT_PARENT: _check_edit, DELETE_REF: _check_deletion}
 
 
-def extend(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:
-    """Adds the snapshots that a walk from `head` meets. The walk ends where a parent is missing, or
-    was met before.
-    """
-    at: str | None = head
-    while at is not None and at not in reached:
-        reached.add(at)
-        at = parents.get(at)
+def add_ancestors(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:
+    """Add `head` and its ancestors. The walk ends at a missing parent or at a known snapshot."""
+    snapshot: str | None = head
+    while snapshot is not None and snapshot not in reached:
+        reached.add(snapshot)
+        snapshot = parents.get(snapshot)

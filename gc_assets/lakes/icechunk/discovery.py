@@ -1,4 +1,4 @@
-"""Finds Icechunk repositories: folders, and locations on S3 that are one."""
+"""Discovery of Icechunk repositories in local folders and at locations on S3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDERS: Final = ("refs", "snapshots")
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yields the repository whose root the place is."""
+    """Yield the repository if the target is the root of one."""
     path = target.path
     if path is not None:
         is_repository = all((path / name).is_dir() for name in _FOLDERS)

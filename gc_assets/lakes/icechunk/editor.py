@@ -1,8 +1,7 @@
-"""The three changes that expiry and its undoing make to a repository. Each changes one object, is
-atomic, and is conditional on what was read before.
+"""The three changes of a repository by expiry and restore.
 
-Knows objects and their bytes. `execution` and `restoring` decide which change is due, and in which
-order.
+Each change concerns one object, is atomic, and is conditional on the content that was read before.
+`execution` and `restore` decide on the changes and their order.
 """
 
 from __future__ import annotations
@@ -24,17 +23,13 @@ Change = Callable[[], ExpiryOutcome]
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Changes one repository. Every method answers with the action's outcome, whatever the store
-    says.
-    """
+    """Changes one repository. Every method converts errors of the store to an outcome."""
 
     objects: EditableObjects
     repository: str
 
     def set_parent(self, action: ExpiryAction, expected: str | None, parent: str) -> ExpiryOutcome:
-        """Gives the snapshot another parent, if it still has the expected one. What was written is
-        read back.
-        """
+        """Replace the parent of a snapshot if it is the expected one, and verify the written bytes."""
         address = f"{self.repository}/snapshots/{action.snapshot_id}"
 
         def change() -> ExpiryOutcome:
@@ -42,22 +37,23 @@ class Editor:
             snapshot = parse_snapshot(address, raw)
             verify_id(address, action.snapshot_id, snapshot.snapshot_id)
             if snapshot.parent_id == parent:
-                return ExpiryOutcome(action, "absent", f"{address}: its parent is {parent} already")
+                return ExpiryOutcome(action, "absent", f"{address}: its parent is already {parent}")
             if snapshot.parent_id != expected:
                 found = f"expected the parent {expected}, found {snapshot.parent_id}"
-                return ExpiryOutcome(action, "changed", f"{address}: {found}; left alone")
+                return ExpiryOutcome(action, "changed", f"{address}: {found}; left unchanged")
             edited = with_parent(address, raw, parent)
             self.objects.replace(address, edited, etag)
             if self.objects.read(address) != edited:
-                found = "read back other bytes than were written: another process writes there"
-                return ExpiryOutcome(action, "failed", f"{address}: {found}; let one expiry run at a time, then apply again")
+                found = "the bytes read differ from the written ones: another process writes the object"
+                return ExpiryOutcome(action, "failed", f"{address}: {found}; run one expiry at a time, then apply again")
             return ExpiryOutcome(action, "done")
 
         return _attempt(action, address, "changed", change)
 
     def delete_ref(self, action: ExpiryAction) -> ExpiryOutcome:
-        """Deletes the ref as the library does it, if its head is the planned one. A branch loses
-        its object, a tag gets a tombstone.
+        """Delete the ref if its head is the planned one.
+
+        As in the library, the object of a branch is removed, and a tag gets a tombstone.
         """
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
@@ -65,22 +61,20 @@ class Editor:
         def change() -> ExpiryOutcome:
             raw, etag = self.objects.read_with_etag(address)
             if (head := parse_head(address, raw)) != action.snapshot_id:
-                return _moved(action, head)
+                return _head_changed(action, head)
             if ref_type == "branch":
                 self.objects.remove(address, etag)
                 return ExpiryOutcome(action, "done")
             try:
                 self.objects.create(tombstone_address(self.repository, ref_name), b"")
             except FileExistsError:
-                return ExpiryOutcome(action, "absent", f"{label(action)} was deleted meanwhile")
+                return ExpiryOutcome(action, "absent", f"{label(action)} was deleted in the meantime")
             return ExpiryOutcome(action, "done")
 
         return _attempt(action, address, "absent", change)
 
     def create_branch(self, action: ExpiryAction) -> ExpiryOutcome:
-        """Points the deleted branch at its old head again, if no branch of that name was made
-        since.
-        """
+        """Create the deleted branch at its old head, if no branch of that name exists."""
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
 
@@ -88,30 +82,28 @@ class Editor:
             try:
                 self.objects.create(address, head_document(action.snapshot_id))
             except FileExistsError:
-                return _moved(action, parse_head(address, self.objects.read(address)))
+                return _head_changed(action, parse_head(address, self.objects.read(address)))
             return ExpiryOutcome(action, "done")
 
         return _attempt(action, address, "failed", change)
 
 
-def _moved(action: ExpiryAction, head: str) -> ExpiryOutcome:
-    return ExpiryOutcome(action, "changed", f"{label(action)}: expected the head {action.snapshot_id}, found {head}; left alone")
+def _head_changed(action: ExpiryAction, head: str) -> ExpiryOutcome:
+    return ExpiryOutcome(action, "changed", f"{label(action)}: expected the head {action.snapshot_id}, found {head}; left unchanged")
 
 
 def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change: Change) -> ExpiryOutcome:
-    """Makes the change and returns its outcome, or what kept it from being made. `missing` is the
-    verdict where the object is not there any more.
-    """
+    """Make the change. `missing` is the verdict if the object does not exist."""
     try:
         with suppress(ObjectChanged):
             return change()
-        return change()  # once more: perhaps another expiry made this very change
+        return change()  # a concurrent expiry may have made the same change
     except ObjectChanged as error:
         return ExpiryOutcome(action, "changed", str(error))
     except FileNotFoundError as error:
         return ExpiryOutcome(action, missing, f"{address}: {error.strerror or error}")
     except OSError as error:
-        return ExpiryOutcome(action, "failed", f"{address} cannot be changed: {error.strerror or error}; mend that and apply again")
+        return ExpiryOutcome(action, "failed", f"{address} cannot be changed: {error.strerror or error}; correct this and apply again")
     except FormatError as error:
         return ExpiryOutcome(action, "failed", str(error))
     except StoreError as error:

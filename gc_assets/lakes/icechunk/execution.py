@@ -1,29 +1,33 @@
-"""Makes the edits of history that a plan holds and the policy still asks for: first parents, then
-refs.
+"""Execution of the planned edits that the policy still requires: first parents, then refs.
 
-The order matters, because what the edits leave reachable decides whether a ref may go. A kill
-between any two edits leaves a valid repository.
+The order matters: a ref is deleted only if the edits left its snapshot unreachable for other refs.
+If the process is killed between two edits, the repository is valid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gc_assets.lakes.icechunk.current_state import Asked, Present, extend, label, parents_of, ref_of, standing
+from gc_assets.lakes.icechunk.current_state import CurrentState, RequestedEdits, add_ancestors, check_action, label, parents_of, ref_of
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.protocol import DELETE_REF, ExpiryAction, ExpiryOutcome
 
-_SO_NOW = frozenset({"done", "absent"})
+_IN_EFFECT = frozenset({"done", "absent"})
 
 
-def execute(actions: Sequence[ExpiryAction], asked: Asked, present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Yields one outcome for each of the approved `actions`. Only actions that are `asked` for and
-    stand as planned are made.
+def execute(actions: Sequence[ExpiryAction], requested: RequestedEdits, state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
+    """Execute the approved actions, and yield one outcome for each.
+
+    Args:
+        actions: The approved actions.
+        requested: The edits that the policy requires now. Other actions are not executed.
+        state: The current state. An action is executed only if the state is the planned one.
+        editor: Makes the changes.
     """
-    parents = dict(present.parents)
+    parents = dict(state.parents)
     deletions: list[ExpiryAction] = []
     for action in actions:
-        outcome = standing(action, present, asked)
+        outcome = check_action(action, state, requested)
         if outcome is not None:
             yield outcome
         elif action.action == DELETE_REF:
@@ -31,28 +35,29 @@ def execute(actions: Sequence[ExpiryAction], asked: Asked, present: Present, edi
         else:
             expected, parent = parents_of(action)
             outcome = editor.set_parent(action, expected, parent)
-            if outcome.verdict in _SO_NOW:
+            if outcome.verdict in _IN_EFFECT:
                 parents[action.snapshot_id] = parent
             yield outcome
-    yield from _delete(deletions, Present(parents, present.heads), editor)
+    yield from _delete_refs(deletions, CurrentState(parents, state.heads), editor)
 
 
-def _delete(deletions: Sequence[ExpiryAction], present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Deletes only refs whose snapshot goes too. An edit that was not made may have left the
-    snapshot on another ref's history.
+def _delete_refs(deletions: Sequence[ExpiryAction], state: CurrentState, editor: Editor) -> Iterator[ExpiryOutcome]:
+    """Delete the refs whose head no other ref reaches.
+
+    If an edit was not made, another ref may still reach the head.
     """
-    going = {ref_of(action) for action in deletions}
+    deleted_refs = {ref_of(action) for action in deletions}
     reached: set[str] = set()
-    for ref, head in present.heads.items():
-        if ref not in going:
-            extend(reached, head, present.parents)
+    for ref, head in state.heads.items():
+        if ref not in deleted_refs:
+            add_ancestors(reached, head, state.parents)
     for action in deletions:
         if action.snapshot_id in reached:
             yield ExpiryOutcome(
-                action, "changed", f"another ref still reaches snapshot {action.snapshot_id}, so {label(action)} stays; plan again"
+                action, "changed", f"another ref still reaches snapshot {action.snapshot_id}, so {label(action)} is kept; plan again"
             )
             continue
         outcome = editor.delete_ref(action)
-        if outcome.verdict not in _SO_NOW:
-            extend(reached, action.snapshot_id, present.parents)
+        if outcome.verdict not in _IN_EFFECT:
+            add_ancestors(reached, action.snapshot_id, state.parents)
         yield outcome

@@ -1,15 +1,16 @@
-"""Which edits of history a policy asks for, and what refs reach once they are made. Two semantics,
-by name:
+"""The edits of history that a policy requires, and the snapshots that refs reach after them.
 
-* `seed`: the public text (icechunk `design-docs/007-basic-expiration.md`). For each ref, take the
-  last snapshot on the walk from its tip that is not expired. It gets the first snapshot of the
-  history as parent. A ref whose tip is expired is left alone.
-* `icechunk-v1`: the library since 0.2.11 (its PR 870). The same, and an expired tip gets the first
-  snapshot as parent too.
+There are two semantics:
 
-Pure and linear in snapshots, apart from rules that count snapshots. Positions are those of
-`Forest`. Unlike the text and the library, refs may have different cut-offs: an edit that would cut
-what another ref keeps is not made, so the order of refs changes nothing.
+* `seed`: the Icechunk document `design-docs/007-basic-expiration.md`. For each ref, the oldest
+  snapshot on the walk from its tip that is not expired gets the first snapshot of the history as
+  parent. A ref with an expired tip is left unchanged.
+* `icechunk-v1`: the library since 0.2.11 (PR 870). An expired tip also gets the first snapshot as
+  parent.
+
+Pure, and linear in the number of snapshots, except for rules that count snapshots. Positions are
+those of `Forest`. Unlike in the document and the library, refs may have different cut-offs. An edit
+that would cut off history that another ref keeps is not made, so the order of refs is irrelevant.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ Semantics = Literal["seed", "icechunk-v1"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A cut-off, the configuration path that gives it, and its moment on this run date
-    (microseconds; null where age decides nothing).
+    """A cut-off of the configuration.
+
+    Attributes:
+        path: Path of the rule in the configuration.
+        moment: Time of the cut-off in microseconds since 1970, None if the rule has no age.
     """
 
     cutoff: Cutoff
@@ -59,11 +63,13 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The snapshots with what every walk needs: times in microseconds, the first snapshot of each
-    one's ancestry, and the distance to it.
+    """The snapshots by position, with the values that every walk needs.
 
-    `first` is `NO_PARENT` where the ancestry cannot be told: it lacks a snapshot, or its parents
-    form a cycle.
+    Attributes:
+        stamps: Time of each snapshot in microseconds since 1970.
+        first: Position of the first snapshot of the ancestry. `NO_PARENT` if a snapshot of the
+            ancestry is missing or its parents form a cycle.
+        depth: Distance to the first snapshot.
     """
 
     forest: Forest
@@ -73,28 +79,35 @@ class History:
 
     @classmethod
     def of(cls, forest: Forest, stamps: Sequence[int], incomplete: Iterable[int]) -> History:
-        """Builds the history. `incomplete` holds the positions of snapshots whose parent is named
-        and not among the snapshots.
+        """Build the history.
+
+        Args:
+            forest: The parents.
+            stamps: Time of each snapshot in microseconds since 1970.
+            incomplete: Positions of snapshots whose parent is missing.
         """
         first, depth = [NO_PARENT] * len(forest.ids), [0] * len(forest.ids)
-        lacking = set(incomplete)
+        without_parent = set(incomplete)
         for index in reversed(forest.children_first):
-            above = forest.parent[index]
-            if above == NO_PARENT:
-                first[index] = NO_PARENT if index in lacking else index
+            parent = forest.parent[index]
+            if parent == NO_PARENT:
+                first[index] = NO_PARENT if index in without_parent else index
             else:
-                first[index], depth[index] = first[above], depth[above] + 1
+                first[index], depth[index] = first[parent], depth[parent] + 1
         return cls(forest, stamps, first, depth)
 
     def moment_bounds(self, moment: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Returns for each snapshot the last one on its walk that is not older than the moment, and
-        the last one that is; `NO_PARENT` for none.
+        """Return the bounds of each snapshot's walk at a moment.
+
+        Returns:
+            For each snapshot, the last snapshot on the walk to its ancestors that is not older than
+            the moment, and the last one that is older. `NO_PARENT` if there is no such snapshot.
         """
         young, old = [NO_PARENT] * len(self.stamps), [NO_PARENT] * len(self.stamps)
         for index in reversed(self.forest.children_first):
-            above = self.forest.parent[index]
-            if above != NO_PARENT:
-                young[index], old[index] = young[above], old[above]
+            parent = self.forest.parent[index]
+            if parent != NO_PARENT:
+                young[index], old[index] = young[parent], old[parent]
             if self.stamps[index] < moment:
                 old[index] = index if old[index] == NO_PARENT else old[index]
             else:
@@ -102,7 +115,7 @@ class History:
         return young, old
 
     def ancestor(self, index: int, steps: int) -> int:
-        """Returns the ancestor `steps` parents up, or the first snapshot."""
+        """Return the ancestor at a distance of `steps`, or the first snapshot."""
         for _ in range(min(steps, self.depth[index])):
             index = self.forest.parent[index]
         return index
@@ -110,11 +123,12 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a ref's rule keeps of its own history: from the head to `last`, or nothing
-    (`NO_PARENT`).
+    """The part of a ref's history that its rule keeps.
 
-    With wrong clocks an expired head may have an ancestor that is not expired. `last` is then that
-    ancestor.
+    Attributes:
+        last: The oldest kept snapshot. `NO_PARENT` if nothing is kept. If clocks were wrong, an
+            expired head may have an ancestor that is not expired. Then `last` is that ancestor.
+        head_expired: True if the head is older than the cut-off.
     """
 
     pointer: Pointer
@@ -124,9 +138,7 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A snapshot gets another parent because the walks of these refs end there. The first ref in
-    order speaks for all.
-    """
+    """A new parent for a snapshot at which the walks of these refs end. Reports name the first ref."""
 
     snapshot: int
     new_parent: int
@@ -135,10 +147,14 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """The outcome: edits, refs to delete, and for each snapshot the ref that keeps it afterwards.
+    """The required edits, and the snapshots that are kept after them.
 
-    `keepers[i]` is the walk whose rule holds snapshot i with the longest reach. `reached[i]` is the
-    first ref that reaches it after the edits.
+    Attributes:
+        edits: New parents of snapshots.
+        deleted: Walks of the refs to delete.
+        keepers: By position, the walk whose rule keeps the snapshot and reaches furthest.
+        reached: By position, the walk of the first ref that reaches the snapshot after the edits.
+        skewed: Refs whose history has inconsistent times, see `Bounds.is_skewed`.
     """
 
     edits: tuple[Edit, ...]
@@ -149,14 +165,14 @@ class Expiration:
 
 
 class Bounds:
-    """Remembers the bounds of each moment, so that a thousand tags of one rule cost one pass."""
+    """Caches the bounds of each moment, so that all tags with the same rule cost one pass."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     def walk(self, pointer: Pointer) -> Walk:
-        """Returns where the ref's rule stops keeping. The caller keeps incomplete histories whole."""
+        """Return the kept part of the ref's history. The caller handles incomplete histories."""
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
             return Walk(pointer, history.first[pointer.head], head_expired=False)
@@ -170,9 +186,10 @@ class Bounds:
         old_head = pointer.rule.moment is None or history.stamps[pointer.head] < pointer.rule.moment
         return Walk(pointer, last, head_expired=cutoff.keep_last is None and old_head)
 
-    def skewed(self, pointer: Pointer) -> bool:
-        """Returns whether the first snapshot is younger than the cut-off and a later one is older.
-        The library panics on such a history.
+    def is_skewed(self, pointer: Pointer) -> bool:
+        """Return whether the first snapshot is younger than the cut-off and a later one is older.
+
+        The library panics for such a history.
         """
         if pointer.rule.moment is None or pointer.rule.cutoff.forever:
             return False
@@ -186,35 +203,38 @@ class Bounds:
 
 
 def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Pointer], semantics: Semantics) -> Expiration:
-    """Applies the semantics to the history of `pointers`, and deletes those of `removable` whose
-    head is expired and would go.
+    """Compute the edits of the semantics and the refs to delete.
 
-    A removable ref whose head survives stays (issue 1534 of icechunk). The snapshot of a ref that
-    goes is never edited. The library does edit it, which renews the object's age, so that its
-    collector frees what the snapshot needs and spares the snapshot.
+    A ref is deleted only if its head is expired and no longer reachable (icechunk issue 1534). The
+    head of a deleted ref is never edited. The library edits it, which makes the object younger, so
+    that its garbage collector keeps the snapshot and deletes the objects that it needs.
+
+    Args:
+        history: The snapshots.
+        pointers: The refs whose history expires.
+        removable: The refs that may be deleted.
+        semantics: The rule for edits.
     """
     bounds = Bounds(history)
     walks = [bounds.walk(pointer) for pointer in pointers]
-    may_go = {id(pointer) for pointer in removable if history.first[pointer.head] != NO_PARENT}
-    lapsing = [walk for walk in walks if id(walk.pointer) in may_go and walk.last == NO_PARENT]
-    going = {id(walk.pointer) for walk in lapsing}
-    staying = [walk for walk in walks if id(walk.pointer) not in going]
-    keepers = _keepers(history, staying)
-    edits = _edits(history, staying, keepers, semantics)
-    reached = _reached(history, staying, {edit.snapshot: edit.new_parent for edit in edits})
+    deletable = {id(pointer) for pointer in removable if history.first[pointer.head] != NO_PARENT}
+    expired_heads = [walk for walk in walks if id(walk.pointer) in deletable and walk.last == NO_PARENT]
+    leaving = {id(walk.pointer) for walk in expired_heads}
+    remaining = [walk for walk in walks if id(walk.pointer) not in leaving]
+    keepers = _find_keepers(history, remaining)
+    edits = _find_edits(history, remaining, keepers, semantics)
+    reached = _find_reached(history, remaining, {edit.snapshot: edit.new_parent for edit in edits})
     return Expiration(
         edits=edits,
-        deleted=tuple(walk for walk in lapsing if walk.pointer.head not in reached),
+        deleted=tuple(walk for walk in expired_heads if walk.pointer.head not in reached),
         keepers=keepers,
         reached=reached,
-        skewed=tuple(pointer for pointer in pointers if bounds.skewed(pointer)),
+        skewed=tuple(pointer for pointer in pointers if bounds.is_skewed(pointer)),
     )
 
 
-def _keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
-    """Returns for each snapshot that a rule keeps the walk through it that keeps the most of what
-    lies below.
-    """
+def _find_keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
+    """Return for each kept snapshot the walk through it that keeps the longest history."""
     keepers: dict[int, Walk] = {}
 
     def offer(index: int, walk: Walk) -> None:
@@ -232,8 +252,8 @@ def _keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
     return keepers
 
 
-def _edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, Walk], semantics: Semantics) -> tuple[Edit, ...]:
-    ending: dict[int, list[Walk]] = {}
+def _find_edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, Walk], semantics: Semantics) -> tuple[Edit, ...]:
+    walks_by_end: dict[int, list[Walk]] = {}
     for walk in walks:
         first = history.first[walk.pointer.head]
         if walk.head_expired and semantics == "seed":
@@ -243,14 +263,12 @@ def _edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, Walk],
             continue
         keeper = keepers.get(editable)
         if keeper is None or keeper.last == editable:
-            ending.setdefault(editable, []).append(walk)
-    return tuple(Edit(snapshot, history.first[snapshot], tuple(ended)) for snapshot, ended in ending.items())
+            walks_by_end.setdefault(editable, []).append(walk)
+    return tuple(Edit(snapshot, history.first[snapshot], tuple(walks_of_edit)) for snapshot, walks_of_edit in walks_by_end.items())
 
 
-def _reached(history: History, walks: Sequence[Walk], new_parents: Mapping[int, int]) -> dict[int, Walk]:
-    """Returns every snapshot that a ref reaches after the edits, with the first ref that does.
-    Cycles end where they close.
-    """
+def _find_reached(history: History, walks: Sequence[Walk], new_parents: Mapping[int, int]) -> dict[int, Walk]:
+    """Return each snapshot that a ref reaches after the edits, with the walk of the first such ref."""
     reached: dict[int, Walk] = {}
     for walk in walks:
         index = walk.pointer.head

@@ -1,8 +1,7 @@
-"""Reading tables of a flatbuffer with every offset checked against the buffer (flatbuffers.dev,
-"FlatBuffer Internals").
+"""A reader of FlatBuffers tables that verifies each offset against the size of the buffer.
 
-Scalar access for the few fields of a file's head; rows are read with numpy by who knows them. Knows
-no schema.
+Format: flatbuffers.dev, "FlatBuffer Internals". The module reads the few scalar fields of a file
+and contains no schema. Callers read rows with numpy.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ ABSENT = 0
 
 @dataclass(frozen=True, slots=True)
 class VTable:
-    """The places of a table's fields. `fields[i]` is the distance of field i from the table's
-    start, `ABSENT` for the default value.
+    """The layout of a table.
+
+    `fields[i]` is the distance of field i from the start of the table, or `ABSENT` for the default
+    value.
     """
 
     fields: tuple[int, ...]
@@ -28,9 +29,9 @@ class VTable:
 
 @dataclass(frozen=True, slots=True)
 class FlatBuffer:
-    """A buffer and the name that errors give it."""
+    """A buffer, and its name in errors."""
 
-    where: str
+    source: str
     data: bytes
 
     def root(self, known_fields: int) -> Table:
@@ -41,36 +42,35 @@ class FlatBuffer:
         return Table(self, position, self.vtable(vtable, position, known_fields))
 
     def vtable(self, at: int, table: int, known_fields: int) -> VTable:
-        """Returns the layout at `at` for tables up to position `table`.
+        """Return the layout at `at` for tables up to position `table`.
 
-        A field that the schema does not know raises: it may name objects that would then be taken
-        for garbage.
+        Raises:
+            FormatError: The table has a field that the schema does not have. It may name objects,
+                which would look like garbage.
         """
         size, table_bytes = self._number(_U16, at), self._number(_U16, at + 2)
         if size < 4 or size % 2 or at + size > len(self.data) or table_bytes < 4 or table + table_bytes > len(self.data):
-            raise self.damaged(f"a table layout at byte {at} that does not fit")
+            raise self.damage_error(f"a table layout at byte {at} that does not fit")
         fields = struct.unpack_from(f"<{size // 2 - 2}H", self.data, at + 4)
         if any(offset and not 4 <= offset < table_bytes for offset in fields):
-            raise self.damaged(f"a table layout at byte {at} with a field outside of its table")
+            raise self.damage_error(f"a table layout at byte {at} with a field outside of its table")
         if any(fields[known_fields:]):
             raise FormatError(
-                f"{self.where}: expected {known_fields} fields in a table, found a later one; "
-                "a newer library wrote the file, and this release does not know what it refers to"
+                f"{self.source}: expected {known_fields} fields in a table, found a later one; "
+                "a newer library wrote the file, and this release cannot read its references"
             )
         return VTable((*fields[:known_fields], *(ABSENT,) * (known_fields - len(fields))), table_bytes)
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
-        """Returns start and number of items of the vector that the field at position `field` points
-        at.
-        """
+        """Return the start and the number of items of the vector of the field at position `field`."""
         at = field + self._number(_U32, field)
         count = self._number(_U32, at)
         if at + 4 + count * item_bytes > len(self.data):
-            raise self.damaged(f"a vector of {count:,} items at byte {at} that runs past the end")
+            raise self.damage_error(f"a vector of {count:,} items at byte {at} that runs past the end")
         return at + 4, count
 
     def indirect(self, position: int) -> int:
-        """Returns where the offset stored at `position` points."""
+        """Return the target of the offset that is stored at `position`."""
         return position + self._number(_U32, position)
 
     def unsigned64(self, position: int) -> int:
@@ -78,16 +78,16 @@ class FlatBuffer:
 
     def take(self, position: int, length: int) -> bytes:
         if position < 0 or position + length > len(self.data):
-            raise self.damaged(f"an offset to byte {position}")
+            raise self.damage_error(f"an offset to byte {position}")
         return self.data[position : position + length]
 
-    def damaged(self, found: str) -> FormatError:
+    def damage_error(self, found: str) -> FormatError:
         size = f"{len(self.data):,} bytes"
-        return FormatError(f"{self.where}: expected a sound payload of {size}, found {found}; restore the file from a backup")
+        return FormatError(f"{self.source}: expected a valid payload of {size}, found {found}; restore the file from a backup")
 
     def _number(self, layout: struct.Struct, position: int) -> int:
         if position < 0 or position + layout.size > len(self.data):
-            raise self.damaged(f"an offset to byte {position}")
+            raise self.damage_error(f"an offset to byte {position}")
         return layout.unpack_from(self.data, position)[0]
 
 
@@ -103,7 +103,7 @@ class Table:
         return self.layout.fields[field] != ABSENT
 
     def at(self, field: int, name: str) -> int:
-        """Returns the position of a field that must be there."""
+        """Return the position of a required field."""
         if not self.has(field):
-            raise FormatError(f"{self.buffer.where}: expected the field {name!r}, found none; restore the file from a backup")
+            raise FormatError(f"{self.buffer.source}: expected the field {name!r}, found none; restore the file from a backup")
         return self.position + self.layout.fields[field]

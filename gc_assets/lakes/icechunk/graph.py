@@ -1,6 +1,4 @@
-"""A repository's commit graph as positions: snapshots, refs with their rules, and what is missing
-or damaged. Pure.
-"""
+"""The commit graph of a repository by position, with its refs and their rules. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from gc_assets.lakes.protocol import Commit, FrozenRefs
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import COMMIT_GRAPH
 
-# Key of a commit's summary: why its snapshot object could not be read.
+# Key of a commit's summary: the reason for which its snapshot object is unreadable.
 UNREADABLE = "unreadable"
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,8 +25,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The snapshots, the parents that are named and missing, the refs (tags first, by name), and
-    which refs reach which snapshots now.
+    """The snapshots and refs of a repository.
+
+    Attributes:
+        missing_parent: By position, the id of a parent that is not among the snapshots.
+        unreadable: By position, the reason for which a snapshot is unreadable.
+        pointers: The refs, tags first, by name.
+        reach: By position, the refs that reach the snapshot before any edit.
     """
 
     history: History
@@ -51,7 +54,7 @@ def moment_micros(moment: datetime | None) -> int | None:
 
 
 def commit_table(commits: Iterable[Commit]) -> pa.Table:
-    """Returns the columns of `commit_graph` that `read_graph` needs."""
+    """Return the columns of `commit_graph` that `read_graph` needs."""
     names = ("commit_id", "parents", "committed_at", "summary")
     rows = [(commit.commit_id, commit.parents, commit.committed_at, list(commit.summary.items())) for commit in commits]
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
@@ -60,8 +63,16 @@ def commit_table(commits: Iterable[Commit]) -> pa.Table:
 
 
 def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: IcechunkLakeConfig) -> Graph:
-    """Returns the graph in the rows of `commits`. Raises `LakeUnreadable` for a ref whose head is
-    not among them.
+    """Build the graph.
+
+    Args:
+        refs: The frozen refs.
+        commits: All snapshots, with the columns of `commit_graph`.
+        as_of: Time from which ages are counted.
+        config: The configuration with the rules.
+
+    Raises:
+        LakeUnreadable: The head of a ref is not among the snapshots.
     """
     ids = commits["commit_id"].to_pylist()
     parents = [next(iter(named or ()), None) for named in commits["parents"].to_pylist()]
@@ -74,8 +85,8 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     for ref in sorted(refs.refs, key=lambda ref: (ref.ref_type != "tag", ref.ref_name)):
         if ref.head_commit_id is None or ref.head_commit_id not in forest.position:
             raise LakeUnreadable(
-                f"lake {refs.lake}: {ref.ref_type} {ref.ref_name!r} points at snapshot {ref.head_commit_id}, which is not in snapshots/; "
-                "run again if it was just written; otherwise restore the snapshot, or delete the ref with icechunk"
+                f"lake {refs.lake}: {ref.ref_type} {ref.ref_name!r} points to snapshot {ref.head_commit_id}, which is not in snapshots/; "
+                "run again if it was just written, otherwise restore the snapshot or delete the ref with icechunk"
             )
         cutoff, path = config.retention.cutoff_for(ref.ref_name)
         pointers.append(Pointer(ref, forest.position[ref.head_commit_id], Rule(cutoff, path, moment_micros(cutoff.moment(as_of)))))
@@ -87,5 +98,5 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
-    """Returns the names that a branch and a tag both have."""
+    """Return the names that both a branch and a tag have."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

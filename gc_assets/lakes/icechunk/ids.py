@@ -1,8 +1,7 @@
-"""Object ids of Icechunk: 12 random bytes, spelled as 20 characters of Crockford's base32 (spec.md,
-"Object Ids").
+"""Object ids of Icechunk: 12 random bytes, spelled as 20 characters of Crockford's base32.
 
-Pure: knows neither files nor addresses. Many ids at a time are arrays of shape (n, 12) of unsigned
-bytes.
+Format: Icechunk `spec.md`, "Object Ids". Pure. Several ids are an array of unsigned bytes with the
+shape (n, 12).
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from numpy.typing import NDArray
 ID_BYTES = 12
 ID_CHARS = 20
 _ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-# 96 bits fill 19 characters and one bit; the four bits appended on the right are zero, so the last
-# character is 0 or G.
+# 96 bits fill 19 characters and one bit. The four padding bits are zero, so the last character is 0
+# or G.
 _SPELLED = re.compile("[0-9A-HJKMNP-TV-Z]{19}[0G]")
-# Both encodings cut the bits alike and differ in their letters.
+# Both encodings split the bits in the same way and differ only in their letters.
 _RFC_4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _FROM_RFC_4648, _TO_RFC_4648 = bytes.maketrans(_RFC_4648, _ALPHABET), bytes.maketrans(_ALPHABET, _RFC_4648)
-# Two characters for each value of ten bits, so that an id is ten look-ups.
+# Two characters for each value of ten bits, so that an id takes ten lookups.
 _PAIRS = np.frombuffer(b"".join(bytes((_ALPHABET[value >> 5], _ALPHABET[value & 31])) for value in range(1024)), "<u2")
 
 Ids = NDArray[np.uint8]
 
 
 def is_object_id(name: str) -> bool:
-    """Decides whether a name is the spelling that a writer gives an id."""
+    """Return whether a name is the canonical spelling of an id."""
     return _SPELLED.fullmatch(name) is not None
 
 
 def spell(ids: Ids) -> Ids:
-    """Returns the ids as ASCII characters, shape (n, 20)."""
+    """Return the ids as ASCII characters, shape (n, 20)."""
     high, low = _halves(ids)
     pairs = np.empty((len(ids), ID_CHARS // 2), "<u2")
     for column in range(6):
@@ -52,14 +51,14 @@ def spell_one(object_id: bytes) -> str:
 
 
 def unspell_one(name: str) -> bytes:
-    """Returns the bytes of a spelled id. Raises `ValueError` for a name that is none."""
+    """Return the bytes of a spelled id. Raises `ValueError` for another name."""
     if not is_object_id(name):
         raise ValueError(f"expected an object id of {ID_CHARS} characters, found {name!r}")
     return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")
 
 
 def distinct(ids: Ids) -> Ids:
-    """Returns each id once, in the order of first appearance."""
+    """Return the distinct ids in the order of first appearance."""
     high, low = _halves(ids)
     ordered = np.sort(high)
     if not np.any(ordered[1:] == ordered[:-1]):
@@ -67,12 +66,12 @@ def distinct(ids: Ids) -> Ids:
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
     first = np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
-    # Within a run of equal ids lexsort is stable, so the first of the run appeared first.
+    # lexsort is stable, so the first of several equal ids is the one that appeared first.
     return ids[np.sort(order[first])]
 
 
 def _halves(ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns the first 8 and the last 4 bytes of each id as numbers, most significant byte first."""
-    words = np.ascontiguousarray(ids).view(">u4")
-    high = (words[:, 0].astype(np.uint64) << np.uint64(32)) | words[:, 1].astype(np.uint64)
-    return high, words[:, 2].astype(np.uint64)
+    """Return the first 8 and the last 4 bytes of each id as big-endian numbers."""
+    parts = np.ascontiguousarray(ids).view(">u4")
+    high = (parts[:, 0].astype(np.uint64) << np.uint64(32)) | parts[:, 1].astype(np.uint64)
+    return high, parts[:, 2].astype(np.uint64)

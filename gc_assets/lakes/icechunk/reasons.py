@@ -1,5 +1,6 @@
-"""Words for each snapshot why it stays or goes, and says until when its age keeps it. Decides
-nothing.
+"""The reason for the state of each snapshot, and the time until which its age keeps it.
+
+The module only describes decisions of `expiration` and `retention`.
 """
 
 from __future__ import annotations
@@ -13,47 +14,47 @@ from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
 
 
 class Reasons:
-    """The sentence for each snapshot."""
+    """Builds the reason for each snapshot."""
 
-    def __init__(self, graph: Graph, chosen: Expiration, config: IcechunkLakeConfig, honoured: Iterable[Pointer]) -> None:
+    def __init__(self, graph: Graph, expiration: Expiration, config: IcechunkLakeConfig, protecting: Iterable[Pointer]) -> None:
         self._graph = graph
-        self._chosen = chosen
+        self._expiration = expiration
         self._semantics = config.expiry.semantics
         self._heads: dict[int, Pointer] = {}
         for pointer in graph.pointers:
             known = self._heads.get(pointer.head)
             if known is None or (known.ref.ref_type == "tag" and pointer.ref.ref_type == "branch"):
                 self._heads[pointer.head] = pointer
-        self._deleted = {id(walk.pointer) for walk in chosen.deleted}
-        self._honoured = {id(pointer) for pointer in honoured}
-        self._seen_from = _first_through(graph)
+        self._deleted = {id(walk.pointer) for walk in expiration.deleted}
+        self._protecting = {id(pointer) for pointer in protecting}
+        self._reached_from = _first_through(graph)
 
-    def reached(self, index: int) -> str:
-        """Returns why a snapshot is kept that a ref reaches after expiry."""
-        history, walk = self._graph.history, self._chosen.reached[index]
+    def explain_kept(self, index: int) -> str:
+        """Return the reason for a snapshot that a ref reaches after expiry."""
+        history, walk = self._graph.history, self._expiration.reached[index]
         if index in self._heads and id(self._heads[index]) not in self._deleted:
             return f"kept: head of {self._heads[index].label}"
         if history.first[index] == NO_PARENT:
-            return f"kept: the history of {walk.pointer.label} lacks a snapshot, so nothing of it expires"
-        keeper = self._chosen.keepers.get(index)
+            return f"kept: a snapshot of the history of {walk.pointer.label} is missing, so nothing of it expires"
+        keeper = self._expiration.keepers.get(index)
         if keeper is not None:
             return _kept_by_rule(history, keeper.pointer, index)
         if history.first[index] == index:
             return f"kept: first snapshot of the history of {walk.pointer.label}, which never expires"
         if self._semantics == "seed" and walk.head_expired:
-            words = "and by `expiry.semantics: seed` a ref whose head is that old keeps its history"
-            return f"kept: the head of {walk.pointer.label} is {walk.pointer.rule.beyond}, {words}"
-        return f"kept: the history of {walk.pointer.label} needs no edit by {walk.pointer.rule.path} ({walk.pointer.rule.cutoff})"
+            rule = "and with `expiry.semantics: seed` a ref with an expired head keeps its history"
+            return f"kept: the head of {walk.pointer.label} is {walk.pointer.rule.beyond}, {rule}"
+        return f"kept: {walk.pointer.rule.path} ({walk.pointer.rule.cutoff}) requires no edit of the history of {walk.pointer.label}"
 
-    def lost(self, index: int) -> str:
-        """Returns why a snapshot is not kept."""
+    def explain_lost(self, index: int) -> str:
+        """Return the reason for a snapshot that is not kept."""
         if not self._graph.reach[index].count:
             return "dangling: no ref reaches it, and it is older than retention.dangling and the grace period"
-        pointer = self._seen_from[index]
+        pointer = self._reached_from[index]
         others = f" (and {self._graph.reach[index].count - 1:,} other refs)" if self._graph.reach[index].count > 1 else ""
         if id(pointer) in self._deleted:
-            return f"expired: {pointer.label}{others}, {pointer.rule.beyond}, is to be deleted"
-        if id(pointer) not in self._honoured:
+            return f"expired: {pointer.label}{others}, {pointer.rule.beyond}, will be deleted"
+        if id(pointer) not in self._protecting:
             return f"expired: only {pointer.label}{others} reaches it, and retention.tags is `ignore`"
         return f"expired: {pointer.rule.beyond} on {pointer.label}{others}"
 
@@ -61,16 +62,16 @@ class Reasons:
 def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
     cutoff, moment = pointer.rule.cutoff, pointer.rule.moment
     if cutoff.forever:
-        return f"kept: {pointer.label} keeps its history for ever ({pointer.rule.path})"
+        return f"kept: {pointer.label} keeps its history permanently ({pointer.rule.path})"
     if moment is not None and history.stamps[index] >= moment:
         return f"kept: {pointer.rule.within} on {pointer.label}"
     if cutoff.keep_last is not None and history.depth[pointer.head] - history.depth[index] < cutoff.keep_last:
         return f"kept: {pointer.rule.within} on {pointer.label}"
-    return f"kept: {pointer.label} reaches a snapshot through it that is {pointer.rule.within}"
+    return f"kept: {pointer.label} reaches through it a snapshot that is {pointer.rule.within}"
 
 
 def _first_through(graph: Graph) -> dict[int, Pointer]:
-    """Returns for each snapshot one ref that reaches it now, a branch before a tag."""
+    """Return for each snapshot one ref that reaches it before any edit, a branch before a tag."""
     through: dict[int, Pointer] = {}
     for pointer in sorted(graph.pointers, key=lambda item: item.ref.ref_type != "branch"):
         index = pointer.head
@@ -80,11 +81,9 @@ def _first_through(graph: Graph) -> dict[int, Pointer]:
     return through
 
 
-def keep_until(graph: Graph, chosen: Expiration, index: int, reason: str) -> int | None:
-    """Returns until when a snapshot is kept, only where its own age within a rule's duration is
-    what keeps it.
-    """
-    keeper = chosen.keepers.get(index)
+def keep_until(graph: Graph, expiration: Expiration, index: int, reason: str) -> int | None:
+    """Return the time until which a snapshot is kept, None unless its own age is the reason."""
+    keeper = expiration.keepers.get(index)
     if keeper is None or not reason.startswith("kept: within"):
         return None
     cutoff, moment = keeper.pointer.rule.cutoff, keeper.pointer.rule.moment

@@ -182,7 +182,7 @@ def test_damage_is_refused_and_named(which: str, request: pytest.FixtureRequest)
 
 def test_a_count_that_differs_from_the_snapshots_promise_is_refused(manifest: tuple[Container, bytes]):
     of, raw = manifest
-    refused(of, raw, "promises 51 chunk references, found 50", expected_entries=51)
+    refused(of, raw, "records 51 chunk references, found 50", expected_entries=51)
 
 
 def test_a_manifest_of_a_size_that_no_table_can_hold_is_refused(snapshot: tuple[Container, bytes]):
@@ -291,4 +291,4 @@ def test_the_library_is_the_version_whose_reading_of_virtual_locations_was_obser
 def test_a_manifest_that_decompresses_without_end_is_refused(manifest: tuple[Container, bytes]):
     of, raw = manifest
     bomb = rewrap(raw, bytes(70_000_000))
-    refused(of, bomb, "more than 67,108,864 bytes", size_bytes=len(bomb))
+    refused(of, bomb, "larger than 67,108,864 bytes", size_bytes=len(bomb))

@@ -236,7 +236,7 @@ def test_a_branch_that_was_reset_to_an_old_snapshot_after_the_plan_keeps_its_his
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     tree.builder.repo.reset_branch("main", tree.ids[5])
-    change_nothing_but(tree, plan, lake, {"main"}, "does not ask for this any more")
+    change_nothing_but(tree, plan, lake, {"main"}, "no longer requires this edit")
     assert walk(tree, "main") == [5, 4, 2, 1, 0]
 
 
@@ -253,14 +253,14 @@ def test_a_ref_made_after_the_plan_whose_rule_keeps_more_stops_the_edit_below_it
     lake = lake_at(tree.builder.path, rules)
     plan = planned(lake, AS_OF)
     tree.builder.repo.create_tag("audit", tree.ids[14])
-    change_nothing_but(tree, plan, lake, {"main"}, "does not ask for this any more")
+    change_nothing_but(tree, plan, lake, {"main"}, "no longer requires this edit")
     assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
 
 
 def test_rules_that_want_another_cut_since_the_plan_are_told_apart(tree: DocumentTree):
     plan = planned(lake_of(tree), AS_OF)
     later = {"default": {"keep": (tree.cutoff + timedelta(days=5)).isoformat()}}
-    change_nothing_but(tree, plan, lake_at(tree.builder.path, later), {"main", "develop", "test", "qa"}, "does not ask for this any more")
+    change_nothing_but(tree, plan, lake_at(tree.builder.path, later), {"main", "develop", "test", "qa"}, "no longer requires this edit")
 
 
 def test_another_new_parent_than_the_policy_wants_is_never_set(tree: DocumentTree):
@@ -268,7 +268,7 @@ def test_another_new_parent_than_the_policy_wants_is_never_set(tree: DocumentTre
     plan = [replace(action, new_parent_id=tree.ids[1]) for action in planned(lake, AS_OF)]
     outcomes = expire(lake, AS_OF, plan)
     assert verdicts(outcomes) == {"changed"}
-    assert all(f"it wants {tree.ids[0]} as parent, the plan {tree.ids[1]}" in outcome.error for outcome in outcomes)
+    assert all(f"it requires the parent {tree.ids[0]}, the plan {tree.ids[1]}" in outcome.error for outcome in outcomes)
 
 
 def test_a_parent_that_another_expiry_changed_since_the_plan_is_left_alone(tree: DocumentTree):
@@ -298,7 +298,7 @@ def test_a_snapshot_that_is_gone_since_the_plan_stops_what_hangs_on_it(tree: Doc
     plan = planned(lake, AS_OF)
     tree.builder.repo.delete_branch("qa")
     tree.builder.snapshot_file(tree.ids[8]).unlink()
-    change_nothing_but(tree, plan, lake, {"qa"}, "is not in snapshots/ any more")
+    change_nothing_but(tree, plan, lake, {"qa"}, "is no longer in snapshots/")
 
 
 def test_a_row_of_an_action_that_is_not_icechunks_or_that_lacks_its_names_fails(tree: DocumentTree):
@@ -341,7 +341,7 @@ BAD: dict[str, tuple[Callable[[DocumentTree], object], str]] = {
     "a repository of spec 2": (lambda tree: (tree.builder.path / "repo").write_bytes(b""), "spec version 2"),
     "the bytes of another snapshot": (
         lambda tree: shutil.copy(tree.builder.snapshot_file(tree.ids[4]), tree.builder.snapshot_file(tree.ids[5])),
-        "holds the bytes of snapshot {4}",
+        "has the content of snapshot {4}",
     ),
     "an unreadable tag": (lambda tree: (tree.builder.path / "refs/tag.tag1/ref.json").write_bytes(b'{"snap'), "tag 'tag1' cannot be read"),
     "no refs": (lambda tree: shutil.rmtree(tree.builder.path / "refs"), "no branch and no tag"),
@@ -367,7 +367,7 @@ def test_a_missing_snapshot_in_the_middle_of_a_history_keeps_that_history_and_le
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     tree.builder.snapshot_file(tree.ids[4]).unlink()
-    change_nothing_but(tree, plan, lake, {"main"}, "does not ask for this any more")
+    change_nothing_but(tree, plan, lake, {"main"}, "no longer requires this edit")
 
 
 def test_a_root_younger_than_its_descendants_is_no_reason_to_edit_and_none_to_panic(tree: DocumentTree):
@@ -511,7 +511,7 @@ def test_bytes_that_do_not_read_back_are_a_failure(tree: DocumentTree):
     lake = lake_of(tree)
     [outcome, *_] = expire(with_objects(lake, Lying()), AS_OF, planned(lake, AS_OF))
     assert outcome.verdict == "failed"
-    assert "read back other bytes" in outcome.error
+    assert "the bytes read differ from the written ones" in outcome.error
 
 
 @contextmanager

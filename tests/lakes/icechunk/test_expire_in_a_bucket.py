@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.stores.store import open_objects
@@ -31,7 +31,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> DocumentTree:
     return built
 
 
-def lake_in(bench: S3Bench, places: Places, tree: DocumentTree) -> IcechunkLake:
+def lake_in(bench: S3Bench, places: Connections, tree: DocumentTree) -> IcechunkLake:
     retention = {"default": {"keep": tree.cutoff.isoformat()}, "tags": "policy"}
     expiry = {"delete_expired_tags": True, "delete_expired_branches": True}
     location = f"s3://{bench.bucket}/{bench.prefix}"
@@ -63,7 +63,7 @@ def test_an_expiry_in_a_bucket_killed_at_any_request_leaves_a_whole_repository_a
             lake, children = lake_in(bench, bench.places, tree), list[Any]()
             killing = call_after(lambda children=children: os.kill(children[0].pid, signal.SIGKILL))
             with proxied(shared("versity"), Rule(nth(step), killing)) as proxy:
-                there = lake_in(bench, Places(default=proxy.server.settings), tree)
+                there = lake_in(bench, Connections(default=proxy.server.settings), tree)
                 children.append(PROCESSES.Process(target=expire, args=(there, AS_OF, plan)))
                 children[0].start()
                 children[0].join(60)

@@ -169,7 +169,7 @@ def test_a_branch_that_a_listing_met_under_neither_of_its_names_is_not_missed(bu
 def test_branches_that_never_stop_coming_while_refs_are_read_stop_the_run(built: RepositoryBuilder):
     lake = lake_at(built.path)
     lake._objects = ChangingBetween([partial(built.repo.create_branch, f"b{number}", built.head("main")) for number in range(20)])
-    with pytest.raises(LakeUnreadable, match=r"came or went each of the 10 times that .*/refs/ was read"):
+    with pytest.raises(LakeUnreadable, match=r"refs in .*/refs/ changed during each of 10 attempts"):
         lake.freeze(AS_OF)
 
 
@@ -209,7 +209,7 @@ def test_a_repository_without_refs_is_never_an_empty_live_set(built: RepositoryB
 
 
 def test_a_location_that_does_not_exist_is_unreadable(tmp_path: Path):
-    with pytest.raises(LakeUnreadable, match="nowhere/refs/ holds no branch"):
+    with pytest.raises(LakeUnreadable, match="nowhere/refs/ contains no branch"):
         lake_at(tmp_path / "nowhere").freeze(AS_OF)
 
 
@@ -231,7 +231,7 @@ def test_a_snapshot_of_spec_version_2_is_refused(built: RepositoryBuilder):
 
 def test_a_ref_to_a_snapshot_that_is_not_there_stops_the_run(built: RepositoryBuilder):
     move_ref(built.path, "tag.lost", NOBODY)
-    with pytest.raises(LakeUnreadable, match=f"tag 'lost' points at snapshot {NOBODY}"):
+    with pytest.raises(LakeUnreadable, match=f"tag 'lost' points to snapshot {NOBODY}"):
         retention_of(lake_at(built.path), AS_OF)
 
 
@@ -251,7 +251,7 @@ def test_commits_carry_the_librarys_own_ancestry_times_and_messages(built: Repos
 
 def test_each_snapshot_falls_to_one_shard(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
     whole = {commit.commit_id for commit in commits_of(lake_at(built.path), lake_at(built.path).freeze(AS_OF))}
-    monkeypatch.setattr(lake_module, "SNAPSHOTS_A_SHARD", 2)
+    monkeypatch.setattr(lake_module, "SNAPSHOTS_PER_SHARD", 2)
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
     assert len(refs.sources) == 3
@@ -262,8 +262,8 @@ def test_each_snapshot_falls_to_one_shard(built: RepositoryBuilder, monkeypatch:
 def test_each_snapshot_is_read_once_however_reads_are_handed_out(
     built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, readers: int, handfuls: int
 ):
-    monkeypatch.setattr(lake_module, "_READERS", readers)
-    monkeypatch.setattr(lake_module, "_HANDFULS_A_READER", handfuls)
+    monkeypatch.setattr(lake_module, "READERS", readers)
+    monkeypatch.setattr(lake_module, "BATCHES_PER_READER", handfuls)
     lake = lake_at(built.path)
     found = sorted(commit.commit_id for commit in commits_of(lake, lake.freeze(AS_OF)))
     assert found == sorted(path.name for path in (built.path / "snapshots").iterdir())
@@ -298,7 +298,7 @@ def test_an_old_damaged_snapshot_that_nothing_needs_is_dangling_and_reported(bui
     abandoned = damaged_leftover(built, START + timedelta(days=4))
     retention = retention_of(lake_at(built.path, {"default": {"max_age": "1d"}}), AS_OF)
     assert in_state(retention, "dangling") == {abandoned}
-    assert any(abandoned in note and "nothing needs" in note for note in retention.notes)
+    assert any(abandoned in note and "is not needed" in note for note in retention.notes)
 
 
 def test_a_young_damaged_snapshot_stops_the_run(built: RepositoryBuilder):
@@ -310,7 +310,7 @@ def test_a_young_damaged_snapshot_stops_the_run(built: RepositoryBuilder):
 def test_a_snapshot_under_another_ones_name_stops_the_run(built: RepositoryBuilder):
     shutil.copy(built.snapshot_file(built.head("main")), built.path / "snapshots" / NOBODY)
     lake = lake_at(built.path)
-    with pytest.raises(LakeUnreadable, match=f"{NOBODY} holds the bytes of snapshot {built.head('main')}"):
+    with pytest.raises(LakeUnreadable, match=f"{NOBODY} has the content of snapshot {built.head('main')}"):
         commits_of(lake, lake.freeze(AS_OF))
 
 
@@ -336,5 +336,5 @@ def test_a_machine_that_sees_no_snapshot_stops_the_run(built: RepositoryBuilder)
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
     shutil.move(built.path / "snapshots", built.path / "elsewhere")
-    with pytest.raises(LakeUnreadable, match=r"snapshots/ holds no snapshot on .*: every machine must reach the same place"):
+    with pytest.raises(LakeUnreadable, match=r"snapshots/ is empty on .*; mount the same storage on every machine"):
         commits_of(lake, refs)

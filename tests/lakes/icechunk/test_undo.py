@@ -81,7 +81,7 @@ def test_a_deleted_tag_is_never_made_again_and_the_log_says_what_to_do(tree: Doc
     outcomes = {(outcome.action.ref_type, outcome.action.ref_name): outcome for outcome in lake.undo(plan)}
     failed = {ref[1] for ref, outcome in outcomes.items() if outcome.verdict == "failed"}
     assert failed == {"tag1", "tag2"}
-    assert f"make a tag of another name on snapshot {tree.ids[3]}" in outcomes["tag", "tag1"].error
+    assert f"create a tag with another name at snapshot {tree.ids[3]}" in outcomes["tag", "tag1"].error
     assert tree.builder.reopen().list_tags() == set()
     assert "old" in tree.builder.reopen().list_branches(), "a branch is"
     tree.builder.reopen().create_tag("tag1 again", tree.ids[3])
@@ -144,7 +144,7 @@ def test_a_log_that_would_close_a_circle_changes_nothing(tree: DocumentTree):
     before = files_of(tree.builder.path, ".")
     [outcome] = lake.undo([ExpiryAction("edit_parent", tree.ids[2], "", None, None, tree.ids[4], tree.ids[1])])
     assert outcome.verdict == "failed"
-    assert f"would come back to {tree.ids[2]}" in outcome.error
+    assert f"would have a cycle at {tree.ids[2]}" in outcome.error
     assert files_of(tree.builder.path, ".") == before
 
 
