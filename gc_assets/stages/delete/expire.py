@@ -326,7 +326,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
         rules = "; ".join([f"Only edits of {reversible_titles()} histories can be undone", *lost])
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}.")
     refuse_rehearsal(context, plan.header.storage)
-    store = open_store(plan.header.location, context.config.places())
+    store = open_store(plan.header.location, context.config.connections())
     lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, current_user())
     counts: Counter[str] = Counter()
     with release_on_exit(lease):

@@ -43,7 +43,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
     yield "state", "clock", lambda: _check_clock(context)
     yield "state", "conditions", lambda: _check_conditional_writes(context)
     yield "state", "index", lambda: _check_index(context)
-    yield "state", "lifecycle", lambda: examine_state(f"{context.config.state.rstrip('/')}/", context.config.places())
+    yield "state", "lifecycle", lambda: examine_state(f"{context.config.state.rstrip('/')}/", context.config.connections())
     yield "state", "leftovers", lambda: records.check_leftovers(context)
     for lake in context.config.lakes:
         yield lake.name, "readable", partial(_check_lake, context, lake.name, frozen)

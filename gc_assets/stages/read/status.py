@@ -67,7 +67,7 @@ def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str
     If the lease cannot be read, all of them count, and the message contains the error.
     """
     try:
-        holder = open_store(storage.location, config.places()).holder() if begun else None
+        holder = open_store(storage.location, config.connections()).holder() if begun else None
     except (GcError, OSError) as error:
         return list(begun), f"{_HALF_APPLIED} Whether it is in progress is unknown: {error}"
     at_work = holder.plan_id if holder is not None and holder.is_live(Clock().now()) else None

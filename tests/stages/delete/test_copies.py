@@ -26,7 +26,7 @@ def write(path: Path, content: bytes) -> None:
     os.utime(path, (days_ago(20).timestamp(),) * 2)
 
 
-def test_the_copy_of_the_size_that_the_lake_records_comes_back_and_by_hand_the_newest(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: SparkSession, tmp_path: Path) -> None:
     """Each name is quarantined twice, with other bytes. Then the lake takes up one of the two."""
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     house.settings = {"quarantine_days": 30}

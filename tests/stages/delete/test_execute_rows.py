@@ -55,7 +55,7 @@ KINDS = {"snapshots": Kind.SNAPSHOT, "transactions": Kind.TRANSACTION_LOG, "mani
         [Kind.METARANGE, Kind.RANGE, Kind.OBJECT],
     ],
 )
-def test_what_names_others_ranks_before_them(chain: list[str]) -> None:
+def test_metadata_ranks_before_the_files_it_names(chain: list[str]) -> None:
     ranks = [RANKS.get(kind, LEAF_RANK) for kind in chain]
     assert ranks == sorted(set(ranks))
 
@@ -108,7 +108,7 @@ def rows_of(root: Path, keys: list[str], action: Action, held: Path | None = Non
     return pa.RecordBatch.from_pylist(rows)
 
 
-def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_out_of_date(tmp_path: Path) -> None:
+def test_outdated_plan_denies_a_move_that_always_fails(tmp_path: Path) -> None:
     """The file is in its place and in the trash, as a restore leaves it that was killed between linking and unlinking."""
     root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
     write(root, "repo/chunks/a")
@@ -133,7 +133,7 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     assert dict(log.read_quarantined(0)) == dict.fromkeys(to_planned_actions(rows))
 
 
-def test_a_machine_that_does_not_see_the_log_moves_nothing(tmp_path: Path) -> None:
+def test_executor_without_access_to_the_log_moves_nothing(tmp_path: Path) -> None:
     """As an executor whose `/state` is its own disk: what it moved would stand in no book, and nobody could put it back."""
     root = tmp_path / "storage"
     write(root, "repo/chunks/a")
@@ -178,7 +178,7 @@ def moved_and_taken(place: Path) -> Moved:
     return Moved(store, lease, log, needed, root / key, root / ".gc-assets/trash" / PLAN / key)
 
 
-def test_a_moved_file_whose_name_was_taken_before_its_plan_went_on_stays_in_quarantine_and_on_record(tmp_path: Path) -> None:
+def test_moved_file_with_a_taken_name_stays_in_quarantine_and_ledger(tmp_path: Path) -> None:
     moved = moved_and_taken(tmp_path)
     assert moved.outcomes(moved.store) == ["done"]
     assert (moved.name.read_bytes(), moved.copy.read_bytes()) == (b"another", b"old")
@@ -199,7 +199,7 @@ class Silent:
         return [Result("failed", "timed out") if row.action == "quarantine" else told for row, told in zip(batch, answers, strict=True)]
 
 
-def test_a_moved_file_whose_name_was_taken_is_tried_again_where_nobody_says_that_it_still_lies_in_the_trash(tmp_path: Path) -> None:
+def test_moved_file_is_retried_if_the_trash_cannot_be_examined(tmp_path: Path) -> None:
     """Found by program 9260: the answer was lost a second time, and the copy in the trash was on record nowhere."""
     moved = moved_and_taken(tmp_path)
     assert moved.outcomes(cast("Store", Silent(moved.store))) == ["failed"]
@@ -221,7 +221,7 @@ def husks(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
-def test_a_run_killed_before_any_move_leaves_no_snapshot_that_can_be_looked_up_and_not_read(
+def test_killed_run_leaves_no_dangling_snapshot(
     expired: tuple[Path, list[str]], action: Action
 ) -> None:
     whole, keys = expired

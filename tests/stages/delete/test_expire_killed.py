@@ -44,7 +44,7 @@ class MakeEdits:
         return [len(record.settled_actions()) for record, _ in self.work]
 
 
-def test_a_plan_killed_at_many_moments_of_its_expiry_is_completed_by_applying_again(
+def test_expiry_killed_at_random_moments_is_completed_by_another_apply(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     house = Lakehouse(spark, tmp_path_factory.mktemp("expiry_killed"))

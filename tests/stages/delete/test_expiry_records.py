@@ -69,7 +69,7 @@ def edited(
     return {action.snapshot_id: item.verdict for action, item in record.outcomes().items()}
 
 
-def test_every_run_has_a_record_of_its_own_whose_name_says_the_lease(
+def test_each_run_has_its_own_record_named_by_its_lease(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, first = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
@@ -81,7 +81,7 @@ def test_every_run_has_a_record_of_its_own_whose_name_says_the_lease(
     assert sorted(names) == ["000001-00000.outcome.json", "000002-00001.outcome.json", "intent.json"]
 
 
-def test_the_lease_is_renewed_while_edits_are_made(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+def test_lease_is_renewed_during_edits(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
     """Each edit takes longer than half a lease lasts."""
     times = [context.clock.now()]
 
@@ -101,7 +101,7 @@ def test_the_lease_is_renewed_while_edits_are_made(monkeypatch: pytest.MonkeyPat
     assert edited(monkeypatch, record, lease, Scripted([("done",)] * 4, slowly)) == dict.fromkeys("0123", "done")
 
 
-def test_a_run_that_lost_its_lease_stops_and_the_next_finds_what_it_made(
+def test_run_without_lease_stops_and_the_next_finds_its_edits(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
@@ -112,7 +112,7 @@ def test_a_run_that_lost_its_lease_stops_and_the_next_finds_what_it_made(
     assert edited(monkeypatch, record, leased(plan, context.clock), again) == dict.fromkeys("0123", "done")
 
 
-def test_what_an_edit_spoilt_is_held_up_by_every_later_plan_until_a_person_removes_the_record(
+def test_damaged_history_refuses_plans_until_its_record_is_removed(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
@@ -135,7 +135,7 @@ def test_what_an_edit_spoilt_is_held_up_by_every_later_plan_until_a_person_remov
     assert list_damage(context.state, ["sales"]) == []
 
 
-def test_an_outdated_plan_ends_its_failed_edits_and_begins_none(
+def test_outdated_plan_ends_failed_edits_and_starts_none(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
@@ -149,7 +149,7 @@ def test_an_outdated_plan_ends_its_failed_edits_and_begins_none(
     assert list_damage(context.state, ["sales"]) == []
 
 
-def test_undoing_passes_over_lakes_that_left_the_configuration(context: RunContext, plan: StoredPlan, tmp_path: Path) -> None:
+def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: StoredPlan, tmp_path: Path) -> None:
     trees = {name: document_tree(tmp_path / "warehouse" / name, START) for name in ("weather", "climate")}
     retention = {"default": {"keep": trees["weather"].cutoff.isoformat()}}
 

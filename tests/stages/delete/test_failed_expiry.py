@@ -55,7 +55,7 @@ def freed(house: Lakehouse) -> set[str]:
     return house.keys("deletion_plan", after_expiry=True)
 
 
-def test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_again(
+def test_files_of_a_failed_edit_stay_until_another_apply(
     planned: tuple[Lakehouse, TableBuilder, PlanHeader],
 ) -> None:
     house, orders, header = planned
@@ -73,7 +73,7 @@ def test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_
     assert orders.table.scan().to_arrow().num_rows > 0
 
 
-def test_an_outdated_plan_whose_edits_failed_ends_without_them(planned: tuple[Lakehouse, TableBuilder, PlanHeader]) -> None:
+def test_outdated_plan_ends_without_its_failed_edits(planned: tuple[Lakehouse, TableBuilder, PlanHeader]) -> None:
     """And without a move that was interrupted and fails for ever: a file that is in its place and in the trash."""
     house, orders, header = planned
     waiting, listed = freed(house), [item.snapshot_id for item in orders.table.snapshots()]

@@ -26,7 +26,7 @@ LEFTOVERS = 10_000
 PATIENCE_SECONDS = 400
 
 
-def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_killed_apply_is_completed_by_another_apply(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     house = Lakehouse(spark, tmp_path_factory.mktemp("killed"))
     iceberg = LakeBuilder(house.root)
     orders = iceberg.table("db.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10**12)})

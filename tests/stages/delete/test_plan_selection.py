@@ -18,7 +18,7 @@ from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 YESTERDAY = "2026-03-13"
 
 
-def test_a_plan_id_chooses_that_plan_with_all_its_phases(tmp_path: Path) -> None:
+def test_plan_id_selects_that_plan_with_all_phases(tmp_path: Path) -> None:
     at = platform(tmp_path)
     header = header_of(stored_plan(at))
     choice = select_plan(at.run_context(NOW.date()), "warehouse", header.plan_id)
@@ -26,7 +26,7 @@ def test_a_plan_id_chooses_that_plan_with_all_its_phases(tmp_path: Path) -> None
     assert (choice.plan.header, choice.phases) == (header, PHASES)
 
 
-def test_without_a_plan_id_what_is_needed_again_is_put_back_and_nothing_else_is_done(tmp_path: Path) -> None:
+def test_run_without_plan_id_only_restores_needed_files(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, action=RESTORE))
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
@@ -35,7 +35,7 @@ def test_without_a_plan_id_what_is_needed_again_is_put_back_and_nothing_else_is_
 
 
 @pytest.mark.parametrize("action", [QUARANTINE, PURGE])
-def test_without_a_plan_id_a_plan_that_puts_nothing_back_waits_for_its_approval(tmp_path: Path, action: str) -> None:
+def test_plan_without_restores_waits_for_approval(tmp_path: Path, action: str) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, action=action)
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
@@ -43,7 +43,7 @@ def test_without_a_plan_id_a_plan_that_puts_nothing_back_waits_for_its_approval(
     assert "no quarantined file is needed again" in choice.reason
 
 
-def test_without_a_plan_id_nothing_is_put_back_in_mode_plan(tmp_path: Path) -> None:
+def test_run_without_plan_id_restores_nothing_in_mode_plan(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at, action=RESTORE)
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
@@ -51,41 +51,41 @@ def test_without_a_plan_id_nothing_is_put_back_in_mode_plan(tmp_path: Path) -> N
     assert "mode plan" in choice.reason
 
 
-def test_without_a_plan_id_nothing_is_put_back_of_a_past_run_date(tmp_path: Path) -> None:
+def test_run_without_plan_id_restores_nothing_for_a_past_date(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, run_date=YESTERDAY, action=RESTORE)
     choice = select_plan(at.run_context(date.fromisoformat(YESTERDAY)), "warehouse")
     assert choice.plan is None
-    assert "is past" in choice.reason
+    assert "is in the past" in choice.reason
 
 
-def test_nothing_is_put_back_by_a_rehearsals_clock_where_rehearsals_may_change_nothing(tmp_path: Path) -> None:
+def test_rehearsal_restores_nothing_unless_the_storage_allows_it(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply", rehearsals="refused")
     stored_plan(at, action=RESTORE)
     choice = select_plan(at.run_context(NOW.date()), "warehouse")
     assert choice.plan is None
-    assert "the clock is a rehearsal's" in choice.reason
+    assert "the clock is that of a rehearsal" in choice.reason
 
 
 @pytest.mark.parametrize("phases", [PHASES, (RESTORE,)])
-def test_an_approved_plan_of_a_rehearsal_is_applied_only_where_rehearsals_are_allowed(tmp_path: Path, phases: tuple[str, ...]) -> None:
+def test_rehearsal_applies_a_plan_only_if_the_storage_allows_it(tmp_path: Path, phases: tuple[str, ...]) -> None:
     allowed, refused = (platform(tmp_path, mode="apply", rehearsals=word) for word in ("allowed", "refused"))
     header = header_of(stored_plan(allowed))
     approve(allowed.config, allowed.clock, header.plan_id, "ada")
     plan = find_plan(allowed.config, header.plan_id)
     refuse_apply(allowed.run_context(NOW.date()), plan, phases)
-    with pytest.raises(GateRefused, match="by which no age is true"):
+    with pytest.raises(GateRefused, match="so ages are not real"):
         refuse_apply(refused.run_context(NOW.date()), plan, phases)
 
 
-def test_a_plan_of_another_run_date_is_wrong_usage(tmp_path: Path) -> None:
+def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date=YESTERDAY))
     with pytest.raises(UsageError, match=f"this is warehouse of {TODAY}"):
         select_plan(at.run_context(NOW.date()), "warehouse", header.plan_id)
 
 
-def test_another_mode_is_that_storages_alone_and_leaves_the_policy_as_it_is(tmp_path: Path) -> None:
+def test_in_mode_changes_one_storage_and_not_the_policy(tmp_path: Path) -> None:
     night = platform(tmp_path).run_context(NOW.date())
     other = in_mode(night, "warehouse", "apply")
     assert (night.storage("warehouse").mode, other.storage("warehouse").mode) == ("plan", "apply")

@@ -18,7 +18,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-def test_the_mark_before_a_purge_takes_no_live_file_over_from_the_nights_before(
+def test_mark_before_a_purge_reuses_no_live_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)

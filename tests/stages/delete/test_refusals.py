@@ -31,7 +31,7 @@ def old(path: Path, content: bytes = b"x") -> Path:
     return path
 
 
-def test_several_findings_are_all_told_at_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None:
     """A table that no catalog knows inside a claimed location; a near miss of a live name; live files behind a link."""
     house, iceberg, _ = small(spark, tmp_path)
     home = house.warehouse / "db" / "t"
@@ -55,7 +55,7 @@ def test_several_findings_are_all_told_at_once(spark: SparkSession, tmp_path: Pa
         house.approved(header, "foreign_metadata", "live_listed")
 
 
-def test_a_live_count_that_fell_too_far_needs_a_named_override(spark: SparkSession, tmp_path: Path) -> None:
+def test_large_live_drop_needs_a_named_override(spark: SparkSession, tmp_path: Path) -> None:
     house, iceberg, table = small(spark, tmp_path)
     table.leftovers(days_ago(20), 2)
     other = iceberg.table("db.big", days_ago(40))
@@ -71,7 +71,7 @@ def test_a_live_count_that_fell_too_far_needs_a_named_override(spark: SparkSessi
         house.approved(header)
 
 
-def test_a_plan_above_a_chosen_share_is_refused_and_the_override_is_on_record(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_above_max_delete_share_is_refused_and_override_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
     house, _, table = small(spark, tmp_path)
     house.settings = {"gates": {"max_delete_share": 0.1, "max_delete_bytes": 1}}
     table.leftovers(days_ago(20), 5)
@@ -86,7 +86,7 @@ def test_a_plan_above_a_chosen_share_is_refused_and_the_override_is_on_record(sp
     assert applied.published.receipt.summary["overrides"] == ["delete_bytes", "delete_share"]
 
 
-def test_a_date_that_was_never_frozen_on_its_day_is_an_analysis_and_never_applied(spark: SparkSession, tmp_path: Path) -> None:
+def test_historical_plan_is_never_applied(spark: SparkSession, tmp_path: Path) -> None:
     house, _, table = small(spark, tmp_path)
     table.leftovers(days_ago(20), 2)
     from gc_assets.engine.run_context import RunContext
@@ -107,7 +107,7 @@ def test_a_date_that_was_never_frozen_on_its_day_is_an_analysis_and_never_applie
         house.approved(header)
 
 
-def test_nothing_live_while_a_ref_exists_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_live_set_with_refs_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """The storage is another one than the lake lies in: everything in it would look unreferenced."""
     house, _, _ = small(spark, tmp_path)
     elsewhere = Lakehouse(spark, tmp_path / "elsewhere", house.lakes)
@@ -117,7 +117,7 @@ def test_nothing_live_while_a_ref_exists_is_refused(spark: SparkSession, tmp_pat
     assert header.totals == {}
 
 
-def test_a_catalog_that_is_behind_its_own_storage_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_catalog_older_than_its_storage_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """The writers moved on with another catalog; the configured copy still answers, with the same table uuid."""
     house, iceberg, table = small(spark, tmp_path)
     moved = LakeBuilder(tmp_path, "moved", "moved.db")
@@ -133,7 +133,7 @@ def test_a_catalog_that_is_behind_its_own_storage_is_refused(spark: SparkSession
     assert house.failed_gates(house.plan()) == set()
 
 
-def test_a_table_that_was_made_again_at_its_place_goes_once_a_person_accepts_that_the_old_one_is_dead(
+def test_replaced_table_is_collected_after_it_is_accepted_as_dead(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     house, iceberg, _ = small(spark, tmp_path)

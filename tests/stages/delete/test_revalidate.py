@@ -51,13 +51,13 @@ def refusal(location: str = "file:///data/", **row: Any) -> str | None:
 
 @pytest.mark.parametrize("location", JUDGES)
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-def test_an_old_file_that_its_lake_claims_may_go(location: str, action: str) -> None:
+def test_old_claimed_file_is_accepted(location: str, action: str) -> None:
     assert refusal(location, action=action) is None
 
 
 @pytest.mark.parametrize("location", JUDGES)
 @pytest.mark.parametrize("action", ["quarantine", "purge"])
-def test_a_file_is_too_young_to_the_tick_whatever_the_plan_says(location: str, action: str) -> None:
+def test_young_file_is_refused_whatever_the_plan_contains(location: str, action: str) -> None:
     young = refusal(location, action=action, etag=identity(location, CUTOFF))
     assert young is not None
     assert "too young" in young
@@ -67,25 +67,25 @@ def test_a_file_is_too_young_to_the_tick_whatever_the_plan_says(location: str, a
 
 @pytest.mark.parametrize("key", ["README.md", "db/other/data/a", "db/t/kept/a", "lakes.yaml"])
 @pytest.mark.parametrize("action", ["quarantine", "purge"])
-def test_what_no_lake_claims_is_refused(key: str, action: str) -> None:
-    assert "no lake claims this place" in (refusal(key=key, action=action) or "")
+def test_unclaimed_file_is_refused(key: str, action: str) -> None:
+    assert "no lake claims this key" in (refusal(key=key, action=action) or "")
 
 
 @pytest.mark.parametrize("lake", ["weather", None])
-def test_what_another_lake_claims_than_the_plan_says_is_refused(lake: str | None) -> None:
+def test_file_claimed_by_another_lake_is_refused(lake: str | None) -> None:
     assert f"lake sales claims this place, and the plan says {lake}" in (refusal(lake=lake) or "")
 
 
 @pytest.mark.parametrize("etag", [None, "", "x", "7-99-", "7-x-1", "7-\u0661-1", f"7-{10**40}-1"])
-def test_an_identity_that_tells_no_time_is_refused(etag: str | None) -> None:
-    assert "does not tell when it was modified" in (refusal(etag=etag) or "")
+def test_identity_without_a_time_is_refused(etag: str | None) -> None:
+    assert "contains no modification time" in (refusal(etag=etag) or "")
 
 
-def test_the_time_in_an_objects_name_counts_too() -> None:
+def test_time_in_the_object_name_counts() -> None:
     assert "too young" in (refusal(key="weather/chunks/a", lake="weather") or "")
 
 
-def test_of_many_rows_each_has_its_own_answer() -> None:
+def test_each_row_has_its_own_reason() -> None:
     etag = identity("file:///data/", CUTOFF - timedelta(days=1))
     rows = [
         {"key": key, "action": action, "etag": etag, "lake": "sales"}
@@ -95,7 +95,7 @@ def test_of_many_rows_each_has_its_own_answer() -> None:
     assert [said is None for said in batch.column(REFUSED).to_pylist()] == [True, False, True, False]
 
 
-def test_no_rows_are_judged_to_no_rows() -> None:
+def test_empty_batch_stays_empty() -> None:
     nothing = pa.RecordBatch.from_pylist([], pa.schema([(name, pa.string()) for name in ("key", "action", "etag", "lake")]))
     (batch,) = JUDGES["file:///data/"](iter([nothing]))
     assert batch.num_rows == 0

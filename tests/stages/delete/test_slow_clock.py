@@ -25,7 +25,7 @@ class Behind(datetime):
         return datetime.now(tz) - timedelta(days=10)
 
 
-def test_what_travels_tells_no_time_before_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickled_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     left = datetime.now(UTC)
     there: Clock = pickle.loads(pickle.dumps(Clock().not_before_now()))  # noqa: S301  (our own)
     assert there.now() >= left
@@ -35,7 +35,7 @@ def test_what_travels_tells_no_time_before_it_left(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.spark
-def test_files_are_acted_on_by_a_clock_that_cannot_go_back(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executors_use_a_clock_that_cannot_go_back(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     table = lake.table("db.t", days_ago(40))
     table.append(days_ago(30))

@@ -53,7 +53,7 @@ def file(path: Path, days: float) -> dict[str, Any]:
     return {"size_bytes": 8, "etag": etag_of(path.stat()), "kind": None}
 
 
-def test_a_used_plan_comes_back_as_another_and_rows_that_were_added_to_it_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_used_plan_gets_a_new_id_and_added_rows_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path, settings={"quarantine_days": 30}), LakeBuilder(tmp_path)
     table = lake.table("db.t", days_ago(40))
     table.append(days_ago(30))
@@ -87,7 +87,7 @@ def test_a_used_plan_comes_back_as_another_and_rows_that_were_added_to_it_are_re
     said = {row["key"]: row["error"] for row in house.rows("deletion_log") if row["outcome"] == "denied"}
     assert said.keys() == rows.keys() | {early["key"]}
     assert "not for 30 days yet" in said[early["key"]]
-    assert "no lake claims this place" in said[house.key(unowned)]
+    assert "no lake claims this key" in said[house.key(unowned)]
     assert "too young" in said[house.key(young)]
     assert unowned.read_bytes() == young.read_bytes() == b"precious"
     assert find_plan(house.config, header.plan_id).status_at(NOW) == "applied"

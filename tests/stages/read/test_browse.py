@@ -25,13 +25,13 @@ def older(tmp_path: Path) -> State:
     return state
 
 
-def test_a_table_of_an_older_release_is_named_with_what_it_lacks(older: State) -> None:
-    words = r"warehouse/orphan_files of 2026-01-01 was written by an older release.*without the columns held_by, kind.*run that date again"
+def test_missing_columns_of_an_older_release_are_named(older: State) -> None:
+    words = r"warehouse/orphan_files of 2026-01-01 was written by an older release.*without the columns held_by, kind.*Run that date again"
     with pytest.raises(StateError, match=words):
         read_matching_rows(older, ORPHAN_FILES.schema, [PART], "key", ["x"])
     with pytest.raises(StateError, match=words):
         list(batches(older, ORPHAN_FILES.schema, [PART]))
 
 
-def test_columns_that_nobody_asks_for_may_be_missing(older: State) -> None:
+def test_unrequested_columns_may_be_missing(older: State) -> None:
     assert list(batches(older, ORPHAN_FILES.schema, [PART], ["key", "lake"])) == []

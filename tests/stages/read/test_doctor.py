@@ -9,7 +9,7 @@ from tests.records import night_at
 from tests.state.publisher import publish_empty
 
 
-def test_two_names_of_one_place_overlap(tmp_path: Path) -> None:
+def test_two_paths_of_one_directory_overlap(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "warehouse")
     night = night_at(tmp_path, other=f"file://{tmp_path}/link/")
@@ -17,7 +17,7 @@ def test_two_names_of_one_place_overlap(tmp_path: Path) -> None:
     assert found.verdict == FAIL
 
 
-def test_an_index_that_lacks_a_run_is_a_finding_until_it_is_repaired(tmp_path: Path) -> None:
+def test_incomplete_index_is_reported_until_repaired(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     night = night_at(tmp_path)
     publish_empty(night.state)

@@ -24,20 +24,20 @@ def said(context: RunContext, key: str = "a") -> Explanation:
     return found
 
 
-def test_a_purge_that_failed_leaves_the_file_in_quarantine(context: RunContext) -> None:
+def test_file_stays_in_quarantine_after_a_failed_purge(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "purge", "p2", outcome="failed", minutes=9, source="p1", error="disk full"))
     assert said(context).verdict == "quarantined"
     assert "by plan p1" in said(context).sentence
 
 
-def test_a_purge_that_found_nothing_ends_the_quarantine(context: RunContext) -> None:
+def test_purge_of_an_absent_file_ends_its_quarantine(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "purge", "p2", outcome="absent", minutes=9, source="p1"))
     assert said(context).verdict == "purged"
 
 
-def test_a_file_of_which_one_of_two_copies_was_purged_is_in_quarantine_by_the_other_plan(context: RunContext) -> None:
+def test_other_copy_stays_in_quarantine_after_a_purge(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "quarantine", "p2", minutes=5))
     put_log(context, word("a", "purge", "p3", minutes=9, source="p1"))
@@ -45,13 +45,13 @@ def test_a_file_of_which_one_of_two_copies_was_purged_is_in_quarantine_by_the_ot
     assert "by plan p2" in said(context).sentence
 
 
-def test_a_file_that_was_put_back_is_restored(context: RunContext) -> None:
+def test_restored_file_is_reported_as_restored(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "restore", "r1", minutes=9, source="p1"))
     assert said(context).verdict == "restored"
 
 
-def test_the_state_is_nobodys_garbage_also_below_a_claim(tmp_path: Path) -> None:
+def test_state_under_a_claim_is_unowned(tmp_path: Path) -> None:
     context = night_at(tmp_path)
     inside = context.config.model_copy(update={"state": f"{tmp_path}/warehouse/weather/state"})
     context = RunContext.of(inside, context.clock, context.run_date)

@@ -32,7 +32,7 @@ def told(at: Platform, *, restored: bool = False, **how: Any) -> tuple[str, str,
 AMOUNT = Amount(files=3, bytes=2_000_000)
 
 
-def test_quarantined_files_come_back_until_a_purge_and_free_nothing_before(at: Platform) -> None:
+def test_quarantined_files_can_be_restored_until_a_purge(at: Platform) -> None:
     can, cannot, free = told(at, totals={QUARANTINE: AMOUNT})
     assert "3 files (2 MB) go to quarantine and come back by `gc-assets restore --plan " in can
     assert "until a later plan, approved by itself, purges them, 7 days after quarantine at the earliest" in can
@@ -40,7 +40,7 @@ def test_quarantined_files_come_back_until_a_purge_and_free_nothing_before(at: P
     assert free == "Becomes free: 2 MB by a later plan's purge, 7 days after this one is applied at the earliest, and none of it before."
 
 
-def test_one_sentence_says_what_is_free_now_and_later_what_is_final_and_what_can_be_undone(at: Platform) -> None:
+def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> None:
     totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7)}
     said = summarize_reversibility(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
     free, final, undone = said.split("; ")
@@ -49,19 +49,19 @@ def test_one_sentence_says_what_is_free_now_and_later_what_is_final_and_what_can
     assert undone == "can be undone: 3 files, until that purge, 2 edits of the history of lake weather, until then"
 
 
-def test_one_sentence_of_a_plan_that_was_put_back_promises_nothing(at: Platform) -> None:
+def test_summary_of_a_restored_plan_is_empty(at: Platform) -> None:
     said = summarize_reversibility(plan(at, totals={QUARANTINE: AMOUNT}), at.config, restored=True)
     assert said == "nothing becomes free at once; final is nothing; can be undone: nothing"
 
 
-def test_a_purge_is_final_and_frees_at_once(at: Platform) -> None:
+def test_purge_is_final_and_frees_bytes_immediately(at: Platform) -> None:
     can, cannot, free = told(at, totals={PURGE: AMOUNT})
     assert can == "Can be undone: nothing."
     assert cannot == "Cannot be undone: 3 files (2 MB) are purged for good."
     assert free == "Becomes free: 2 MB at once, by the purge."
 
 
-def test_an_expired_snapshot_of_a_lake_that_cannot_take_it_back_is_named_as_final(at: Platform) -> None:
+def test_irreversible_edits_are_final(at: Platform) -> None:
     can, cannot, _ = told(at, totals={}, expiry_actions={"sales": 9, "weather": 2})
     assert "2 edits of the history of lake weather (Icechunk) by `gc-assets restore --plan " in can
     assert "--history`" in can
@@ -69,18 +69,18 @@ def test_an_expired_snapshot_of_a_lake_that_cannot_take_it_back_is_named_as_fina
     assert "weather" not in cannot
 
 
-def test_edits_of_a_lake_that_left_the_configuration_count_as_final(at: Platform) -> None:
+def test_edits_of_an_unconfigured_lake_are_final(at: Platform) -> None:
     can, cannot, _ = told(at, totals={}, expiry_actions={"gone": 1})
     assert "gone" not in can
     assert "lake gone: the lake is not in lakes.yaml any more, so take them for final" in cannot
 
 
-def test_deferred_deletion_is_told_to_end_where_the_files_lie(at: Platform) -> None:
+def test_deferred_quarantine_deletes_files_in_place(at: Platform) -> None:
     _, cannot, _ = told(at, totals={QUARANTINE: AMOUNT}, quarantine="deferred")
-    assert "files stay where they are and the plan that purges them deletes them there, for good" in cannot
+    assert "files stay in place, and the plan that purges them deletes them there permanently" in cannot
 
 
-def test_what_comes_back_and_what_was_put_back_is_told(at: Platform) -> None:
+def test_restores_and_restored_plans_are_described(at: Platform) -> None:
     assert "3 files (2 MB) only come back from quarantine" in told(at, totals={RESTORE: AMOUNT})[0]
     can, cannot, free = told(at, restored=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"sales": 9})
     assert can == "Can be undone: its files are back where they were."
@@ -93,7 +93,7 @@ def test_edits_are_final_for_iceberg_and_reversible_for_icechunk() -> None:
 
 
 @pytest.mark.parametrize("mode, more", [("plan", " --mode apply"), ("apply", "")])
-def test_the_command_to_apply_is_not_refused_for_the_mode_of_the_storage(tmp_path: Path, mode: str, more: str) -> None:
+def test_apply_command_fits_the_mode_of_the_storage(tmp_path: Path, mode: str, more: str) -> None:
     at = platform(tmp_path, mode=mode)
     header = plan(at)
     assert apply_command(header, at.config) == f"gc-assets apply {header.plan_id[:12]}{more}"

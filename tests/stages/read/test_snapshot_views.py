@@ -134,7 +134,7 @@ def moment(at: datetime) -> datetime:
     return at.replace(tzinfo=None)  # Spark hands out naive times in the session's zone, UTC
 
 
-def test_expired_snapshots_of_a_table_are_listed_with_their_application(orders: ExpiredTable) -> None:
+def test_expired_snapshots_are_listed_with_their_application(orders: ExpiredTable) -> None:
     rows = orders.ask("expired")
     assert [(row["committed_at"], row["snapshot_id"], row["operation"], row["application"]) for row in rows] == [
         (moment(orders.times[0]), orders.ids[0], "append", "app-09-28"),
@@ -144,7 +144,7 @@ def test_expired_snapshots_of_a_table_are_listed_with_their_application(orders: 
     ]
 
 
-def test_live_and_expired_snapshots_are_one_view_with_what_removed_them(orders: ExpiredTable) -> None:
+def test_view_contains_live_and_expired_snapshots(orders: ExpiredTable) -> None:
     rows = orders.ask("all", table=TABLE)
     assert [(row["snapshot_id"], row["expired"], row["plan_id"]) for row in rows] == [
         *((snapshot_id, True, "p1") for snapshot_id in orders.ids[:4]),
@@ -153,12 +153,12 @@ def test_live_and_expired_snapshots_are_one_view_with_what_removed_them(orders: 
     assert all(row["reason"].startswith("expired: ") for row in rows[:4])
 
 
-def test_the_view_has_the_columns_of_icebergs_snapshots_table_and_expired(orders: ExpiredTable) -> None:
+def test_view_has_the_columns_of_iceberg_snapshots(orders: ExpiredTable) -> None:
     names = ["committed_at", "snapshot_id", "parent_id", "operation", "manifest_list", "summary"]
     assert orders.spark.table("all_snapshots").columns == ["table_name", *names, "expired"]
 
 
-def test_a_live_file_says_when_and_by_which_application_it_was_added_although_its_snapshot_expired(orders: ExpiredTable) -> None:
+def test_query_finds_the_application_that_added_a_live_file(orders: ExpiredTable) -> None:
     [row] = orders.ask("file added", table=TABLE, file=orders.files["09-29"])
     assert row == {
         "committed_at": moment(orders.times[1]),
@@ -169,13 +169,13 @@ def test_a_live_file_says_when_and_by_which_application_it_was_added_although_it
     assert orders.ask("file removed", table=TABLE, file=orders.files["09-29"]) == []
 
 
-def test_a_removed_file_says_when_and_by_which_application_it_went(orders: ExpiredTable) -> None:
+def test_query_finds_the_application_that_removed_a_file(orders: ExpiredTable) -> None:
     [row] = orders.ask("file removed", table=TABLE, file=orders.files["09-28"])
     assert (row["committed_at"], row["operation"], row["application"]) == (moment(orders.times[3]), "delete", "app-cleaner")
 
 
 @pytest.mark.parametrize("name", ["partition by summary", "partition by address"])
-def test_a_partition_says_when_it_came_and_went(orders: ExpiredTable, name: str) -> None:
+def test_query_finds_when_a_partition_was_added_and_removed(orders: ExpiredTable, name: str) -> None:
     rows = orders.ask(name, table=TABLE, partition="day=09-28")
     assert [(row["committed_at"], row["operation"], row["expired"]) for row in rows] == [
         (moment(orders.times[0]), "append", True),
@@ -188,7 +188,7 @@ def test_a_partition_says_when_it_came_and_went(orders: ExpiredTable, name: str)
         assert "deleted-records=2" in rows[1]["change"]
 
 
-def test_a_month_says_its_commits_files_records_and_bytes(orders: ExpiredTable) -> None:
+def test_query_sums_commits_files_records_and_bytes_of_a_month(orders: ExpiredTable) -> None:
     rows = orders.ask("per month", table=TABLE)
     assert [(row["month"], row["commits"], row["of_them_expired"], row["files_added"], row["records_added"]) for row in rows] == [
         (datetime(2026, 9, 1), 2, 2, 2, 5),  # noqa: DTZ001
@@ -198,18 +198,18 @@ def test_a_month_says_its_commits_files_records_and_bytes(orders: ExpiredTable) 
     assert all(row["bytes_added"] > 0 for row in rows)
 
 
-def test_a_date_without_a_history_says_what_to_run(orders: ExpiredTable, spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_history_names_the_next_command(orders: ExpiredTable, spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, [LakeBuilder(tmp_path).config("sales")])
     with pytest.raises(StateError, match=r"sales/snapshot_history has no table for .*--through snapshot_history"):
         history_views(spark, house.tonight(), "sales")
 
 
-def test_every_query_of_the_page_is_asked_here() -> None:
+def test_each_query_of_the_page_is_tested() -> None:
     names = {block.split("\n")[0].removeprefix("-- ") for block in PAGE.read_text().split("```sql\n")[1:]}
     assert names == {"expired", "all", "file added", "file removed", "partition by summary", "partition by address", "per month"}
 
 
-def test_a_snapshot_is_removed_only_once_the_history_holds_it_and_one_that_is_gone_needs_nothing(
+def test_snapshot_is_removed_only_after_it_is_recorded(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     house = Lakehouse(spark, tmp_path)

@@ -43,11 +43,11 @@ def begun(at: Platform, plan_id: str, token: int = 1) -> None:
     (log / "share-00000" / f"{token:06d}-{'0' * 32}-1.intent.jsonl").write_text("")
 
 
-def test_before_the_first_night_there_is_nothing_to_tell(at: Platform) -> None:
+def test_status_is_empty_before_the_first_run(at: Platform) -> None:
     assert found(at) == StorageSummary("warehouse", None)
 
 
-def test_the_last_night_is_told_with_its_plan_and_what_that_lacks(at: Platform) -> None:
+def test_last_run_is_reported_with_its_plan(at: Platform) -> None:
     header = header_of(stored_plan(at))
     last = found(at).last
     assert last is not None
@@ -55,7 +55,7 @@ def test_the_last_night_is_told_with_its_plan_and_what_that_lacks(at: Platform) 
     assert last.reversibility == describe_reversibility(header, at.config).lines
 
 
-def test_an_empty_plan_is_a_night_and_an_analysis_is_none(at: Platform) -> None:
+def test_empty_plan_counts_as_run_and_historical_plan_does_not(at: Platform) -> None:
     header = header_of(stored_plan(at, files=0, run_date="2026-03-12"))
     stored_plan(at, run_date="2026-03-13", historical=True)
     last = found(at).last
@@ -63,25 +63,25 @@ def test_an_empty_plan_is_a_night_and_an_analysis_is_none(at: Platform) -> None:
     assert last.header == header
 
 
-def test_a_rehearsal_is_no_night_of_the_real_clock(at: Platform) -> None:
+def test_rehearsal_does_not_count_for_the_real_clock(at: Platform) -> None:
     stored_plan(at)
     assert found(replace(at, clock=Clock())).last is None
 
 
-def test_an_approved_plan_waits_until_it_is_begun(at: Platform) -> None:
+def test_approved_plan_is_pending_until_it_begins(at: Platform) -> None:
     plan_id = approved(at)
     assert [plan.plan_id for plan in found(at).approved] == [plan_id]
     begun(at, plan_id)
     assert found(at).approved == ()
 
 
-def test_a_rejected_plan_waits_for_nothing(at: Platform) -> None:
+def test_rejected_plan_is_not_pending(at: Platform) -> None:
     plan_id = approved(at)
     reject(at.config, at.clock, plan_id, "ada")
     assert found(at).approved == ()
 
 
-def test_a_plan_that_began_and_did_not_end_failed_unless_somebody_is_at_work_on_it(at: Platform) -> None:
+def test_unfinished_plan_is_failed_unless_it_is_in_progress(at: Platform) -> None:
     plan_id = approved(at)
     begun(at, plan_id)
     night = at.run_context(NOW.date())
@@ -94,7 +94,7 @@ def test_a_plan_that_began_and_did_not_end_failed_unless_somebody_is_at_work_on_
     assert [item.attempt for item in found(at).failed] == ["lease 2"]
 
 
-def test_a_restore_of_something_else_is_no_new_attempt_at_a_half_applied_plan(at: Platform) -> None:
+def test_other_restore_is_no_attempt_at_an_unfinished_plan(at: Platform) -> None:
     plan_id = approved(at)
     begun(at, plan_id)
     night = at.run_context(NOW.date())
@@ -103,7 +103,7 @@ def test_a_restore_of_something_else_is_no_new_attempt_at_a_half_applied_plan(at
     assert [item.attempt for item in found(at).failed] == ["lease 1"]
 
 
-def test_a_lease_that_cannot_be_read_hides_nothing_of_its_storage(at: Platform) -> None:
+def test_unreadable_lease_hides_no_unfinished_plan(at: Platform) -> None:
     plan_id = approved(at)
     begun(at, plan_id)
     lease = Path(at.config.storage("warehouse").location.removeprefix("file://")) / ".gc-assets" / "lease.json"
@@ -115,19 +115,19 @@ def test_a_lease_that_cannot_be_read_hides_nothing_of_its_storage(at: Platform) 
     assert "not known" in summary.failed[0].reason
 
 
-def test_a_run_that_failed_counts_for_the_plan_whose_first_characters_it_was_given(at: Platform) -> None:
+def test_failed_run_counts_for_the_plan_with_its_prefix(at: Platform) -> None:
     plan_id = approved(at)
     assert found(at, FailedApply(plan_id[:10], "run 7", "refused")).failed == (FailedApply(plan_id, "run 7", "refused"),)
 
 
-def test_of_several_runs_that_failed_the_newest_counts_also_where_the_plan_is_half_applied(at: Platform) -> None:
+def test_newest_failed_run_counts(at: Platform) -> None:
     plan_id = approved(at)
     begun(at, plan_id)
     runs = [FailedApply(plan_id, f"run {number}", "") for number in (9, 8)]
     assert [item.attempt for item in found(at, *runs).failed] == ["run 9"]
 
 
-def test_a_run_that_failed_counts_for_no_plan_that_nobody_approved_or_that_ran_out(at: Platform) -> None:
+def test_failed_run_does_not_count_for_unapproved_or_expired_plans(at: Platform) -> None:
     plan_id = header_of(stored_plan(at)).plan_id
     failed = FailedApply(plan_id, "run 7", "not approved")
     assert found(at, failed, FailedApply("", "run 8", "")).failed == ()

@@ -82,7 +82,7 @@ def edit_receipt(at: Platform, published: PublishedTable, edit: Any) -> None:
     file_of(at, "warehouse/deletion_plan/_index.json").unlink()
 
 
-def test_an_approval_says_who_when_and_what_was_passed_over(at: Platform) -> None:
+def test_approval_records_name_time_and_overrides(at: Platform) -> None:
     header = stored(at, max_delete_bytes=1)
     given = approve(at.config, at.clock, header.plan_id, "  ada ", ("delete_bytes", "delete_bytes"))
     assert (given.plan_id, given.by, given.at, given.overrides) == (header.plan_id, "ada", NOW, ("delete_bytes",))
@@ -92,19 +92,19 @@ def test_an_approval_says_who_when_and_what_was_passed_over(at: Platform) -> Non
 
 
 @pytest.mark.parametrize("length", [8, 12, 64])
-def test_a_plan_is_found_by_its_first_eight_characters_or_more(at: Platform, length: int) -> None:
+def test_plan_is_found_by_a_prefix_of_its_id(at: Platform, length: int) -> None:
     header = stored(at)
     assert find_plan(at.config, header.plan_id[:length]).header == header
 
 
 @pytest.mark.parametrize("length", [0, 1, 7])
-def test_fewer_than_eight_characters_are_too_short_for_an_id(at: Platform, length: int) -> None:
+def test_prefix_below_eight_characters_is_refused(at: Platform, length: int) -> None:
     header = stored(at)
     with pytest.raises(UsageError, match=r"too short for a plan id; give at least its first 8 characters \(see `gc-assets plans`\)"):
         find_plan(at.config, header.plan_id[:length])
 
 
-def test_an_id_that_no_plan_has_is_wrong_usage(at: Platform) -> None:
+def test_unknown_plan_id_is_refused(at: Platform) -> None:
     stored(at)
     with pytest.raises(UsageError, match="no plan with the id 0000000000; `gc-assets plans` lists"):
         find_plan(at.config, "0" * 10)
@@ -125,7 +125,7 @@ def collision(header: PlanHeader) -> tuple[int, int]:
     raise AssertionError("no two ids share eight characters")
 
 
-def test_an_id_that_two_plans_begin_with_is_ambiguous_and_approves_neither(at: Platform) -> None:
+def test_ambiguous_prefix_approves_no_plan(at: Platform) -> None:
     header = stored(at)
     one, two = (changed(at, header, live_files=count) for count in collision(header))
     assert one.plan_id[:8] == two.plan_id[:8]
@@ -136,7 +136,7 @@ def test_an_id_that_two_plans_begin_with_is_ambiguous_and_approves_neither(at: P
 
 
 @pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_a_state_that_may_only_be_read_still_lists_its_approvals(at: Platform, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+def test_read_only_state_lists_its_approvals(at: Platform, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
     approval = approve(at.config, at.clock, stored(at).plan_id, "ada")
     file_of(at, "warehouse/apply/_records.json").unlink()
 
@@ -149,12 +149,12 @@ def test_a_state_that_may_only_be_read_still_lists_its_approvals(at: Platform, m
 
 
 @pytest.mark.parametrize("by", ["", "  "])
-def test_an_approval_needs_a_name(at: Platform, by: str) -> None:
+def test_approval_needs_a_name(at: Platform, by: str) -> None:
     with pytest.raises(UsageError, match="needs a name"):
         approve(at.config, at.clock, stored(at).plan_id, by)
 
 
-def test_a_plan_can_be_approved_until_the_last_moment_of_its_day_and_not_in_the_next(at: Platform) -> None:
+def test_plan_can_be_approved_until_its_deadline(at: Platform) -> None:
     header = stored(at)
     with pytest.raises(GateRefused, match=r"could be approved until 2026-03-15T09:30:00\+00:00, now it is 2026-03-15T09:30:00"):
         approve(at.config, Clock(header.approve_before), header.plan_id, "ada")
@@ -164,13 +164,13 @@ def test_a_plan_can_be_approved_until_the_last_moment_of_its_day_and_not_in_the_
     assert find_plan(at.config, header.plan_id).status_at(header.apply_before) == "expired"
 
 
-def test_an_analysis_of_a_past_date_is_never_approved(at: Platform) -> None:
+def test_historical_plan_is_never_approved(at: Platform) -> None:
     header = stored(at, run_date="2026-03-10", historical=True)
     with pytest.raises(GateRefused, match="analysis of 2026-03-10, a date that was never frozen on its day"):
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
-def test_a_plan_by_the_real_clock_is_not_approved_in_a_rehearsal_nor_the_other_way_round(at: Platform) -> None:
+def test_plan_and_approval_need_the_same_clock(at: Platform) -> None:
     """Under a clock that is set back a plan could be approved that is long out of date."""
     real = changed(at, stored(at), rehearsal=False)
     with pytest.raises(GateRefused, match="was made under the real clock, and now the clock is another"):
@@ -186,7 +186,7 @@ def keyed(at: Platform, key: str | None = KEY) -> Platform:
     return replace(at, config=at.config.model_copy(update={"plan_key": SecretStr(key) if key else None}))
 
 
-def test_with_a_key_nobody_else_can_seal_a_plan(at: Platform) -> None:
+def test_plan_cannot_be_sealed_without_the_key(at: Platform) -> None:
     """Who may write the state can change a plan and make its digest again; the HMAC they cannot make."""
     owner = keyed(at)
     header = stored(owner)
@@ -197,7 +197,7 @@ def test_with_a_key_nobody_else_can_seal_a_plan(at: Platform) -> None:
         approve(owner.config, at.clock, forger.plan_id, "ada")
 
 
-def test_a_plan_without_a_key_is_refused_where_one_is_configured_and_says_the_way_out(at: Platform) -> None:
+def test_unkeyed_plan_is_refused_if_a_key_is_configured(at: Platform) -> None:
     header = stored(at)
     assert not header.keyed
     approve(at.config, at.clock, header.plan_id, "ada")
@@ -208,7 +208,7 @@ def test_a_plan_without_a_key_is_refused_where_one_is_configured_and_says_the_wa
         refuse_apply(night, find_plan(night.config, header.plan_id))
 
 
-def test_a_plan_whose_key_is_lost_or_changed_is_still_found_to_be_put_back_and_not_approved(at: Platform) -> None:
+def test_plan_with_a_lost_key_can_be_restored_but_not_approved(at: Platform) -> None:
     header = stored(keyed(at))
     for later in (at, keyed(at, "the key of the year after")):
         assert find_plan(later.config, header.plan_id).header == header
@@ -216,7 +216,7 @@ def test_a_plan_whose_key_is_lost_or_changed_is_still_found_to_be_put_back_and_n
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
-def test_the_key_is_no_part_of_the_policy_and_nowhere_in_the_state(at: Platform) -> None:
+def test_key_is_neither_in_the_policy_nor_in_the_state(at: Platform) -> None:
     owner = keyed(at)
     assert owner.config.policy_digest() == at.config.policy_digest()
     approve(owner.config, at.clock, stored(owner).plan_id, "ada")
@@ -224,7 +224,7 @@ def test_the_key_is_no_part_of_the_policy_and_nowhere_in_the_state(at: Platform)
     assert KEY not in repr(owner.config) + owner.config.model_dump_json()
 
 
-def test_a_failed_gate_refuses_until_it_is_named(at: Platform) -> None:
+def test_failed_gate_needs_a_named_override(at: Platform) -> None:
     header = stored(at, max_delete_bytes=1)
     with pytest.raises(
         GateRefused, match=r"storage warehouse is refused by its gates:\n  delete_bytes: 200 B planned.*--override delete_bytes"
@@ -234,14 +234,14 @@ def test_a_failed_gate_refuses_until_it_is_named(at: Platform) -> None:
     assert approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",)).overrides == ("delete_bytes",)
 
 
-def test_a_gate_that_proves_the_mark_wrong_is_not_passed_by_naming_it(at: Platform) -> None:
+def test_gate_that_proves_a_wrong_mark_has_no_override(at: Platform) -> None:
     header = changed(at, stored(at), gates=(live_set(0, 3), delete_bytes(Amount(bytes=2), 1)))
     with pytest.raises(GateRefused, match=r"(?s)live_set: 0 live files.*Nothing overrides this gate") as refused:
         approve(at.config, at.clock, header.plan_id, "ada", ("live_set", "delete_bytes"))
     assert "delete_bytes" not in str(refused.value)
 
 
-def test_an_override_of_no_gate_is_wrong_usage_and_lists_those_that_can_be(at: Platform) -> None:
+def test_unknown_override_is_refused_with_the_known_ones(at: Platform) -> None:
     header = changed(at, stored(at), gates=(live_set(1, 3), delete_bytes(Amount(), 1)))
     with pytest.raises(UsageError, match=r"--override delete_byte: no such gate; those that can be overridden are delete_bytes$"):
         approve(at.config, at.clock, header.plan_id, "ada", ("delete_byte",))
@@ -249,25 +249,25 @@ def test_an_override_of_no_gate_is_wrong_usage_and_lists_those_that_can_be(at: P
 
 
 @pytest.mark.parametrize("name, status", [("finished", "applied"), ("restored", "restored")])
-def test_a_plan_is_used_once(at: Platform, name: str, status: str) -> None:
+def test_plan_is_used_once(at: Platform, name: str, status: str) -> None:
     header = stored(at)
     State.at(at.config.state).files.replace(f"{execution_directory(header)}/{name}.json", json.dumps({"at": NOW.isoformat()}).encode())
-    with pytest.raises(GateRefused, match=f"is {status}; a plan is used once"):
+    with pytest.raises(GateRefused, match=f"is {status}, and a plan can be used only once"):
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
-def test_a_header_that_was_changed_is_no_plan(at: Platform) -> None:
+def test_changed_header_is_refused(at: Platform) -> None:
     published = stored_plan(at, max_delete_bytes=1)
 
     def pass_the_gate(document: dict[str, Any]) -> None:
         document["summary"]["header"]["gates"][0]["passed"] = True
 
     edit_receipt(at, published, pass_the_gate)
-    with pytest.raises(StateError, match="was changed after it was made; make a new one with `gc-assets run`"):
+    with pytest.raises(StateError, match="was changed after it was made. Make a new one with `gc-assets run`"):
         find_plan(at.config, header_of(published).plan_id)
 
 
-def test_a_receipt_that_was_changed_is_not_the_one_that_was_listed(at: Platform) -> None:
+def test_changed_receipt_is_refused(at: Platform) -> None:
     published = stored_plan(at)
     path = file_of(at, f"{published.path}/_receipt.json")
     path.write_text(path.read_text().replace('"historical": false', '"historical": true'))
@@ -276,7 +276,7 @@ def test_a_receipt_that_was_changed_is_not_the_one_that_was_listed(at: Platform)
 
 
 @pytest.mark.parametrize("damage", ["header", "plan_id", "rows_digest"])
-def test_a_plan_without_its_header_or_with_half_of_it_is_damaged(at: Platform, damage: str) -> None:
+def test_incomplete_header_is_refused(at: Platform, damage: str) -> None:
     def cut(document: dict[str, Any]) -> None:
         summary = document["summary"]
         del (summary["header"] if damage == "rows_digest" else summary)[damage]
@@ -286,14 +286,14 @@ def test_a_plan_without_its_header_or_with_half_of_it_is_damaged(at: Platform, d
         list(list_plans(at.config))
 
 
-def test_rows_that_are_not_those_of_the_header_are_no_plan(at: Platform) -> None:
+def test_rows_of_another_header_are_refused(at: Platform) -> None:
     published = stored_plan(at)
     edit_receipt(at, published, lambda document: document.update(digest="f" * 16))
     with pytest.raises(StateError, match="was changed after it was made"):
         find_plan(at.config, header_of(published).plan_id)
 
 
-def test_rows_whose_bytes_changed_on_the_disk_cannot_be_approved_or_applied(at: Platform) -> None:
+def test_changed_rows_are_neither_approved_nor_applied(at: Platform) -> None:
     """The same length and a sound receipt: without the sum another key would be deleted."""
     published = stored_plan(at)
     header, path = header_of(published), file_of(at, published.paths()[0])
@@ -305,7 +305,7 @@ def test_rows_whose_bytes_changed_on_the_disk_cannot_be_approved_or_applied(at: 
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
-def test_a_plan_copied_to_another_storage_is_not_its_plan(at: Platform) -> None:
+def test_plan_copied_to_another_storage_is_refused(at: Platform) -> None:
     header = stored(at)
     state = Path(at.config.state)
     storage = at.config.storage("warehouse")
@@ -317,16 +317,16 @@ def test_a_plan_copied_to_another_storage_is_not_its_plan(at: Platform) -> None:
         find_plan(other, header.plan_id)
 
 
-def test_an_approval_of_another_plan_approves_nothing(at: Platform) -> None:
+def test_approval_of_another_plan_does_not_count(at: Platform) -> None:
     approved, other = stored(at), stored(at, files=3)
     given = approve(at.config, at.clock, approved.plan_id, "ada")
     State.at(at.config.state).files.replace(word_path(other), given.model_dump_json().encode())
-    with pytest.raises(StateError, match=f"is about plan {approved.plan_id}, not the one it is named for"):
+    with pytest.raises(StateError, match=f"contains an event of plan {approved.plan_id}, not of the plan in its name"):
         find_plan(at.config, other.plan_id)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"plan_id": "x", "by": "ada"}'])
-def test_a_damaged_approval_is_an_error_and_no_yes(at: Platform, content: bytes) -> None:
+def test_damaged_approval_is_an_error(at: Platform, content: bytes) -> None:
     header = stored(at)
     State.at(at.config.state).files.replace(word_path(header), content)
     with pytest.raises(StateError, match=rf"approvals/{header.plan_id}\.json"):
@@ -334,14 +334,14 @@ def test_a_damaged_approval_is_an_error_and_no_yes(at: Platform, content: bytes)
 
 
 @pytest.mark.parametrize("content", [b"{", b"{}", b"[]", b'{"at": "soon"}'])
-def test_a_damaged_record_of_a_restore_is_an_error(at: Platform, content: bytes) -> None:
+def test_damaged_restore_record_is_an_error(at: Platform, content: bytes) -> None:
     header = stored(at)
     State.at(at.config.state).files.replace(f"{execution_directory(header)}/restored.json", content)
     with pytest.raises(StateError, match=r"restored\.json.*damaged"):
         find_plan(at.config, header.plan_id)
 
 
-def test_what_became_of_many_plans_is_known_by_a_few_requests(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_many_plans_needs_few_requests(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [stored(at, files=number).plan_id for number in range(1, 13)]
     for plan_id in made:
         approve(at.config, at.clock, plan_id, "ada")
@@ -361,7 +361,7 @@ def test_what_became_of_many_plans_is_known_by_a_few_requests(at: Platform, monk
     assert len(asked) == 4
 
 
-def test_what_an_older_release_recorded_of_its_plans_is_read_once(at: Platform) -> None:
+def test_records_of_an_older_release_are_read_once(at: Platform) -> None:
     made = [stored(at, files=number) for number in (1, 2, 3)]
     state = State.at(at.config.state)
     for header in made:
@@ -378,7 +378,7 @@ def test_what_an_older_release_recorded_of_its_plans_is_read_once(at: Platform) 
     assert {plan.header.plan_id: plan.verdict.events for plan in list_plans(at.config)}[made[2].plan_id] == ()
 
 
-def test_what_another_name_says_takes_nothing_back(at: Platform) -> None:
+def test_approval_does_not_revoke_a_rejection_by_another_name(at: Platform) -> None:
     header = stored(at, max_delete_bytes=1)
     mine = approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",), "the owners agreed")
     other = approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
@@ -389,7 +389,7 @@ def test_what_another_name_says_takes_nothing_back(at: Platform) -> None:
     assert str(mine) == "approved by ada at 2026-03-14 09:30:00Z, overriding delete_bytes: the owners agreed"
 
 
-def test_an_override_counts_only_as_far_as_the_yes_that_gave_it(at: Platform) -> None:
+def test_override_needs_as_many_names_as_an_approval(at: Platform) -> None:
     """With two approvals needed, a gate is passed over by two names or not at all."""
     both = platform(Path(at.config.state).parent, approvals_needed=2)
     header = stored(both)
@@ -403,7 +403,7 @@ def test_an_override_counts_only_as_far_as_the_yes_that_gave_it(at: Platform) ->
 
 
 @pytest.mark.parametrize("again", ["ada", " Ada ", "ADA", "\uff41da"])
-def test_one_name_does_not_approve_twice_however_it_is_spelled(at: Platform, again: str) -> None:
+def test_two_spellings_of_a_name_approve_once(at: Platform, again: str) -> None:
     both = platform(Path(at.config.state).parent, approvals_needed=2)
     header = stored(both)
     approve(both.config, both.clock, header.plan_id, "ada")
@@ -416,7 +416,7 @@ def test_one_name_does_not_approve_twice_however_it_is_spelled(at: Platform, aga
     refuse_unapproved(find_plan(both.config, header.plan_id))
 
 
-def test_a_rejection_holds_until_the_same_name_takes_it_back(at: Platform) -> None:
+def test_rejection_holds_until_the_same_name_approves(at: Platform) -> None:
     header = stored(at)
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace", "orders is being migrated")
@@ -433,17 +433,17 @@ def test_a_rejection_holds_until_the_same_name_takes_it_back(at: Platform) -> No
     assert [word.decision for word in listed.verdict.events] == ["approved", "rejected", "approved", "approved"]
 
 
-def test_a_plan_that_began_is_not_rejected_and_a_rejection_that_came_too_late_does_not_hold_it_up(at: Platform) -> None:
+def test_rejection_of_a_begun_plan_has_no_effect(at: Platform) -> None:
     header, state = stored(at), State.at(at.config.state)
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace")
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
     refuse_unapproved(find_plan(at.config, header.plan_id))
-    with pytest.raises(GateRefused, match=r"has begun, so a rejection comes too late.*gc-assets restore --plan"):
+    with pytest.raises(GateRefused, match=r"has begun, so it is too late to reject it.*gc-assets restore --plan"):
         reject(at.config, at.clock, header.plan_id, "kim")
 
 
-def test_words_said_at_the_same_time_are_all_kept(at: Platform) -> None:
+def test_concurrent_events_are_all_recorded(at: Platform) -> None:
     header = stored(at)
     names = [f"person {number}" for number in range(16)]
     with ThreadPoolExecutor(len(names)) as pool:
@@ -453,7 +453,7 @@ def test_words_said_at_the_same_time_are_all_kept(at: Platform) -> None:
     assert [plan.verdict.events for plan in list_plans(at.config)] == [words]
 
 
-def test_a_word_that_somebody_removed_is_not_taken_for_the_next_one(at: Platform) -> None:
+def test_number_of_a_removed_event_is_not_reused(at: Platform) -> None:
     header = stored(at)
     approve(at.config, at.clock, header.plan_id, "ada")
     approve(at.config, at.clock, header.plan_id, "grace")
@@ -463,7 +463,7 @@ def test_a_word_that_somebody_removed_is_not_taken_for_the_next_one(at: Platform
     assert file_of(at, word_path(header, 3)).exists()
 
 
-def test_an_approval_by_a_release_before_is_read_on_and_added_to(at: Platform) -> None:
+def test_approval_of_an_older_release_is_kept(at: Platform) -> None:
     """0.2.0 wrote one file per plan, and its approval into the list of plans."""
     header, state = stored(at), State.at(at.config.state)
     written = {"plan_id": header.plan_id, "by": "ada", "at": NOW.isoformat(), "overrides": ["delete_bytes"]}
@@ -475,7 +475,7 @@ def test_an_approval_by_a_release_before_is_read_on_and_added_to(at: Platform) -
     assert json.loads(file_of(at, word_path(header)).read_text()) == written
 
 
-def test_the_same_plan_made_twice_is_listed_once_and_a_plan_without_rows_not_at_all(at: Platform) -> None:
+def test_repeated_plan_is_listed_once_and_empty_plan_not(at: Platform) -> None:
     first, again, empty = stored(at), stored(at), stored(at, files=0)
     assert first.plan_id == again.plan_id != empty.plan_id
     assert [plan.header.plan_id for plan in list_plans(at.config)] == [first.plan_id]
@@ -487,7 +487,7 @@ def test_plans_are_listed_newest_first(at: Platform) -> None:
     assert list(list_plans(at.config, "another")) == []
 
 
-def test_a_plan_that_began_is_unfinished_until_it_ended_or_was_restored(at: Platform) -> None:
+def test_begun_plan_is_unfinished_until_it_ends_or_is_restored(at: Platform) -> None:
     state, header = State.at(at.config.state), stored(at)
     assert unfinished_plans(state, "warehouse") == []
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")

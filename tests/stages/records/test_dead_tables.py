@@ -25,7 +25,7 @@ def place(context: RunContext, below: str) -> str:
     return f"{context.config.storages[0].location.rstrip('/')}/{below}"
 
 
-def test_the_last_word_about_a_table_and_a_place_counts_and_all_stay_on_record(tmp_path: Path) -> None:
+def test_last_record_of_a_table_and_location_counts(tmp_path: Path) -> None:
     context = night_at(tmp_path)
     accept_dead_table(context.config, Clock(), UUID.upper(), place(context, "db/t"), "ada", "dropped in spring")
     accept_dead_table(context.config, Clock(), UUID, place(context, "db/u/"), "bob")
@@ -37,7 +37,7 @@ def test_the_last_word_about_a_table_and_a_place_counts_and_all_stay_on_record(t
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
-def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: timedelta) -> None:
+def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
     context, rehearsed = night_at(tmp_path), Clock(datetime.now(UTC) + ahead)
     accept_dead_table(context.config, rehearsed, UUID, place(context, "db/t/"), "ada")
     assert counting(context, rehearsed) == [("db/t/", "ada")]
@@ -48,22 +48,22 @@ def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: tim
     "uuid, below, by, withdraw, said",
     [
         ("orders", "db/t/", "ada", False, "no table uuid"),
-        (UUID, "", "ada", False, "no directory within a configured storage"),
+        (UUID, "", "ada", False, "no directory inside a configured storage"),
         (UUID, "../db/", "ada", False, r"\.\."),
         (UUID, "db/t/", " ", False, "--by WHO"),
         (UUID, "db/t/", "ada", True, "nothing to withdraw"),
     ],
 )
-def test_a_word_names_one_uuid_one_place_and_who_says_it(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, said: str) -> None:
+def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, said: str) -> None:
     context = night_at(tmp_path)
     with pytest.raises(GcError, match=said):
         accept_dead_table(context.config, Clock(), uuid, place(context, below), by, withdraw=withdraw)
-    with pytest.raises(UsageError, match="no directory within"):
+    with pytest.raises(UsageError, match="no directory inside"):
         accept_dead_table(context.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
     assert counting(context, Clock()) == []
 
 
-def test_a_damaged_record_stops_the_night_by_name(tmp_path: Path) -> None:
+def test_damaged_record_is_an_error(tmp_path: Path) -> None:
     context = night_at(tmp_path)
     storage, _ = accept_dead_table(context.config, Clock(), UUID, place(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/dead_tables.json", b"[{")

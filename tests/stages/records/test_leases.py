@@ -27,7 +27,7 @@ def taken(context: RunContext) -> Lease:
     return take_lease(context, STORAGE, context.store(STORAGE), "plan", "ada")
 
 
-def test_a_lease_runs_by_the_real_clock_in_a_rehearsal_too(context: RunContext) -> None:
+def test_lease_of_a_rehearsal_uses_the_real_clock(context: RunContext) -> None:
     assert context.clock.is_rehearsal
     taken(context)
     holder = context.store(STORAGE).holder()
@@ -36,13 +36,13 @@ def test_a_lease_runs_by_the_real_clock_in_a_rehearsal_too(context: RunContext) 
     assert LEASE_DURATION - timedelta(minutes=1) < left <= LEASE_DURATION
 
 
-def test_a_rehearsal_in_the_future_takes_over_no_live_lease(context: RunContext, tmp_path: Path) -> None:
+def test_rehearsal_in_the_future_takes_no_live_lease(context: RunContext, tmp_path: Path) -> None:
     taken(context)
     with pytest.raises(GateRefused, match="is being changed by ada"):
         taken(night_at(tmp_path, context.clock.now() + timedelta(days=400)))
 
 
-def test_the_token_grows_though_the_storage_forgot_its_counter(context: RunContext, tmp_path: Path) -> None:
+def test_token_grows_after_the_storage_lost_its_counter(context: RunContext, tmp_path: Path) -> None:
     """A new disk under the old name: what is done on it comes after all that was ever done."""
     for _ in range(4):
         taken(context).release()
@@ -50,7 +50,7 @@ def test_the_token_grows_though_the_storage_forgot_its_counter(context: RunConte
     assert taken(context).token == 5
 
 
-def test_a_record_of_tokens_that_cannot_be_read_stops(context: RunContext, tmp_path: Path) -> None:
+def test_damaged_token_record_is_an_error(context: RunContext, tmp_path: Path) -> None:
     taken(context).release()
     (path,) = (tmp_path / "state").rglob("_token.json")
     assert json.loads(path.read_text()) == {"token": 1}
@@ -60,8 +60,8 @@ def test_a_record_of_tokens_that_cannot_be_read_stops(context: RunContext, tmp_p
     assert context.store(STORAGE).holder() is None
 
 
-def test_a_rehearsal_changes_only_a_storage_that_allows_it(context: RunContext) -> None:
-    with pytest.raises(GateRefused, match=r"by which no age is true.*rehearsals: allowed"):
+def test_rehearsal_changes_only_storages_that_allow_it(context: RunContext) -> None:
+    with pytest.raises(GateRefused, match=r"so ages are not real.*rehearsals: allowed"):
         refuse_rehearsal(context, STORAGE)
     refuse_rehearsal(RunContext(context.config, Clock(), context.run_date, context.as_of), STORAGE)
     storage = context.storage(STORAGE).model_copy(update={"rehearsals": "allowed"})

@@ -48,20 +48,20 @@ def reported(context: RunContext) -> list[tuple[str, int, int]]:
     return [(row.plan_id, row.files, row.size_bytes) for row in page.quarantined]
 
 
-def test_the_report_counts_a_key_once_for_each_plan_that_holds_a_copy(context: RunContext) -> None:
+def test_report_counts_a_key_once_per_plan_with_a_copy(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "quarantine", "p2", minutes=5, size_bytes=7))
     assert reported(context) == [("p2", 1, 7), ("p1", 1, 10)]
 
 
-def test_after_one_copy_was_purged_the_report_shows_the_other(context: RunContext) -> None:
+def test_report_shows_the_other_copy_after_a_purge(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "quarantine", "p2", minutes=5))
     put_log(context, word("a", "purge", "p3", minutes=9, source="p2"))
     assert reported(context) == [("p1", 1, 10)]
 
 
-def test_words_of_one_moment_are_in_the_order_of_their_runs(context: RunContext) -> None:
+def test_entries_of_the_same_time_are_ordered_by_run(context: RunContext) -> None:
     """Under a rehearsal's clock nights and restores share one moment."""
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "restore", "r1", source="p1"))
@@ -70,14 +70,14 @@ def test_words_of_one_moment_are_in_the_order_of_their_runs(context: RunContext)
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
-def test_a_log_of_an_older_release_is_read_by_its_receipts_run(context: RunContext) -> None:
+def test_entries_without_run_id_use_that_of_the_receipt(context: RunContext) -> None:
     """0.2.0 wrote no column `run_id`."""
     published = put_log(context, word("a", "quarantine", "p1"))
     assert published.receipt.run_id < put_log(context, word("a", "restore", "r1", source="p1")).receipt.run_id
     assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
-def test_words_are_in_the_order_of_their_leases_whatever_a_clock_said(context: RunContext) -> None:
+def test_entries_are_ordered_by_lease_and_not_by_clock(context: RunContext) -> None:
     """A restore by a clock that was behind is still the last word, and so is the quarantine after it."""
     put_log(context, word("a", "quarantine", "p1", minutes=60, token=4))
     put_log(context, word("a", "restore", "r1", minutes=-60, source="p1", token=5))
@@ -86,7 +86,7 @@ def test_words_are_in_the_order_of_their_leases_whatever_a_clock_said(context: R
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
-def test_words_of_a_release_without_tokens_come_before_all_others(context: RunContext) -> None:
+def test_entries_without_token_come_first(context: RunContext) -> None:
     put_log(context, word("a", "restore", "r1", source="p1", token=1))
     put_log(context, word("a", "quarantine", "p1", minutes=60))
     put_log(context, word("b", "quarantine", "p1"))
@@ -98,7 +98,7 @@ def of_whom(context: RunContext, *, rehearsal: bool) -> list[str]:
     return sorted(read_quarantine(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
 
 
-def test_a_rehearsals_copy_is_nothing_to_a_real_night_and_a_real_one_nothing_to_a_rehearsal(context: RunContext) -> None:
+def test_rehearsals_and_real_runs_ignore_each_others_copies(context: RunContext) -> None:
     put_log(context, word("real", "quarantine", "p1", token=1, rehearsal=False))
     put_log(context, word("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
     put_log(context, word("older", "quarantine", "p3"))
@@ -107,7 +107,7 @@ def test_a_rehearsals_copy_is_nothing_to_a_real_night_and_a_real_one_nothing_to_
     assert read_quarantine(context.state, STORAGE).num_rows == 3
 
 
-def test_a_file_that_a_person_put_back_stays_so_when_a_rehearsal_quarantines_it_later(context: RunContext) -> None:
+def test_restored_file_stays_restored_after_a_rehearsal_quarantines_it(context: RunContext) -> None:
     """In a deferred quarantine the next real night would purge it at once: its days of waiting were over long ago."""
     put_log(context, word("a", "quarantine", "p1", token=1, rehearsal=False, quarantine="deferred"))
     put_log(context, word("a", "restore", "r1", minutes=9, source="p1", token=2, rehearsal=False, quarantine="deferred"))
@@ -115,13 +115,13 @@ def test_a_file_that_a_person_put_back_stays_so_when_a_rehearsal_quarantines_it_
     assert of_whom(context, rehearsal=False) == []
 
 
-def test_what_a_rehearsal_moved_is_put_back_for_both_by_a_real_restore(context: RunContext) -> None:
+def test_real_restore_also_restores_copies_of_rehearsals(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p2", token=1, rehearsal=True))
     put_log(context, word("a", "restore", "r1", source="p2", token=2, rehearsal=False))
     assert of_whom(context, rehearsal=True) == of_whom(context, rehearsal=False) == []
 
 
-def test_a_rehearsed_move_counts_for_an_inventory_of_any_moment() -> None:
+def test_move_of_a_rehearsal_counts_for_any_inventory() -> None:
     words = [word("real", "quarantine", "p1", token=1, rehearsal=False), word("rehearsed", "quarantine", "p2", token=2, rehearsal=True)]
     later = removed_objects(pa.Table.from_pylist(words, LOG_ENTRIES), NOW + timedelta(days=1))
     assert later.column("key").to_pylist() == ["rehearsed"]
@@ -168,13 +168,13 @@ def copies(rows: pa.Table) -> dict[tuple[str, str], str]:
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
-def test_the_rule_equals_a_walk_over_all_words(choose: random.Random, size: int) -> None:
+def test_ledger_equals_a_walk_over_all_entries(choose: random.Random, size: int) -> None:
     words = some_words(choose, "ab", size)
     assert copies(copies_in_quarantine(pa.Table.from_pylist(words, LOG_ENTRIES))) == by_hand(words)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
-def test_the_copies_that_are_meant_are_found_among_their_own_words_alone(choose: random.Random, size: int) -> None:
+def test_selected_copies_need_only_their_own_entries(choose: random.Random, size: int) -> None:
     words = pa.Table.from_pylist(some_words(choose, "ab", size), LOG_ENTRIES)
     for meant in (CopySelection(plan_id="p"), CopySelection(prefix="a"), CopySelection(key="b"), CopySelection(plan_id="q", key="a")):
         few = meant.among(settled_entries(words), "by").select(LOG_ENTRIES.names)
@@ -182,7 +182,7 @@ def test_the_copies_that_are_meant_are_found_among_their_own_words_alone(choose:
 
 
 @pytest.mark.spark
-def test_both_readers_say_which_copy_of_a_key_comes_back(spark: SparkSession) -> None:
+def test_spark_and_arrow_select_the_same_copy(spark: SparkSession) -> None:
     rows = copies_in_quarantine(pa.Table.from_pylist(some_words(random.Random(3), "abcdefghij", 200), LOG_ENTRIES))
     told = first_of_each_key(spark.createDataFrame(rows), newest_first()).select(*QUARANTINED_COPY.names).toArrow()
     assert copies(told) == copies(newest_of_each_key(rows))
@@ -190,7 +190,7 @@ def test_both_readers_say_which_copy_of_a_key_comes_back(spark: SparkSession) ->
 
 
 @pytest.mark.spark
-def test_both_readers_find_the_same(spark: SparkSession, context: RunContext) -> None:
+def test_spark_and_arrow_find_the_same_copies(spark: SparkSession, context: RunContext) -> None:
     words = some_words(random.Random(7), "abcdefghij", 300)
     for start in range(0, 300, 50):
         put_log(context, *words[start : start + 50])

@@ -51,11 +51,11 @@ def minute(number: int) -> int:
     return MILLISECONDS + number * 60_000
 
 
-def test_a_table_that_no_branch_shows_is_as_new_as_its_newest_put() -> None:
+def test_table_on_no_branch_is_as_new_as_its_newest_put() -> None:
     assert known([]) == {"A": KnownTable(minute(4), False), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
 
-def test_a_table_that_a_branch_shows_is_as_new_as_the_server() -> None:
+def test_table_on_a_branch_is_as_new_as_the_newest_commit() -> None:
     assert known(["a2"]) == {"A": KnownTable(minute(5), True), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
 
@@ -81,15 +81,15 @@ def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTa
     "uuid, prefix, newest, modified, said",
     [
         ("A", "db/t/", 10, 10, None),
-        ("A", "db/t/", 21, 10, "written to since"),
-        ("A", "db/t/", 10, 21, "written to since"),
-        ("A", "db/t/", 2**50, 10, "written to since"),  # no date of the calendar
-        ("B", "db/t/", 10, 10, "no configured catalog knows"),
-        ("A", "db/other/", 10, 10, "no configured catalog knows"),
-        ("A", "db/t/metadata/x/", 10, 10, "no configured catalog knows"),
+        ("A", "db/t/", 21, 10, "written to after that"),
+        ("A", "db/t/", 10, 21, "written to after that"),
+        ("A", "db/t/", 2**50, 10, "written to after that"),  # no date of the calendar
+        ("B", "db/t/", 10, 10, "is in no configured catalog"),
+        ("A", "db/other/", 10, 10, "is in no configured catalog"),
+        ("A", "db/t/metadata/x/", 10, 10, "is in no configured catalog"),
     ],
 )
-def test_a_table_that_was_accepted_as_dead_is_not_foreign_there_until_it_is_written_to(
+def test_accepted_dead_table_is_foreign_only_after_a_later_write(
     tmp_path: Path, uuid: str, prefix: str, newest: int, modified: int, said: str | None
 ) -> None:
     metadata = tmp_path / "db/t/metadata/1.metadata.json"
@@ -101,5 +101,5 @@ def test_a_table_that_was_accepted_as_dead_is_not_foreign_there_until_it_is_writ
     found = [row["reason"] for batch in judge(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
     assert len(found) == (said is not None)
     assert all((said or "") in why for why in found)
-    if said == "no configured catalog knows":
+    if said == "is in no configured catalog":
         assert found[0].endswith(f"if it is dead: gc-assets accept A file://{tmp_path}/db/t/ --by WHO")

@@ -85,7 +85,7 @@ def aliased(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Al
     return Aliased(house, borrower, garbage)
 
 
-def test_an_apply_refuses_what_a_new_commit_names_through_a_link(aliased: Aliased) -> None:
+def test_apply_refuses_file_that_a_new_commit_names_through_a_link(aliased: Aliased) -> None:
     link = aliased.house.root / "outside" / "since.parquet"
     pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}), aliased.garbage)
     os.utime(aliased.garbage, (days_ago(20).timestamp(),) * 2)
@@ -99,7 +99,7 @@ def test_an_apply_refuses_what_a_new_commit_names_through_a_link(aliased: Aliase
     assert aliased.garbage.exists()
 
 
-def test_every_link_and_mount_by_which_a_live_file_has_two_names_stops_the_storage_of_its_file(aliased: Aliased) -> None:
+def test_plan_is_refused_if_live_files_have_two_addresses(aliased: Aliased) -> None:
     """As each address was in no live set of the warehouse, each file was planned there."""
     house, root = aliased.house, aliased.house.root
     data = aliased.garbage.parent

@@ -65,7 +65,7 @@ def held(context: RunContext, table: PublishedTable, keys: list[str]) -> list[st
 
 
 @pytest.mark.parametrize("slice_keys", [10_000, 300])
-def test_executors_make_the_filter_that_this_process_makes(
+def test_executors_and_process_build_the_same_filter(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_keys: int
 ) -> None:
     monkeypatch.setattr(stage, "SLICE_KEYS", slice_keys)
@@ -83,7 +83,7 @@ def test_executors_make_the_filter_that_this_process_makes(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
+def test_filter_contains_exactly_the_live_keys_of_each_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """What left must leave at once: no candidate is sought among what the filter holds, so a filter that kept it would keep garbage."""
@@ -105,7 +105,7 @@ def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
 
 @pytest.mark.parametrize("here", [True, False])
 @pytest.mark.parametrize("damage", ["gone", "torn"])
-def test_no_filter_is_made_from_a_part_that_is_gone_or_torn(
+def test_missing_or_damaged_part_stops_the_filter(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, damage: str
 ) -> None:
     context = night_of(tmp_path)
@@ -124,7 +124,7 @@ def test_no_filter_is_made_from_a_part_that_is_gone_or_torn(
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_a_candidate_that_is_a_live_key_is_found_but_for_its_spelling_and_only_in_its_storage(
+def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     if not here:

@@ -45,7 +45,7 @@ def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: floa
     return len(ran)
 
 
-def test_a_storage_that_took_a_moment_last_night_is_listed_here_without_a_spark_job(
+def test_quickly_listed_storage_needs_no_spark_job(
     house: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert listed_here(house, monkeypatch) == 0
@@ -56,13 +56,13 @@ def test_a_storage_that_took_a_moment_last_night_is_listed_here_without_a_spark_
     assert count_jobs(house.spark) == before
 
 
-def test_one_that_took_longer_or_of_which_nobody_knows_is_listed_in_executors(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_or_unknown_storage_is_listed_in_executors(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     assert listed_here(house, monkeypatch) == 0
     house.now += timedelta(days=1)
     assert listed_here(house, monkeypatch, seconds=0.0) == 0
 
 
-def test_what_is_slower_than_last_night_is_handed_on_and_listed_once(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_beyond_the_time_limit_are_handed_back_and_listed_once(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first task takes all the time there is."""
     listed_here(house, monkeypatch)
     house.now += timedelta(days=1)

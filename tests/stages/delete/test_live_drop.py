@@ -24,7 +24,7 @@ def built(lake: LakeBuilder, name: str, commits: int) -> TableBuilder:
     return table
 
 
-def test_a_drop_that_was_refused_once_is_refused_every_night_until_a_person_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     built(lake, "db.t", 1).leftovers(days_ago(20), 2)
     built(lake, "db.big", 9)
@@ -45,7 +45,7 @@ def test_a_drop_that_was_refused_once_is_refused_every_night_until_a_person_acce
     assert not house.failed_gates(house.plan())
 
 
-def test_a_lake_that_is_emptied_or_leaves_the_configuration_stops_the_plans_until_somebody_says_that_it_is_to_go(
+def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The lake is small: alone its going would pass `live_drop` of the storage."""
@@ -88,7 +88,7 @@ def test_a_lake_that_is_emptied_or_leaves_the_configuration_stops_the_plans_unti
     assert house.failed_gates(house.plan()) == {"lakes_present"}, "it was forgotten once, and came back since"
 
 
-def test_one_lake_that_loses_much_is_seen_among_larger_ones(spark: SparkSession, tmp_path: Path) -> None:
+def test_live_drop_of_a_small_lake_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")
     built(large, "db.t", 14)
     built(small, "db.u", 1)

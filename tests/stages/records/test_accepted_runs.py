@@ -18,7 +18,7 @@ MADE = datetime.now(UTC) - timedelta(days=2)
 THEN = plan(created_at=MADE, live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
 
 
-def test_a_word_by_the_real_clock_lets_a_lake_go(tmp_path: Path) -> None:
+def test_forgotten_lake_is_not_missing(tmp_path: Path) -> None:
     config = night_at(tmp_path).config
     tonight = RunContext.of(config, Clock(), Clock().today())
     assert AcceptedRun.of(tonight, THEN).missing_lakes(LiveCount(0)) == ["weather (nothing of it is live here by now, 7 files then)"]
@@ -30,7 +30,7 @@ def test_a_word_by_the_real_clock_lets_a_lake_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
-def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: timedelta) -> None:
+def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
     config = night_at(tmp_path).config
     rehearsed = Clock(datetime.now(UTC) + ahead)
     forget_lake(config, rehearsed, LAKE, "ada")
@@ -38,7 +38,7 @@ def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: tim
     assert AcceptedRun.of(RunContext.of(config, Clock(), Clock().today()), THEN).missing_lakes(LiveCount(0)) != []
 
 
-def test_a_word_of_before_the_plan_is_used_up(tmp_path: Path) -> None:
+def test_record_before_the_plan_does_not_count(tmp_path: Path) -> None:
     config = night_at(tmp_path).config
     forget_lake(config, Clock(), LAKE, "ada")
     later = plan(created_at=datetime.now(UTC), live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
