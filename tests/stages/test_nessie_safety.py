@@ -62,7 +62,7 @@ def test_metadata_that_a_head_shows_and_nobody_can_read_stops_the_run_by_its_nam
     with pytest.raises((GcError, PythonException), match=path.name):
         house.mark()
     path.write_text(whole[: len(whole) // 2])
-    with pytest.raises((GcError, PythonException), match=rf"{path.name}.*not a whole JSON document"):
+    with pytest.raises((GcError, PythonException), match=rf"{path.name}.*no complete JSON document"):
         house.mark()
     path.write_text(whole)
     house.mark()
@@ -250,7 +250,7 @@ def test_what_a_commit_after_the_plan_needs_is_not_taken(house: Lakehouse, build
     house.approved(header)
     builder.commit([put(["db", "t"], old)])
     applied = house.apply(header)
-    assert ("quarantine", "done") in applied.books
+    assert ("quarantine", "done") in applied.by_outcome
     assert not (house.warehouse / house.key(newer)).exists()
     assert open_table(old["metadataLocation"]).scan().to_arrow().num_rows > 0
 
@@ -308,7 +308,7 @@ def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
     monkeypatch.setattr("gc_assets.stages.mark.commit_graph.__version__", "the next one")  # which reads every history anew
     house.plan()
     assert not mine & house.keys("deletion_plan")
-    assert sum("is gone since" in note for note in house.summary("reachable_snapshots", "shop")["notes"]) == 2
+    assert sum("was deleted before" in note for note in house.summary("reachable_snapshots", "shop")["notes"]) == 2
     builder.branch("again", at=head)
     assert open_table(str(metadata_of(builder, "db.t", "again"))).scan().to_arrow().num_rows > 0
     builder.drop("again")

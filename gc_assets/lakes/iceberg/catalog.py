@@ -51,7 +51,7 @@ _MIN_PART_LENGTH = 4
 
 
 class CommitRejected(GcError):
-    """The catalog rejected a commit because the table changed since it was read. Nothing was written."""
+    """The catalog rejected a commit because the table changed. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class CatalogClient:
             raise self.unreadable(f"table {name}", _describe(error)) from None
         except NoSuchTableError:
             return None
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self.unreadable(f"table {name}", _describe(error)) from None
         if not table.metadata_location:
             raise self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")
@@ -198,13 +198,13 @@ class CatalogClient:
         except NotImplementedError as error:
             reason = str(error) or f"{type(self._connect()).__name__}.commit_table is not implemented"
             raise GcError(f"pyiceberg cannot commit to this table: {self._redact(reason)}; expire it with an engine that can") from None
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise GcError(f"the catalog did not confirm the commit: {self._redact(_describe(error))}") from None
 
-    def _call(self, what: str, ask: Callable[[], _Result]) -> _Result:
+    def _call(self, what: str, request: Callable[[], _Result]) -> _Result:
         """Call the catalog. A client whose call timed out is not used again."""
         try:
-            return run_with_deadline(self._read_seconds, what, ask)
+            return run_with_deadline(self._read_seconds, what, request)
         except TimeoutError:
             self._clients.catalog = None
             raise
@@ -226,8 +226,7 @@ class CatalogClient:
     def unreadable(self, what: str, finding: str) -> LakeUnreadable:
         return LakeUnreadable(
             f"lake {self._lake}: {what} could not be read ({self._redact(finding)}); "
-            f"{_STORE_HINT if _S3_ERROR.search(finding) else _REPAIR_HINT}, then run again; "
-            "no file of this lake can be planned for deletion until then"
+            f"{_STORE_HINT if _S3_ERROR.search(finding) else _REPAIR_HINT}, then run again; garbage cannot be determined without it"
         )
 
     def _listing_error(self, error: Exception) -> LakeUnreadable:

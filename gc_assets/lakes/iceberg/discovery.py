@@ -1,6 +1,4 @@
-"""Finds Iceberg catalogs: REST servers, SQL catalogs in files of sqlite, and what pyiceberg is
-configured for.
-"""
+"""Discover Iceberg catalogs: REST servers, sqlite files and catalogs in pyiceberg's configuration."""
 
 from __future__ import annotations
 
@@ -20,31 +18,29 @@ from gc_assets.lakes.protocol import UnreadableTable
 
 _CONFIGURED: Final = "catalog"
 _SUFFIXES: Final = frozenset({".db", ".sqlite", ".sqlite3"})
-# What a file of sqlite begins with.
+# The first bytes of a sqlite file.
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yields the catalogs of a place: `catalog:NAME` is one that pyiceberg's own configuration
-    names.
-    """
+    """Yield the catalogs at a target. `catalog:NAME` is a catalog of pyiceberg's configuration."""
     if scheme_of(target.address) == _CONFIGURED:
         name = target.address.partition(":")[2]
-        yield _build_entry(name, name, {})
+        yield _describe_catalog(name, name, {})
     elif target.is_server:
         _, answer = target.get_json(f"{target.address.rstrip('/')}/v1/config")
         if isinstance(answer, dict) and {"defaults", "overrides"} <= answer.keys():
-            yield _build_entry(host_name(target.address), "default", {"type": "rest", "uri": target.address})
+            yield _describe_catalog(host_name(target.address), "default", {"type": "rest", "uri": target.address})
     elif (path := target.path) is not None:
         files = sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES) if path.is_dir() else [path]
         for file in files:
             for name in _list_catalogs(file):
-                yield _build_entry(name if name != "default" else file.stem, name, {"type": "sql", "uri": f"sqlite:///{file}"})
+                yield _describe_catalog(name if name != "default" else file.stem, name, {"type": "sql", "uri": f"sqlite:///{file}"})
 
 
-def _build_entry(name: str, catalog_name: str, catalog: dict[str, str]) -> DiscoveredLake:
+def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> DiscoveredLake:
     entry: dict[str, Any] = {"kind": "iceberg", "catalog_name": catalog_name, "catalog": catalog}
-    lake = IcebergLakeConfig.model_validate({"name": "found", **entry}).completed()
+    lake = IcebergLakeConfig.model_validate({"name": "found", **entry}).with_library_settings()
     properties: dict[str, SecretStr] = dict(lake.catalog)
     tables = [item for item in list_tables(name, catalog_name, properties) if not isinstance(item, UnreadableTable)]
     # `<folder of tables>/<table>/metadata/<name>.metadata.json`
@@ -52,12 +48,12 @@ def _build_entry(name: str, catalog_name: str, catalog: dict[str, str]) -> Disco
 
 
 def _list_catalogs(file: Path) -> list[str]:
-    """Returns the names of the catalogs in a file of sqlite; none for any other file."""
+    """Return the names of the catalogs in a sqlite file, or nothing for any other file."""
     try:
         with file.open("rb") as opened:
             if opened.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
                 return []
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             return [row[0] for row in database.execute("SELECT DISTINCT catalog_name FROM iceberg_tables ORDER BY 1")]
-    except (OSError, sqlite3.Error):  # somebody else's file
+    except (OSError, sqlite3.Error):  # not an Iceberg catalog
         return []

@@ -1,6 +1,4 @@
-"""Approved edits of the Iceberg histories of one catalog, table beside table. Each table is looked
-up by its uuid, whatever its name is now.
-"""
+"""Expire the tables of one catalog concurrently. Tables are found by uuid, so a rename is harmless."""
 
 from __future__ import annotations
 
@@ -13,73 +11,77 @@ from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
-from gc_assets.lakes.iceberg.catalog import CatalogTable, Tables
-from gc_assets.lakes.iceberg.readable import Readable
+from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable
+from gc_assets.lakes.iceberg.readable import ReadabilityChecker
 from gc_assets.lakes.iceberg.table_expiry import Policy, ReadRegistration, TableExpiry
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 
-TABLES_AT_ONCE = 4
-READERS = 16
+CONCURRENT_TABLES = 4
+CONCURRENT_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
-    """`read` gives the registration behind a name and its metadata address. `policy` gives the
-    retention of one table's registrations now.
+class CatalogExpiry:
+    """The execution of approved edits in one catalog.
+
+    `read_registration` reads the registration of a name and a metadata address. `policy` computes
+    the current retention of all registrations of one table.
     """
 
-    tables: Tables
+    catalog: CatalogClient
     objects: Objects
-    read: ReadRegistration
+    read_registration: ReadRegistration
     policy: Policy
 
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Yields one outcome per action, table by table as each is known. A caller that stops
-        listening stops the tables that have not begun.
+        """Yield one outcome per action, table by table in the order of completion.
+
+        Closing the generator cancels the tables that are not started.
         """
         if not actions:
             return
-        wanted: dict[str, list[ExpiryAction]] = defaultdict(list)
+        actions_by_table: dict[str, list[ExpiryAction]] = defaultdict(list)
         for action in actions:
-            wanted[action.table_uuid or ""].append(action)
-        with ThreadPoolExecutor(READERS) as readers, ThreadPoolExecutor(TABLES_AT_ONCE) as workers:
+            actions_by_table[action.table_uuid or ""].append(action)
+        with ThreadPoolExecutor(CONCURRENT_READS) as readers, ThreadPoolExecutor(CONCURRENT_TABLES) as workers:
             try:
-                found = _Found.of(self.tables, workers)
+                index = _CatalogIndex.read(self.catalog, workers)
             except LakeUnreadable as error:
                 yield from (ExpiryOutcome(action, "failed", str(error)) for action in actions)
                 return
-            edits = [workers.submit(self._table(uuid, own, found, readers).run) for uuid, own in wanted.items()]
+            edits = [workers.submit(self._build_table_expiry(uuid, own, index, readers).run) for uuid, own in actions_by_table.items()]
             try:
                 for edit in as_completed(edits):
                     yield from edit.result()
             finally:
                 workers.shutdown(cancel_futures=True)
 
-    def _table(self, uuid: str, actions: Sequence[ExpiryAction], found: _Found, readers: Executor) -> TableExpiry:
-        registered, readable = found.tables.get(uuid, {}), Readable(self.objects, readers)
-        return TableExpiry(self.tables, self.read, self.policy, uuid, registered, found.unreadable, actions, readable)
+    def _build_table_expiry(self, uuid: str, actions: Sequence[ExpiryAction], index: _CatalogIndex, readers: Executor) -> TableExpiry:
+        locations, checker = index.tables.get(uuid, {}), ReadabilityChecker(self.objects, readers)
+        return TableExpiry(self.catalog, self.read_registration, self.policy, uuid, locations, index.unreadable, actions, checker)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Every table of the catalog by uuid, with its metadata's address, and the names of those that
-    could not be read, with why.
+class _CatalogIndex:
+    """The names and metadata addresses of each table uuid, and the reasons of unreadable tables.
+
+    `unreadable` maps the name of a table to the reason.
     """
 
     tables: Mapping[str, Mapping[Identifier, str]]
     unreadable: Mapping[str, str]
 
     @classmethod
-    def of(cls, tables: Tables, workers: Executor) -> _Found:
+    def read(cls, catalog: CatalogClient, workers: Executor) -> _CatalogIndex:
         def load(identifier: Identifier) -> CatalogTable | LakeUnreadable | None:
             try:
-                return tables.load(identifier)
+                return catalog.load(identifier)
             except LakeUnreadable as error:
                 return error
 
         found: dict[str, dict[Identifier, str]] = defaultdict(dict)
         unreadable: dict[str, str] = {}
-        identifiers = tables.identifiers()
+        identifiers = catalog.list_identifiers()
         for identifier, table in zip(identifiers, workers.map(load, identifiers), strict=True):
             if isinstance(table, LakeUnreadable):
                 unreadable[".".join(identifier)] = str(table)

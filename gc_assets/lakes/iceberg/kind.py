@@ -44,9 +44,7 @@ KIND: Final = LakeKind(
     open=_open,
     modules=("pyiceberg", "fastavro", "datafusion"),
     discover=_discover,
-    edits=HistoryEdits(
-        loss="removed snapshots of an Iceberg table stay in snapshot_history, but time travel to them is lost"
-    ),
+    edits=HistoryEdits(loss="removed snapshots of an Iceberg table stay in snapshot_history, but time travel to them is lost"),
     kind_tables=(KindTable(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), listed_after=EXPIRY_PLAN, role=TableRole.HISTORY),),
     files=FileTraits(metadata_patterns=(MetadataPattern(r"\.metadata\.json(\.gz)?$", identify_table, noun="table metadata"),)),
 )

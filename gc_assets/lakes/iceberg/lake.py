@@ -1,8 +1,8 @@
-"""The Iceberg lake kind: the tables of one pyiceberg catalog, behind `lakes.protocol.ExpiringLake`.
+"""The Iceberg lake kind: the tables of one pyiceberg catalog as a `lakes.protocol.ExpiringLake`.
 
 A commit is a snapshot of a table, and its content root is the manifest list. Tables outside the
-`tables` patterns and tables with `gc.enabled=false` are read like all others, so that what they
-refer to is protected. Only claims and policy pass them by.
+`tables` patterns and tables with `gc.enabled=false` are read like all others, so that their files
+are protected. They are excluded from claims and from expiry only.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from gc_assets.lakes.protocol import (
 if TYPE_CHECKING:
     from gc_assets.lakes.iceberg.catalog import TablePointer
 
-# So many metadata files are read at the same time: a store answers one after tens of milliseconds.
+# Concurrent reads of metadata files. A store takes tens of milliseconds to answer.
 CONCURRENT_READS = 16
-# Outside REST pyiceberg's `commit_table` writes the metadata itself. 0.12 refuses to write format
-# version 3, and what it parsed of one lacks what it does not know (`encryption-keys`, `key-id`), so
-# that no other update or request through it would be whole. For the catalogs below it is not
-# implemented.
+# Except over REST, pyiceberg's `commit_table` writes the metadata itself. Version 0.12 cannot write
+# format version 3. Its model of such metadata also lacks fields that it does not support
+# (`encryption-keys`, `key-id`), so other updates would lose them.
 MAX_WRITABLE_FORMAT = 2
+# pyiceberg does not implement `commit_table` for these catalogs.
 READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
     """The tables of one catalog. `objects` reads metadata.json files.
 
-    Only `freeze` and `expire` open the catalog, in the driver. What is pickled for executors has
-    neither connection nor credentials.
+    Only `freeze` and `expire` open the catalog, in the driver. A pickled instance for executors has
+    neither a connection nor credentials.
     """
 
     kind = "iceberg"
@@ -71,9 +71,10 @@ class IcebergLake:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}})}
 
-    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; Iceberg's refs carry no time of their own
-        """Returns every branch and tag of every table, as its current metadata.json says. A table
-        that could not be read, or whose ref points at a missing snapshot, is `unread`.
+    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; Iceberg refs have no timestamp
+        """Return every branch and tag in the current metadata of every table.
+
+        A table that cannot be read, or with a ref to a missing snapshot, is in `unreadable`.
         """
         from gc_assets.lakes.iceberg.catalog import list_tables  # pyiceberg takes half a second; executors never open a catalog
 
@@ -95,8 +96,9 @@ class IcebergLake:
         )
 
     def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
-        """Returns the table without its snapshots, which `commits` reads: a night holds all tables
-        at once.
+        """Read a table without its snapshots, because all tables are in memory at the same time.
+
+        `commits` reads the snapshots later.
         """
         if isinstance(pointer, UnreadableTable):
             return pointer
@@ -107,15 +109,16 @@ class IcebergLake:
         return replace(item, table=replace(item.table, snapshots=()))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yields one commit per listed snapshot, in the order of the metadata. Raises
-        `LakeUnreadable` naming the table, also where its metadata is not what was frozen.
+        """Yield one commit per listed snapshot, in the order of the metadata.
+
+        Raises:
+            LakeUnreadable: If the table cannot be read, or its metadata differs from the frozen one.
         """
         table, raw = self._read_metadata(source.table_name or "?", source.address)
         if source.digest not in {None, hashlib.sha256(raw).hexdigest()}:
             raise LakeUnreadable(
-                f"lake {self.name}: the metadata {source.address} of table {source.table_name} is another file on {socket.gethostname()} "
-                "than its refs were read from: every machine must reach the same place, and nobody may write over the file; "
-                "the next freeze reads it anew"
+                f"lake {self.name}: the metadata {source.address} of table {source.table_name} on {socket.gethostname()} differs from "
+                "the file that was frozen. All machines must read the same storage, and no program may overwrite the file; run again"
             )
         for snapshot in table.snapshots:
             manifest_list = ContentRoot(snapshot.manifest_list, Kind.MANIFEST_LIST, is_container=True)
@@ -131,21 +134,24 @@ class IcebergLake:
             )
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Returns the children of a manifest list or manifest. Raises `FormatError` naming it."""
+        """Return the children of a manifest list or manifest.
+
+        Raises:
+            FormatError: If the container is damaged. The message names it.
+        """
         return manifests.decode(container, raw)
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
         return manifests.decode_many(containers)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Returns what the tables' own settings, with the configuration's overrides, keep at
-        `as_of`.
-        """
+        """Apply the settings of the tables, with the overrides of the configuration, at `as_of`."""
         return retain(refs, commits, as_of, grace_cutoff, self._config.retention)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """Makes the edits table by table, in at most one commit per registration, on what the table
-        and its policy are now.
+        """Execute the edits table by table, with at most one commit per registration.
+
+        The edits are revalidated against the current table and its current policy.
         """
         from gc_assets.lakes.iceberg.catalog import CatalogClient
         from gc_assets.lakes.iceberg.expire import CatalogExpiry
@@ -161,8 +167,8 @@ class IcebergLake:
     def _list_config_notes(self) -> Iterator[str]:
         if self._config.merged_properties:
             yield (
-                f"lake {self.name}: pyiceberg's own configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__*) adds to `catalog` of lakes.yaml: "
-                f"{', '.join(self._config.merged_properties)}; write it there, or unset it"
+                f"lake {self.name}: pyiceberg's own configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__*) adds properties to `catalog`: "
+                f"{', '.join(self._config.merged_properties)}; write them into lakes.yaml, or unset them"
             )
 
     def read_registration(self, name: str, metadata_location: str) -> Registration:
@@ -172,7 +178,7 @@ class IcebergLake:
         return Registration(name, table, len(raw), matched, writable, hashlib.sha256(raw).hexdigest())
 
     def _is_writable(self, format_version: int) -> bool:
-        """Over REST the server writes the metadata, of whatever format version."""
+        """Return True if pyiceberg can commit. A REST server writes any format version itself."""
         catalog = {name: self._config.catalog[name].get_secret_value() for name in ("type", "uri") if name in self._config.catalog}
         if "type" not in catalog:
             is_rest = catalog.get("uri", "").startswith("http")  # as pyiceberg infers it
@@ -194,17 +200,16 @@ class IcebergLake:
 
 
 def _require_addresses(table: TableMetadata) -> None:
-    """Raises `FormatError` for an address of the table that means different places to different
-    readers.
-    """
+    """Raise `FormatError` if different readers resolve an address of the table differently."""
     lists = [snapshot.manifest_list for snapshot in table.snapshots]
     files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.unlisted_statistics]
     KeyResolver([]).resolve(pa.array([*table.locations, *lists, *files, *table.previous_metadata], pa.string()))
 
 
 def _build_claims(registrations: Iterable[Registration], protected: set[str]) -> tuple[Claim, ...]:
-    """Returns one claim per location. A table that is kept whole shields its locations, even inside
-    another table's.
+    """Return one claim per location.
+
+    The locations of a table in `protected` are never collected, even inside another table.
     """
     claims: dict[str, Claim] = {}
     for item in registrations:
@@ -217,15 +222,13 @@ def _build_claims(registrations: Iterable[Registration], protected: set[str]) ->
 
 
 def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
-    """Returns each address once. A file that one registration needs must exist, although another
-    could do without it.
-    """
+    """Return each pinned file once. A file must exist if at least one registration requires it."""
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
         pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)
         pinned.update({file.address: file for file in item.table.unlisted_statistics})
     for item in registrations:
-        # Engines remove old metadata files and leave them in the log
+        # Engines delete old metadata files that the log still lists
         # (write.metadata.delete-after-commit.enabled).
         for address in item.table.previous_metadata:
             pinned.setdefault(address, ContentRoot(address, Kind.METADATA_JSON, is_container=False, must_exist=False))
@@ -236,14 +239,14 @@ def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, .
 
 def _build_notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
     if not registrations:
-        yield f"lake {lake}: the catalog has no tables; nothing of it is claimed"
+        yield f"lake {lake}: the catalog has no tables, so no location is claimed"
     uuids = Counter(item.table.table_uuid for item in registrations)
     for item in registrations:
         for key, path in item.table.relative_locations.items():
-            yield f"table {item.name}: {key} is {path!r}, a relative path, which means another place to each reader; it is no claim"
+            yield f"table {item.name}: {key} is the relative path {path!r}, which each reader resolves differently; it is not claimed"
         if not item.table.gc_enabled:
-            yield f"table {item.name}: gc.enabled is {item.table.properties[GC_ENABLED]}, so everything of it is kept"
+            yield f"table {item.name}: gc.enabled is {item.table.properties[GC_ENABLED]}, so all its files are kept"
         elif not item.matched:
-            yield f"table {item.name}: no pattern of `tables` names it, so everything of it is kept"
+            yield f"table {item.name}: no pattern of `tables` matches it, so all its files are kept"
         if (times := uuids[item.table.table_uuid]) > 1:
-            yield f"table {item.name}: its uuid {item.table.table_uuid} is registered {times} times; what any of them keeps is kept"
+            yield f"table {item.name}: its uuid {item.table.table_uuid} is registered {times} times; a file is kept if any of them needs it"

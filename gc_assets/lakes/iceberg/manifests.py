@@ -1,4 +1,4 @@
-"""Manifest lists and manifests as rows of `ENTRY_SCHEMA`, lengths and counts verified.
+"""Decode manifest lists and manifests into rows of `ENTRY_SCHEMA`, with verified lengths and counts.
 
 Pure: container and bytes in, rows out. Source: Iceberg's format/spec.md, "Manifests" and "Manifest
 Lists", versions 1 to 3.
@@ -20,12 +20,12 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.avro import Column, read_columns, read_groups
 from gc_assets.lakes.protocol import Container, decode_or_error
 
-# Position is the format's code: `status` and `content` are these indices.
+# The codes `status` and `content` of the format are indices of these arrays.
 _STATUS = pa.array(["existing", "added", "deleted"])
 _CONTENT = pa.array([Kind.DATA, Kind.POSITION_DELETES, Kind.EQUALITY_DELETES, Kind.DELETION_VECTOR])
 _MANIFEST_CONTENTS = 2  # data, deletes
 
-# Java wrote `added_data_files_count` before 1.0; the field id is the same.
+# Iceberg Java wrote `added_data_files_count` before 1.0, with the same field id.
 _LIST_COLUMNS = (
     Column("address", (("manifest_path",),), pa.string()),
     Column("size_bytes", (("manifest_length",),), pa.int64()),
@@ -45,24 +45,25 @@ _MANIFEST_COLUMNS = (
 )
 
 
-# So many files cost less together than each by itself, and so many bytes pay for DataFusion's import
-# too, a third of a second.
+# From this number of files, decoding them together is faster. From this number of bytes, it also
+# compensates the import of DataFusion, which takes a third of a second.
 MIN_GROUP_FILES = 8
 MIN_IMPORT_BYTES = 2**20
 
 
 def decode(container: Container, raw: bytes) -> pa.RecordBatch:
-    """Returns the children that a manifest list or manifest names, in the file's order.
+    """Return the children of a manifest list or manifest, in file order.
 
-    Raises `FormatError` naming the container where its length or entry count is not what its parent
-    promises, where it does not decode, and where an entry has no address or a code that the format
-    does not know.
+    Raises:
+        FormatError: If the length or the number of entries differs from what the parent states, if
+            the file cannot be decoded, or if an entry has no address or an unknown code. The
+            message names the container.
     """
     if container.kind not in _DECODERS:
-        raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container; manifest_list and manifest are")
+        raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")
     if container.size_bytes is not None and len(raw) != container.size_bytes:
         raise FormatError(
-            f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}; it is truncated or was replaced, restore it"
+            f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}; the file is truncated or was replaced, restore it"
         )
     if not raw:
         raise FormatError(f"{_label(container)}: the file is empty; restore it, or expire the snapshots that need it")
@@ -71,20 +72,20 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         table = read_columns(raw, columns, container.expected_entries)
     except Exception as error:
         raise FormatError(
-            f"{_label(container)}: {len(raw):,} bytes that do not decode as Avro ({type(error).__name__}: {error}); restore the file"
+            f"{_label(container)}: cannot decode {len(raw):,} bytes as Avro ({type(error).__name__}: {error}); restore the file"
         ) from error
     if container.expected_entries is not None and table.num_rows != container.expected_entries:
         raise FormatError(
-            f"{_label(container)}: read {table.num_rows:,} entries, its manifest list promises {container.expected_entries:,}; restore it"
+            f"{_label(container)}: read {table.num_rows:,} entries, its manifest list states {container.expected_entries:,}; restore it"
         )
     return build_rows(_label(container), table, pa.scalar(container.snapshot_id, pa.string()))
 
 
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Returns for each container what `decode` returns or raises.
+    """Return the result or the error of `decode` for each container.
 
-    Those without a fault are read together. Where one of them has a fault, each is read by itself,
-    so that the error names it.
+    Containers of a kind are decoded together. If one of them is damaged, each is decoded
+    separately, so that the error names it.
     """
     found: dict[int, pa.RecordBatch] = {}
     for kind in _DECODERS:
@@ -107,7 +108,7 @@ def _has_expected_length(container: Container, raw: bytes) -> bool:
 
 
 def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
-    """Returns the children of all containers of a kind, or nothing where one of them has a fault."""
+    """Return the children of all containers of a kind, or nothing if one of them is damaged."""
     columns, build_rows = _DECODERS[kind]
     found: dict[int, pa.RecordBatch] = {}
     try:
@@ -127,7 +128,7 @@ def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[p
                 number: rows.slice(end - count, count)
                 for number, count, end in zip(group.indices, group.counts, ends.tolist(), strict=True)
             }
-    except Exception:  # noqa: BLE001 - each is read by itself then, and its own error is told
+    except Exception:  # noqa: BLE001 - each container is then decoded separately and raises its own error
         return []
     return [found[number] for number in range(len(items))]
 
@@ -135,18 +136,18 @@ def _decode_group(items: Sequence[tuple[Container, bytes]], kind: str) -> list[p
 def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_build_file_rows`
     _require_addresses(name, table, Kind.MANIFEST_LIST)
     _read_codes(name, table, "content", _MANIFEST_CONTENTS)
-    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # null where one is: v1 may leave them out
+    counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # v1 may omit a count; the sum is then unknown
     return _entries(table, pa.scalar(Kind.MANIFEST), is_container=True, expected=counts, snapshot=table["snapshot_id"])
 
 
 def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
-    """`parent_snapshot` is the one that entries without a snapshot inherit from their manifest."""
+    """Entries without a snapshot inherit `parent_snapshot` from their manifest."""
     _require_addresses(name, table, Kind.MANIFEST)
     content = _read_codes(name, table, "content", 3)
     status = _read_codes(name, table, "status", len(_STATUS), nullable=False)
     puffin = pc.equal(pc.utf8_upper(pc.fill_null(table["file_format"], "")), "PUFFIN")
     if pc.any(pc.and_(puffin, pc.not_equal(content, 1))).as_py():
-        raise FormatError(f"{name}: an entry in Puffin format is not a position delete; such a file is unknown")
+        raise FormatError(f"{name}: an entry in Puffin format is not a position delete, which gc-assets does not support")
     kind = pc.take(_CONTENT, pc.if_else(puffin, 3, content))
     snapshot = pc.coalesce(table["snapshot_id"].cast(pa.string()), parent_snapshot)
     return _entries(table, kind, is_container=False, snapshot=snapshot, status=pc.take(_STATUS, status))
@@ -154,18 +155,16 @@ def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa
 
 def _require_addresses(name: str, table: pa.Table, kind: str) -> None:
     if table["address"].null_count or pc.any(pc.equal(table["address"], "")).as_py():
-        raise FormatError(f"{name}: an entry has no path; it is damaged or not a {kind.replace('_', ' ')}")
+        raise FormatError(f"{name}: an entry has no path; the file is damaged or not a {kind.replace('_', ' ')}")
 
 
 def _read_codes(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
-    """Returns the column of codes 0 to `codes - 1`. Null reads as 0 where the format lets a writer
-    leave the field out.
-    """
+    """Return a column of codes from 0 to `codes - 1`. If `nullable`, a null in the column is 0."""
     column: pa.ChunkedArray = pc.fill_null(table[column_name], 0 if nullable else -1)
     unknown = pc.filter(column, pc.or_(pc.less(column, 0), pc.greater_equal(column, codes)))
     if len(unknown):
-        found = "none" if unknown[0].as_py() == -1 else unknown[0].as_py()
-        raise FormatError(f"{name}: an entry has {column_name} {found}, 0 to {codes - 1} are known; gc-assets must learn it first")
+        found = "null" if unknown[0].as_py() == -1 else unknown[0].as_py()
+        raise FormatError(f"{name}: an entry has {column_name} {found}, expected 0 to {codes - 1}; gc-assets does not support this code")
     return column
 
 

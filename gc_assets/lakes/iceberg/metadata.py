@@ -1,8 +1,7 @@
-"""An Iceberg table's metadata.json as values: snapshots, refs, properties and every file that it
-names itself.
+"""Parse the metadata.json of an Iceberg table: its snapshots, refs, properties and direct files.
 
-Pure: bytes in, values out. Knows neither catalogs nor retention. Source: Iceberg's format/spec.md,
-"Table Metadata Fields", "Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3.
+Pure: bytes in, values out, without catalog or retention. Source: Iceberg's format/spec.md, "Table
+Metadata Fields", "Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
-from gc_assets.core.bounded import gunzip
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError
+from gc_assets.core.untrusted_input import gunzip, parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import ContentRoot
 
-NEWEST_FORMAT = 3
+MAX_FORMAT_VERSION = 3
 MAIN = "main"
-# Retention settings a ref may carry, and the table properties that stand in where it carries none.
+# Retention settings of a ref, and the table properties that are their defaults.
 MIN_SNAPSHOTS_TO_KEEP = "min-snapshots-to-keep"
 MAX_SNAPSHOT_AGE_MS = "max-snapshot-age-ms"
 MAX_REF_AGE_MS = "max-ref-age-ms"
@@ -38,9 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One entry of `snapshots`. `files` are the statistics files registered for it, in the order of
-    the metadata.
-    """
+    """One entry of `snapshots`. `files` are its statistics files, in the order of the metadata."""
 
     snapshot_id: str
     parent_id: str | None
@@ -52,7 +48,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """A branch or tag with its own retention settings, integers in decimal."""
+    """A branch or tag with its retention settings, which are decimal integers."""
 
     name: str
     ref_type: Literal["branch", "tag"]
@@ -62,8 +58,9 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """What one metadata.json says. `loose_files` are statistics files registered for a snapshot
-    that is no longer listed.
+    """The content of one metadata.json.
+
+    `unlisted_statistics` are the statistics files of snapshots that are no longer listed.
     """
 
     address: str
@@ -73,17 +70,17 @@ class TableMetadata:
     snapshots: tuple[Snapshot, ...]
     refs: tuple[SnapshotRef, ...]
     previous_metadata: tuple[str, ...]
-    loose_files: tuple[ContentRoot, ...]
+    unlisted_statistics: tuple[ContentRoot, ...]
     format_version: int = 2
 
     @property
     def relative_locations(self) -> Mapping[str, str]:
-        """The table properties that name a place by a relative path, which nobody can resolve."""
+        """The table properties with a relative path, which cannot be resolved."""
         return {key: self.properties[key] for key in _LOCATIONS if self.properties.get(key) and _is_relative(self.properties[key])}
 
     @property
     def gc_enabled(self) -> bool:
-        """False only where the owner says so; every spelling but `true` counts as a no."""
+        """False if `gc.enabled` is set to anything but `true`."""
         return self.properties.get(GC_ENABLED, "true").strip().lower() == "true"
 
 
@@ -92,90 +89,92 @@ def _is_relative(location: str) -> bool:
 
 
 def parse_metadata(address: str, raw: bytes) -> TableMetadata:
-    """Returns the table behind a metadata.json, gzipped or not. Raises `FormatError` naming the
-    file and the key at fault.
+    """Parse a metadata.json, gzipped or not.
+
+    Raises:
+        FormatError: If the metadata is invalid. The message names the file and the key.
     """
-    document = _Fields(_document(address, raw), address, "the document")
-    version = document.required("format-version", int)
-    if not 1 <= version <= NEWEST_FORMAT:
+    document = _JsonObject(_parse_document(address, raw), address, "the document")
+    version = document.require("format-version", int)
+    if not 1 <= version <= MAX_FORMAT_VERSION:
         raise FormatError(
-            f"{address}: format-version {version} is unknown, 1 to {NEWEST_FORMAT} are known; "
-            "nothing of this lake can be collected until gc-assets reads that version"
+            f"{address}: format-version {version} is unknown, 1 to {MAX_FORMAT_VERSION} are supported; "
+            "the table cannot be collected until gc-assets supports that version"
         )
     if document.get("table-uuid", str) is None:
-        raise FormatError(f"{address}: the v1 table has no table-uuid; commit to it once with a current engine, which adds one")
+        raise FormatError(f"{address}: the v1 table has no table-uuid; commit to it with a current engine, which adds the uuid")
     statistics = [
-        (item.required("snapshot-id", int), _statistics_file(item, kind))
+        (item.require("snapshot-id", int), _parse_statistics_file(item, kind))
         for key, kind in (("statistics", Kind.STATISTICS), ("partition-statistics", Kind.PARTITION_STATISTICS))
         for item in document.items(key)
     ]
     files_of: dict[int, list[ContentRoot]] = {}
     for snapshot_id, file in statistics:
         files_of.setdefault(snapshot_id, []).append(file)
-    snapshots = tuple(_snapshot(item, files_of) for item in document.items("snapshots"))
+    snapshots = tuple(_parse_snapshot(item, files_of) for item in document.items("snapshots"))
     listed = {snapshot.snapshot_id for snapshot in snapshots}
     if len(listed) != len(snapshots):
         raise FormatError(f"{address}: {len(snapshots)} snapshots have {len(listed)} distinct ids; the metadata is damaged, restore it")
-    properties = _properties(document)
-    locations = [document.required("location", str), *(properties[key] for key in _LOCATIONS if properties.get(key))]
+    properties = _parse_properties(document)
+    locations = [document.require("location", str), *(properties[key] for key in _LOCATIONS if properties.get(key))]
     return TableMetadata(
         address=address,
-        table_uuid=document.required("table-uuid", str),
+        table_uuid=document.require("table-uuid", str),
         properties=properties,
         locations=tuple(dict.fromkeys(location for location in locations if not _is_relative(location))),
         snapshots=snapshots,
-        refs=_refs(document, listed),
-        previous_metadata=tuple(item.required("metadata-file", str) for item in document.items("metadata-log")),
-        loose_files=tuple(file for snapshot_id, file in statistics if str(snapshot_id) not in listed),
+        refs=_parse_refs(document, listed),
+        previous_metadata=tuple(item.require("metadata-file", str) for item in document.items("metadata-log")),
+        unlisted_statistics=tuple(file for snapshot_id, file in statistics if str(snapshot_id) not in listed),
         format_version=version,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Fields:
-    """A JSON object with typed access whose errors name the file, the place and the key."""
+class _JsonObject:
+    """A JSON object with typed access. Its errors name the file, the object and the key."""
 
     values: Mapping[str, Any]
     address: str
-    place: str
+    path: str
 
     def get(self, key: str, type_: type[_T]) -> _T | None:
         value = self.values.get(key)
         if value is None:
             return None
         if not isinstance(value, type_) or isinstance(value, bool):
-            raise FormatError(f"{self.address}: `{key}` of {self.place} must be {type_.__name__}, found {value!r:.80}")
+            raise FormatError(f"{self.address}: `{key}` of {self.path} must be {type_.__name__}, found {value!r:.80}")
         return value
 
-    def required(self, key: str, type_: type[_T]) -> _T:
+    def require(self, key: str, type_: type[_T]) -> _T:
         value = self.get(key, type_)
         if value is None:
-            raise FormatError(f"{self.address}: {self.place} has no `{key}`; the metadata is damaged or not Iceberg's")
+            raise FormatError(f"{self.address}: {self.path} has no `{key}`; the file is damaged or no Iceberg metadata")
         return value
 
-    def child(self, value: object, place: str) -> _Fields:
+    def as_object(self, value: object, path: str) -> _JsonObject:
         if not isinstance(value, dict):
-            raise FormatError(f"{self.address}: {place} must be an object, found {value!r:.80}")
-        return _Fields(cast("dict[str, Any]", value), self.address, place)
+            raise FormatError(f"{self.address}: {path} must be an object, found {value!r:.80}")
+        return _JsonObject(cast("dict[str, Any]", value), self.address, path)
 
-    def items(self, key: str) -> list[_Fields]:
-        return [self.child(value, f"{key}[{index}]") for index, value in enumerate(self.get(key, list) or [])]
+    def items(self, key: str) -> list[_JsonObject]:
+        return [self.as_object(value, f"{key}[{index}]") for index, value in enumerate(self.get(key, list) or [])]
 
 
-def _document(address: str, raw: bytes) -> Mapping[str, Any]:
+def _parse_document(address: str, raw: bytes) -> Mapping[str, Any]:
     if not raw:
-        raise FormatError(f"{address}: the metadata file is empty; restore it, or point the catalog at the version before it")
+        raise FormatError(f"{address}: the metadata file is empty; restore it, or point the catalog to the previous version")
     try:
-        document = parsed_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        document = parse_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
     except (ValueError, EOFError, zlib.error) as error:
-        raise FormatError(f"{address}: {len(raw):,} bytes that are not a whole JSON document ({error}); restore the file") from error
+        raise FormatError(f"{address}: {len(raw):,} bytes that are no complete JSON document ({error}); restore the file") from error
     if not isinstance(document, dict):
         raise FormatError(f"{address}: expected a JSON object, found {type(document).__name__}")
     return cast("Mapping[str, Any]", document)
 
 
-def _snapshot(item: _Fields, files_of: Mapping[int, list[ContentRoot]]) -> Snapshot:
-    snapshot_id = item.required("snapshot-id", int)
+def _parse_snapshot(item: _JsonObject, files_of: Mapping[int, list[ContentRoot]]) -> Snapshot:
+    snapshot_id = item.require("snapshot-id", int)
     manifest_list = item.get("manifest-list", str)
     if manifest_list is None:
         raise FormatError(
@@ -183,61 +182,61 @@ def _snapshot(item: _Fields, files_of: Mapping[int, list[ContentRoot]]) -> Snaps
             "rewrite the table's manifests with a current engine and expire the old snapshots"
         )
     parent = item.get("parent-snapshot-id", int)
-    summary = item.child(item.values.get("summary") or {}, f"the summary of snapshot {snapshot_id}").values
+    summary = item.as_object(item.values.get("summary") or {}, f"the summary of snapshot {snapshot_id}").values
     extra = {key: item.get(key, int) for key in ("sequence-number", "schema-id")}
     return Snapshot(
         snapshot_id=str(snapshot_id),
         parent_id=None if parent is None else str(parent),
-        committed_at=_instant(item),
+        committed_at=_parse_timestamp(item),
         manifest_list=manifest_list,
         summary={key: str(value) for key, value in {**summary, **extra}.items() if value is not None},
         files=tuple(files_of.get(snapshot_id, ())),
     )
 
 
-def _instant(item: _Fields) -> datetime:
-    milliseconds = item.required("timestamp-ms", int)
+def _parse_timestamp(item: _JsonObject) -> datetime:
+    milliseconds = item.require("timestamp-ms", int)
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
-        raise FormatError(f"{item.address}: `timestamp-ms` of {item.place} is {milliseconds}, outside the years 1 to 9999") from None
+        raise FormatError(f"{item.address}: `timestamp-ms` of {item.path} is {milliseconds}, outside the years 1 to 9999") from None
 
 
-def _refs(document: _Fields, listed: set[str]) -> tuple[SnapshotRef, ...]:
+def _parse_refs(document: _JsonObject, listed: set[str]) -> tuple[SnapshotRef, ...]:
     current = document.get("current-snapshot-id", int)
-    given = document.get("refs", dict) or {}
-    refs = {name: _ref(document.child(value, f"ref {name!r}"), str(name)) for name, value in given.items()}
-    if current is not None and current != -1:  # -1 is how v1 writers say "none"
+    entries = document.get("refs", dict) or {}
+    refs = {name: _parse_ref(document.as_object(value, f"ref {name!r}"), str(name)) for name, value in entries.items()}
+    if current is not None and current != -1:  # v1 writers use -1 for no snapshot
         main = refs.setdefault(MAIN, SnapshotRef(MAIN, "branch", str(current), {}))
         if main.snapshot_id != str(current):
             raise FormatError(
                 f"{document.address}: branch main points at snapshot {main.snapshot_id} but current-snapshot-id is {current}; "
-                "they must agree, restore the metadata"
+                "they must be equal, restore the metadata"
             )
     for ref in refs.values():
         if ref.snapshot_id not in listed:
             raise FormatError(
                 f"{document.address}: {ref.ref_type} {ref.name!r} points at snapshot {ref.snapshot_id}, which is not among the "
-                f"{len(listed)} listed; delete the ref or restore the metadata"
+                f"{len(listed)} listed snapshots; delete the ref or restore the metadata"
             )
     return tuple(refs[name] for name in sorted(refs))
 
 
-def _ref(item: _Fields, name: str) -> SnapshotRef:
-    ref_type = item.required("type", str)
+def _parse_ref(item: _JsonObject, name: str) -> SnapshotRef:
+    ref_type = item.require("type", str)
     if ref_type not in {"branch", "tag"}:
-        raise FormatError(f"{item.address}: ref {name!r} is of type {ref_type!r}; `branch` and `tag` are known")
+        raise FormatError(f"{item.address}: ref {name!r} is of type {ref_type!r}, expected `branch` or `tag`")
     settings = {key: str(value) for key in REF_SETTINGS if (value := item.get(key, int)) is not None}
-    return SnapshotRef(name, "branch" if ref_type == "branch" else "tag", str(item.required("snapshot-id", int)), settings)
+    return SnapshotRef(name, "branch" if ref_type == "branch" else "tag", str(item.require("snapshot-id", int)), settings)
 
 
-def _statistics_file(item: _Fields, kind: str) -> ContentRoot:
-    return ContentRoot(item.required("statistics-path", str), kind, is_container=False, size_bytes=item.get("file-size-in-bytes", int))
+def _parse_statistics_file(item: _JsonObject, kind: str) -> ContentRoot:
+    return ContentRoot(item.require("statistics-path", str), kind, is_container=False, size_bytes=item.get("file-size-in-bytes", int))
 
 
-def _properties(document: _Fields) -> dict[str, str]:
+def _parse_properties(document: _JsonObject) -> dict[str, str]:
     properties = {str(key): str(value) for key, value in (document.get("properties", dict) or {}).items() if value is not None}
     for key in TABLE_SETTINGS:
         if key in properties and not properties[key].strip().removeprefix("-").isdecimal():
-            raise FormatError(f"{document.address}: table property {key} is {properties[key]!r}, a whole number is expected; set it anew")
+            raise FormatError(f"{document.address}: table property {key} is {properties[key]!r}, expected an integer; correct the property")
     return properties

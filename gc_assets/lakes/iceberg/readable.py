@@ -1,9 +1,8 @@
-"""Checks whether what the retained snapshots of a table need can be read, at the cost of reading
-their metadata once.
+"""Check that the metadata of the retained snapshots of a table is readable.
 
-Every manifest list is read and decoded whole. Every manifest that a list names must exist with the
-length that the list promises. Manifests are not decoded again: the mark before a plan has done
-that, and so does the mark after it, which alone frees files.
+Every manifest list is read and decoded. Every manifest in a list must exist with the length in that
+list. Manifests are not decoded here: the mark before the plan decodes them. The mark after the
+expiry decodes them again, and files are deleted only by a plan of that mark.
 """
 
 from __future__ import annotations
@@ -23,54 +22,54 @@ from gc_assets.lakes.iceberg.manifests import decode
 from gc_assets.lakes.iceberg.metadata import Snapshot
 from gc_assets.lakes.protocol import Container
 
-# Lists repeat each other's manifests: of thousands with thousands of rows each, only so many are in
-# memory before they are made distinct.
-_LISTS_AT_ONCE = 64
-_NOT_SAID = -1
+# Manifest lists repeat each other's manifests. A table may have thousands of lists with thousands of
+# rows, so duplicates are removed after this number of lists.
+_LISTS_PER_BATCH = 64
+_UNKNOWN_SIZE = -1
 
 
 @dataclass(slots=True)
-class Readable:
-    """Remembers what has been checked. These objects never change, so a second attempt reads only
-    what is new.
-    """
+class ReadabilityChecker:
+    """A check that remembers checked objects, which never change."""
 
     objects: Objects
     readers: Executor
-    _lists: set[str] = field(default_factory=set[str])
-    _manifests: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    _checked_lists: set[str] = field(default_factory=set[str])
+    _checked_manifests: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
 
     def check(self, table_name: str, snapshots: Iterable[Snapshot]) -> None:
-        """Raises `LakeUnreadable` naming the table, the snapshot and the object that cannot be
-        read.
+        """Check the manifest lists and manifests of snapshots.
+
+        Raises:
+            LakeUnreadable: If an object cannot be read. The message names the table and the object.
         """
-        new = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
+        unchecked = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._checked_lists]
         try:
-            for start in range(0, len(new), _LISTS_AT_ONCE):
-                lists = new[start : start + _LISTS_AT_ONCE]
-                named = pa.concat_tables(self.readers.map(self._decoded, lists)).group_by(["address", "size_bytes"]).aggregate([])
-                manifests = {*zip(named["address"].to_pylist(), named["size_bytes"].to_pylist(), strict=True)} - self._manifests
-                deque(self.readers.map(self._measure, manifests), maxlen=0)
-                self._manifests |= manifests
-                self._lists.update(snapshot.manifest_list for snapshot in lists)
+            for start in range(0, len(unchecked), _LISTS_PER_BATCH):
+                lists = unchecked[start : start + _LISTS_PER_BATCH]
+                rows = pa.concat_tables(self.readers.map(self._read_manifest_list, lists)).group_by(["address", "size_bytes"]).aggregate([])
+                manifests = {*zip(rows["address"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True)} - self._checked_manifests
+                deque(self.readers.map(self._check_size, manifests), maxlen=0)
+                self._checked_manifests |= manifests
+                self._checked_lists.update(snapshot.manifest_list for snapshot in lists)
         except (OSError, FormatError) as error:
             raise LakeUnreadable(
-                f"table {table_name}: {error}; a snapshot that stays needs it, so nothing was removed. Restore the object, then apply again"
+                f"table {table_name}: {error}; a retained snapshot needs it, so nothing was removed. Restore the object, then apply again"
             ) from error
 
-    def _decoded(self, snapshot: Snapshot) -> pa.Table:
+    def _read_manifest_list(self, snapshot: Snapshot) -> pa.Table:
         try:
             raw = self.objects.read(snapshot.manifest_list)
         except FileNotFoundError:
             raise FormatError(f"manifest list {snapshot.manifest_list} of snapshot {snapshot.snapshot_id} does not exist") from None
         rows = decode(Container(snapshot.manifest_list, Kind.MANIFEST_LIST), raw)
-        return pa.table({"address": rows["address"], "size_bytes": pc.fill_null(rows["size_bytes"], _NOT_SAID)})
+        return pa.table({"address": rows["address"], "size_bytes": pc.fill_null(rows["size_bytes"], _UNKNOWN_SIZE)})
 
-    def _measure(self, manifest: tuple[str, int]) -> None:
+    def _check_size(self, manifest: tuple[str, int]) -> None:
         address, promised = manifest
         try:
             size = self.objects.size(address)
         except FileNotFoundError:
             raise FormatError(f"manifest {address} does not exist") from None
-        if promised not in {size, _NOT_SAID}:
-            raise FormatError(f"manifest {address} has {size:,} bytes, its manifest list promises {promised:,}")
+        if promised not in {size, _UNKNOWN_SIZE}:
+            raise FormatError(f"manifest {address} has {size:,} bytes, its manifest list states {promised:,}")

@@ -1,6 +1,4 @@
-"""A table under one name of a catalog, and what of it is frozen. Pure: knows no catalog, walks
-nothing.
-"""
+"""The registration of a table in a catalog, and its refs, commit source and snapshot graph. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +16,18 @@ from gc_assets.state.schemas import COMMIT_GRAPH
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A table under one name of the catalog. One table may be registered twice, at different
-    metadata files.
+    """A table under one name of the catalog.
 
-    `writable` is false where pyiceberg cannot commit to it. Its history is then kept, or every plan
-    would ask for what cannot be done. `digest` is the SHA-256 of the metadata file.
+    The same table may be registered twice, with different metadata files.
+
+    Attributes:
+        name: `namespace.table`.
+        table: The parsed metadata.
+        size_bytes: Size of the metadata file.
+        matched: True if a pattern of `tables` matches the name.
+        writable: False if pyiceberg cannot commit to the table. Its history is then retained,
+            because every plan would fail otherwise.
+        digest: SHA-256 of the metadata file.
     """
 
     name: str
@@ -37,24 +42,25 @@ class Registration:
         return self.matched and self.table.gc_enabled
 
 
-def refs_of(item: Registration) -> Iterator[Ref]:
-    """Returns every branch and tag. A table without any has `main` without a head."""
+def list_refs(item: Registration) -> Iterator[Ref]:
+    """Yield every branch and tag. A table without refs has `main` without a head."""
     for ref in item.table.refs:
         yield Ref(ref.name, ref.ref_type, ref.snapshot_id, item.table.table_uuid, item.name, ref.settings)
     if not item.table.refs:
         yield Ref(MAIN, "branch", None, item.table.table_uuid, item.name)
 
 
-def source_of(item: Registration) -> CommitSource:
-    """Returns where the table's commits are read, with the properties that retention needs."""
+def build_source(item: Registration) -> CommitSource:
+    """Return the commit source of the table, with the properties that retention needs."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
-    ours = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
-    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **ours}, digest=item.digest)
+    own = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
+    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **own}, digest=item.digest)
 
 
-def graph_of(items: Iterable[Registration]) -> pa.Table:
-    """Returns the snapshots of all registrations as `commit_graph` rows, each once, with what
-    retention reads of them.
+def build_graph(items: Iterable[Registration]) -> pa.Table:
+    """Return the distinct snapshots of all registrations as `commit_graph` rows.
+
+    Only the columns that retention reads are filled.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for item in items:

@@ -1,15 +1,16 @@
-"""A removal as pyiceberg's updates and requirements: one commit that takes effect whole or not at
-all. Knows no catalog.
+"""Translate a removal into pyiceberg's updates and requirements for one atomic commit.
 
-What can be required depends on who applies the updates. A REST server applies the protocol's own
-updates and knows its own requirements only. Each known ref can be asserted; that there is no other
-ref cannot.
+A REST server supports only the updates and requirements of the REST protocol. The protocol can
+assert each known ref, but not that no other ref exists.
 
 Every other catalog of pyiceberg reloads the table inside `commit_table`, applies the updates in
-this process, and swaps the pointer only if it did not move. There the requirement is our own. The
-update is our own too, because pyiceberg's `remove-snapshots` is quadratic, unsets the parents of
-retained snapshots, drops the refs made meanwhile, and leaves partition statistics and the older
-part of the snapshot log behind.
+this process, and replaces the pointer only if it did not move. For these catalogs this module has
+its own requirement and its own update, because pyiceberg's `remove-snapshots`:
+
+- takes quadratic time,
+- removes the parent ids of retained snapshots,
+- drops refs that were created in the meantime,
+- leaves partition statistics and the older part of the snapshot log in the metadata.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ Refs = dict[str, tuple[str, int, int | None, int | None, int | None]]
 
 
 class AssertSameRefs(ValidatableTableRequirement):
-    """The table has exactly these refs with these settings, and the same retention properties. No
-    ref was made, moved, changed or deleted.
+    """A requirement: the table has exactly these refs, with the same retention settings.
+
+    No ref was created, moved, changed or deleted, and no retention property of the table changed.
     """
 
     type: Literal["assert-same-refs"] = "assert-same-refs"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
@@ -55,90 +57,91 @@ class AssertSameRefs(ValidatableTableRequirement):
     properties: dict[str, str]
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as pyiceberg does
-        """Raises `CommitFailedException` naming the first difference."""
+        """Raise `CommitFailedException` with the first difference."""
         if base_metadata is None:
-            raise CommitFailedException("Requirement failed: the table is gone")
-        found = {name: _plain(ref) for name, ref in base_metadata.refs.items()}
+            raise CommitFailedException("Requirement failed: the table does not exist")
+        found = {name: _ref_values(ref) for name, ref in base_metadata.refs.items()}
         for name in sorted(found.keys() | self.refs.keys()):
             if found.get(name) != self.refs.get(name):
                 raise CommitFailedException(f"Requirement failed: ref {name} was {self.refs.get(name)} and is {found.get(name)} now")
-        if (properties := _rules(base_metadata.properties)) != self.properties:
+        if (properties := _retention_properties(base_metadata.properties)) != self.properties:
             raise CommitFailedException(f"Requirement failed: the retention properties were {self.properties} and are {properties} now")
 
 
-class ForgetUpdate(IcebergBaseModel):
-    """Snapshots and refs to take out of the metadata, with everything in it that belongs to them."""
+class RemoveHistoryUpdate(IcebergBaseModel):
+    """An update: remove snapshots and refs from the metadata, with their statistics and log."""
 
     action: Literal["forget"] = "forget"
     snapshot_ids: frozenset[int]
     ref_names: frozenset[str]
 
 
-@_apply_table_update.register(ForgetUpdate)
-def _forget(update: ForgetUpdate, base_metadata: TableMetadata, context: _TableMetadataUpdateContext) -> TableMetadata:
-    """Takes the snapshots and refs out, in linear time. Retained snapshots stay as they are: as
-    after Iceberg's own expiry, a parent that is no longer listed ends the ancestry.
+@_apply_table_update.register(RemoveHistoryUpdate)
+def _remove_history(update: RemoveHistoryUpdate, base_metadata: TableMetadata, context: _TableMetadataUpdateContext) -> TableMetadata:
+    """Remove the snapshots and refs in linear time.
+
+    Retained snapshots are unchanged. A parent that is no longer listed ends the ancestry, as after
+    Iceberg's own expiry.
     """
     refs = {name: ref for name, ref in base_metadata.refs.items() if name not in update.ref_names}
     for name, ref in refs.items():
         if ref.snapshot_id in update.snapshot_ids:
-            raise CommitFailedException(f"{ref.snapshot_ref_type} {name} points at snapshot {ref.snapshot_id}, which was to be removed")
+            raise CommitFailedException(f"{ref.snapshot_ref_type} {name} points at snapshot {ref.snapshot_id}, which is to be removed")
     context.add_update(update)  # pyright: ignore[reportArgumentType]  # only counted there
     snapshots = [snapshot for snapshot in base_metadata.snapshots if snapshot.snapshot_id not in update.snapshot_ids]
-    kept = {
+    changes = {
         "refs": refs,
         "snapshots": snapshots,
-        "snapshot_log": _unbroken(base_metadata.snapshot_log, {snapshot.snapshot_id for snapshot in snapshots}),
+        "snapshot_log": _trim_snapshot_log(base_metadata.snapshot_log, {snapshot.snapshot_id for snapshot in snapshots}),
         "statistics": [item for item in base_metadata.statistics if item.snapshot_id not in update.snapshot_ids],
         "partition_statistics": [item for item in base_metadata.partition_statistics if item.snapshot_id not in update.snapshot_ids],
     }
-    return base_metadata.model_copy(update=kept)
+    return base_metadata.model_copy(update=changes)
 
 
-def applied_here(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Returns the updates and requirements for catalogs that apply updates in this process."""
+def build_local_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """Return the updates and requirements for catalogs that apply updates in this process."""
     refs: Refs = {}
-    for ref in removal.before.refs:
+    for ref in removal.base.refs:
         keep, age, ref_age = (int(ref.settings[name]) if name in ref.settings else None for name in REF_SETTINGS)
         refs[ref.name] = (ref.ref_type, int(ref.snapshot_id), keep, age, ref_age)
-    requirements = (_same_table(removal), AssertSameRefs(refs=refs, properties=_rules(removal.before.properties)))
-    update = ForgetUpdate(snapshot_ids=frozenset(map(int, removal.snapshot_ids)), ref_names=removal.ref_names)
+    requirements = (_assert_uuid(removal), AssertSameRefs(refs=refs, properties=_retention_properties(removal.base.properties)))
+    update = RemoveHistoryUpdate(snapshot_ids=frozenset(map(int, removal.snapshot_ids)), ref_names=removal.ref_names)
     return (update,), requirements  # pyright: ignore[reportReturnType]  # the unions name pyiceberg's own types
 
 
-def applied_by_server(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """Returns the updates and requirements for REST catalogs: the protocol's own updates, and an
-    assertion for every known ref.
-    """
-    leaving = [snapshot for snapshot in removal.before.snapshots if snapshot.snapshot_id in removal.snapshot_ids]
-    owners = {kind: [int(item.snapshot_id) for item in leaving if any(file.kind == kind for file in item.files)] for kind in _STATISTICS}
+def build_rest_commit(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
+    """Return the updates and requirements for REST catalogs, with an assertion for every known ref."""
+    removed = [snapshot for snapshot in removal.base.snapshots if snapshot.snapshot_id in removal.snapshot_ids]
+    owners = {kind: [int(item.snapshot_id) for item in removed if any(file.kind == kind for file in item.files)] for kind in _STATISTICS}
     updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in sorted(removal.ref_names)]
     updates += [RemoveStatisticsUpdate.model_validate({"snapshot-id": owner}) for owner in owners[Kind.STATISTICS]]
     updates += [RemovePartitionStatisticsUpdate.model_validate({"snapshot-id": owner}) for owner in owners[Kind.PARTITION_STATISTICS]]
-    if leaving:
-        updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [int(item.snapshot_id) for item in leaving]}))
-    asserted = [AssertRefSnapshotId.model_validate({"ref": ref.name, "snapshot-id": int(ref.snapshot_id)}) for ref in removal.before.refs]
-    return tuple(updates), (_same_table(removal), *asserted)
+    if removed:
+        updates.append(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": [int(item.snapshot_id) for item in removed]}))
+    asserted = [AssertRefSnapshotId.model_validate({"ref": ref.name, "snapshot-id": int(ref.snapshot_id)}) for ref in removal.base.refs]
+    return tuple(updates), (_assert_uuid(removal), *asserted)
 
 
 _STATISTICS = (Kind.STATISTICS, Kind.PARTITION_STATISTICS)
 
 
-def _same_table(removal: Removal) -> AssertTableUUID:
-    return AssertTableUUID(uuid=uuid.UUID(removal.before.table_uuid))
+def _assert_uuid(removal: Removal) -> AssertTableUUID:
+    return AssertTableUUID(uuid=uuid.UUID(removal.base.table_uuid))
 
 
-def _plain(ref: SnapshotRef) -> tuple[str, int, int | None, int | None, int | None]:
+def _ref_values(ref: SnapshotRef) -> tuple[str, int, int | None, int | None, int | None]:
     return ref.snapshot_ref_type.value, ref.snapshot_id, ref.min_snapshots_to_keep, ref.max_snapshot_age_ms, ref.max_ref_age_ms
 
 
-def _rules(properties: Mapping[str, str]) -> dict[str, str]:
+def _retention_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {key: properties[key] for key in (*TABLE_SETTINGS, GC_ENABLED) if key in properties}
 
 
-def _unbroken(log: list[SnapshotLogEntry], listed: set[int]) -> list[SnapshotLogEntry]:
-    """Returns what follows the last entry whose snapshot is not listed. A log with a gap would lie
-    (format/spec.md, `snapshot-log`).
+def _trim_snapshot_log(log: list[SnapshotLogEntry], listed: set[int]) -> list[SnapshotLogEntry]:
+    """Return the entries after the last one whose snapshot is not listed.
+
+    Source: format/spec.md, `snapshot-log`: entries before an expired snapshot are removed too.
     """
     broken = max((index for index, entry in enumerate(log) if entry.snapshot_id not in listed), default=-1)
     return log[broken + 1 :]

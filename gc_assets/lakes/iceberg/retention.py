@@ -1,9 +1,8 @@
-"""Iceberg's six-step retention over frozen refs and snapshots: which snapshots stay, which go, and
-why.
+"""Apply Iceberg's six-step snapshot retention to frozen refs and snapshots, with reasons.
 
 Pure: no catalog, no clock. Source: `RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with
-"now" = `as_of`. (The written specification lacks its rule for unreferenced snapshots.) Near-linear
-in snapshots and refs of a table.
+"now" = `as_of`. The written specification lacks its rule for unreferenced snapshots. The time is
+nearly linear in the number of snapshots and refs of a table.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ _YEAR_9999 = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 @dataclass(frozen=True, slots=True)
 class _KeepRule:
-    """A rule that keeps a snapshot, and the moment (microseconds) until which the snapshot's age
-    allows it; infinite where age plays no part.
+    """A rule that keeps a snapshot until a time.
+
+    `keep_until` is in microseconds, and infinite if the rule does not depend on age.
     """
 
     keep_until: float
@@ -41,9 +41,7 @@ class _KeepRule:
 
 @dataclass(frozen=True, slots=True)
 class _WalkState:
-    """The limits with which a branch's walk left a snapshot. A walk that would keep no more need
-    not go on.
-    """
+    """The limits of a branch's walk at a snapshot. A later walk with smaller limits stops there."""
 
     cutoff: float
     remaining: int
@@ -58,7 +56,7 @@ class _LapsedRef:
 
 @dataclass(frozen=True, slots=True)
 class _TableHistory:
-    """The snapshots of one table uuid, and each of its registrations with the refs found there."""
+    """The snapshots of one table uuid, and its registrations with their refs."""
 
     uuid: str
     rows: Sequence[int]
@@ -67,7 +65,7 @@ class _TableHistory:
     registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
 
     def qualify(self, source: CommitSource, ref: Ref) -> str:
-        """Returns the ref's name, with its table's name where two registrations may both have it."""
+        """Return the ref's name, with the name of its table if there are several registrations."""
         return ref.ref_name if len(self.registrations) == 1 else f"{source.table_name}:{ref.ref_name}"
 
     def head_index(self, source: CommitSource, ref: Ref) -> int | None:
@@ -76,15 +74,17 @@ class _TableHistory:
         if ref.head_commit_id not in self.forest.position:
             raise LakeUnreadable(
                 f"table {source.table_name}: {ref.ref_type} {ref.ref_name!r} points at snapshot {ref.head_commit_id}, "
-                "which the commit graph does not have; run again, and restore the table's metadata if it stays so"
+                "which is missing in the commit graph; run again, and restore the table's metadata if the error persists"
             )
         return self.forest.position[ref.head_commit_id]
 
 
 @dataclass(slots=True)
 class _Verdicts:
-    """What the registrations of one table keep together (the longest rule wins), and the refs that
-    lapse in all of them.
+    """The kept snapshots and lapsed refs of all registrations of one table.
+
+    The rule that keeps a snapshot the longest has priority. A ref lapses only if it lapses in all
+    registrations.
     """
 
     keeps: dict[int, _KeepRule]
@@ -99,11 +99,24 @@ class _Verdicts:
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
-    """Returns one row per commit of `commits`, in its order, with the rule that decided, and the
-    removals that carry it out.
+    """Apply the retention of all tables.
 
-    A table registered twice keeps the union. Raises `LakeUnreadable` where a ref's head or a
-    commit's table is not among the inputs.
+    A table that is registered twice keeps the union of both registrations.
+
+    Args:
+        refs: The frozen refs, with the settings of the tables in their sources.
+        commits: The snapshots, with the columns of `commit_graph`.
+        as_of: The time at which ages are computed.
+        grace_cutoff: Younger snapshots are kept even if no rule keeps them.
+        policy: The overrides of the configuration.
+
+    Returns:
+        One row per commit in the order of `commits`, with the rule that decided, and the actions
+        that remove expired snapshots and lapsed refs.
+
+    Raises:
+        LakeUnreadable: If the head of a ref is missing in `commits`, or the table of a commit is
+            missing in `refs`.
     """
     columns = {name: commits[name].to_pylist() for name in ("table_uuid", "commit_id", "table_name")}
     reachable: list[dict[str, Any]] = [{} for _ in range(commits.num_rows)]
@@ -154,7 +167,9 @@ def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids
     for source in refs.sources:
         sources_of[source.table_uuid or ""].append(source)
     if unknown := rows_of.keys() - sources_of.keys():
-        raise LakeUnreadable(f"lake {refs.lake}: the commit graph has table {next(iter(unknown))}, which the frozen refs do not; run again")
+        raise LakeUnreadable(
+            f"lake {refs.lake}: the commit graph has table {next(iter(unknown))}, which is not in the frozen refs; run again"
+        )
     for uuid, sources in sources_of.items():
         rows = rows_of.get(uuid, [])
         forest = build_forest([ids[row] for row in rows], [next(iter(parents[row] or ()), None) for row in rows])
@@ -163,7 +178,7 @@ def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids
 
 
 def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
-    """Applies Iceberg's algorithm to each registration."""
+    """Apply Iceberg's algorithm to each registration."""
     verdicts = _Verdicts({}, {}, {}, set())
     for source, refs in table.registrations:
         limits = TableLimits.of(source.properties, policy, as_of)
@@ -207,9 +222,7 @@ def _apply_rules(table: _TableHistory, as_of: datetime, policy: IcebergRetention
 def _keep_branch(
     table: _TableHistory, verdicts: _Verdicts, walked: dict[int, _WalkState], name: str, head: int, limits: RefLimits, keep_until: float
 ) -> None:
-    """Walks from the head back while an ancestor is among the newest or young enough. The first
-    that is neither ends the walk.
-    """
+    """Keep ancestors of the head up to the first that is neither among the newest nor young enough."""
     index, remaining = head, limits.keep_last
     while index != NO_PARENT:
         stamp = table.stamps[index]
@@ -234,7 +247,7 @@ def _keep_branch(
 
 
 def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
-    """Adds the head and its ancestors. Where one is marked, the rest of the way is too."""
+    """Add the head and its ancestors. The ancestors of a marked snapshot are marked already."""
     index = head
     while index != NO_PARENT and index not in marked:
         marked.add(index)
@@ -242,26 +255,28 @@ def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
 
 
 def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int) -> None:
-    """Keeps what no rule of Iceberg keeps: tables that are not collected, tables that cannot be
-    written, cycles of parents, young snapshots.
+    """Keep snapshots that Iceberg's rules do not keep.
+
+    These are the snapshots of tables that are not collected or not writable, snapshots on a cycle
+    of parents, and snapshots younger than the grace period.
     """
     for source, _ in table.registrations:
         if source.properties[COLLECT] != "true":
             matched = source.properties.get(GC_ENABLED, "true").strip().lower() == "true"
-            reason = "no pattern of `tables` names it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
+            reason = "no pattern of `tables` matches it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
             for index in range(len(table.rows)):
                 verdicts.keeps[index] = _KeepRule(NEVER, f"kept: table {source.table_name} is not collected, {reason}")
             verdicts.lapsed.clear()
         elif source.properties.get(WRITABLE) == "false":
             reason = (
                 "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); "
-                "expire it with an engine that can, such as Spark's expire_snapshots; its files are then collected here"
+                "expire it with an engine that can, such as Spark's expire_snapshots; gc-assets then collects its files"
             )
             for index in range(len(table.rows)):
                 verdicts.keeps.setdefault(index, _KeepRule(NEVER, f"kept: {reason}"))
             verdicts.lapsed.clear()
     for index in table.forest.cyclic:
-        verdicts.keep(index, _KeepRule(NEVER, "kept: its parents form a cycle, so its history cannot be told"))
+        verdicts.keep(index, _KeepRule(NEVER, "kept: its parents form a cycle, so its history is unknown"))
     for index, stamp in enumerate(table.stamps):
         if index not in verdicts.keeps and stamp >= grace_cutoff:
             verdicts.keeps[index] = _KeepRule(NEVER, "kept: younger than the grace period")
@@ -283,7 +298,7 @@ def _find_state(verdicts: _Verdicts, reach: Reach, index: int, rule: str) -> tup
         return RETAINED, keep.reason
     if not reach.count:
         return DANGLING, f"dangling: no ref reaches it, and it is older than {rule}"
-    # A kept branch says more than a tag or a lapsed ref.
+    # The reason of a kept branch is more useful than that of a tag or a lapsed ref.
     reasons = [verdicts.expiry_reasons[name] for name in reach.names]
     others = f" (and {reach.count - 1:,} other refs)" if reach.count > 1 else ""
     return EXPIRED, next((reason for reason in reasons if "on branch" in reason), reasons[0]) + others

@@ -1,8 +1,7 @@
-"""Decides which approved edits of one table are still right, given its registrations and policy as
-they are now.
+"""Revalidate the approved edits of one table against its current registrations and policy.
 
-Pure: no catalog, no pyiceberg. It never asks for more than was approved, nor for anything that the
-fresh policy does not ask for.
+Pure: no catalog, no pyiceberg. The result is a subset of the approved edits, and the current policy
+requests each of them.
 """
 
 from __future__ import annotations
@@ -18,116 +17,135 @@ from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What leaves one registration. It was decided on the metadata `before`. `actions` are the
-    edits that the removal carries out.
+    """The snapshots and refs to remove from one registration.
+
+    `base` is the metadata that the removal was computed from. `actions` are the approved edits that
+    the removal executes.
     """
 
     name: str
-    before: TableMetadata
+    base: TableMetadata
     snapshot_ids: frozenset[str]
     ref_names: frozenset[str]
     actions: frozenset[ExpiryAction]
 
     @property
     def retained(self) -> tuple[Snapshot, ...]:
-        return tuple(snapshot for snapshot in self.before.snapshots if snapshot.snapshot_id not in self.snapshot_ids)
+        return tuple(snapshot for snapshot in self.base.snapshots if snapshot.snapshot_id not in self.snapshot_ids)
 
     @property
     def refs(self) -> tuple[SnapshotRef, ...]:
-        """The refs that stay."""
-        return tuple(ref for ref in self.before.refs if ref.name not in self.ref_names)
+        """The refs that are kept."""
+        return tuple(ref for ref in self.base.refs if ref.name not in self.ref_names)
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """The removals to commit, at most one per registration, and the actions that need none:
-    `absent` or `changed`.
+class Revalidation:
+    """The removals to commit, at most one per registration.
+
+    `settled` holds the actions that need no commit. Their verdict is `absent` or `changed`.
     """
 
     removals: tuple[Removal, ...]
     settled: Mapping[ExpiryAction, ExpiryOutcome]
 
 
-def decide(actions: Sequence[ExpiryAction], registrations: Sequence[Registration], retention: Retention) -> Decision:
-    """Decides which actions to carry out. `retention` is the policy over all `registrations` of the
-    table together.
+def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registration], retention: Retention) -> Revalidation:
+    """Determine which actions are still valid.
+
+    Args:
+        actions: The approved edits of one table.
+        registrations: All registrations of the table, as read now.
+        retention: The current policy's result over all `registrations` together.
     """
-    asked = {(row["action"], row["snapshot_id"], row["ref_name"]) for row in retention.expiry.to_pylist()}
+    requested = {(row["action"], row["snapshot_id"], row["ref_name"]) for row in retention.expiry.to_pylist()}
     refs = {item.name: {ref.name: ref for ref in item.table.refs} for item in registrations}
-    to_do: dict[str, dict[ExpiryAction, None]] = defaultdict(dict)
+    confirmed: dict[str, dict[ExpiryAction, None]] = defaultdict(dict)
     settled: dict[ExpiryAction, ExpiryOutcome] = {}
 
-    for action in (action for action in actions if action.action == DELETE_REF):
-        found = {name: own[action.ref_name] for name, own in refs.items() if action.ref_name in own}
-        same = [name for name, ref in found.items() if (ref.ref_type, ref.snapshot_id) == (action.ref_type, action.snapshot_id)]
-        if not found:
-            settled[action] = ExpiryOutcome(action, "absent")
-        elif not same:
-            now = next(iter(found.values()))
-            settled[action] = _changed(action, f"{now.ref_type} {now.name} points at snapshot {now.snapshot_id} now")
-        elif (DELETE_REF, action.snapshot_id, action.ref_name) not in asked:
-            settled[action] = _changed(action, f"the policy keeps {action.ref_type} {action.ref_name} now")
+    def record(action: ExpiryAction, result: ExpiryOutcome | Sequence[str]) -> None:
+        if isinstance(result, ExpiryOutcome):
+            settled[action] = result
         else:
-            for name in same:
-                to_do[name][action] = None
+            for name in result:
+                confirmed[name][action] = None
 
-    leaving = {(name, action.ref_name) for name, own in to_do.items() for action in own}
-    heads = {ref.snapshot_id: ref for name, own in refs.items() for ref in own.values() if (name, ref.name) not in leaving}
+    for action in (action for action in actions if action.action == DELETE_REF):
+        record(action, _revalidate_ref_deletion(action, refs, requested))
+
+    deleted_refs = {(name, action.ref_name) for name, own in confirmed.items() for action in own}
+    heads = {ref.snapshot_id: ref for name, own in refs.items() for ref in own.values() if (name, ref.name) not in deleted_refs}
     listed = {item.name: {snapshot.snapshot_id for snapshot in item.table.snapshots} for item in registrations}
     reasons = dict(zip(retention.reachable["commit_id"].to_pylist(), retention.reachable["reason"].to_pylist(), strict=True))
     for action in (action for action in actions if action.action == REMOVE_SNAPSHOT):
         holders = [name for name, ids in listed.items() if action.snapshot_id in ids]
         head = heads.get(action.snapshot_id)
         if not holders:
-            settled[action] = ExpiryOutcome(action, "absent")
-        elif (REMOVE_SNAPSHOT, action.snapshot_id, None) not in asked:
-            settled[action] = _changed(action, reasons[action.snapshot_id])
-        elif head is not None:  # a ref that lapses too, but whose deletion nobody approved
-            settled[action] = _changed(action, f"{head.ref_type} {head.name} points at it, and its deletion is not in this plan")
+            record(action, ExpiryOutcome(action, "absent"))
+        elif (REMOVE_SNAPSHOT, action.snapshot_id, None) not in requested:
+            record(action, _report_change(action, reasons[action.snapshot_id]))
+        elif head is not None:  # this ref lapses too, but its deletion is not approved
+            record(action, _report_change(action, f"{head.ref_type} {head.name} points at it, and its deletion is not in this plan"))
         else:
-            for name in holders:
-                to_do[name][action] = None
-    return Decision(tuple(_removal(item, to_do[item.name]) for item in registrations if to_do[item.name]), settled)
+            record(action, holders)
+    return Revalidation(tuple(_build_removal(item, confirmed[item.name]) for item in registrations if confirmed[item.name]), settled)
 
 
-def damage_after(removal: Removal, after: TableMetadata) -> str | None:
-    """Returns what was to stay and is missing from metadata that the removal's commit wrote, or
-    null where nothing is missing.
+def _revalidate_ref_deletion(
+    action: ExpiryAction, refs: Mapping[str, Mapping[str, SnapshotRef]], requested: set[tuple[str, str, str | None]]
+) -> ExpiryOutcome | Sequence[str]:
+    """Return the names of the registrations to edit, or the outcome if nothing is to be edited.
+
+    `refs` holds the refs of each registration by name.
     """
+    found = {name: own[action.ref_name] for name, own in refs.items() if action.ref_name in own}
+    same = [name for name, ref in found.items() if (ref.ref_type, ref.snapshot_id) == (action.ref_type, action.snapshot_id)]
+    if not found:
+        return ExpiryOutcome(action, "absent")
+    if not same:
+        now = next(iter(found.values()))
+        return _report_change(action, f"{now.ref_type} {now.name} points at snapshot {now.snapshot_id} now")
+    if (DELETE_REF, action.snapshot_id, action.ref_name) not in requested:
+        return _report_change(action, f"the policy keeps {action.ref_type} {action.ref_name} now")
+    return same
+
+
+def find_damage(removal: Removal, after: TableMetadata) -> str | None:
+    """Describe the first kept snapshot or ref that the metadata after the commit lacks, or None."""
     listed = {snapshot.snapshot_id for snapshot in after.snapshots}
     refs = {ref.name: ref for ref in after.refs}
-    if after.table_uuid != removal.before.table_uuid:
-        return f"{after.address} is of table {after.table_uuid}, expected {removal.before.table_uuid}"
-    if lost := [snapshot.snapshot_id for snapshot in removal.retained if snapshot.snapshot_id not in listed]:
-        return f"{after.address} lacks {len(lost):,} snapshots that were to stay, see {lost[0]}"
+    if after.table_uuid != removal.base.table_uuid:
+        return f"{after.address} is of table {after.table_uuid}, expected {removal.base.table_uuid}"
+    if missing := [snapshot.snapshot_id for snapshot in removal.retained if snapshot.snapshot_id not in listed]:
+        return f"{after.address} lacks {len(missing):,} snapshots that the plan keeps, for example {missing[0]}"
     for ref in removal.refs:
         now = refs.get(ref.name)
         if now is None or (now.ref_type, now.snapshot_id) != (ref.ref_type, ref.snapshot_id):
             found = "is gone" if now is None else f"is at {now.snapshot_id}"
-            return f"{after.address}: {ref.ref_type} {ref.name} was to stay at snapshot {ref.snapshot_id} and {found}"
+            return f"{after.address}: the plan keeps {ref.ref_type} {ref.name} at snapshot {ref.snapshot_id}, but it {found}"
     return None
 
 
-def left_after(removal: Removal, after: TableMetadata) -> str | None:
-    """Returns what was to go and is still in metadata that the removal's commit wrote, or null
-    where all of it went.
+def find_leftovers(removal: Removal, after: TableMetadata) -> str | None:
+    """Describe the first removed snapshot or ref that the metadata after the commit still has, or
+    None.
     """
     if left := sorted(removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}):
-        return f"{after.address} still lists {len(left):,} of the removed snapshots, see {left[0]}"
+        return f"{after.address} still lists {len(left):,} of the removed snapshots, for example {left[0]}"
     if left := sorted(removal.ref_names & {ref.name for ref in after.refs}):
         return f"{after.address} still has ref {left[0]}"
     return None
 
 
-def _removal(item: Registration, actions: Mapping[ExpiryAction, None]) -> Removal:
+def _build_removal(item: Registration, actions: Mapping[ExpiryAction, None]) -> Removal:
     return Removal(
         name=item.name,
-        before=item.table,
+        base=item.table,
         snapshot_ids=frozenset(action.snapshot_id for action in actions if action.action == REMOVE_SNAPSHOT),
         ref_names=frozenset(action.ref_name for action in actions if action.action == DELETE_REF and action.ref_name is not None),
         actions=frozenset(actions),
     )
 
 
-def _changed(action: ExpiryAction, why: str) -> ExpiryOutcome:
-    return ExpiryOutcome(action, "changed", why)
+def _report_change(action: ExpiryAction, reason: str) -> ExpiryOutcome:
+    return ExpiryOutcome(action, "changed", reason)

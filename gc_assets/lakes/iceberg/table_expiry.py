@@ -1,8 +1,7 @@
-"""Makes the approved edits of one table. They are committed on what the table is now, tried again
-where it moved, and judged by what it lists afterwards.
+"""Execute the approved edits of one table: revalidate, commit, retry and verify.
 
-Each commit is whole or nothing, so a killed call leaves a valid table, and the next call does the
-rest.
+Edits are committed to the current metadata, retried if the table moved, and verified in the new
+metadata. Each commit is atomic, so a killed call leaves a valid table, and the next call continues.
 """
 
 from __future__ import annotations
@@ -30,16 +29,21 @@ Policy = Callable[[Sequence[Registration]], Retention]
 
 @dataclass(slots=True)
 class TableExpiry:
-    """The edits of the table `uuid` under all its names. `locations` maps each name to the
-    metadata address that was seen first.
+    """The edits of one table in all its registrations.
 
-    `read_registration` gives the registration behind a name and a metadata address. `policy` gives the retention
-    of all registrations together. `unreadable` says by name why other tables of the catalog could
-    not be read.
-
-    Three fields are kept by name. `commits` holds the commits that the catalog accepted, or may have.
-    `failures` holds what went wrong and is not tried again, `rejections` the latest rejection.
-    `damaged` holds the edits that were made and took more along than was approved.
+    Attributes:
+        catalog: The client of the catalog.
+        read_registration: Reads the registration of a name and a metadata address.
+        policy: Computes the retention of all registrations together.
+        uuid: The uuid of the table.
+        locations: The metadata address of each name of the table, as first listed.
+        unreadable: The reasons why other tables of the catalog are unreadable, by name.
+        actions: The approved edits.
+        checker: Checks that the metadata of retained snapshots is readable.
+        commits: The removals that the catalog accepted or may have accepted, by name.
+        failures: The errors that are not retried, by name.
+        rejections: The latest rejection, by name.
+        damaged: The edits whose commit removed more than was approved, with the message.
     """
 
     catalog: CatalogClient
@@ -56,15 +60,13 @@ class TableExpiry:
     damaged: dict[ExpiryAction, str] = field(default_factory=dict[ExpiryAction, str])
 
     def run(self) -> list[ExpiryOutcome]:
-        """Makes the edits and returns one outcome per action. Raises nothing: what goes wrong is
-        the outcome.
-        """
+        """Execute the edits and return one outcome per action. Errors become outcomes."""
         try:
             return self._run()
-        except Exception as error:  # noqa: BLE001 - whatever a catalog or store raises fails this table only, by name
+        except Exception as error:  # noqa: BLE001 - an error of a catalog or store fails only this table
             reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
             if self.commits:
-                reason = f"a commit was sent, and its outcome is not known: {reason}; apply again"
+                reason = f"a commit was sent, but its outcome is unknown: {reason}; apply again"
             return [ExpiryOutcome(action, "failed", reason) for action in self.actions]
 
     def _run(self) -> list[ExpiryOutcome]:
@@ -74,11 +76,11 @@ class TableExpiry:
             loaded = self._load()
             if not loaded:
                 return self._report_missing()
-            revalidation = self._decide([registration for _, registration in loaded.values()])
+            revalidation = self._revalidate([registration for _, registration in loaded.values()])
             pending = [removal for removal in revalidation.removals if removal.name not in {*self.failures, *self.commits}]
             if not pending or attempt == MAX_ATTEMPTS:
                 for _, registration in loaded.values():
-                    self._find_lost_refs(registration, revalidation)
+                    self._mark_lost_refs(registration, revalidation)
                 return [self._outcome(action, revalidation) for action in self.actions]
             for removal in pending:
                 self._commit(loaded[removal.name][0], removal)
@@ -87,21 +89,22 @@ class TableExpiry:
             attempt += 1
 
     def _precheck(self) -> None:
-        """Reads what the retained snapshots need before the table is loaded for the commit. A REST
-        catalog lets refs that are made between loading and committing go with their snapshots, so
-        that moment is to be short.
+        """Check the metadata of the retained snapshots before the table is loaded for the commit.
+
+        A REST catalog drops refs that are created between load and commit together with their
+        snapshots, so this interval must be short.
         """
         registrations = [self.read_registration(".".join(identifier), address) for identifier, address in self.locations.items()]
-        for removal in self._decide(registrations).removals:
+        for removal in self._revalidate(registrations).removals:
             self._check(removal)
 
     def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
-        """Returns the registrations that are still this table, by name."""
+        """Return the registrations that still have the uuid of this table, by name."""
         tables = [self.catalog.load(identifier) for identifier in self.locations]
         same = [table for table in tables if table is not None and table.table_uuid == self.uuid]
         return {table.name: (table, self.read_registration(table.name, table.metadata_location)) for table in same}
 
-    def _decide(self, registrations: Sequence[Registration]) -> Revalidation:
+    def _revalidate(self, registrations: Sequence[Registration]) -> Revalidation:
         return revalidate(self.actions, registrations, self.policy(registrations))
 
     def _check(self, removal: Removal) -> bool:
@@ -119,7 +122,7 @@ class TableExpiry:
         except CommitRejected as error:
             self.rejections[removal.name] = str(error)
             return
-        except GcError as error:  # it may have taken effect: what the table lists now will tell
+        except GcError as error:  # it may have taken effect: the next load of the table shows that
             self.commits[removal.name] = removal
             self.failures[removal.name] = str(error)
             return
@@ -130,12 +133,12 @@ class TableExpiry:
         elif leftovers := find_leftovers(removal, after):
             self.failures[removal.name] = f"the catalog accepted the commit, but {leftovers}; apply again"
 
-    def _find_lost_refs(self, registration: Registration, revalidation: Revalidation) -> None:
-        """Marks all actions spoilt where a ref that nobody approved to delete went in the same
-        commit as its snapshot.
+    def _mark_lost_refs(self, registration: Registration, revalidation: Revalidation) -> None:
+        """Mark all actions as damaged if a commit removed a ref without approval.
 
-        A REST server may do that to a ref made during the commit: the protocol has no requirement
-        for refs that nobody knew. The metadata log tells, to a later call too.
+        A REST server may drop a ref that was created during the commit, together with its snapshot.
+        The protocol has no requirement against that. The metadata log shows it, also in a later
+        call.
         """
         absent = [action for action, outcome in revalidation.settled.items() if outcome.verdict == "absent"]
         removed_ids = {action.snapshot_id for action in absent if action.action == REMOVE_SNAPSHOT}
@@ -150,13 +153,13 @@ class TableExpiry:
             except LakeUnreadable:
                 if self.commits:
                     raise
-                return  # engines remove old metadata; the snapshots went before any commit of this call
+                return  # engines delete old metadata; the snapshots were removed before this call
             expected_refs = approved.union(ref.name for ref in after.refs)
             for ref in previous.refs:
                 if ref.snapshot_id in removed_ids and ref.name not in expected_refs:
                     loss = (
-                        f"the catalog dropped {ref.ref_type} {ref.name} with snapshot {ref.snapshot_id}, and this plan did not ask for "
-                        f"that; {previous.address} still has both: restore from it what is needed before anything is collected"
+                        f"the catalog dropped {ref.ref_type} {ref.name} with snapshot {ref.snapshot_id}, which this plan does not "
+                        f"request; {previous.address} still has both: restore them from it before files are collected"
                     )
                     self.damaged.update(dict.fromkeys(self.actions, loss))
             removed_ids.difference_update(snapshot.snapshot_id for snapshot in previous.snapshots)
@@ -168,15 +171,16 @@ class TableExpiry:
         settled = revalidation.settled.get(action)
         if settled is None:
             name = next(removal.name for removal in revalidation.removals if action in removal.actions)
-            unconfirmed = "the catalog accepted the commit, but the table is as it was; apply again"
+            unconfirmed = "the catalog accepted the commit, but the table did not change; apply again"
             return ExpiryOutcome(action, "failed", self.failures.get(name) or self.rejections.get(name) or unconfirmed)
         if settled.verdict == "absent" and any(action in removal.actions for removal in self.commits.values()):
             return ExpiryOutcome(action, "done")
         return settled
 
     def _report_missing(self) -> list[ExpiryOutcome]:
-        """Returns outcomes for a table of which no registration is left: it was dropped or
-        re-created, unless a table that could not be read is it.
+        """Return outcomes for a table without any registration.
+
+        The table was dropped or re-created, unless one of the unreadable tables is this table.
         """
         outcomes: list[ExpiryOutcome] = []
         for action in self.actions:
@@ -184,6 +188,6 @@ class TableExpiry:
                 reason = self.unreadable.get(action.table_name or "") or next(iter(self.unreadable.values()))
                 outcomes.append(ExpiryOutcome(action, "failed", reason))
             else:
-                reason = f"the catalog has no table of uuid {self.uuid} any more ({action.table_name}): it was dropped or re-created"
+                reason = f"the catalog no longer has a table with uuid {self.uuid} ({action.table_name}): it was dropped or re-created"
                 outcomes.append(ExpiryOutcome(action, "changed", reason))
         return outcomes

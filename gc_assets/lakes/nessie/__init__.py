@@ -1,3 +1,1 @@
-"""The Nessie lake kind: every ref of one server, its history as the log of states that retention
-walks.
-"""
+"""The Nessie lake kind: the Iceberg tables and views of all refs of one server."""

@@ -1,9 +1,8 @@
-"""The calls of Nessie's REST API v2 that a mark needs, on httpx. Lists are read to their end, and
-passing failures are tried again.
+"""A client for the calls of Nessie's REST API v2 that a mark needs.
 
-This is the only module of this lake kind that talks to a server. Everything behind `@<hash>` is
-immutable: a ref that moves or goes while we read changes nothing. The token never stands in a
-message.
+Only this module of the lake kind connects to a server. It reads all pages of a list and retries
+transient errors. Everything at `@<hash>` is immutable, so refs that move or are deleted during the
+mark have no effect. No message contains the token.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 from tenacity.wait import wait_base
 
-from gc_assets.core.deadline import READ_SECONDS, within
+from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.models import (
     Entry,
@@ -34,49 +33,44 @@ from gc_assets.lakes.nessie.models import (
     error_message,
 )
 
-# `TreeService.MAX_COMMIT_LOG_ENTRIES`: the server never puts more commits on a page.
-COMMITS_A_PAGE: Final = 250
-# The server knows no limit for entries, so one is always sent.
-ENTRIES_A_PAGE: Final = 1_000
-# About half a minute of trying: longer than a restart of the server takes, shorter than anybody's
-# patience.
-ATTEMPTS: Final = 8
-LONGEST_WAIT_SECONDS: Final = 10.0
-# A deep history page of a busy server takes seconds, never a minute.
+# `TreeService.MAX_COMMIT_LOG_ENTRIES`: the server's maximum of commits per page.
+COMMITS_PER_PAGE: Final = 250
+# The server has no default limit for entries, so one is always sent.
+ENTRIES_PER_PAGE: Final = 1_000
+# About half a minute in total, which is longer than a restart of the server.
+MAX_ATTEMPTS: Final = 8
+MAX_WAIT_SECONDS: Final = 10.0
+# A page of old history takes several seconds on a busy server.
 TIMEOUT_SECONDS: Final = 60.0
-# The server's error code for a ref or commit that it does not have. A wrong address answers 404
-# with another code, or with none.
+# The server's error code for a missing ref or commit. A wrong URL returns 404 with another code or
+# without a code.
 NO_REFERENCE: Final = "REFERENCE_NOT_FOUND"
-_PASSING: Final = frozenset({429, 500, 502, 503, 504})
+_RETRYABLE_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _Page = TypeVar("_Page", ReferencePage, EntryPage)
 
 
-class _PassingError(Exception):
-    """A failure that another attempt may not meet. `wait_seconds` is the pause that the server
-    asked for.
-    """
+class _TransientError(Exception):
+    """An error that may not occur again. `wait_seconds` is the pause that the server requests."""
 
     def __init__(self, finding: str, wait_seconds: float | None = None) -> None:
         super().__init__(finding)
         self.wait_seconds = wait_seconds
 
 
-class _AbsentError(LakeUnreadable):
-    """The server itself says that the ref or commit does not exist."""
+class _NotFoundError(LakeUnreadable):
+    """The server reports that a ref or commit does not exist."""
 
 
 class NessieClient:
-    """The connections to one server. Safe to use from threads. As a context manager it closes its
-    connections.
-    """
+    """A thread-safe client of one server. As a context manager, it closes its connections."""
 
     def __init__(
         self,
         lake: str,
         uri: str,
         token: SecretStr | None = None,
-        longest_wait: float = LONGEST_WAIT_SECONDS,
+        max_wait: float = MAX_WAIT_SECONDS,
         read_seconds: float = READ_SECONDS,
     ) -> None:
         self._lake = lake
@@ -85,9 +79,9 @@ class NessieClient:
         headers = {"Nessie-Client-Spec": "2", "Accept": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        # No settings from the environment: a lake is what its configuration says.
+        # The configuration of the lake is complete, so settings from the environment are ignored.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=_certificates(), trust_env=False)
-        self._wait = _AsAsked(wait_exponential_jitter(multiplier=longest_wait / 40, max=longest_wait, jitter=longest_wait / 40))
+        self._wait = _WaitRetryAfter(wait_exponential_jitter(multiplier=max_wait / 40, max=max_wait, jitter=max_wait / 40))
 
     def __enter__(self) -> Self:
         return self
@@ -95,40 +89,47 @@ class NessieClient:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._http.close()
 
-    def config(self) -> ServerConfig:
-        """Returns the server's settings. Raises `LakeUnreadable`, also for a server without API v2."""
+    def get_config(self) -> ServerConfig:
+        """Return the settings of the server.
+
+        Raises:
+            LakeUnreadable: If the call fails, or the server has no API v2.
+        """
         config = self._get("config", {}, ServerConfig)
         if config.newest_api < 2:
-            raise self._unreadable("config", f"the server speaks API v{config.newest_api} at most, v2 is needed; upgrade it")
+            raise self._unreadable("config", f"the server supports only API v{config.newest_api}, v2 is needed; upgrade it")
         return config
 
-    def references(self) -> Iterator[Reference]:
-        """Yields every branch and tag that the server shows, with the number of commits in its log."""
-        for page in self._pages("trees", {"fetch": "ALL", "max-records": str(ENTRIES_A_PAGE)}, ReferencePage):
+    def list_references(self) -> Iterator[Reference]:
+        """Yield every visible branch and tag, with the number of commits in its log."""
+        for page in self._pages("trees", {"fetch": "ALL", "max-records": str(ENTRIES_PER_PAGE)}, ReferencePage):
             yield from page.items
 
-    def log(self, head: str, commits: int = COMMITS_A_PAGE) -> LogPage:
-        """Returns the newest commits of the log that ends in a hash, with their operations.
+    def read_log(self, head: str, commits: int = COMMITS_PER_PAGE) -> LogPage:
+        """Return the newest commits of the log of a hash, with their operations.
 
-        The log goes on at the parent of the last commit.
+        The log continues at the parent of the last commit.
         """
         return self._get(f"trees/@{quote(head)}/history", {"fetch": "ALL", "max-records": str(commits)}, LogPage)
 
     def has_commit(self, commit: str) -> bool:
-        """Returns False if the server says that it has no such commit. Any other refusal is an
-        error.
+        """Return False if the server reports that the commit does not exist.
+
+        Any other refusal raises `LakeUnreadable`.
         """
-        return self._is_there(f"trees/@{quote(commit)}/history", {"max-records": "1"}, LogPage)
+        return self._exists(f"trees/@{quote(commit)}/history", {"max-records": "1"}, LogPage)
 
     def has_ref(self, name: str) -> bool:
-        """Returns False if the server says that it has no such ref. For a ref that it does not show
-        to us the server answers 403, which is an error.
-        """
-        return self._is_there(f"trees/{quote(name, safe='')}", {}, NamedReference)
+        """Return False if the server reports that the ref does not exist.
 
-    def entries(self, head: str) -> Iterator[Entry]:
-        """Yields every key of the state at a hash with its content, in the server's order."""
-        parameters = {"content": "true", "max-records": str(ENTRIES_A_PAGE)}
+        For a ref that the principal may not read the server returns 403, which raises
+        `LakeUnreadable`.
+        """
+        return self._exists(f"trees/{quote(name, safe='')}", {}, NamedReference)
+
+    def list_entries(self, head: str) -> Iterator[Entry]:
+        """Yield every key of the state at a hash with its content, in the server's order."""
+        parameters = {"content": "true", "max-records": str(ENTRIES_PER_PAGE)}
         for page in self._pages(f"trees/@{quote(head)}/entries", parameters, EntryPage):
             yield from page.items
 
@@ -141,104 +142,108 @@ class NessieClient:
             if not page.has_more:
                 return
             if not page.token or page.token in seen:
-                found = f"repeats the page token {page.token!r}" if page.token else "says that there is more and gives no page token"
-                raise self._unreadable(path, f"the server {found}, so its answer never ends; a proxy may be mangling it")
+                found = f"repeats the page token {page.token!r}" if page.token else "announces another page but gives no page token"
+                raise self._unreadable(path, f"the server {found}, so the list cannot be completed; check proxies between it and gc-assets")
             token = page.token
             seen.add(token)
 
-    def _is_there(self, path: str, parameters: Mapping[str, str], model: type[BaseModel]) -> bool:
+    def _exists(self, path: str, parameters: Mapping[str, str], model: type[BaseModel]) -> bool:
         try:
             self._get(path, parameters, model)
-        except _AbsentError:
+        except _NotFoundError:
             return False
         return True
 
     def _get(self, path: str, parameters: Mapping[str, str], model: type[_Answer]) -> _Answer:
-        retrying = Retrying(stop=stop_after_attempt(ATTEMPTS), wait=self._wait, retry=retry_if_exception_type(_PassingError), reraise=True)
+        retrying = Retrying(
+            stop=stop_after_attempt(MAX_ATTEMPTS), wait=self._wait, retry=retry_if_exception_type(_TransientError), reraise=True
+        )
         try:
-            raw = retrying(self._attempt, path, parameters)
-        except _PassingError as error:
-            raise self._unreadable(path, f"{error}, {ATTEMPTS} times over; see to the server and run again") from error
+            raw = retrying(self.send, path, parameters)
+        except _TransientError as error:
+            raise self._unreadable(path, f"{error}, {MAX_ATTEMPTS} attempts; check the server and run again") from error
         try:
             return model.model_validate_json(raw)
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(step) for step in first["loc"]) or "the answer"
-            raise self._unreadable(path, f"the answer is not API v2's: {where}: {first['msg']}") from None
+            location = ".".join(str(step) for step in first["loc"]) or "the answer"
+            raise self._unreadable(path, f"the answer does not match API v2: {location}: {first['msg']}") from None
 
-    def _attempt(self, path: str, parameters: Mapping[str, str]) -> bytes:
+    def send(self, path: str, parameters: Mapping[str, str]) -> bytes:
+        """Send one GET request and return the body, without retries."""
         try:
-            # The client's own timeout counts from byte to byte.
-            answer = within(self._read_seconds, path, lambda: self._http.get(f"{self._uri}/{path}", params=dict(parameters)))
+            # httpx's timeout applies between two bytes and not to the whole answer.
+            answer = run_with_deadline(self._read_seconds, path, lambda: self._http.get(f"{self._uri}/{path}", params=dict(parameters)))
         except TimeoutError as error:
-            raise self._unreadable(path, f"{error.strerror}; see to the server and run again") from error
+            raise self._unreadable(path, f"{error.strerror}; check the server and run again") from error
         except httpx.TransportError as error:
-            raise _PassingError(f"no answer ({type(error).__name__}: {error})") from error
+            raise _TransientError(f"no answer ({type(error).__name__}: {error})") from error
         except httpx.InvalidURL as error:
-            raise self._unreadable(path, f"the address is no URL ({error}); correct `uri`") from error
+            raise self._unreadable(path, f"invalid URL ({error}); correct `uri`") from error
         if answer.status_code == HTTPStatus.OK:
             return answer.content
-        finding = f"status {answer.status_code}{_said(answer)}"
-        if answer.status_code in _PASSING:
-            raise _PassingError(finding, _asked_wait(answer))
-        kind = _AbsentError if answer.status_code == HTTPStatus.NOT_FOUND and _error_code(answer) == NO_REFERENCE else LakeUnreadable
-        raise kind(self._where(path, f"{finding}; {_remedy(answer.status_code)}"))
+        finding = f"status {answer.status_code}{_error_text(answer)}"
+        if answer.status_code in _RETRYABLE_STATUSES:
+            raise _TransientError(finding, _retry_after(answer))
+        kind = _NotFoundError if answer.status_code == HTTPStatus.NOT_FOUND and _error_code(answer) == NO_REFERENCE else LakeUnreadable
+        raise kind(self._describe_call(path, f"{finding}; {_advise(answer.status_code)}"))
 
     def _unreadable(self, path: str, finding: str) -> LakeUnreadable:
-        return LakeUnreadable(self._where(path, finding))
+        return LakeUnreadable(self._describe_call(path, finding))
 
-    def _where(self, path: str, finding: str) -> str:
+    def _describe_call(self, path: str, finding: str) -> str:
         return f"lake {self._lake}: GET {self._uri}/{path}: {finding}"
 
 
-class _AsAsked(wait_base):
-    """Waits as long as the server asked for, but at most `LONGEST_WAIT_SECONDS`. If it asked for
-    nothing, `otherwise` decides.
+class _WaitRetryAfter(wait_base):
+    """Waits as long as `Retry-After` requests, but at most `MAX_WAIT_SECONDS`.
+
+    Without that header, `fallback` decides.
     """
 
-    def __init__(self, otherwise: wait_base) -> None:
-        self._otherwise = otherwise
+    def __init__(self, fallback: wait_base) -> None:
+        self._fallback = fallback
 
     def __call__(self, retry_state: RetryCallState) -> float:
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
-        asked = error.wait_seconds if isinstance(error, _PassingError) else None
-        return min(asked, LONGEST_WAIT_SECONDS) if asked is not None else self._otherwise(retry_state)
+        requested = error.wait_seconds if isinstance(error, _TransientError) else None
+        return min(requested, MAX_WAIT_SECONDS) if requested is not None else self._fallback(retry_state)
 
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Returns the certificates of the system, read once per process."""
+    """Return the certificates of the system, read once per process."""
     return ssl.create_default_context()
 
 
-def _asked_wait(answer: httpx.Response) -> float | None:
+def _retry_after(answer: httpx.Response) -> float | None:
     text = answer.headers.get("Retry-After", "")
     return float(text) if text.isdecimal() else None
 
 
-def _said(answer: httpx.Response) -> str:
-    message = error_message(_document(answer))
+def _error_text(answer: httpx.Response) -> str:
+    message = error_message(_parse_json(answer))
     return "" if message is None else f" ({message[:300]})"
 
 
 def _error_code(answer: httpx.Response) -> str | None:
-    document = _document(answer)
+    document = _parse_json(answer)
     return document.get("errorCode") if isinstance(document, dict) else None
 
 
-def _document(answer: httpx.Response) -> Any:
-    """Returns the answer's JSON, or None if it is no JSON."""
+def _parse_json(answer: httpx.Response) -> Any:
+    """Return the JSON of the answer, or None if it is not JSON."""
     try:
         return answer.json()
     except ValueError:
         return None
 
 
-def _remedy(status: int) -> str:
+def _advise(status: int) -> str:
     if status == HTTPStatus.UNAUTHORIZED:
-        return "the server wants to know who asks: give the lake a `token`, or a valid one"
+        return "the server requires authentication: set a valid `token` for the lake"
     if status == HTTPStatus.FORBIDDEN:
-        return "the principal may not read this; it needs VIEW_REFERENCE, LIST_COMMIT_LOG, READ_ENTRIES and READ_ENTITY_VALUE on everything"
+        return "the principal may not read this; grant VIEW_REFERENCE, LIST_COMMIT_LOG, READ_ENTRIES and READ_ENTITY_VALUE on everything"
     if status == HTTPStatus.NOT_FOUND:
-        return "the address is not a Nessie API v2 root, or the server's own clean-up removed that history; correct `uri`, or run again"
-    return "nothing is collected until the server answers"
+        return "`uri` is no root of Nessie's API v2, or the server's clean-up removed that history; correct `uri`, or run again"
+    return "no plan can be made until the server answers"

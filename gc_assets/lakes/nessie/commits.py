@@ -1,8 +1,7 @@
-"""Reads the log behind every head once. Pages of several refs are read at a time, and shared
-history is fetched by whichever ref comes first.
+"""Read the logs of all heads, each commit once, with concurrent requests.
 
-Knows the client and the shape of the log, not what is kept of it. The log of a head goes on at the
-parent of the last commit read. A walk that meets another walk's commits asks nothing again.
+The log of a head continues at the parent of the last commit of a page. A walk ends at a commit that
+was read before, so shared history is requested once.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.nessie.client import COMMITS_A_PAGE, NessieClient
+from gc_assets.lakes.nessie.client import COMMITS_PER_PAGE, NessieClient
 from gc_assets.lakes.nessie.contents import state_digest
-from gc_assets.lakes.nessie.locations import roots_of
-from gc_assets.lakes.nessie.models import LogEntry, LogPage
+from gc_assets.lakes.nessie.locations import build_content_roots
+from gc_assets.lakes.nessie.models import CommitLogEntry, LogPage
 from gc_assets.lakes.nessie.operations import OPERATIONS, operation_lines, state_lines
 from gc_assets.lakes.nessie.retention import LOG_ENDS, STATE_DIGEST, STATE_ENTRIES
 from gc_assets.lakes.protocol import Commit
 
-# Requests in flight: enough to hide a round trip, few enough for a server that people work with.
+# Concurrent requests: enough to hide the latency, but not too many for a production server.
 CONCURRENT_REQUESTS: Final = 8
-# A branch has mostly few commits of its own before it meets history that is known already.
-FIRST_PAGE: Final = 16
+# Most branches have few own commits before they reach history that was read before.
+FIRST_PAGE_COMMITS: Final = 16
 
 
 def read_commits(
@@ -32,107 +31,112 @@ def read_commits(
     heads: Sequence[str],
     no_ancestor: str,
     known: Collection[str] = frozenset(),
-    former: Collection[str] = (),
+    previous_heads: Collection[str] = (),
 ) -> Iterator[Commit]:
-    """Yields every commit behind the heads once, without the `known` commits and what lies behind
-    them. Then it yields the commits behind `former` that the server still has.
+    """Yield every commit in the logs of the heads once.
 
-    A head that is not `known` carries the digest of its state as the server lists it.
+    Args:
+        lake: The name of the lake.
+        client: The client of the server.
+        heads: The hashes of the frozen heads. The summary of a head that is not known contains the
+            digest of the state that the server lists.
+        no_ancestor: The hash of the empty state.
+        known: Commits that were read before. They and their ancestors are not yielded.
+        previous_heads: Heads of earlier runs. Those that the server still has are walked too.
 
-    Raises `LakeUnreadable` naming the call, or the head whose log does not hang together.
+    Raises:
+        LakeUnreadable: If a call fails, or the log of a head is inconsistent.
     """
-    walk = _Walk(lake, no_ancestor, known)
+    walk = _LogWalk(lake, no_ancestor, known)
     pool = ThreadPoolExecutor(CONCURRENT_REQUESTS)
     try:
-        states = {head: pool.submit(_state, client, head) for head in heads if not walk.has(head)}
+        states = {head: pool.submit(_summarize_state, client, head) for head in heads if not walk.is_known(head)}
         pages: dict[Future[LogPage], str] = {}
-        there = zip(former, pool.map(client.has_commit, former), strict=True)
-        waiting = [*(commit for commit, is_there in there if is_there), *reversed(states)]
-        while waiting or pages:
-            while waiting and len(pages) < CONCURRENT_REQUESTS:
-                head = waiting.pop()
-                if not walk.has(head):
-                    pages[pool.submit(client.log, head, FIRST_PAGE)] = head
+        existing = zip(previous_heads, pool.map(client.has_commit, previous_heads), strict=True)
+        pending = [*(commit for commit, exists in existing if exists), *reversed(states)]
+        while pending or pages:
+            while pending and len(pages) < CONCURRENT_REQUESTS:
+                head = pending.pop()
+                if not walk.is_known(head):
+                    pages[pool.submit(client.read_log, head, FIRST_PAGE_COMMITS)] = head
             for future in wait(pages, return_when=FIRST_COMPLETED).done:
                 start = pages.pop(future)
                 page = future.result()
-                entries, onward = walk.take(start, page)
-                # A page that ends early is no end of history: only where the server has no such
-                # commit any more is it one.
-                if onward is not None and not page.has_more and not client.has_commit(onward):
-                    walk.ended_at(entries[-1])
-                elif onward is not None:
-                    pages[pool.submit(client.log, onward, COMMITS_A_PAGE)] = onward
+                entries, next_hash = walk.read_page(start, page)
+                # A short page is not the end of the history. The history ends here only if the
+                # server reports that the next commit does not exist.
+                if next_hash is not None and not page.has_more and not client.has_commit(next_hash):
+                    walk.mark_end(entries[-1])
+                elif next_hash is not None:
+                    pages[pool.submit(client.read_log, next_hash, COMMITS_PER_PAGE)] = next_hash
                 for entry in entries:
-                    state = states.pop(entry.meta.hash).result() if entry.meta.hash in states else {}
-                    yield walk.commit(client, entry, state)
+                    state_summary = states.pop(entry.meta.hash).result() if entry.meta.hash in states else {}
+                    yield walk.build_commit(client, entry, state_summary)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-class _Walk:
-    """Remembers the commits met so far, follows pages, and makes commits of log entries."""
+class _LogWalk:
+    """The state of a walk: the commits that were read and the ends of logs."""
 
     def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake
         self._no_ancestor = no_ancestor
         self._known = known
         self._seen: set[str] = set()
-        self._ends: set[str] = set()
+        self._log_ends: set[str] = set()
 
-    def has(self, commit: str) -> bool:
+    def is_known(self, commit: str) -> bool:
         return commit in self._seen or commit in self._known
 
-    def take(self, start: str, page: LogPage) -> tuple[list[LogEntry], str | None]:
-        """Returns the new commits of the page, and the hash at which to go on. The hash is None
-        where the log ends or is known from there.
+    def read_page(self, start: str, page: LogPage) -> tuple[list[CommitLogEntry], str | None]:
+        """Return the new commits of a page, and the hash at which the log continues.
+
+        The hash is None if the log ends, or if its continuation is known.
         """
-        expected, fresh = start, list[LogEntry]()
+        expected, new_entries = start, list[CommitLogEntry]()
         for entry in page.items:
             if entry.meta.hash != expected:
                 raise LakeUnreadable(
-                    f"lake {self._lake}: the log behind {start} shows commit {entry.meta.hash} where {expected} comes next; "
-                    "the principal may not see everything, so nothing can be called garbage: give it LIST_COMMIT_LOG on every ref"
+                    f"lake {self._lake}: the log of {start} shows commit {entry.meta.hash}, expected {expected}. The principal may not "
+                    "see all commits, so garbage cannot be determined; grant LIST_COMMIT_LOG on every ref"
                 )
-            if self.has(expected):
-                return fresh, None
+            if self.is_known(expected):
+                return new_entries, None
             self._seen.add(expected)
-            fresh.append(entry)
+            new_entries.append(entry)
             expected = entry.parent
         if not page.items:
-            raise LakeUnreadable(
-                f"lake {self._lake}: the log behind {start} is empty; the principal may not see it, or the server is damaged"
-            )
-        return fresh, None if expected == self._no_ancestor or self.has(expected) else expected
+            raise LakeUnreadable(f"lake {self._lake}: the log of {start} is empty; the principal may not read it, or the server is damaged")
+        return new_entries, None if expected == self._no_ancestor or self.is_known(expected) else expected
 
-    def ended_at(self, entry: LogEntry) -> None:
-        """Notes that the server no longer has what came before this commit."""
-        self._ends.add(entry.meta.hash)
+    def mark_end(self, entry: CommitLogEntry) -> None:
+        """Record that the server no longer has the parent of this commit."""
+        self._log_ends.add(entry.meta.hash)
 
-    def commit(self, client: NessieClient, entry: LogEntry, state: Mapping[str, str]) -> Commit:
-        """Returns an entry of the log as a commit.
+    def build_commit(self, client: NessieClient, entry: CommitLogEntry, state_summary: Mapping[str, str]) -> Commit:
+        """Return the commit of a log entry.
 
-        Where the log ends although the commit has a parent, the whole state stands in for the
-        history that is gone.
+        If the log ends at a commit with a parent, the complete state replaces the missing history.
         """
         operations = entry.operations or ()
-        summary = {OPERATIONS: "\n".join(operation_lines(operations)), **state}
+        summary = {OPERATIONS: "\n".join(operation_lines(operations)), **state_summary}
         puts = [(operation.key, operation.content) for operation in operations if operation.content is not None]
-        if entry.meta.hash in self._ends:
-            entries = list(client.entries(entry.meta.hash))
+        if entry.meta.hash in self._log_ends:
+            entries = list(client.list_entries(entry.meta.hash))
             puts += [(item.key, item.content) for item in entries]
             summary |= {OPERATIONS: "\n".join(state_lines(entries)), LOG_ENDS: "true"}
-        before = (entry.parent, *(parent for parent in entry.meta.parents if parent != entry.parent))
+        parents = (entry.parent, *(parent for parent in entry.meta.parents if parent != entry.parent))
         return Commit(
             commit_id=entry.meta.hash,
-            parents=tuple(parent for parent in before if parent != self._no_ancestor),
+            parents=tuple(parent for parent in parents if parent != self._no_ancestor),
             committed_at=entry.meta.committed_at,
-            content_roots=roots_of(self._lake, entry.meta.hash, puts),
+            content_roots=build_content_roots(self._lake, entry.meta.hash, puts),
             message=entry.meta.message,
             summary={name: text for name, text in summary.items() if text},
         )
 
 
-def _state(client: NessieClient, head: str) -> dict[str, str]:
-    lines = state_lines(client.entries(head))
+def _summarize_state(client: NessieClient, head: str) -> dict[str, str]:
+    lines = state_lines(client.list_entries(head))
     return {STATE_DIGEST: state_digest(lines), STATE_ENTRIES: f"{len(lines):,}"}

@@ -8,18 +8,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr
 
 from gc_assets.config.models import LakeConfig
-from gc_assets.config.relative_paths import Anchor
+from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import RefRetention
 
 
 class NessieRetention(RefRetention):
-    """How much of each ref's log stays readable. Without a `default` everything does. A head always
-    stays.
-    """
+    """The cut-offs of refs. Without a `default`, all commits are kept. A head is always kept."""
 
     state_at_cutoff: bool = Field(
         default=True,
-        description="Keep the state as of the cut-off, so that every later moment is readable; false is nessie-gc's rule.",
+        description="Keep the state at the cut-off, so that every later time is readable; false is the rule of nessie-gc.",
     )
 
 
@@ -28,24 +26,26 @@ class NessieLakeConfig(LakeConfig):
 
     kind: Literal["nessie"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
     uri: Annotated[str, Field(pattern=r"^https?://")] = Field(description="Root of API v2, such as http://localhost:19120/api/v2.")
-    token: SecretStr | None = Field(default=None, description="Bearer token, as ${NAME}; none where the server asks nobody who he is.")
+    token: SecretStr | None = Field(default=None, description="Bearer token, as ${NAME}; omit it if the server has no authentication.")
     retention: NessieRetention = Field(default_factory=lambda: NessieRetention())
     keep_listed_snapshots: Literal["all", "refs", "none"] = Field(
         default="all",
-        description="What a live metadata file keeps beside its current snapshot: all it lists, what its own refs name, or none.",
+        description="The snapshots that a live metadata file keeps besides its current one: all that it lists, those of its refs, or none.",
     )
     missing_history: Literal["refuse", "tolerate"] = Field(
-        default="refuse", description="Metadata of older live commits that is gone, and not by a plan of ours: stop, or go on without it."
+        default="refuse",
+        description="If metadata of older live commits is missing, and no plan of gc-assets deleted it: stop, or continue without it.",
     )
     empty_commits: Literal["refuse", "allow"] = Field(
         default="refuse",
-        description="A commit that shows no operation: a sign that it is hidden from us, or made by an old server.",
+        description="If a commit shows no operation, because the server hides it or an old server made it: stop, or accept it.",
     )
     claims: tuple[str, ...] = Field(
-        default=(), description="Prefixes that are wholly this lake's, beside the locations of its tables: `s3://bucket/warehouse/`."
+        default=(),
+        description="Prefixes that only this lake uses, in addition to the locations of its tables: `s3://bucket/warehouse/`.",
     )
 
-    def decoding(self) -> list[str]:
+    def decoding_settings(self) -> list[str]:
         return [self.keep_listed_snapshots]
 
     def server(self) -> str:
@@ -64,6 +64,6 @@ class NessieLakeConfig(LakeConfig):
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)
 
-    def anchored(self, anchor: Anchor) -> NessieLakeConfig:
+    def resolve_paths(self, anchor: BaseFolder) -> NessieLakeConfig:
         claims = tuple(anchor.absolute(claim, f"claims[{index}]") for index, claim in enumerate(self.claims))
         return self.model_copy(update={"claims": claims})

@@ -1,9 +1,8 @@
-"""Which contents the live commits of a lake show: the contents that they put, and the whole state
-where each ref's log is cut.
+"""Find the live contents: the puts of retained commits, and the states at the ends of retained logs.
 
-Pure, over columns: an operation is a row, a state is a selection of rows. Source: *Nessie GC
-internals*, "Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). A put of a
-live commit stays live although a later commit drops the table (#5210).
+Pure. An operation is a row, and a state is a selection of rows. Source: *Nessie GC internals*,
+"Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). A put of a retained commit
+is live even if a later commit drops the table (projectnessie/nessie#5210).
 """
 
 from __future__ import annotations
@@ -22,12 +21,14 @@ from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 from gc_assets.lakes.nessie.operations import LISTED, operation_table
 from gc_assets.state.schemas import LIVE_CONTENTS
 
+_Part = tuple[Ints, Ints, Sequence[str | None], bool]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Every operation of every commit, ordered by key and then from old to new on any one log.
+    """Every operation of every commit, ordered by key, then from old to new within each log.
 
-    `commit` and `key` are positions.
+    `commit` and `key` hold the position of the commit and the number of the key of each row.
     """
 
     rows: pa.Table
@@ -36,19 +37,15 @@ class Operations:
 
     @classmethod
     def of(cls, history: LogForest, texts: Sequence[str | None]) -> Self:
-        """Reads the operations of each commit from `texts`, as `operations.operation_lines` wrote
-        them.
-        """
+        """Parse the operations of each commit, as written by `operations.operation_lines`."""
         rows, commit = operation_table(list(texts))
         key = rows.column("key").combine_chunks().dictionary_encode().indices.to_numpy() if rows.num_rows else np.zeros(0, np.int32)
         order = np.lexsort((np.arange(len(commit)), history.depth[commit], key))
         return cls(rows.take(pa.array(order)), commit[order], key[order])
 
-    def state(self, history: LogForest, at: int) -> Ints:
-        """Returns the rows that make the state at a commit: the newest operation of each key, if it
-        is a put.
-        """
-        before = np.flatnonzero(history.log(at)[self.commit])
+    def state_rows(self, history: LogForest, at: int) -> Ints:
+        """Return the rows of the state at a commit: the newest operation of each key, if a put."""
+        before = np.flatnonzero(history.select_log(at)[self.commit])
         keys = self.key[before]
         newest = before[np.append(keys[1:] != keys[:-1], np.ones(min(1, len(keys)), np.bool_))]
         return newest[self.is_put[newest]].astype(np.int32)
@@ -64,7 +61,7 @@ class Operations:
 
 
 def state_digest(lines: Iterable[str]) -> str:
-    """Returns the digest of the lines of `operations.state_lines`. Equal states have equal digests."""
+    """Return the digest of the lines of `operations.state_lines`. Equal states have equal digests."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
@@ -77,38 +74,40 @@ def live_contents(
     ref_of: Sequence[str | None],
     *,
     branches: Collection[int] = (),
-    unnamed: Iterable[int] = (),
+    unreferenced: Iterable[int] = (),
 ) -> pa.Table:
-    """Returns one row per distinct (content, metadata location, snapshot), columns of
-    `LIVE_CONTENTS`. Each row names one ref and one commit that show the content.
+    """Return the live contents.
 
-    `oldest` are the last live commits of the logs and `heads` the heads, each with the name of a
-    ref. `ref_of` names one ref for each commit. `branches` are the heads of branches. `at_head` is
-    true where some ref shows the content now, `on_branch` where some branch does. At the commits
-    `unnamed` the whole state is live too, and no ref shows it.
+    Args:
+        history: The commits.
+        operations: The operations of the commits.
+        retained: The retained commits.
+        oldest: The oldest retained commit of each log, with the name of one ref.
+        heads: The heads, with the name of one ref.
+        ref_of: The name of one ref that reaches each commit, or None.
+        branches: The heads of branches.
+        unreferenced: Commits without a ref whose complete state is live.
+
+    Returns:
+        One row per distinct content, metadata location and snapshot, with the columns of
+        `LIVE_CONTENTS`. Each row has one ref and one commit that show the content. `at_head` is
+        true if it is in the state at a head, `on_branch` if it is in that of a branch.
     """
     listed = operations.is_listed
     put = np.flatnonzero(listed & retained[operations.commit]).astype(np.int32)
     refs = [ref_of[commit] for commit in operations.commit[put]]
-    named = np.array([ref is not None for ref in refs], np.bool_)
-    # Each part holds rows of `operations`, the commit and the ref that show them, and whether that
-    # commit is a head. The best witness comes first.
-    parts: list[tuple[Ints, Ints, Sequence[str | None], bool]] = [
-        (put[named], operations.commit[put[named]], [ref for ref in refs if ref is not None], False)
-    ]
-    for commit, ref in {**heads, **oldest}.items():
-        state = operations.state(history, commit)
-        state = state[listed[state]]
-        parts.append((state, np.full(len(state), commit, np.int32), [ref] * len(state), commit in heads))
-    parts.append((put[~named], operations.commit[put[~named]], [None] * int(np.count_nonzero(~named)), False))
-    for commit in unnamed:
-        state = operations.state(history, commit)
-        state = state[listed[state]]
-        parts.append((state, np.full(len(state), commit, np.int32), [None] * len(state), False))
+    has_ref = np.array([ref is not None for ref in refs], np.bool_)
+    # Each part has rows of `operations`, the commit and the ref that show them, and True if the
+    # commit is a head. The first row of a content is its witness, so the best parts come first.
+    parts: list[_Part] = [(put[has_ref], operations.commit[put[has_ref]], [ref for ref in refs if ref is not None], False)]
+    states = {**heads, **oldest}.items()
+    parts += [_state_part(history, operations, listed, commit, ref, is_head=commit in heads) for commit, ref in states]
+    parts.append((put[~has_ref], operations.commit[put[~has_ref]], [None] * int(np.count_nonzero(~has_ref)), False))
+    parts += [_state_part(history, operations, listed, commit, None, is_head=False) for commit in unreferenced]
     rows = operations.rows.take(pa.array(np.concatenate([part[0] for part in parts])))
     commits = np.concatenate([part[1] for part in parts])
     at_head = np.concatenate([np.full(len(part[0]), part[3]) for part in parts])
-    everything = pa.table(
+    table = pa.table(
         {
             "content_id": rows.column("id"),
             "metadata_location": rows.column("location"),
@@ -121,20 +120,24 @@ def live_contents(
             "on_branch": pa.array(at_head & np.isin(commits, list(branches))),
         }
     )
-    return _distinct(everything)
+    return _deduplicate(table)
 
 
-def _distinct(rows: pa.Table) -> pa.Table:
-    """Returns the first row of each content. `at_head` and `on_branch` are true where they are true
-    in any of its rows.
-    """
-    key, any_of = list(LIVE_CONTENTS.key), ("at_head", "on_branch")
-    others = [name for name in LIVE_CONTENTS.schema.names if name not in {*key, *any_of}]
-    how = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]
-    grouped = rows.group_by(key, use_threads=False).aggregate([*how, *((name, "any") for name in any_of)])
-    named = {f"{name}_first": name for name in others} | {f"{name}_any": name for name in any_of}
+def _state_part(history: LogForest, operations: Operations, listed: Bools, commit: int, ref: str | None, *, is_head: bool) -> _Part:
+    state = operations.state_rows(history, commit)
+    state = state[listed[state]]
+    return state, np.full(len(state), commit, np.int32), [ref] * len(state), is_head
+
+
+def _deduplicate(rows: pa.Table) -> pa.Table:
+    """Return the first row of each content. `at_head` and `on_branch` are true if any row has them."""
+    key, flags = list(LIVE_CONTENTS.key), ("at_head", "on_branch")
+    others = [name for name in LIVE_CONTENTS.schema.names if name not in {*key, *flags}]
+    aggregations = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]
+    grouped = rows.group_by(key, use_threads=False).aggregate([*aggregations, *((name, "any") for name in flags)])
+    renames = {f"{name}_first": name for name in others} | {f"{name}_any": name for name in flags}
     return (
-        grouped.rename_columns([named.get(name, name) for name in grouped.column_names])
+        grouped.rename_columns([renames.get(name, name) for name in grouped.column_names])
         .select(LIVE_CONTENTS.schema.names)
         .cast(LIVE_CONTENTS.schema)
     )

@@ -1,11 +1,11 @@
-"""How far back a ref's log is kept: the commits within its cut-off, and the commit that was current
-when the cut-off began.
+"""Select the part of a log that a cut-off retains.
 
-Pure. The rule is *Nessie GC*'s (`gc-base/…/identify/CutoffPolicy.java`). The walk starts at the
-head and stops at the first commit that is cut. The head is never cut. Number N keeps N commits. A
-commit strictly older than T is cut. We go beyond this rule: the commit that was current at T stays
-too, so that every time t >= T is readable. Nessie itself answers `ref*t` with the newest commit
-that is not younger than t.
+Pure. Source: the rule of *Nessie GC* (`gc-base/…/identify/CutoffPolicy.java`). The walk starts at
+the head and stops at the first commit beyond the cut-off. The head is always retained. A number N
+retains N commits. A time T expires commits strictly older than T.
+
+In addition, the commit that was current at T is retained, so that every time t >= T is readable.
+Nessie resolves `ref*t` to the newest commit that is not younger than t.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """What a cut-off keeps of one log. `oldest` is the last of `commits`; its whole state is live.
+class RetainedLog:
+    """The retained part of a log.
 
-    `at_cutoff` is the commit that only the state as of the cut-off keeps, or null.
+    The complete state at `oldest`, the oldest of `commits`, is live. `at_cutoff` is the commit that
+    is retained only as the state at the cut-off, or None.
     """
 
     commits: Bools
@@ -33,30 +34,30 @@ class Kept:
     at_cutoff: int | None
 
 
-def kept(history: LogForest, head: int, cutoff: Cutoff, as_of: datetime, *, state_at_cutoff: bool) -> Kept:
-    """Returns the part of the log behind `head` that stays readable at `as_of`."""
-    log = history.log(head)
-    back = history.depth[head] - history.depth
-    within = np.full(len(history), cutoff.forever)
-    within[head] = True
-    moment = micros(cutoff.moment(as_of))
+def retain_log(history: LogForest, head: int, cutoff: Cutoff, as_of: datetime, *, state_at_cutoff: bool) -> RetainedLog:
+    """Return the part of the log of `head` that its cut-off retains at `as_of`."""
+    log = history.select_log(head)
+    distance = history.depth[head] - history.depth
+    retained = np.full(len(history), cutoff.forever)
+    retained[head] = True
+    moment = to_micros(cutoff.moment(as_of))
     if cutoff.keep_last is not None:
-        within |= back < cutoff.keep_last
+        retained |= distance < cutoff.keep_last
     if moment is not None:
-        within |= history.times >= moment
-    cut = np.flatnonzero(log & ~within)
-    if not len(cut):
-        return Kept(log, _oldest(history, log), None)
-    first_cut = int(cut[np.argmin(back[cut])])
-    commits = log & (history.depth > history.depth[first_cut])
+        retained |= history.times >= moment
+    expired = np.flatnonzero(log & ~retained)
+    if not len(expired):
+        return RetainedLog(log, _oldest(history, log), None)
+    first_expired = int(expired[np.argmin(distance[expired])])
+    commits = log & (history.depth > history.depth[first_expired])
     oldest = _oldest(history, commits)
     if not state_at_cutoff or moment is None or history.times[oldest] <= moment:
-        return Kept(commits, oldest, None)
-    commits[first_cut] = True
-    return Kept(commits, first_cut, first_cut)
+        return RetainedLog(commits, oldest, None)
+    commits[first_expired] = True
+    return RetainedLog(commits, first_expired, first_expired)
 
 
-def micros(moment: datetime | None) -> int | None:
+def to_micros(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
 

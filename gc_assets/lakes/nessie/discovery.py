@@ -1,4 +1,4 @@
-"""Finds Nessie servers, and where the tables of their default branch lie."""
+"""Discover Nessie servers and the locations of the tables on their default branch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKEN: Final = "NESSIE_TOKEN"  # noqa: S105  (the name of a variable)
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yields the server whose API the place is the root of, or which serves it below the place."""
+    """Yield the server at a target. Its address is the root of the server or of the API."""
     if not target.is_server:
         return
     uri = re.sub(r"(/api/v[0-9]+)?/*$", "/api/v2", target.address, count=1)
@@ -26,8 +26,8 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     entry: dict[str, Any] = {"kind": "nessie", "uri": uri} | ({"token": f"${{{_TOKEN}}}"} if token else {})
     name = host_name(target.address)
     with NessieClient(name, uri, SecretStr(token) if token else None) as client:
-        default = client.config().default_branch
-        heads = [ref.hash for ref in client.references() if ref.name == default]
-        metadata = {item.content.metadata_location for head in heads for item in client.entries(head)}
+        default = client.get_config().default_branch
+        heads = [ref.hash for ref in client.list_references() if ref.name == default]
+        metadata = {item.content.metadata_location for head in heads for item in client.list_entries(head)}
     # `<folder of tables>/<table>/metadata/<name>.metadata.json`
     yield DiscoveredLake(name, entry, tuple(sorted({location.rsplit("/", 3)[0] for location in metadata if location is not None})))

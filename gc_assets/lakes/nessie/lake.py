@@ -1,9 +1,8 @@
-"""The Nessie lake kind: one server, and the Iceberg tables and views of all its refs, behind
-`lakes.protocol.Lake`.
+"""The Nessie lake kind: the Iceberg tables and views of all refs of one server as a `Lake`.
 
-A commit is a commit of the server. Its content roots are the metadata files that it put. Kept
-commits and whole states decide what is live (`retention`). Files below a metadata file are read as
-in Iceberg lakes.
+A commit is a commit of the server. Its content roots are the metadata files that it put. Retained
+commits and complete states determine the live contents (`retention`). Files in a metadata file are
+read as in Iceberg lakes.
 """
 
 from __future__ import annotations
@@ -34,8 +33,10 @@ _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 
 
 class NessieLake:
-    """One server. Connections are opened and closed where they are used, so instances pickle, and
-    leave the token behind: only the driver asks the server.
+    """One server.
+
+    Each call opens and closes its own connections, so instances can be pickled. The token is not
+    pickled, because only the driver connects to the server.
     """
 
     kind = "nessie"
@@ -47,13 +48,15 @@ class NessieLake:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_config": self._config.model_copy(update={"token": None})}
 
-    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are pinned as they are now
-        """Returns every branch and tag, pinned to its hash. Raises `LakeUnreadable` naming the call
-        that failed.
+    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; refs are pinned now
+        """Return every branch and tag, pinned to its hash.
+
+        Raises:
+            LakeUnreadable: If a call fails. The message names the call.
         """
         with self._client() as client:
-            server = client.config()
-            references = sorted(client.references(), key=lambda reference: (reference.name != server.default_branch, reference.name))
+            server = client.get_config()
+            references = sorted(client.list_references(), key=lambda reference: (reference.name != server.default_branch, reference.name))
         refs = tuple(_ref(reference, server.no_ancestor) for reference in references)
         heads = list(dict.fromkeys(ref.head_commit_id for ref in refs if ref.head_commit_id is not None))
         source = CommitSource(self._config.uri, properties={_HEADS: json.dumps(heads), _NO_ANCESTOR: server.no_ancestor})
@@ -64,42 +67,48 @@ class NessieLake:
             sources=(source,) if heads else (),
             claims=tuple(Claim(prefix.rstrip("/") + "/") for prefix in self._config.claims),
             pinned=(),
-            notes=() if heads else (f"lake {self.name}: no ref has a commit; nothing of it is live",),
+            notes=() if heads else (f"lake {self.name}: no ref has a commit, so it has no live file",),
         )
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Raises `LakeUnreadable` for a ref that the list lacks and that the server has, or will
-        not speak of: that ref is hidden from us.
+        """Check that refs which are missing in the list of the server do not exist.
+
+        Raises:
+            LakeUnreadable: If the server has one of the refs, or denies access to it.
         """
         with self._client() as client, ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
             ordered = sorted(names)
-            for name, is_there in zip(ordered, pool.map(client.has_ref, ordered), strict=True):
-                if is_there:
+            for name, exists in zip(ordered, pool.map(client.has_ref, ordered), strict=True):
+                if exists:
                     raise LakeUnreadable(
-                        f"lake {self.name}: the server has a ref {name}, which an earlier night saw and its list leaves out tonight; "
-                        "what only that ref needs would look like garbage. Run again, or give the principal VIEW_REFERENCE on every ref"
+                        f"lake {self.name}: the server has a ref {name}, which an earlier run listed, but does not list it now. The "
+                        "files of that ref would be planned for deletion. Run again, or grant VIEW_REFERENCE on every ref"
                     )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yields every commit behind the frozen heads. Raises `LakeUnreadable` naming the call or
-        the commit.
+        """Yield every commit in the logs of the frozen heads.
+
+        Raises:
+            LakeUnreadable: If a call fails, or the log is inconsistent.
         """
         yield from self.new_commits(source, frozenset())
 
-    def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:
-        """Yields the commits behind the frozen heads that are not `known`, and those behind
-        `former` that the server still has.
+    def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
+        """Yield the commits in the logs of the frozen heads that are not `known`.
 
-        The walk follows the log, so it does not enter the other parents of a merge. Requests grow
-        with the number of new commits and of `former`.
+        The logs of those `previous_heads` that the server still has are yielded too. The walk
+        follows first parents only. The number of requests depends on the number of new commits and
+        of `previous_heads`.
         """
         heads, no_ancestor = json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR]
         with self._client() as client:
-            yield from read_commits(self.name, client, heads, no_ancestor, known, former)
+            yield from read_commits(self.name, client, heads, no_ancestor, known, previous_heads)
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Returns the children of a metadata file, manifest list or manifest. Raises `FormatError`
-        naming it.
+        """Return the children of a metadata file, manifest list or manifest.
+
+        Raises:
+            FormatError: If the container is damaged. The message names it.
         """
         if container.kind == Kind.METADATA_JSON:
             return table_rows(container, raw, self._config.keep_listed_snapshots)
@@ -113,9 +122,7 @@ class NessieLake:
         return [found[number] if number in found else decode_or_error(self.decode, *item) for number, item in enumerate(containers)]
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Returns what the configured cut-offs keep at `as_of`, and the contents that are live by
-        it.
-        """
+        """Apply the configured cut-offs at `as_of`, and find the live contents."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def _client(self) -> NessieClient:

@@ -1,6 +1,4 @@
-"""Finds the objects that a content points at, and the folder of a content whose files cannot be
-listed. Pure.
-"""
+"""Find the metadata files of contents, and the directories of unsupported contents. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +15,17 @@ from gc_assets.lakes.nessie.operations import LISTED, NAMESPACE, TABLE, key_name
 from gc_assets.lakes.protocol import ContentRoot
 
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|/")
-# Folders in which formats keep their metadata, one below the place of the table or view.
-_METADATA_FOLDERS: Final = ("metadata", "_delta_log")
+# Directories of metadata in the location of a table or view.
+_METADATA_DIRECTORIES: Final = ("metadata", "_delta_log")
 
 
-def roots_of(lake: str, commit: str, puts: Iterable[tuple[Key, Content]]) -> tuple[ContentRoot, ...]:
-    """Returns the metadata that the puts of a commit point at, each file once. For types whose
-    files cannot be listed it returns the folders to leave alone.
+def build_content_roots(lake: str, commit: str, puts: Iterable[tuple[Key, Content]]) -> tuple[ContentRoot, ...]:
+    """Return the distinct metadata files of the contents that a commit puts.
 
-    Raises `LakeUnreadable` for a table or view without a metadata location.
+    For content types whose files cannot be listed, return the directories to protect.
+
+    Raises:
+        LakeUnreadable: If a table or view has no metadata location.
     """
     roots: dict[tuple[str, str], ContentRoot] = {}
     for key, content in puts:
@@ -40,18 +40,18 @@ def _roots(lake: str, commit: str, key: str, content: Content) -> Iterator[Conte
     if content.type in LISTED:
         if not content.metadata_location:
             raise LakeUnreadable(
-                f"lake {lake}: commit {commit} puts {content.type} {key} without a metadata location, so its files cannot be known; "
-                "commit the table anew, or drop it"
+                f"lake {lake}: commit {commit} puts {content.type} {key} without a metadata location, so its files are unknown; "
+                "commit the table again, or drop it"
             )
         kind = Kind.METADATA_JSON if content.type == TABLE else Kind.VIEW_METADATA
         yield ContentRoot(content.metadata_location, kind, is_container=True)
         return
     for address in _addresses(content.fields):
-        yield ContentRoot(_place(address), Kind.UNLISTED_LOCATION, is_container=False, must_exist=False)
+        yield ContentRoot(_table_folder(address), Kind.UNLISTED_LOCATION, is_container=False, must_exist=False)
 
 
 def _addresses(value: JsonValue) -> Iterator[str]:
-    """Yields every text in a content that reads as an absolute address."""
+    """Yield every string in a content that looks like an absolute address."""
     if isinstance(value, str) and _ADDRESS.match(value):
         yield value
     elif isinstance(value, dict):
@@ -62,8 +62,8 @@ def _addresses(value: JsonValue) -> Iterator[str]:
             yield from _addresses(item)
 
 
-def _place(address: str) -> str:
-    """The folder that holds all of it: of a metadata file the one above the metadata folder."""
+def _table_folder(address: str) -> str:
+    """Return the directory of a content. For a metadata file, it is the parent of `metadata/`."""
     folder = address.rstrip("/").rpartition("/")[0] if not address.endswith("/") else address.rstrip("/")
-    above, _, name = folder.rpartition("/")
-    return (above if name in _METADATA_FOLDERS else folder) + "/"
+    parent, _, name = folder.rpartition("/")
+    return (parent if name in _METADATA_DIRECTORIES else folder) + "/"

@@ -1,9 +1,7 @@
-"""The logs of all refs as one forest of first parents, in arrays: who descends from whom, how deep,
-how old.
+"""The logs of all refs as one forest of first parents, stored in arrays.
 
-Pure: knows commits by position, no policy and no contents. Positions are numbered so that a
-commit's descendants form one interval. To find all ancestors of a commit takes two comparisons of
-whole arrays.
+Pure. Commits are numbered so that the descendants of a commit form an interval. All ancestors of a
+commit are then found by two array comparisons.
 """
 
 from __future__ import annotations
@@ -27,11 +25,15 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogForest:
-    """The forest. `graph` has first parents only. `times` are microseconds since 1970. `depth`
-    counts the commits below on the same log.
+    """A forest of commits.
 
-    The descendants of a commit, itself included, are the commits whose `number` lies in [its
-    `number`, its `end`).
+    Attributes:
+        graph: The commits with first parents only.
+        times: Commit times in microseconds since 1970.
+        depth: The number of ancestors of each commit.
+        number: The number of each commit. The numbers of a commit and its descendants are in
+            `[number, end)`.
+        end: The end of that interval.
     """
 
     graph: CommitGraph
@@ -42,49 +44,58 @@ class LogForest:
 
     @classmethod
     def of(cls, lake: str, ids: pa.Array, parents: pa.Array, times: Longs) -> Self:
-        """Builds the forest. `parents` lists the parents of each commit; the commit before it on
-        its ref comes first.
+        """Build the forest.
 
-        Raises `LakeUnreadable` for a log that runs in a circle. Hashes of contents cannot form one.
+        Args:
+            lake: The name of the lake.
+            ids: The hashes of the commits.
+            parents: A list column with the parents of each commit, first parent first.
+            times: Commit times in microseconds since 1970.
+
+        Raises:
+            LakeUnreadable: If a log has a cycle, which content hashes cannot form.
         """
-        before = pc.list_slice(parents, 0, 1)
-        graph = CommitGraph.build(ids, before, pa.array(times).cast(TIMESTAMP))
+        first_parents = pc.list_slice(parents, 0, 1)
+        graph = CommitGraph.build(ids, first_parents, pa.array(times).cast(TIMESTAMP))
         chains = Chains.of(len(graph), graph.child, graph.parent)
         if (chains.chain < 0).any() or (graph.generation < 0).any():
-            raise LakeUnreadable(f"lake {lake}: the log of commits runs in a circle ({graph.problems[0]}); the server is damaged")
-        start, end, below = _intervals(chains)
-        return cls(graph, times, below[chains.chain] + chains.depth, start[chains.chain] + chains.depth, end[chains.chain])
+            raise LakeUnreadable(f"lake {lake}: the log of commits has a cycle ({graph.problems[0]}); the server is damaged")
+        start, end, base_depth = _number_chains(chains)
+        return cls(graph, times, base_depth[chains.chain] + chains.depth, start[chains.chain] + chains.depth, end[chains.chain])
 
     def __len__(self) -> int:
         return len(self.times)
 
-    def log(self, head: int) -> Bools:
-        """Returns True for the head and for all that came before it on its ref."""
+    def select_log(self, head: int) -> Bools:
+        """Return a mask of the head and its ancestors."""
         return (self.number <= self.number[head]) & (self.number[head] < self.end)
 
 
-def _intervals(chains: Chains) -> tuple[Ints, Ints, Ints]:
-    """Returns for each chain the number of its oldest commit, the end of what descends from it, and
-    how many commits lie below it.
+def _number_chains(chains: Chains) -> tuple[Ints, Ints, Ints]:
+    """Number the commits of all chains.
+
+    Returns:
+        For each chain the number of its oldest commit, the end of the interval of its descendants,
+        and the number of ancestors of its oldest commit.
     """
     count = len(chains)
     children: list[list[int]] = [[] for _ in range(count)]
     for child, parent in zip(chains.child.tolist(), chains.parent.tolist(), strict=True):
         children[parent].append(child)
     lengths = chains.length.tolist()
-    start, end, below = ([0] * count for _ in range(3))
+    start, end, base_depth = ([0] * count for _ in range(3))
     has_parent = set(chains.child.tolist())
     pending = [chain for chain in range(count) if chain not in has_parent]
-    reached = 0
+    numbered = 0
     while pending:
         chain = pending.pop()
         if chain < 0:
-            end[~chain] = reached
+            end[~chain] = numbered
             continue
-        start[chain] = reached
-        reached += lengths[chain]
+        start[chain] = numbered
+        numbered += lengths[chain]
         pending.append(~chain)
         for child in children[chain]:
-            below[child] = below[chain] + lengths[chain]
+            base_depth[child] = base_depth[chain] + lengths[chain]
             pending.append(child)
-    return np.array(start, np.int32), np.array(end, np.int32), np.array(below, np.int32)
+    return np.array(start, np.int32), np.array(end, np.int32), np.array(base_depth, np.int32)

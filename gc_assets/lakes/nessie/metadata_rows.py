@@ -1,8 +1,7 @@
-"""The metadata file of a table or view as rows of `ENTRY_SCHEMA`: the files it lists, the locations
-of the table, and the table's uuid.
+"""Decode the metadata file of a table or view into rows of `ENTRY_SCHEMA`.
 
-Pure: container and bytes in, rows out. A metadata file under Nessie is a container like a manifest
-list: it never changes.
+The rows are its files, its locations and its uuid. Pure: container and bytes in, rows out. Metadata
+files under Nessie never change, so they are containers like manifest lists.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError
+from gc_assets.core.untrusted_input import parse_json
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.metadata import MAIN, Snapshot, TableMetadata, parse_metadata
@@ -23,30 +22,34 @@ KeepListed = Literal["all", "refs", "none"]
 
 
 def table_rows(container: Container, raw: bytes, keep_listed: KeepListed) -> pa.RecordBatch:
-    """Returns manifest lists and statistics of the current snapshot and of the snapshots that
-    `keep_listed` adds, then locations and uuid.
+    """Return the files of the retained snapshots of a table, then its locations and uuid.
 
-    Only the current snapshot's files must exist: collectors before us removed what metadata merely
-    lists. Raises `FormatError` naming the file.
+    The current snapshot is always retained, others by `keep_listed`. Only the files of the current
+    snapshot must exist, because earlier collectors may have removed others.
+
+    Raises:
+        FormatError: If the metadata is invalid. The message names the file.
     """
     return _batch(_table_rows(parse_metadata(container.address, raw), keep_listed))
 
 
 def view_rows(container: Container, raw: bytes) -> pa.RecordBatch:
-    """Returns the location and uuid of a view, which has no file but its metadata file. Raises
-    `FormatError` naming the file.
+    """Return the location and uuid of a view, which has no files except its metadata file.
+
+    Raises:
+        FormatError: If the metadata is invalid. The message names the file.
     """
     try:
-        document = parsed_json(raw)
+        document = parse_json(raw)
         location, uuid = document["location"], document["view-uuid"]
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(
-            f"{container.address}: {len(raw):,} bytes that are no view metadata with `location` and `view-uuid` "
+            f"{container.address}: {len(raw):,} bytes that are not view metadata with `location` and `view-uuid` "
             f"({type(error).__name__}: {error}); restore the file"
         ) from error
     if not isinstance(location, str) or not isinstance(uuid, str):
-        raise FormatError(f"{container.address}: `location` and `view-uuid` must be texts, found {location!r:.80} and {uuid!r:.80}")
-    return _batch(_about((location,), uuid))
+        raise FormatError(f"{container.address}: `location` and `view-uuid` must be strings, found {location!r:.80} and {uuid!r:.80}")
+    return _batch(_identity_rows((location,), uuid))
 
 
 def _table_rows(table: TableMetadata, keep_listed: KeepListed) -> Iterator[dict[str, Any]]:
@@ -56,9 +59,9 @@ def _table_rows(table: TableMetadata, keep_listed: KeepListed) -> Iterator[dict[
         if snapshot.snapshot_id == current or keep_listed == "all" or (keep_listed == "refs" and snapshot.snapshot_id in named):
             yield from _snapshot_rows(snapshot, must_exist=snapshot.snapshot_id == current)
     if keep_listed == "all":
-        for file in table.loose_files:
+        for file in table.unlisted_statistics:
             yield _row(file.address, file.kind, size_bytes=file.size_bytes)
-    yield from _about(table.locations, table.table_uuid)
+    yield from _identity_rows(table.locations, table.table_uuid)
 
 
 def _snapshot_rows(snapshot: Snapshot, *, must_exist: bool) -> Iterator[dict[str, Any]]:
@@ -68,7 +71,7 @@ def _snapshot_rows(snapshot: Snapshot, *, must_exist: bool) -> Iterator[dict[str
         yield _row(file.address, file.kind, size_bytes=file.size_bytes, **named)
 
 
-def _about(locations: tuple[str, ...], uuid: str) -> Iterator[dict[str, Any]]:
+def _identity_rows(locations: tuple[str, ...], uuid: str) -> Iterator[dict[str, Any]]:
     for location in locations:
         yield _row(location.rstrip("/") + "/", Kind.TABLE_LOCATION)
     yield _row(f"urn:uuid:{uuid}", Kind.TABLE_UUID)

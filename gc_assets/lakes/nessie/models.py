@@ -1,8 +1,7 @@
-"""The answers of Nessie's REST API v2, as far as this lake kind reads them
-(`api/model/…/META-INF/openapi.yaml`).
+"""Models of the answers of Nessie's REST API v2 (`api/model/…/META-INF/openapi.yaml`).
 
-Pure values. Unknown fields are ignored, so that newer servers can be read. A needed field that is
-absent is an error.
+Only the fields that this lake kind uses are declared, and a missing field is an error. Unknown
+fields are ignored, so that newer servers can be read.
 """
 
 from __future__ import annotations
@@ -18,8 +17,10 @@ class _Answer(BaseModel):
 
 
 class ServerConfig(_Answer):
-    """The answer of `GET config`. `no_ancestor` is the hash of the empty state. It is no commit,
-    but the parent of every first one.
+    """The answer of `GET config`.
+
+    `no_ancestor` is the hash of the empty state. It is not a commit, but the parent of every root
+    commit.
     """
 
     default_branch: str = Field(alias="defaultBranch")
@@ -51,7 +52,7 @@ class Key(_Answer):
 
 
 class Content(BaseModel):
-    """A content object of any type. Fields that have no name here stay readable in `fields`."""
+    """A content object of any type. Undeclared fields are in `fields`."""
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
@@ -80,10 +81,8 @@ class CommitMeta(_Answer):
     parents: tuple[str, ...] = Field(default=(), alias="parentCommitHashes")
 
 
-class LogEntry(_Answer):
-    """A commit of a ref's log. `parent` is the hash before it on that ref. Only `meta.parents`
-    holds the other parents of a merge.
-    """
+class CommitLogEntry(_Answer):
+    """A commit in the log of a ref. `parent` is its first parent, `meta.parents` has all parents."""
 
     meta: CommitMeta = Field(alias="commitMeta")
     parent: str = Field(alias="parentCommitHash")
@@ -91,7 +90,7 @@ class LogEntry(_Answer):
 
 
 class Entry(_Answer):
-    """A key that a state holds, with its content."""
+    """A key of a state with its content."""
 
     key: Key = Field(alias="name")
     type: str
@@ -108,7 +107,7 @@ class ReferencePage(_Page):
 
 
 class LogPage(_Page):
-    items: tuple[LogEntry, ...] = Field(alias="logEntries")
+    items: tuple[CommitLogEntry, ...] = Field(alias="logEntries")
 
 
 class EntryPage(_Page):
@@ -116,7 +115,7 @@ class EntryPage(_Page):
 
 
 def error_message(document: Any) -> str | None:
-    """Returns what the server says went wrong, or None where the answer is not Nessie's."""
+    """Return the server's error code and message, or None if the answer is not from Nessie."""
     if not isinstance(document, dict):
         return None
     code, message = document.get("errorCode"), document.get("message")

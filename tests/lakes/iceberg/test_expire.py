@@ -255,7 +255,7 @@ def test_a_dropped_or_recreated_table_has_changed_and_the_new_one_is_left_alone(
     new = chain(builder) if recreated else None
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"changed": 3}
-    assert all(f"no table of uuid {actions[0].table_uuid} any more (db.t)" in (item.error or "") for item in outcomes.values())
+    assert all(f"no longer has a table with uuid {actions[0].table_uuid} (db.t)" in (item.error or "") for item in outcomes.values())
     assert new is None or listed(new[0]) == new[1]
 
 
@@ -640,7 +640,7 @@ def test_an_accepted_commit_that_changed_nothing_is_a_failure(builder: LakeBuild
     server.on_commit = forgetful
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
-    assert outcomes[actions[0]].error == "the catalog accepted the commit, but the table is as it was; apply again"
+    assert outcomes[actions[0]].error == "the catalog accepted the commit, but the table did not change; apply again"
     assert not any(outcome.damaged for outcome in outcomes.values())
     assert listed(table) == ids
 

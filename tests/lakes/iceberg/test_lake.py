@@ -103,7 +103,7 @@ def test_a_table_without_snapshots_has_one_row_main_without_a_head(builder: Lake
 def test_an_empty_catalog_is_fine_and_says_so(builder: LakeBuilder) -> None:
     refs = frozen(builder)
     assert (refs.refs, refs.sources, refs.claims, refs.pinned) == ((), (), (), ())
-    assert refs.notes == ("lake sales: the catalog has no tables; nothing of it is claimed",)
+    assert refs.notes == ("lake sales: the catalog has no tables, so no location is claimed",)
 
 
 def test_retention_settings_of_the_table_are_frozen_with_it(builder: LakeBuilder) -> None:
@@ -151,7 +151,7 @@ def test_a_table_outside_the_patterns_is_read_and_shields_its_location(builder: 
     assert [claim.collect for claim in refs.claims] == [False]
     assert refs.sources[0].properties["collect"] == "false"
     assert len(refs.refs) == 1
-    assert refs.notes == ("table db.t: no pattern of `tables` names it, so everything of it is kept",)
+    assert refs.notes == ("table db.t: no pattern of `tables` matches it, so all its files are kept",)
 
 
 def test_patterns_choose_by_namespace_and_table(builder: LakeBuilder) -> None:
@@ -166,7 +166,7 @@ def test_a_table_with_gc_disabled_keeps_everything(builder: LakeBuilder) -> None
     refs = frozen(builder)
     assert [claim.collect for claim in refs.claims] == [False]
     assert refs.sources[0].properties == {"gc.enabled": "false", "collect": "false"}
-    assert refs.notes == ("table db.t: gc.enabled is false, so everything of it is kept",)
+    assert refs.notes == ("table db.t: gc.enabled is false, so all its files are kept",)
 
 
 def test_a_table_registered_twice_is_frozen_under_both_names(builder: LakeBuilder) -> None:
@@ -296,7 +296,7 @@ def test_a_relative_path_in_a_property_is_no_claim_and_a_note(
     table = simple(builder, properties={"write.data.path": "objects/"})
     refs = frozen(builder)
     assert [claim.address for claim in refs.claims] == [f"{table.table.location()}/"]
-    assert [note for note in refs.notes if "table db.t: write.data.path is 'objects/'" in note]
+    assert [note for note in refs.notes if "table db.t: write.data.path is the relative path 'objects/'" in note]
 
 
 def test_a_table_with_an_address_of_two_meanings_is_unread(builder: LakeBuilder) -> None:
@@ -356,7 +356,7 @@ def test_metadata_that_vanishes_after_the_freeze_is_named(builder: LakeBuilder) 
 def test_metadata_that_is_damaged_after_the_freeze_is_named(builder: LakeBuilder, tmp_path: Path) -> None:
     damaged = tmp_path / "x.metadata.json"
     damaged.write_bytes(b"{")
-    with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: .*x\.metadata\.json.*not a whole JSON"):
+    with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: .*x\.metadata\.json.*no complete JSON"):
         list(lake(builder).commits(CommitSource(f"file://{damaged}", "u", "db.t")))
 
 

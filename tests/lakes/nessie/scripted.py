@@ -48,7 +48,7 @@ def scripted(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        with NessieClient("shop", f"http://127.0.0.1:{server.server_port}/api/v2", longest_wait=0.01) as client:
+        with NessieClient("shop", f"http://127.0.0.1:{server.server_port}/api/v2", max_wait=0.01) as client:
             yield client, requests
     finally:
         server.shutdown()

@@ -17,7 +17,7 @@ from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.protocol import FrozenRefs, Retention
-from gc_assets.stages.mark.commit_graph import build_commit_rows
+from gc_assets.stages.mark.commit_rows import build_commit_rows
 
 # No commit is younger: what no ref reaches is judged by the policy alone.
 NO_GRACE = datetime(2100, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.nessie.client import ATTEMPTS, NessieClient
+from gc_assets.lakes.nessie.client import MAX_ATTEMPTS, NessieClient
 from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.scripted import CONFIG, GONE, Answer, scripted
 from tests.lakes.nessie.server import Server
@@ -28,9 +28,9 @@ def failing(times: int, status: int) -> Callable[[str, dict[str, str]], Answer]:
 
 def test_a_server_tells_its_default_branch_and_the_hash_of_nothing(nessie: Server) -> None:
     with NessieClient("shop", nessie.uri) as client:
-        config = client.config()
+        config = client.get_config()
         assert config.default_branch == "main"
-        assert [reference.hash for reference in client.references()] == [config.no_ancestor]
+        assert [reference.hash for reference in client.list_references()] == [config.no_ancestor]
 
 
 def test_every_ref_comes_with_the_length_of_its_log(nessie: Server, tmp_path: Any) -> None:
@@ -40,7 +40,7 @@ def test_every_ref_comes_with_the_length_of_its_log(nessie: Server, tmp_path: An
     builder.tag("v1.0/rc_1")
     builder.branch("dev/feature")
     with NessieClient("shop", nessie.uri) as client:
-        found = {reference.name: reference.metadata.total_commits for reference in client.references() if reference.metadata}
+        found = {reference.name: reference.metadata.total_commits for reference in client.list_references() if reference.metadata}
     assert found == {"main": 3, "v1.0/rc_1": 3, "dev/feature": 3}
 
 
@@ -52,31 +52,31 @@ def id_of(builder: NessieBuilder) -> dict[str, str]:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_passing_failure_is_tried_again(status: int) -> None:
     with scripted(failing(3, status)) as (client, requests):
-        assert client.config().default_branch == "main"
+        assert client.get_config().default_branch == "main"
     assert len(requests) == 4
 
 
 def test_a_failure_that_does_not_pass_ends_the_run_with_the_call_and_the_words_of_the_server() -> None:
     with scripted(failing(99, 503)) as (client, requests), pytest.raises(LakeUnreadable, match=r"/api/v2/config: status 503 .*try later"):
-        client.config()
-    assert len(requests) == ATTEMPTS
+        client.get_config()
+    assert len(requests) == MAX_ATTEMPTS
 
 
 def test_a_server_that_is_down_ends_the_run() -> None:
     with (
-        NessieClient("shop", f"http://127.0.0.1:{free_port()}/api/v2", longest_wait=0.01) as client,
+        NessieClient("shop", f"http://127.0.0.1:{free_port()}/api/v2", max_wait=0.01) as client,
         pytest.raises(LakeUnreadable, match=r"lake shop: GET .*config: no answer \(ConnectError"),
     ):
-        client.config()
+        client.get_config()
 
 
 @pytest.mark.parametrize(
-    "status, advice", [(401, "give the lake a `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")]
+    "status, advice", [(401, "set a valid `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")]
 )
 def test_a_refusal_is_not_tried_again_and_says_what_is_missing(status: int, advice: str) -> None:
     refused = pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}")
     with scripted(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:
-        client.log("ab12")
+        client.read_log("ab12")
     assert len(requests) == 1
 
 
@@ -85,21 +85,21 @@ def test_the_token_is_sent_and_never_shown() -> None:
         pytest.raises(LakeUnreadable) as refused,
         NessieClient("shop", f"http://127.0.0.1:{free_port()}", SecretStr("s3cret"), 0.01) as client,
     ):
-        client.config()
+        client.get_config()
     assert "s3cret" not in str(refused.value)
 
 
 def test_a_page_token_that_repeats_is_refused() -> None:
     page = {"hasMore": True, "token": "again", "references": []}
     with scripted(lambda path, _: (200, page)) as (client, requests), pytest.raises(LakeUnreadable, match="repeats the page token 'again'"):
-        list(client.references())
+        list(client.list_references())
     assert len(requests) == 2
 
 
 def test_more_without_a_token_is_refused() -> None:
     page = {"hasMore": True, "references": []}
     with scripted(lambda path, _: (200, page)) as (client, _), pytest.raises(LakeUnreadable, match="gives no page token"):
-        list(client.references())
+        list(client.list_references())
 
 
 def test_pages_are_read_to_the_end_even_if_they_are_short() -> None:
@@ -109,7 +109,7 @@ def test_pages_are_read_to_the_end_even_if_they_are_short() -> None:
         return 200, {"hasMore": number < 6, "token": str(number + 1), "references": items}
 
     with scripted(answer) as (client, _):
-        assert [reference.name for reference in client.references()] == ["b1", "b3", "b5"]
+        assert [reference.name for reference in client.list_references()] == ["b1", "b3", "b5"]
 
 
 def test_a_server_that_restarts_between_two_pages_is_waited_for() -> None:
@@ -126,7 +126,7 @@ def test_a_server_that_restarts_between_two_pages_is_waited_for() -> None:
         }
 
     with scripted(answer) as (client, requests):
-        assert [reference.name for reference in client.references()] == ["b0", "b1", "b2"]
+        assert [reference.name for reference in client.list_references()] == ["b0", "b1", "b2"]
     assert len(requests) == 6
 
 
@@ -136,11 +136,11 @@ UNKNOWN_TYPE = b'{"references": [{"type": "FORK", "name": "x", "hash": "a"}]}'
 
 @pytest.mark.parametrize("body", [b"<html>", NO_REFERENCE, UNKNOWN_TYPE])
 def test_an_answer_that_is_not_api_v2s_is_refused(body: bytes) -> None:
-    with scripted(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer is not API v2's"):
-        list(client.references())
+    with scripted(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer does not match API v2"):
+        list(client.list_references())
 
 
 def test_a_server_of_api_v1_is_refused() -> None:
     old = {**CONFIG, "maxSupportedApiVersion": 1}
     with scripted(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="v2 is needed"):
-        client.config()
+        client.get_config()

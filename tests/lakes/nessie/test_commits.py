@@ -20,7 +20,7 @@ from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
 from gc_assets.lakes.protocol import Commit, FilteredLake, FrozenRefs, IncrementalLake, Lake
-from gc_assets.stages.mark.commit_graph import tips
+from gc_assets.stages.mark.commit_rows import tips
 from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
 from gc_assets.state.schemas import COMMIT_GRAPH
 from tests.depth import deep
@@ -40,13 +40,13 @@ def builder(nessie: Server, tmp_path: Path) -> NessieBuilder:
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every path that is asked for, by the client's own hand."""
     asked: list[str] = []
-    attempt = NessieClient._attempt
+    attempt = NessieClient.send
 
     def counted(self: NessieClient, path: str, parameters: Any) -> bytes:
         asked.append(path)
         return attempt(self, path, parameters)
 
-    monkeypatch.setattr(NessieClient, "_attempt", counted)
+    monkeypatch.setattr(NessieClient, "send", counted)
     return asked
 
 
@@ -81,7 +81,7 @@ def test_an_empty_repository_has_no_commits_and_says_so(builder: NessieBuilder) 
     _, refs = frozen(builder)
     assert [ref.head_commit_id for ref in refs.refs] == [None]
     assert refs.sources == ()
-    assert refs.notes == ("lake shop: no ref has a commit; nothing of it is live",)
+    assert refs.notes == ("lake shop: no ref has a commit, so it has no live file",)
 
 
 def test_shared_history_is_read_once_for_all_refs(builder: NessieBuilder, requests: list[str]) -> None:
@@ -201,8 +201,8 @@ class Broken(NessieClient):
 
     change: Any = None
 
-    def log(self, head: str, commits: int = 250) -> LogPage:
-        return Broken.change(super().log(head, commits))
+    def read_log(self, head: str, commits: int = 250) -> LogPage:
+        return Broken.change(super().read_log(head, commits))
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Broken]]:
 def test_a_log_that_skips_a_commit_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
     grow(builder, 4)
     broken.change = lambda page: page.model_copy(update={"items": (page.items[0], *page.items[2:])})
-    with pytest.raises(LakeUnreadable, match="may not see everything"):
+    with pytest.raises(LakeUnreadable, match="may not see all commits"):
         graph_of(*frozen(builder))
 
 
@@ -247,7 +247,7 @@ def test_fewer_commits_than_the_server_counts_stop_the_run(builder: NessieBuilde
     lake, refs = frozen(builder)
     graph = graph_of(lake, refs)
     one_more = replace(refs, refs=tuple(replace(ref, properties={"total_commits": "4"}) for ref in refs.refs))
-    with pytest.raises(LakeUnreadable, match="branch main has 4 commits by the server's count, its log shows 3"):
+    with pytest.raises(LakeUnreadable, match="branch main has 4 commits by the server's count, but its log shows 3"):
         lake.retain(one_more, graph, NOW, NOW)
 
 
@@ -280,7 +280,7 @@ def test_a_ref_that_an_earlier_night_saw_and_that_is_hidden_now_stops_the_run(gu
     lake.verify_deleted({"dropped", "other"})
     with pytest.raises(LakeUnreadable, match=r"trees/hidden: status 403.*VIEW_REFERENCE"):
         lake.verify_deleted({"dropped", "hidden"})
-    with pytest.raises(LakeUnreadable, match="the server has a ref main, which an earlier night saw"):
+    with pytest.raises(LakeUnreadable, match="the server has a ref main, which an earlier run listed"):
         lake.verify_deleted({"main"})
 
 
@@ -308,7 +308,7 @@ def test_a_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder)
     column = graph.schema.get_field_index("summary")
     hidden = [[(name, value.replace(text, text.splitlines()[0])) for name, value in row] for row in graph["summary"].to_pylist()]
     changed = graph.set_column(column, graph.schema.field(column), pa.array(hidden, graph.schema.field(column).type))
-    with pytest.raises(LakeUnreadable, match="the log makes 1 entries, the server lists 2"):
+    with pytest.raises(LakeUnreadable, match=r"yields 1 entries at its head .*, but the server lists 2"):
         lake.retain(refs, changed, NOW, NOW)
 
 

@@ -14,7 +14,7 @@ from gc_assets.lakes.nessie.models import Content
 from gc_assets.lakes.nessie.operations import OPERATIONS, put_line
 from gc_assets.lakes.nessie.retention import retain
 from gc_assets.lakes.protocol import Commit, FrozenRefs, PreviousRef, Ref, RefType, Retention
-from gc_assets.stages.mark.commit_graph import build_commit_rows
+from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.mark.previous_refs import build_freeze, find_dropped_or_moved
 from tests.lakes.nessie.support import NO_GRACE
 
@@ -79,9 +79,9 @@ def test_what_no_ref_reaches_is_shown_by_no_ref() -> None:
 def test_a_tag_that_was_dropped_inside_the_grace_period_keeps_what_it_kept() -> None:
     found = retained(PreviousRef(ref("v1", "2", "tag"), day(9)))
     assert shown(found) == STATES["2"] | STATES["4"]
-    assert reasons(found)["2"].startswith("kept for the grace period after that: tag v1 pointed to 2 and is gone since 2026-01-10")
+    assert reasons(found)["2"].startswith("kept for the grace period: tag v1 pointed to 2 and was deleted before 2026-01-10")
     assert found.notes == (
-        "lake shop: tag v1 pointed to 2 and is gone since 2026-01-10T00:00:00+00:00; what it kept stays for the grace period after that",
+        "lake shop: tag v1 pointed to 2 and was deleted before 2026-01-10T00:00:00+00:00; its contents are kept for the grace period",
     )
 
 
@@ -93,7 +93,7 @@ def test_a_former_ref_keeps_what_its_own_cutoff_kept() -> None:
 def test_a_branch_that_was_assigned_elsewhere_keeps_what_it_kept() -> None:
     found = retained(PreviousRef(ref("dev", "6"), day(9), moved_to="4"))
     assert shown(found) == STATES["4"] | STATES["6"]
-    assert "points elsewhere" in found.notes[0]
+    assert "was moved before" in found.notes[0]
 
 
 def test_a_branch_that_went_on_keeps_nothing_more() -> None:
@@ -105,7 +105,7 @@ def test_a_branch_that_went_on_keeps_nothing_more() -> None:
 def test_a_former_ref_whose_commits_are_not_known_any_more_is_told() -> None:
     found = retained(PreviousRef(ref("dev", "99"), day(9)))
     assert shown(found) == STATES["4"]
-    assert "lake shop: branch dev pointed to 99 and is gone" in found.notes[0]
+    assert "lake shop: branch dev pointed to 99 and was deleted" in found.notes[0]
     assert "cannot be kept" in found.notes[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.nessie.locations import roots_of
+from gc_assets.lakes.nessie.locations import build_content_roots
 from gc_assets.lakes.nessie.metadata_rows import KeepListed, table_rows, view_rows
 from gc_assets.lakes.nessie.models import Content, Key
 from gc_assets.lakes.protocol import Container
@@ -89,14 +89,14 @@ def content(**fields: Any) -> Content:
     ],
 )
 def test_a_content_that_cannot_be_listed_shields_the_place_it_names(fields: dict[str, Any], places: list[str]) -> None:
-    roots = roots_of("shop", "c0", [(Key(elements=("k",)), content(**fields))])
+    roots = build_content_roots("shop", "c0", [(Key(elements=("k",)), content(**fields))])
     assert [(root.kind, root.address, root.must_exist) for root in roots] == [(Kind.UNLISTED_LOCATION, place, False) for place in places]
 
 
 def test_tables_and_views_point_at_their_metadata_once() -> None:
     table = content(type="ICEBERG_TABLE", id="1", metadataLocation="s3://b/t/metadata/1.json", snapshotId=7, later={"field": 1})
     view = content(type="ICEBERG_VIEW", id="2", metadataLocation="s3://b/v/metadata/1.json", versionId=1)
-    roots = roots_of("shop", "c0", [(Key(elements=(name,)), item) for name, item in (("t", table), ("u", table), ("v", view))])
+    roots = build_content_roots("shop", "c0", [(Key(elements=(name,)), item) for name, item in (("t", table), ("u", table), ("v", view))])
     assert [(root.kind, root.address) for root in roots] == [
         (Kind.METADATA_JSON, "s3://b/t/metadata/1.json"),
         (Kind.VIEW_METADATA, "s3://b/v/metadata/1.json"),
