@@ -1,3 +1,4 @@
-"""Requests to S3 and to servers that speak its API: who asks, where, how often again, and what an
-answer means. Used by the state and by the store of S3. Knows buckets and keys, not what they hold.
+"""Clients, listings and rate limits for S3 and servers that speak its API.
+
+Used by the state and by the S3 store. This package has buckets and keys, and no lakes.
 """

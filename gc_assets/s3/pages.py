@@ -1,12 +1,13 @@
-"""Lists a bucket page by page: ListObjectsV2 and ListObjectVersions, with keys byte for byte.
+"""List a bucket page by page with ListObjectsV2 and ListObjectVersions, keys byte for byte.
 
-botocore signs and fetches, lxml parses: a page costs a fifth of boto3's time, most of which goes
-into making objects of XML. A page counts only when it is whole and goes on where the page before it
-ended. A server, cache or proxy that repeats, cuts or shuffles pages stops the listing.
+botocore signs and sends the requests, lxml parses the pages into columns. This takes a fifth of
+boto3's CPU time, most of which goes into creating objects from XML. A page counts only if it is
+complete and continues after the previous page. If a server, cache or proxy repeats, truncates or
+reorders pages, the listing stops with an error. See `docs/adr/0004-own-s3-listing.md`.
 
-The next page is asked for by the last key that was read, and not by the server's word for it: Ceph
-RGW 16 writes that word without `encoding-type=url`, so that `a+b` would be taken for `a b`, and a
-control character in it is no XML.
+The next page starts after the last key that was read, and the server's continuation token is not
+used: Ceph RGW 16 writes tokens without `encoding-type=url`. Then `a+b` would be read as `a b`, and
+a control character would break the XML.
 
 Sources: Amazon S3 API Reference, ListObjectsV2 and ListObjectVersions (order, markers,
 `encoding-type=url`).
@@ -23,37 +24,44 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from botocore.awsrequest import AWSRequest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (lxml has no types)
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
-from gc_assets.s3.client import SLOW_STATUS, Role, count_request, get_client, get_rate_limiter, to_os_error, translate_errors
+from gc_assets.s3.client import Role, get_client, payer_params, to_os_error, translate_errors
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
-_PASSING: Final = frozenset({429, 500, 502, 503, 504})
+_TRANSIENT_STATUS: Final = frozenset({429, 500, 502, 503, 504})
 _OK: Final = 200
 _LONGEST_PAUSE: Final = 20.0
-_SIGNED_SECONDS: Final = 600
-# What XML cannot say, raw or by its number. Servers write it into words of their own, and into keys
-# where they do not honour `encoding-type=url`. Read as U+FFFD it is one place in a page that cannot
-# be read, instead of a page that cannot.
-_NO_XML: Final = re.compile(
+# The names of the operations in botocore's model.
+_OPERATIONS: Final = frozenset({"ListObjectsV2", "ListObjectVersions"})
+# Characters that XML does not allow, literally or as a reference. Servers write them into tokens
+# and messages, and into keys if they ignore `encoding-type=url`. Replaced by U+FFFD, they affect
+# one value instead of the whole page.
+_NOT_XML: Final = re.compile(
     rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]));",
     re.IGNORECASE,
 )
-_UNREADABLE: Final = "\ufffd"
+_REPLACEMENT: Final = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Objects of one page, in order, as columns. `common` are the prefixes up to the delimiter.
+    """The objects of one page, in order, as columns.
 
-    Keys are bytes. `modified` is text as the server wrote it (ISO 8601), `etags` are without
-    quotes. In a listing of versions, `version_ids`, `latest` and `markers` have a value for each
-    key. Delete markers have size 0 and no etag.
+    Attributes:
+        keys: Whole keys, as bytes.
+        sizes: In bytes. 0 for a delete marker.
+        modified: ISO 8601 text as the server wrote it.
+        etags: Without quotes. Empty for a delete marker.
+        classes: Storage classes, None if the server sends none.
+        common: The common prefixes up to the delimiter.
+        version_ids: Only in a listing of versions, as are the next two.
+        latest: True for the newest version of a key.
+        markers: True for a delete marker.
     """
 
     keys: list[bytes]
@@ -68,130 +76,145 @@ class Page:
 
     @property
     def last(self) -> bytes | None:
-        """The last key or prefix of the page."""
+        """Return the last key or common prefix of the page, None if it is empty."""
         return max([*self.keys[-1:], *self.common[-1:]], default=None)
 
 
 def list_objects(
     settings: S3Config, bucket: str, prefix: str, after: bytes = b"", delimiter: str = "", role: Role = "read"
 ) -> Iterator[Page]:
-    """Yields pages of the keys that begin with `prefix` and come after `after`, in the order of
-    their bytes.
+    """Yield pages of the keys that begin with `prefix` and follow `after`, in byte order.
 
-    Raises `OSError` for what the server refuses, and `StoreError` where its pages do not fit
-    together.
+    Args:
+        settings: How the server is reached.
+        bucket: The bucket's name.
+        prefix: Every listed key begins with it.
+        after: Only keys greater than this are listed.
+        delimiter: Keys that contain it after the prefix are returned as common prefixes.
+        role: The credentials to use.
+
+    Raises:
+        OSError: The server refuses a request, or does not answer after all attempts.
+        StoreError: The pages are inconsistent.
     """
-    asked: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": PAGE_KEYS}
-    asked |= {"StartAfter": after.decode()} if after else {}
-    asked |= {"Delimiter": delimiter} if delimiter else {}
-    yield from _pages(settings, role, "list_objects_v2", asked, after, _by_token if delimiter else _by_key)
+    params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": PAGE_KEYS}
+    params |= {"StartAfter": after.decode()} if after else {}
+    params |= {"Delimiter": delimiter} if delimiter else {}
+    yield from _list_pages(settings, role, "list_objects_v2", params, after, _next_by_token if delimiter else _next_by_key)
 
 
 def list_versions(
     settings: S3Config, bucket: str, prefix: str, after: bytes = b"", role: Role = "read", page_keys: int = PAGE_KEYS
 ) -> Iterator[Page]:
-    """Yields pages of all versions and delete markers, the newest of each key first."""
-    asked: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": page_keys}
-    asked |= {"KeyMarker": after.decode()} if after else {}
-    yield from _pages(settings, role, "list_object_versions", asked, after, _by_version)
+    """Yield pages of all versions and delete markers, the newest of each key first.
+
+    Args and errors are those of `list_objects`. `page_keys` is the maximum of rows in a page.
+    """
+    params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": page_keys}
+    params |= {"KeyMarker": after.decode()} if after else {}
+    yield from _list_pages(settings, role, "list_object_versions", params, after, _next_by_version)
 
 
-_Next = Callable[[Page, Any, str, str], dict[str, Any]]
+_NextParams = Callable[[Page, Any, str, str], dict[str, Any]]
 
 
-def _pages(settings: S3Config, role: Role, operation: str, asked: dict[str, Any], after: bytes, following: _Next) -> Iterator[Page]:
-    place, prefix = f"s3://{asked['Bucket']}/{asked['Prefix']}", asked["Prefix"].encode()
-    # Ceph 16 begins with the versions of the key after which it was asked. No version has an empty id.
-    last, met = after, frozenset({""} if following is _by_version else ())
+def _list_pages(
+    settings: S3Config, role: Role, operation: str, params: dict[str, Any], after: bytes, next_params: _NextParams
+) -> Iterator[Page]:
+    location, prefix = f"s3://{params['Bucket']}/{params['Prefix']}", params["Prefix"].encode()
+    # Ceph 16 starts with the versions of the marker key itself. No version has an empty id.
+    last_name, known_versions = after, frozenset({""} if next_params is _next_by_version else ())
     while True:
-        root, name_space = _fetched(settings, role, operation, asked, place)
-        page = _parsed(root, name_space, place)
-        _in_order(page, last, met, place)
-        _below(page, prefix, place)
+        root, namespace = _fetch_page(settings, role, operation, params, location)
+        page = _parse_page(root, namespace, location)
+        _require_order(page, last_name, known_versions, location)
+        _require_prefix(page, prefix, location)
         yield page
-        goes_on = root.findtext(f"{name_space}IsTruncated")
-        if goes_on == "false":
+        is_truncated = root.findtext(f"{namespace}IsTruncated")
+        if is_truncated == "false":
             return
-        if goes_on != "true" or page.last is None:
-            found = f"IsTruncated is {goes_on!r} after {len(page.keys)} keys"
-            raise StoreError(f"{place}: {found}; expected false, or true and at least one key; this server does not list as S3 does")
-        met = _versions_of_last(page) | (met if page.last == last else frozenset())
-        last = page.last
-        asked = {name: value for name, value in asked.items() if name not in {"StartAfter", "KeyMarker", "VersionIdMarker"}}
-        asked |= following(page, root, name_space, place)
+        if is_truncated != "true" or page.last is None:
+            found = f"IsTruncated is {is_truncated!r} after {len(page.keys)} keys"
+            raise StoreError(f"{location}: {found}, expected false, or true and at least one key; this server does not follow the S3 API")
+        known_versions = _versions_of_last(page) | (known_versions if page.last == last_name else frozenset())
+        last_name = page.last
+        params = {name: value for name, value in params.items() if name not in {"StartAfter", "KeyMarker", "VersionIdMarker"}}
+        params |= next_params(page, root, namespace, location)
 
 
-def _by_key(page: Page, root: Any, name_space: str, place: str) -> dict[str, Any]:
-    del root, name_space, place
+def _next_by_key(page: Page, root: Any, namespace: str, location: str) -> dict[str, Any]:
+    del root, namespace, location
     return {"StartAfter": page.keys[-1].decode()}
 
 
-def _by_version(page: Page, root: Any, name_space: str, place: str) -> dict[str, Any]:
-    del root, name_space, place
+def _next_by_version(page: Page, root: Any, namespace: str, location: str) -> dict[str, Any]:
+    del root, namespace, location
     return {"KeyMarker": page.keys[-1].decode(), "VersionIdMarker": page.version_ids[-1]}
 
 
-def _by_token(page: Page, root: Any, name_space: str, place: str) -> dict[str, Any]:
-    """Asks by the server's word: a common prefix, as a key, comes before the keys it stands for."""
-    token = root.findtext(f"{name_space}NextContinuationToken")
-    if not token or _UNREADABLE in token:
-        raise StoreError(f"{place}: after {page.last!r} the NextContinuationToken is {token!r}; this server does not list as S3 does")
+def _next_by_token(page: Page, root: Any, namespace: str, location: str) -> dict[str, Any]:
+    """Continue with the server's token: a common prefix sorts before the keys that it represents."""
+    token = root.findtext(f"{namespace}NextContinuationToken")
+    if not token or _REPLACEMENT in token:
+        raise StoreError(f"{location}: the NextContinuationToken after {page.last!r} is {token!r}; this server does not follow the S3 API")
     return {"ContinuationToken": token}
 
 
 def _versions_of_last(page: Page) -> frozenset[str]:
-    """Returns the versions of the page's last key, which may go on in the next page."""
+    """Return the version ids of the page's last key, whose versions may continue on the next page."""
     return frozenset(version for key, version in zip(page.keys, page.version_ids, strict=False) if key == page.keys[-1])
 
 
-def _in_order(page: Page, last: bytes, met: frozenset[str], place: str) -> None:
-    """Raises `StoreError` unless the page's keys grow, and are greater than the last one before.
-    Versions of one key are many, and may go on from one page to the next. `met` are those of the
-    last key so far.
+def _require_order(page: Page, last_name: bytes, known_versions: frozenset[str], location: str) -> None:
+    """Raise `StoreError` unless the keys of the page grow and follow the last key of the previous
+    page.
+
+    A key may have several versions, and these may continue on the next page. `known_versions` are
+    the versions of the last key so far.
     """
     for names in (page.keys, page.common):
         if not names:
             continue
-        is_next = names[0] > last or (names[0] == last and bool(met) and page.version_ids[0] not in met)
+        is_next = names[0] > last_name or (names[0] == last_name and bool(known_versions) and page.version_ids[0] not in known_versions)
         if not is_next:
             raise StoreError(
-                f"{place}: a page begins with {names[0]!r} and the one before it ended with {last!r}; keys must grow from page to page. "
-                "Something between here and the server repeats answers; ask the server itself"
+                f"{location}: a page starts with {names[0]!r}, but the previous page ended with {last_name!r}. "
+                "A proxy or cache may repeat answers; connect to the server directly"
             )
-        is_ordered = all(map(_before_or_same if page.version_ids else _before, names, names[1:]))
+        is_ordered = all(map(_is_before_or_equal if page.version_ids else _is_before, names, names[1:]))
         if not is_ordered:
-            raise StoreError(f"{place}: the keys of a page are not in the order of their bytes; this server does not list as S3 does")
+            raise StoreError(f"{location}: the keys of a page are not in byte order; this server does not follow the S3 API")
 
 
-def _below(page: Page, prefix: bytes, place: str) -> None:
-    """Raises `StoreError` where an ordered page holds keys that were not asked for."""
+def _require_prefix(page: Page, prefix: bytes, location: str) -> None:
+    """Raise `StoreError` if an ordered page contains keys without the requested prefix."""
     for name in [*page.keys[:1], *page.keys[-1:], *page.common[:1], *page.common[-1:]]:
         if not name.startswith(prefix):
             raise StoreError(
-                f"{place}: a page holds {name!r}, expected keys that begin with {prefix!r}. "
-                "Something between here and the server confuses answers; ask the server itself"
+                f"{location}: a page contains {name!r}, expected keys that begin with {prefix!r}. "
+                "A proxy or cache may return answers to other requests; connect to the server directly"
             )
 
 
-def _before(one: bytes, other: bytes) -> bool:
+def _is_before(one: bytes, other: bytes) -> bool:
     return one < other
 
 
-def _before_or_same(one: bytes, other: bytes) -> bool:
+def _is_before_or_equal(one: bytes, other: bytes) -> bool:
     return one <= other
 
 
-def _parsed(root: Any, name_space: str, place: str) -> Page:
+def _parse_page(root: Any, namespace: str, location: str) -> Page:
     page = Page([], [], [], [], [], [], [], [], [])
-    contents, version, marker, common = (f"{name_space}{name}" for name in ("Contents", "Version", "DeleteMarker", "CommonPrefixes"))
-    columns = {f"{name_space}{name}": name for name in ("Key", "Size", "LastModified", "ETag", "StorageClass", "VersionId", "IsLatest")}
-    decoded = _decoded if root.findtext(f"{name_space}EncodingType") == "url" else _plain
+    contents, version, marker, common = (f"{namespace}{name}" for name in ("Contents", "Version", "DeleteMarker", "CommonPrefixes"))
+    columns = {f"{namespace}{name}": name for name in ("Key", "Size", "LastModified", "ETag", "StorageClass", "VersionId", "IsLatest")}
+    to_bytes = _decode_key if root.findtext(f"{namespace}EncodingType") == "url" else _encode_key
     try:
         for element in root:
             tag = element.tag
             if tag in {contents, version, marker}:
                 values = {columns[child.tag]: child.text for child in element if child.tag in columns}
-                page.keys.append(decoded(values["Key"]))
+                page.keys.append(to_bytes(values["Key"]))
                 page.sizes.append(0 if tag == marker else int(values["Size"]))
                 page.modified.append(values["LastModified"])
                 page.etags.append((values.get("ETag") or "").strip('"'))
@@ -201,90 +224,93 @@ def _parsed(root: Any, name_space: str, place: str) -> Page:
                     page.latest.append(values["IsLatest"] == "true")
                     page.markers.append(tag == marker)
             elif tag == common:
-                page.common.append(decoded(element.findtext(f"{name_space}Prefix")))
+                page.common.append(to_bytes(element.findtext(f"{namespace}Prefix")))
     except (KeyError, TypeError, ValueError) as error:
-        after = f"after {page.keys[-1]!r}" if page.keys else "at its beginning"
-        raise StoreError(f"{place}: an entry of a page cannot be read {after} ({error!r}); this server does not list as S3 does") from error
+        after = f"the entry after {page.keys[-1]!r}" if page.keys else "the first entry"
+        raise StoreError(f"{location}: cannot parse {after} of a page ({error!r}); this server does not follow the S3 API") from error
     return page
 
 
-def _decoded(text: str) -> bytes:
-    """Decodes a key as `encoding-type=url` writes it: a plus is a space."""
+def _decode_key(text: str) -> bytes:
+    """Decode a key of a server that applies `encoding-type=url`, with a plus for a space."""
+    # Ceph encodes each slash. Replacing it is faster than decoding the whole key.
+    text = text.replace("%2F", "/")
     if "%" not in text and "+" not in text:
         return text.encode()
     return unquote_to_bytes(text.replace("+", " "))
 
 
-def _plain(text: str) -> bytes:
-    """Returns a key of a server that does not honour `encoding-type=url`, such as versitygw."""
-    if _UNREADABLE in text:
-        raise ValueError(f"the key {text!r} has a character that XML cannot say, and the server does not honour encoding-type=url")
+def _encode_key(text: str) -> bytes:
+    """Return a key of a server that ignores `encoding-type=url`, such as versitygw."""
+    if _REPLACEMENT in text:
+        raise ValueError(f"the key {text!r} has a character that XML does not allow, and the server ignores encoding-type=url")
     return text.encode()
 
 
-def _fetched(settings: S3Config, role: Role, operation: str, asked: dict[str, Any], place: str) -> tuple[Any, str]:
-    """Returns the root of a page's XML and the prefix of its tags. Asks again for what may pass."""
-    headers: dict[str, str] = {}
-    if settings.requester_pays:
-        # The signature covers this header, so that it goes along.
-        asked, headers = {**asked, "RequestPayer": "requester"}, {"x-amz-request-payer": "requester"}
-    client, pace = get_client(settings, role), get_rate_limiter(settings)
+def _fetch_page(settings: S3Config, role: Role, operation: str, params: dict[str, Any], location: str) -> tuple[Any, str]:
+    """Return the root of a page's XML and the prefix of its tags. Retry transient failures."""
+    client = get_client(settings, role, attempts=1, before_parse=_take_body)
+    params = params | payer_params(settings)
     for attempt in range(_ATTEMPTS):
-        with translate_errors(place):
-            url = client.generate_presigned_url(operation, Params=asked, ExpiresIn=_SIGNED_SECONDS)
-        pace.wait()
-        count_request(settings, "LIST")
         try:
-            with translate_errors(place):
-                answer = _session(client).send(AWSRequest(method="GET", url=url, headers=headers).prepare())
+            with translate_errors(location):
+                response = getattr(client, operation)(**params)
+            return _parse_response(response["Body"], location)
         except OSError as error:
-            failure = error
-        else:
-            if answer.status_code in SLOW_STATUS:
-                pace.slow_down()
-            failure_or_root = _understood(answer.status_code, answer.content, place)
-            if not isinstance(failure_or_root, OSError):
-                return failure_or_root
-            failure = failure_or_root
-            if answer.status_code not in _PASSING and answer.status_code != _OK:
-                raise failure
-        if attempt + 1 == _ATTEMPTS:
-            raise failure
+            if attempt + 1 == _ATTEMPTS or not _is_transient(error):
+                raise
         time.sleep(min(_LONGEST_PAUSE, 0.1 * 2**attempt) * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)
     raise AssertionError("a loop of attempts ends by returning or raising")
 
 
-def _session(client: Any) -> Any:
-    """Returns the client's own connections, which know proxies, certificates and time limits.
-    botocore has no public way to them.
+def _take_body(operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Return a page's bytes as `Body`, so that botocore does not parse them.
+
+    An error stays for botocore, without the characters that its parser rejects. A body that is no
+    error of S3, such as a proxy's HTML, is dropped: then the HTTP status is the error code.
     """
-    return client._endpoint.http_session
+    if operation_model.name not in _OPERATIONS:
+        return
+    body = response_dict["body"]
+    if response_dict["status_code"] == _OK:
+        customized_response_dict["Body"], response_dict["body"] = body, b""
+    else:
+        response_dict["body"] = _NOT_XML.sub(_REPLACEMENT.encode(), body) if b"<Code>" in body else b""
 
 
-def _understood(status: int, body: bytes, place: str) -> tuple[Any, str] | OSError:
-    """Returns a page's root, or the error that the answer is. An answer of status 200 may be an
-    error too.
+def _is_transient(error: OSError) -> bool:
+    cause = error.__cause__
+    if isinstance(cause, ClientError):
+        return cause.response["ResponseMetadata"]["HTTPStatusCode"] in _TRANSIENT_STATUS
+    # An answer of status 200 that is no page has no cause.
+    return cause is None or isinstance(cause, (HTTPClientError, ConnectionError))
+
+
+def _parse_response(body: bytes, location: str) -> tuple[Any, str]:
+    """Return the root of a page's XML and the prefix of its tags.
+
+    Raises:
+        OSError: The body is no page. A server may send an error with status 200.
     """
     try:
-        root = _root(body)
+        root = _parse_xml(body)
     except etree.XMLSyntaxError as error:
-        if status != _OK:
-            return to_os_error(ClientError({"Error": {"Code": str(status), "Message": f"HTTP status {status} and no XML"}}, "List"), place)
-        return OSError(errno.EIO, f"HTTP status {status} and no XML ({error}); expected a page of keys", place)
+        text = f"HTTP status 200 without valid XML ({error}); expected a page of keys"
+        raise OSError(errno.EIO, text, location) from None
     name = etree.QName(root)
-    if status == _OK and name.localname in {"ListBucketResult", "ListVersionsResult"}:
+    if name.localname in {"ListBucketResult", "ListVersionsResult"}:
         return root, f"{{{name.namespace}}}" if name.namespace else ""
-    code = root.findtext("{*}Code") or root.findtext("Code") or str(status)
+    code = root.findtext("{*}Code") or root.findtext("Code") or str(_OK)
     message = root.findtext("{*}Message") or root.findtext("Message") or ""
-    return to_os_error(ClientError({"Error": {"Code": code, "Message": message}}, "List"), place)
+    raise to_os_error(ClientError({"Error": {"Code": code, "Message": message}}, "List"), location)
 
 
-def _root(body: bytes) -> Any:
-    """Returns the root of whole XML. Raises where it is cut."""
+def _parse_xml(body: bytes) -> Any:
+    """Return the root of a complete XML document. Raises `XMLSyntaxError` for a truncated one."""
     try:
         return etree.fromstring(body, _parser())
     except etree.XMLSyntaxError:
-        return etree.fromstring(_NO_XML.sub(_UNREADABLE.encode(), body), _parser())
+        return etree.fromstring(_NOT_XML.sub(_REPLACEMENT.encode(), body), _parser())
 
 
 def _parser() -> Any:

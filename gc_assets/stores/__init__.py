@@ -1,6 +1,5 @@
-"""List, compare, quarantine, restore and purge the objects of a storage; one protocol, one
-implementation per kind of store.
+"""List, compare, quarantine, restore and purge the objects of a storage.
 
-Knows keys and identities, nothing of lakes, policies or why an object is garbage. Never imports
-Spark or Dagster, never reads the environment.
+One protocol, and one implementation per kind of store. This package has keys and identities, and no
+lakes or policies. It never imports Spark or Dagster and never reads the environment.
 """

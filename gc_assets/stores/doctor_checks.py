@@ -1,4 +1,4 @@
-"""What `doctor` finds of any store."""
+"""Checks that `doctor` makes for every kind of store."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gc_assets.stores.protocol import Holder
 
 
 def check_lease(storage_name: str, read_holder: Callable[[], Holder | None], now: datetime) -> Iterator[Finding]:
-    """Yields who holds the lease of a storage."""
+    """Yield a finding about the holder of a storage's lease."""
     try:
         holder = read_holder()
     except StoreError as error:
-        is_unread = isinstance(error.__cause__, OSError)
-        todo = "Mend what it names." if is_unread else "Make sure that nothing changes the storage, then remove it."
-        yield Finding(storage_name, "lease", FAIL, str(error), todo)
+        is_unreadable = isinstance(error.__cause__, OSError)
+        action = "Fix the reported cause." if is_unreadable else "Make sure that nothing changes the storage, then remove it."
+        yield Finding(storage_name, "lease", FAIL, str(error), action)
         return
     if holder is None:
-        yield Finding(storage_name, "lease", OK, "nobody is changing the storage")
+        yield Finding(storage_name, "lease", OK, "no apply is changing the storage")
     elif holder.is_live(now):
-        todo = "An apply is running, or one died within the last minutes: wait for it."
-        yield Finding(storage_name, "lease", WARN, f"held by {holder}", todo)
+        action = "An apply is running, or one crashed within the last minutes. Wait for it."
+        yield Finding(storage_name, "lease", WARN, f"held by {holder}", action)
     else:
-        yield Finding(storage_name, "lease", WARN, f"left behind by {holder}", "The next apply takes it over.")
+        yield Finding(storage_name, "lease", WARN, f"expired, held by {holder}", "The next apply takes it over.")

@@ -1,8 +1,7 @@
-"""Executes planned actions batch by batch: intent, action, outcome. Resumes after a crash, and
-closes the books.
+"""Execute planned actions batch by batch: intent, action, outcome. Resume after a crash.
 
-Decides nothing: the plan says which keys, and what to do with them. Runs on any cut of the plan's
-rows, in executors or in the process that applies it.
+Decides nothing: the plan contains the keys and the actions. Runs on any part of a plan's rows, in
+executors or in the process that applies the plan.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Lease, Outcome, PlannedAction, Quarantine, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 
-# S3 deletes at most this many keys a request; on a disk it is a fraction of a second between two
-# looks at the lease.
+# S3 deletes at most this many keys per request. On a disk, a batch takes a fraction of a second
+# between two checks of the lease.
 BATCH_SIZE = 1000
 _log: Final = logging.getLogger(__name__)
 
 
 def current_user() -> str:
-    """Returns who runs this, as leases and logs name them."""
+    """Return the name of the user, as leases and logs record it."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container a uid may have no name
+    except (KeyError, OSError):  # a uid without a name, as in some containers
         return f"uid {os.getuid()}"
 
 
 @contextmanager
 def release_on_exit(lease: Lease) -> Generator[None]:
-    """Gives a lease back when the work under it ends.
+    """Release a lease when the block ends.
 
-    Where the work failed and the lease cannot be given back either, the first failure is raised and
-    the other one stands in the log: such a lease expires by itself.
+    If the block fails and the release fails too, the first error is raised and the second is
+    logged: such a lease expires.
     """
     try:
         yield
@@ -51,7 +50,7 @@ def release_on_exit(lease: Lease) -> Generator[None]:
         try:
             lease.release()
         except (OSError, GcError) as error:
-            _log.warning("lease %d was not given back and expires by itself: %s", lease.token, error)
+            _log.warning("lease %d could not be released and will expire: %s", lease.token, error)
         raise
     lease.release()
 
@@ -64,61 +63,69 @@ def execute(
     clock: Clock,
     batch_size: int = BATCH_SIZE,
 ) -> Iterator[Outcome]:
-    """Yields one outcome per row.
+    """Yield one outcome per row. Repeat only what earlier runs did not settle.
 
-    What earlier runs settled is yielded from the log and not touched again. What failed is tried
-    again. Correct for rows in any order; fast where rows of one share (`share_of`) follow each
-    other.
+    Settled outcomes are yielded from the log. Failed rows are tried again. Rows may come in any
+    order, and it is fast if rows of one share (`share_of`) are adjacent.
 
-    The lease is looked at right before a batch is acted on, and again before its outcomes count.
-    Raises `GateRefused` where it is lost, and `StateError` where another attempt of the same rows
-    began since this one read the log: an engine may give up a task that still runs. A batch without
-    outcomes may have been acted on, or may be acted on still: who comes next looks at each of its
-    objects, last of all where they are moved to.
+    The lease is checked immediately before a batch is acted on, and again before its outcomes are
+    recorded. A batch without outcomes may have been executed, or may still be running in a task
+    that the engine gave up. The next attempt compares each of its objects again, and looks at their
+    target last.
+
+    Args:
+        rows: Rows of the plan.
+        actor: Acts on the objects.
+        log: The write-ahead log of the plan.
+        lease: The lease of the storage.
+        clock: Dates the outcomes.
+        batch_size: Rows per batch.
+
+    Raises:
+        GateRefused: The lease is lost.
+        StateError: Another attempt of the same rows has begun since this one read the log.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
         history = log.read_history(share)
         known = set(history.batches)
         while batch := list(islice(members, batch_size)):
-            todo: list[PlannedAction] = []
+            pending: list[PlannedAction] = []
             for planned in batch:
                 settled = history.settled.get(planned.action_key)
                 if settled is None:
-                    todo.append(planned)
+                    pending.append(planned)
                 else:
                     yield settled
-            if not todo:
+            if not pending:
                 continue
-            name = log.write_intent(share, lease.token, todo)
+            name = log.write_intent(share, lease.token, pending)
             known.add(name)
-            resumed = {planned for planned in todo if planned.action_key in history.interrupted}
+            resumed = {planned for planned in pending if planned.action_key in history.interrupted}
             lease.check()
-            results = actor.act(todo, resumed)
+            results = actor.act(pending, resumed)
             lease.check()
             log.refuse_concurrent_batches(share, known)
             at = clock.now()
             outcomes = [
-                Outcome(planned, result.verdict, result.error, at, lease.token) for planned, result in zip(todo, results, strict=True)
+                Outcome(planned, result.verdict, result.error, at, lease.token) for planned, result in zip(pending, results, strict=True)
             ]
             log.write_outcomes(share, name, outcomes)
             yield from outcomes
 
 
 def require_balance(planned: int, outcomes: Mapping[str, int]) -> None:
-    """Checks that planned = done + absent + changed + denied + failed. Raises `GcError` with the
-    figures otherwise.
-    """
+    """Raise `GcError` unless planned = done + absent + changed + denied + failed."""
     unknown = sorted(set(outcomes) - set(VERDICTS))
     if unknown or sum(outcomes.values()) != planned:
         parts = " + ".join(f"{outcomes.get(verdict, 0):,} {verdict}" for verdict in VERDICTS)
-        more = f", unknown outcomes {unknown}" if unknown else ""
+        extra = f", unknown outcomes {unknown}" if unknown else ""
         raise GcError(
-            f"the books do not balance: {planned:,} planned, found {parts} = {sum(outcomes.values()):,}{more}; apply again to resume"
+            f"outcomes do not add up: {planned:,} planned, found {parts} = {sum(outcomes.values()):,}{extra}; apply again to resume"
         )
 
 
 def to_planned_actions(batch: pa.RecordBatch) -> Iterator[PlannedAction]:
-    """Returns the rows of a batch with the columns of `deletion_plan`."""
+    """Return the rows of a batch with the columns of `deletion_plan`."""
     names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "kind")
     return map(PlannedAction, *(batch.column(name).to_pylist() for name in names))
 
@@ -126,8 +133,9 @@ def to_planned_actions(batch: pa.RecordBatch) -> Iterator[PlannedAction]:
 def to_deletion_log(
     outcomes: Iterable[Outcome], plan_id: str, quarantine: str | None, run_id: str | None = None, *, rehearsal: bool = False
 ) -> pa.RecordBatch:
-    """Returns outcomes as a batch with the columns of `deletion_log`. Without `run_id` no run has
-    done it yet: the outcome comes from a write-ahead log.
+    """Return outcomes as a batch with the columns of `deletion_log`.
+
+    `run_id` is None for outcomes that come from a write-ahead log and that no run has published.
     """
     rows = [
         {

@@ -1,5 +1,6 @@
-"""What a kind of store tells the rest of the collector about itself: one value, which the kind's
-package makes. `stores/store.py` lists all kinds.
+"""The description of a kind of store: one value that the kind's package creates.
+
+`stores/store.py` lists all kinds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gc_assets.config.s3 import Places
+    from gc_assets.config.s3 import Connections
     from gc_assets.core.findings import Finding
     from gc_assets.core.objects import EditableObjects
     from gc_assets.stores.protocol import PathAlias, QuarantineMode, ReportFiles, SourceBucket, Store, SymbolicLink
@@ -17,28 +18,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """A kind of store, as its package offers it.
+    """A kind of store.
 
-    `scheme` and `example` are how lakes.yaml spells its locations, `quarantines` the modes it can
-    have at all, `open` makes the store of a location. `anywhere` makes what reaches every address
-    of the scheme, in a configured storage or not, and `report_files` what reads reports there.
-    `source_bucket` makes what reports about a location are compared with, null where reports cannot take
-    the place of a listing. `settings` is the key of a storage that says how places of the scheme
-    are reached, null where nothing needs to be said. `find_path_aliases` finds places that have two names
-    in storages (name, location), and `find_links` the symbolic links there, as far as a quick look meets
-    them. `examine_state` returns findings about what the store itself deletes at the location of a
-    state. `preloaded` are modules that Spark's Python workers are forked with.
+    Attributes:
+        scheme: The URL scheme of its locations.
+        example: A location, for messages.
+        quarantines: The quarantine modes that it supports.
+        open: Opens the store of a location.
+        anywhere: Returns objects of every address of the scheme, in a configured storage or not.
+        report_files: Returns the reader of inventory reports at addresses of the scheme.
+        source_bucket: Returns the bucket of a location, for comparison with reports about it. None
+            if reports cannot replace a listing.
+        settings: The key of a storage that configures access to locations of the scheme, or None.
+        find_path_aliases: Returns directories that have two paths in storages (name, location).
+        find_links: Returns the symbolic links of a storage (name, location) that a bounded scan
+            meets.
+        examine_state: Yields findings about what the store itself deletes at the location of a
+            state.
+        preloaded: Modules that are imported before Spark's Python workers are forked.
     """
 
     scheme: str
     example: str
     quarantines: tuple[QuarantineMode, ...]
-    open: Callable[[str, Places], Store]
-    anywhere: Callable[[Places], EditableObjects]
-    report_files: Callable[[Places], ReportFiles]
-    source_bucket: Callable[[str, Places], SourceBucket] | None = None
+    open: Callable[[str, Connections], Store]
+    anywhere: Callable[[Connections], EditableObjects]
+    report_files: Callable[[Connections], ReportFiles]
+    source_bucket: Callable[[str, Connections], SourceBucket] | None = None
     settings: str | None = None
     find_path_aliases: Callable[[Sequence[tuple[str, str]]], list[PathAlias]] = lambda _: []
     find_links: Callable[[str, str], Iterable[SymbolicLink]] = lambda _, __: ()
-    examine_state: Callable[[str, Places], Iterable[Finding]] = lambda _, __: ()
+    examine_state: Callable[[str, Connections], Iterable[Finding]] = lambda _, __: ()
     preloaded: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Lists a storage by asking its store."""
+"""List a storage through its store, and the Arrow schema of listed rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _YEAR_10000_US: Final = 253_402_300_800_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoreLister:
-    """`Lister` that lists the storage itself."""
+    """Lister that lists the storage itself."""
 
     store: Store
 
@@ -44,10 +44,13 @@ class StoreLister:
         yield from ()
 
 
-def times_of(etags: pa.Array, modified_us: Callable[[str], int | None]) -> pa.Array:
-    """Returns what `Store.modified` does, where `modified_us` reads one identity. Times outside the
-    years 1 to 9999 are none.
+def parse_modification_times(etags: pa.Array, parse_us: Callable[[str], int | None]) -> pa.Array:
+    """Return what `Store.modification_times` returns. The column has null for years after 9999.
+
+    Args:
+        etags: Identities of objects.
+        parse_us: Returns the time of one identity in microseconds since 1970, or None.
     """
-    told = (None if etag is None else modified_us(etag) for etag in etags.to_pylist())
-    usable = [None if time is None or abs(time) >= _YEAR_10000_US else time for time in told]
-    return pa.array(usable, pa.timestamp("us", "UTC"))
+    parsed = (None if etag is None else parse_us(etag) for etag in etags.to_pylist())
+    times = [None if time is None or abs(time) >= _YEAR_10000_US else time for time in parsed]
+    return pa.array(times, pa.timestamp("us", "UTC"))

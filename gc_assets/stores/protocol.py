@@ -1,30 +1,30 @@
-"""What a store must guarantee, what it may offer besides, and the values in which it answers.
+"""The protocols of a store, and the values that stores return.
 
-A store is one place below which objects lie: a directory, or a bucket with a prefix. An object
-has a key, bytes, a time of last modification and an identity (`etag`), and perhaps a version.
-The collector decides what to delete by four guarantees, so a place without them is no store:
+A store is one location that contains objects: a directory, or a bucket with a prefix. An object has
+a key, bytes, a modification time and an identity (`etag`), and in some stores a version.
 
-- A listing that ends has met every object that was there from its beginning to its end. A live
-  file that a listing missed would look lost.
-- An object is whole or it is not there. After a write has returned, every reader sees it.
-- Of several writers that create one object only if it is absent, exactly one succeeds.
-- Times of last modification do not go back. They are readings of one clock, and `Store.now`
-  reads the same clock. The grace period rests on it.
+A store must guarantee four properties, on which the decision to delete rests:
 
-What a store may offer besides are its traits. `Store.probe` proves each of them with objects of
-its own below the reserved prefix. Nothing is believed from a product's name. Without a trait:
+- A listing that ends has returned every object that existed from its start to its end. A live file
+that a listing missed would look lost.
+- An object is complete or does not exist. After a write has returned, every reader sees it.
+- If several writers create one object on the condition that it is absent, exactly one succeeds.
+- Modification times do not go back. They come from one clock, which `Store.now` reads too. The
+grace period depends on this.
+
+Optional properties are its traits. `Store.probe` proves each of them with canary objects under the
+reserved prefix, because the name of a product proves nothing. A store without a trait behaves as
+follows:
 
 - replace-if-match: histories in this store are not edited, and the lease creates one object for
-  each token;
-- delete-if-match: the object is looked at immediately before it is deleted;
+each token;
+- delete-if-match: the object is compared immediately before it is deleted;
 - versions: quarantine is `trash` (copied aside) or `deferred` (nothing moves);
 - rename: `trash` copies, verifies the copy and deletes.
 
-Stores differ in how they reach these ends: in pages and batches of 1,000 keys, with one role that
-reads and another that deletes. Verbs that only read (`objects`, `plan_listing`, `holder`, `now`)
-need the reading role; `editable`, `quarantine`, `acquire` and `probe` take the changing role by
-themselves. Secrets are never part of a value: a store pickles, travels to executors and finds its
-credentials there.
+Methods that only read (`objects`, `plan_listing`, `holder`, `now`) use the reading role.
+`editable`, `quarantine`, `acquire` and `probe` use the changing role. Values contain no secrets: a
+store pickles and is sent to executors, which load their own credentials.
 
 Pure values and protocols: no I/O here.
 """
@@ -45,8 +45,8 @@ from gc_assets.core.phases import Action, Verdict
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The one prefix of a storage that is the collector's own: lease, fencing token, trash, canaries.
-# Never listed, never planned.
+# The only prefix of a storage that belongs to the collector: lease, fencing token, trash, canaries.
+# It is never listed and never planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
 
 LISTING_SOURCE: Final = "listing"
@@ -59,13 +59,17 @@ QuarantineMode = Literal["trash", "versioned", "deferred"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedAction:
-    """A row of `deletion_plan` as far as a store needs it.
+    """The columns of a `deletion_plan` row that a store needs.
 
-    `etag` and `version_id` name the only object that may be touched at that key. `version_id` is
-    null in a store without versions. `source_plan_id` is the plan that quarantined the key, null
-    for the quarantine itself. `kind` is null where nothing names the file.
-
-    An unfinished upload to the key has its id as `version_id`.
+    Attributes:
+        key: The key, relative to the storage.
+        action: The action to execute.
+        size_bytes: The size of the object.
+        etag: The identity of the only object that may be changed at the key.
+        version_id: The version of that object, or None in a store without versions. For an
+            unfinished upload, its id.
+        source_plan_id: The plan that quarantined the key, or None for the quarantine itself.
+        kind: The file kind, or None if nothing references the file.
     """
 
     key: str
@@ -78,17 +82,21 @@ class PlannedAction:
 
     @property
     def action_key(self) -> tuple[Action, str, str | None]:
-        """What is done to which object. By its act a row of a plan is looked up again in its log."""
+        """Return action, key and version. They identify a row of a plan in its logs."""
         return self.action, self.key, self.version_id
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a store did about one key. `error` says why wherever the verdict is not `done`, and of a
-    purge which older versions of the key went with it.
+    """The result of a store for one key.
 
-    `changed` means another object stands there, `denied` that trying again will not help, `failed`
-    that it may.
+    `changed` means that the key has another object. `denied` means that a retry will not help, and
+    `failed` that it may.
+
+    Attributes:
+        verdict: The outcome.
+        error: The reason for every verdict except `done`. For a purge, the older versions that were
+            deleted with it.
     """
 
     verdict: Verdict
@@ -97,8 +105,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row of `deletion_log`, without plan id and run id. `token` is that of the lease under which
-    it was done.
+    """A row of `deletion_log` without plan id and run id. `token` is the fencing token of its
+    lease.
     """
 
     planned: PlannedAction
@@ -112,23 +120,27 @@ class Quarantine(Protocol):
     """Acts on batches of planned objects. Pickles, and is safe to use from threads."""
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """One result per planned object, in order, durable when this returns.
+        """Act on the objects and return one result per row, in order, durable when this returns.
 
-        - The identity of each object is compared right before the object is touched. Another
-          object at its key is left alone: `changed`.
+        - The identity of each object is compared immediately before the object is changed. If the
+          key has
+        another object, it is left alone: `changed`.
         - A restore never replaces an object.
-        - Acting again on what is already done answers `done`.
-        - `resumed` are those of this batch that an earlier, interrupted run may have acted on
-          already. Of them a purge that finds nothing is `done`, of all others `absent`.
-        - A key below the reserved prefix is `denied`.
-        - A single key never raises.
+        - Repeating an action that is already done returns `done`.
+        - A key under the reserved prefix is `denied`.
+        - An error of a single key never raises.
+
+        Args:
+            batch: The rows to act on.
+            resumed: Those rows of the batch that an earlier, interrupted run may have acted on. For
+                them a purge that finds nothing is `done`, for all others `absent`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a storage's lease, as it is on record there. Times are ISO 8601 in UTC."""
+    """The holder of a storage's lease, as recorded in the storage. Times are ISO 8601 in UTC."""
 
     owner: str
     host: str
@@ -150,22 +162,23 @@ class Lease(Protocol):
 
     @property
     def token(self) -> int:
-        """A number that grows with every lease that was ever given out on the storage."""
+        """Return the fencing token. It grows with every lease of the storage."""
         ...
 
     def check(self) -> None:
-        """Returns while the storage's lease is this one; extends it when half its time is over.
+        """Raise `GateRefused` unless this lease is still the lease of the storage.
 
-        An expired lease that nobody took over is still this one. Raises `GateRefused` otherwise.
+        An expired lease that no other plan has taken over is still valid. The lease is extended
+        when half of its duration is over.
         """
         ...
 
     def renew(self) -> None:
-        """Extends the lease to its whole duration from now. Raises `GateRefused` where it was lost."""
+        """Extend the lease to its whole duration from now. Raises `GateRefused` if it was lost."""
         ...
 
     def release(self) -> None:
-        """Frees the storage, unless somebody took it over from this lease."""
+        """Release the storage, unless another plan has taken it over."""
         ...
 
 
@@ -174,8 +187,9 @@ ProblemKind = Literal["symlink", "not_utf8", "special", "time", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    r"""Something below the root that is no object, and is therefore kept. `key` has undecodable
-    bytes as `\xNN`.
+    r"""An entry of the storage that is no object, and is therefore kept.
+
+    Undecodable bytes of `key` are written as `\xNN`.
     """
 
     key: str
@@ -184,16 +198,19 @@ class Problem:
 
     @property
     def is_incomplete(self) -> bool:
-        """True where objects may have been missed. No plan may follow from such an inventory."""
+        """Return True if objects may have been missed. No plan may use such an inventory."""
         return self.kind == "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory that holds objects and no directories, with its time before it was read.
+    """A directory that contains objects and no directories.
 
-    `modified_ns` is the directory's own time of modification. While that time stays the same
-    nothing was added to it or taken from it. A store without directories tells of none.
+    Attributes:
+        key: Ends in `/`.
+        modified_ns: The directory's own modification time before it was read, in nanoseconds since
+            1970. While it is the same, no entry was added or removed.
+        objects: The number of objects.
     """
 
     key: str
@@ -203,12 +220,18 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class ListingBatch:
-    """A step of a listing: objects (columns of `storage_inventory`) and problems that were met.
+    """A step of a listing.
 
-    `leftover` is work for another round. `directories` are those that a later listing need not read
-    again while they are unchanged. `split_keys` are keys, evenly spread over those that were met, at which
-    a later listing may be cut. A store that needs no such hints tells of none. `report_rows` counts
-    the rows of a report that were read, whether or not they show an object of the storage.
+    Attributes:
+        objects: Rows with the columns of `storage_inventory`.
+        problems: Entries that are no objects.
+        leftover: Tasks for another round.
+        directories: Directories that a later listing can skip while they are unchanged. Empty in a
+            store without directories.
+        split_keys: Keys at which a later listing can divide its work, evenly spread over the listed
+            keys. Empty in a store that needs none.
+        report_rows: The rows of an inventory report that were read, including those that are no
+            object of the storage.
     """
 
     objects: pa.RecordBatch
@@ -221,9 +244,14 @@ class ListingBatch:
 
 @dataclass(frozen=True, slots=True)
 class UploadCounts:
-    """Uploads in parts that were begun and neither completed nor given up, `old` ones among them.
+    """Counts of unfinished multipart uploads.
 
-    `size_bytes` are the parts of the `sized` ones. `unknown` says why not all were counted.
+    Attributes:
+        uploads: All unfinished uploads.
+        old: Those that were started before the cut-off.
+        size_bytes: The size of the parts of the `sized` uploads.
+        sized: Uploads whose parts were counted.
+        unknown: The reason if not all uploads were counted, else None.
     """
 
     uploads: int
@@ -235,11 +263,15 @@ class UploadCounts:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts that was begun and neither completed nor given up.
+    """An unfinished multipart upload.
 
-    `initiated` is when it was begun (UTC), `size_bytes` are those of its parts. `etag` is its
-    identity: a further part makes it another. `Store.modification_times` reads from it when the upload was
-    last written to.
+    Attributes:
+        key: The key of the object that it would create.
+        upload_id: The id of the upload.
+        initiated: The time when it was started (UTC).
+        size_bytes: The size of its parts.
+        etag: Its identity, which changes with each further part. `Store.modification_times` reads
+            from it when the upload was last written to.
     """
 
     key: str
@@ -251,8 +283,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class OldUploads:
-    """Uploads that nobody wrote to for long, the oldest first. `later` counts those that nobody
-    looked at, because there are too many.
+    """Uploads without recent writes, the oldest first.
+
+    `unexamined` is the number of further old uploads that were not examined because of the limit.
     """
 
     uploads: tuple[Upload, ...] = ()
@@ -260,38 +293,45 @@ class OldUploads:
 
 
 class UploadAborter(Protocol):
-    """Ends unfinished uploads for good. Pickles, and is safe to use from threads."""
+    """Aborts unfinished uploads permanently. Pickles, and is safe to use from threads."""
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """One result per planned upload, in order. A row names the upload as its version.
+        """Abort the uploads and return one result per row, in order. A row has the upload id as its
+        version.
 
-        - The upload is looked at right before it is aborted. One whose identity is another by now
-          is left alone: `changed`.
-        - One that is not there any more was completed or aborted: `absent`. It is `done` where this
-          run, or the interrupted one of a row of `resumed`, had asked for its end, and no object was
-          made at its key since.
-        - A key below the reserved prefix is `denied`.
-        - A single upload never raises.
+        - The upload is examined immediately before it is aborted. If its identity has changed, it
+          is left
+        alone: `changed`.
+        - An upload that no longer exists was completed or aborted: `absent`. It is `done` if this
+          run, or
+        the interrupted run of a row of `resumed`, had requested its abort and no object was created
+        at its key since.
+        - A key under the reserved prefix is `denied`.
+        - An error of a single upload never raises.
         """
         ...
 
 
 class ListingTask(Protocol):
-    """A part of a storage's listing that no other part overlaps. Pickles."""
+    """A part of a storage's listing that overlaps no other part. Pickles."""
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """Yields everything in this part, except what it leaves to the leftover tasks that it
-        yields. It leaves work over once it has met about `budget` entries.
+        """Yield everything in this part, except what the yielded leftover tasks will list.
+
+        Args:
+            budget: After about this number of entries, the rest becomes leftover tasks.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What takes the place of a listing: a finished report about a storage.
+    """A finished inventory report that replaces the listing of a storage.
 
-    `as_of` is when its scan began. It says nothing of what was written later. `rows` is how many
-    rows it has, null where it does not say.
+    Attributes:
+        name: The address of its manifest.
+        as_of: The time when its scan started. It does not contain later writes.
+        rows: The number of its rows, or None if it does not state it.
     """
 
     name: str
@@ -301,8 +341,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ListingPlan:
-    """How the objects of a storage are met: by tasks that together list every object once.
-    `report` is null where the storage itself is asked.
+    """Tasks that together list every object of a storage once.
+
+    `report` is None if the storage itself is listed.
     """
 
     tasks: Sequence[ListingTask]
@@ -310,85 +351,90 @@ class ListingPlan:
 
 
 class Lister(Protocol):
-    """Tells the objects of one storage, by listing it or by a report about it. Pickles."""
+    """Lists the objects of one storage, directly or from an inventory report. Pickles."""
 
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
     ) -> ListingPlan:
-        """Plans as `Store.plan_listing` says. Raises `StoreError` too for a report that must not be
-        believed at the time `now`.
+        """Plan the listing like `Store.plan_listing`, at the time `now`.
+
+        Raises:
+            StoreError: The storage or its report cannot be read, or the report must not be used.
         """
         ...
 
-    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
-        """As `Store.find_unchanged_directories`."""
+    def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
+        """Return the unchanged directories, like `Store.find_unchanged_directories`."""
         ...
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        """As `Store.select_unchanged_objects`."""
+        """Return rows of an earlier listing, like `Store.select_unchanged_objects`."""
         ...
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        """Returns the sizes of objects that the tasks did not meet; null for one that is not there.
+        """Return the sizes in bytes of objects that the tasks did not list, None for those that do
+        not exist.
 
-        A storage that was listed is not asked again: what the listing did not meet is not there.
+        A storage that was listed itself is not read again: an object that was not listed does not
+        exist.
         """
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Returns findings about the report that would be read. None where there is no report."""
+        """Yield findings about the report that would be used. Yields nothing without reports."""
         ...
 
 
 class ReportFiles(Protocol):
-    """The place where reports are delivered, by addresses of one scheme. Pickles.
+    """Reads inventory reports at addresses of one scheme. Pickles.
 
-    Raises `FileNotFoundError` where there is no such object and `OSError` for everything else.
+    Methods raise `FileNotFoundError` if the object does not exist, and `OSError` for other
+    failures.
     """
 
-    def folders(self, place: str) -> list[str]:
-        """Returns the names directly below a place that ends in `/`, of what holds objects. They
-        end in `/`.
-        """
+    def folders(self, location: str) -> list[str]:
+        """Return the names of the folders directly under a location. Location and names end in `/`."""
         ...
 
     def read(self, address: str) -> bytes: ...
 
     def copy(self, address: str, into: IO[bytes]) -> None:
-        """Writes the object's bytes to an open file, a piece at a time."""
+        """Write the object's bytes to an open file, in blocks."""
         ...
 
 
 class SourceBucket(Protocol):
-    """A storage as reports speak of it. Pickles. Raises `OSError` where it does not answer."""
+    """The bucket that inventory reports list. Pickles. Methods raise `OSError` if it does not
+    answer.
+    """
 
     @property
     def bucket(self) -> str: ...
 
     @property
     def prefix(self) -> str:
-        """What the names of its objects begin with in the bucket. Empty, or ends in `/`."""
+        """Return the prefix of the storage's keys in the bucket. Empty, or ends in `/`."""
         ...
 
     def has_versions(self) -> bool:
-        """Says whether its listing shows versions."""
+        """Return True if a listing of the bucket shows versions."""
         ...
 
     def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
-        """Returns the identities of objects, as its listing shows them."""
+        """Return the identities of objects, as a listing of the bucket shows them."""
         ...
 
     def size_of(self, key: str) -> int | None:
-        """Looks one object up. Returns its size in bytes, or null where nothing stands there."""
+        """Return the size of one object in bytes, or None if it does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What canary objects proved of a store.
+    """The traits of a store, as canary objects proved them.
 
-    A store without `create_if_absent` cannot have a lease. `delete_if_match` says for how many keys
-    of one request the store itself compares.
+    A store without `create_if_absent` cannot have a lease. `delete_if_match` is the number of keys
+    per request for which the store itself compares the etag.
     """
 
     create_if_absent: bool
@@ -399,29 +445,29 @@ class Traits:
 
 
 class Store(Protocol):
-    """One storage: reads, lists, quarantines, and says what holds there. A frozen value; pickles.
+    """One storage: read, list, quarantine. A frozen value that pickles.
 
-    Opening a store does not touch it: whether the place exists is seen by the first verb.
+    Opening a store makes no request: the first method call shows whether the location exists.
     """
 
     @property
     def scheme(self) -> str:
-        """The scheme of the location by its one name, a key of `SCHEMES`."""
+        """Return the canonical name of the location's scheme, a key of `SCHEMES`."""
         ...
 
     @property
     def location(self) -> str:
-        """Its place, as the configuration spells it."""
+        """Return the location as the configuration spells it."""
         ...
 
     @property
     def objects(self) -> Objects:
-        """Reads objects by address, here and wherever else the scheme reaches."""
+        """Return objects by address, in this storage and at every other location of the scheme."""
         ...
 
     @property
     def editable(self) -> EditableObjects:
-        """Changes objects by address, each on the condition that it is the one that was read."""
+        """Return objects that can be changed, on the condition that they are those that were read."""
         ...
 
     def plan_listing(
@@ -431,107 +477,142 @@ class Store(Protocol):
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Returns tasks that together list every object once, for `parallelism` workers. What lies
-        directly in the directories `unchanged` is left out.
+        """Return tasks that together list every object once.
 
-        `split_keys` are what an earlier listing told, of any age and in any order; null where there was
-        none. They say where the work may be cut, and never what is listed.
+        Args:
+            parallelism: The number of workers.
+            unchanged: Keys of directories whose own objects are left out.
+            settled_before: A later listing may skip only directories that were last modified before
+                this time, and none if it is None.
+            split_keys: Keys that an earlier listing returned, of any age and in any order, or None
+                without one. They divide the work and never change what is listed.
 
-        A later listing may carry only directories that were last modified before `settled_before`,
-        and none if it is not given. Raises `StoreError` where the place is not there or cannot be
-        read: an empty inventory would make every live file look lost.
+        Raises:
+            StoreError: The location does not exist or cannot be read. An empty inventory would make
+                every live file look lost.
         """
         ...
 
     def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
-        """Returns the keys of the directories that hold the same objects as when they were listed."""
+        """Return the keys of those directories that contain the same objects as when they were
+        listed.
+        """
         ...
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-        """Returns the rows of an earlier listing that lie directly in the directories `unchanged`."""
+        """Return the rows of an earlier listing that are directly in the `unchanged` directories."""
         ...
 
     @property
     def has_aliases(self) -> bool:
-        """True where one object may be reached by several addresses: through links and mounts."""
+        """Return True if one object can have several addresses, through links and mounts."""
         ...
 
     def identity(self, address: str) -> str | None:
-        """Returns the identity (`etag`) of the object that an address leads to, whatever links and
-        mounts lie on its way. Null where nothing stands there, and always for an address of another
-        scheme and in a store without aliases.
+        """Return the identity (`etag`) of the object that an address resolves to, through links and
+        mounts.
 
-        Raises `StoreError` where nobody can tell.
+        Returns None if there is no object, for an address of another scheme, and in a store without
+        aliases.
+
+        Raises:
+            StoreError: The address cannot be resolved.
         """
         ...
 
     def count_unfinished_uploads(self, before: datetime) -> UploadCounts | None:
-        """Returns the uploads in parts that lie unfinished here; those begun before the moment are
-        `old`. Null where a store has no such thing. Never raises `OSError`: they decide nothing.
+        """Return the counts of unfinished uploads, or None if the store has no multipart uploads.
+
+        Uploads started before `before` count as old. Never raises `OSError`, because no decision
+        depends on the counts.
         """
         ...
 
-    def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
-        """Returns unfinished uploads to wanted keys, begun and last written to before a moment: of
-        the oldest `at_most`. None lies below the reserved prefix.
+    def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
+        """Return the oldest unfinished uploads that were started and last written to before a time.
 
-        Raises `OSError` where they cannot be listed. A store without such a thing has none.
+        Uploads under the reserved prefix are excluded. A store without multipart uploads returns
+        none.
+
+        Args:
+            before: The cut-off.
+            is_included: Selects the keys.
+            limit: The maximum number of uploads that are examined.
+
+        Raises:
+            OSError: The uploads cannot be listed.
         """
         ...
 
     def upload_aborter(self) -> UploadAborter:
-        """Returns what ends unfinished uploads. Raises `UsageError` in a store without such a
-        thing.
+        """Return what aborts unfinished uploads. Raises `UsageError` in a store without multipart
+        uploads.
         """
         ...
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
-        """How the plan `plan_id` acts here. Raises `UsageError` for a mode the store lacks."""
+        """Return the quarantine of a plan. Raises `UsageError` for a mode that the store does not
+        support.
+        """
         ...
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
-        """Takes the storage's lease. It is held until it is released, or has expired and was taken
-        over. Its token is higher than `after`.
+        """Acquire the lease of the storage. It is held until it is released, or expires and is
+        taken over.
 
-        Raises `GateRefused` naming the holder while another lease is live, and `StoreError` where
-        the storage or its lease cannot be read.
+        Args:
+            plan_id: The plan to execute.
+            owner: The name of the user.
+            clock: The clock, used by stores without a clock of their own.
+            duration: The lease expires after this time unless it is renewed.
+            after: The new token is higher than this.
+
+        Raises:
+            GateRefused: Another lease is live. The message names its holder.
+            StoreError: The storage or its lease cannot be read.
         """
         ...
 
     def holder(self) -> Holder | None:
-        """Returns who holds the lease, live or expired, or null where nobody does. Raises
-        `StoreError` where what stands there is no lease.
+        """Return the holder of the lease, live or expired, or None without a lease.
+
+        Raises:
+            StoreError: The lease cannot be read.
         """
         ...
 
     def now(self) -> datetime:
-        """Returns the store's own time, by which it dates objects (UTC)."""
+        """Return the store's own time, which dates its objects (UTC)."""
         ...
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
-        """Returns the times of last modification that identities tell (UTC, µs), null for one that
-        tells none.
+        """Return the modification times that identities contain (UTC, µs). The column has null for
+        other texts.
         """
         ...
 
     def probe(self) -> Traits:
-        """Returns what canary objects prove. It writes below the reserved prefix and removes what
-        it wrote.
+        """Return the traits that canary objects prove. Writes under the reserved prefix and cleans
+        up.
 
-        Raises `StoreError` or `OSError` where the storage cannot be written.
+        Raises:
+            OSError: The storage cannot be written.
+            StoreError: The storage cannot be written.
         """
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Returns findings: whether nights can list the storage and plans act on it, what would
-        stop them, and the way out. Changes nothing in a storage of mode `plan`.
+        """Yield findings: whether the storage can be listed and plans can be applied, and what to
+        do if not.
+
+        Changes nothing in a storage of mode `plan`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PathAlias:
-    """One place by its name in a storage, and by another name in that or another storage."""
+    """One directory with two paths, in one or two storages."""
 
     storage: str
     path: str
@@ -541,7 +622,7 @@ class PathAlias:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicLink:
-    """A symbolic link in a storage, and the path to which it leads."""
+    """A symbolic link in a storage, and the path that it resolves to."""
 
     storage: str
     path: str

@@ -1,4 +1,4 @@
-"""Opens the store of a location. `SCHEMES` is the only list of the kinds of store that exist."""
+"""Open the store of a location. `SCHEMES` lists all kinds of store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import EVERYWHERE, Places
+from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.paths import Location, scheme_of
 from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
@@ -25,31 +25,37 @@ if TYPE_CHECKING:
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
 
 
-def open_store(location: str, places: Places = EVERYWHERE) -> Store:
-    """Returns the store of a storage's location. `places` says how each place is reached. Raises
-    `UsageError` where no store has the location.
+def open_store(location: str, places: Connections = DEFAULT_CONNECTIONS) -> Store:
+    """Return the store of a storage's location.
+
+    Args:
+        location: Its URL or path.
+        places: How each location is reached.
+
+    Raises:
+        UsageError: No store supports the location.
     """
     kind = SCHEMES.get(scheme_of(location))
     if kind is None:
-        raise UsageError(f"storage location {location!r}: {_sweeps()}")
+        raise UsageError(f"storage location {location!r}: {_supported_schemes()}")
     return kind.open(location, places)
 
 
-def examine_state(location: str, places: Places) -> Iterator[Finding]:
-    """Returns findings about what the store of a state itself deletes there."""
+def examine_state(location: str, places: Connections) -> Iterator[Finding]:
+    """Yield findings about what the store of a state itself deletes there."""
     kind = SCHEMES.get(scheme_of(location))
     yield from kind.examine_state(location, places) if kind is not None else ()
 
 
 def find_link_sources(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
-    """Returns the other storages where links may lead into this one."""
+    """Return the other storages whose links may lead into this one."""
     if not open_store(storage.location).has_aliases:
         return []
     return [other for other in storages if other.name != storage.name and open_store(other.location).has_aliases]
 
 
 def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
-    """Returns the places that have two names in storages, in whatever store they lie."""
+    """Return the directories that have two paths in storages, for all kinds of store."""
     of_scheme: dict[str, list[tuple[str, str]]] = {}
     for storage in storages:
         of_scheme.setdefault(scheme_of(storage.location), []).append((storage.name, storage.location))
@@ -57,14 +63,16 @@ def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
 
 
 def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
-    """Returns the symbolic links that a quick look at a storage meets."""
+    """Return the symbolic links of a storage that a bounded scan meets."""
     kind = SCHEMES.get(scheme_of(storage.location))
     return () if kind is None else kind.find_links(storage.name, storage.location)
 
 
-def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
-    """Returns what tells the objects of a storage: its own listing, or reports where it names some.
-    Raises `UsageError` as `find_unsupported_settings` says.
+def open_lister(storage: StorageConfig, places: Connections = DEFAULT_CONNECTIONS) -> Lister:
+    """Return the lister of a storage: its own listing, or the configured inventory reports.
+
+    Raises:
+        UsageError: `find_unsupported_settings` finds a setting.
     """
     inventory, kind = storage.inventory, SCHEMES.get(scheme_of(storage.location))
     if inventory is None:
@@ -73,8 +81,8 @@ def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
         return StoreLister(open_store(storage.location, places))
     from gc_assets.stores.inventories.lister import ReportLister
 
-    for key, why in find_unsupported_settings(storage):
-        raise UsageError(f"storage {storage.name}: {key}: {why}")
+    for key, reason in find_unsupported_settings(storage):
+        raise UsageError(f"storage {storage.name}: {key}: {reason}")
     if kind is None or kind.source_bucket is None:
         raise AssertionError("`unsupported` refuses a storage about which there are no reports")
     report_files = SCHEMES[scheme_of(inventory.location)].report_files(places)
@@ -82,10 +90,10 @@ def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
 
 
 def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str]]:
-    """Returns the keys of a storage whose values no store can do, each with what to write instead."""
+    """Yield the keys of a storage whose values no store supports, each with what to write instead."""
     kind = SCHEMES.get(scheme_of(storage.location))
     if kind is None:
-        yield "location", f"{storage.location!r} : {_sweeps()}"
+        yield "location", f"{storage.location!r} : {_supported_schemes()}"
         return
     try:
         Location.parse(storage.location)
@@ -93,11 +101,11 @@ def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str
         yield "location", str(error)
     for key in {other.settings for other in SCHEMES.values()} - {None, kind.settings}:
         if getattr(storage, str(key)) is not None:
-            yield str(key), f"it is not for a {kind.scheme}:// storage; leave it out"
+            yield str(key), f"a {kind.scheme}:// storage does not use it; leave it out"
     if storage.quarantine not in kind.quarantines:
         yield (
             "quarantine",
-            f"{storage.quarantine!r} : a {kind.scheme}:// storage has no such quarantine; use {' or '.join(kind.quarantines)}",
+            f"{storage.quarantine!r} : a {kind.scheme}:// storage does not support it; use {' or '.join(kind.quarantines)}",
         )
     if storage.inventory is not None:
         yield from _unsupported_inventory(storage.inventory, kind)
@@ -109,7 +117,7 @@ def _unsupported_inventory(inventory: InventoryConfig, kind: StoreKind) -> Itera
         yield "inventory", f"a {kind.scheme}:// storage is always listed; leave it out"
     elif reports is None or reports.about != kind.scheme:
         usable = " or ".join(repr(name) for name, known in REPORT_KINDS.items() if known.about == kind.scheme)
-        yield "inventory.kind", f"{inventory.kind!r} : such reports are about storages that this release cannot sweep; use {usable}"
+        yield "inventory.kind", f"{inventory.kind!r} : this release cannot sweep storages with such reports; use {usable}"
     if scheme_of(inventory.location) not in SCHEMES:
         yield "inventory.location", f"{inventory.location!r} : reports are read from {' and '.join(f'{scheme}://' for scheme in SCHEMES)}"
         return
@@ -119,20 +127,22 @@ def _unsupported_inventory(inventory: InventoryConfig, kind: StoreKind) -> Itera
         yield "inventory.location", str(error)
 
 
-def _sweeps() -> str:
-    return f"this release sweeps {', '.join(f'{kind.scheme}:// (such as {kind.example})' for kind in SCHEMES.values())}"
+def _supported_schemes() -> str:
+    return f"this release supports {', '.join(f'{kind.scheme}:// (such as {kind.example})' for kind in SCHEMES.values())}"
 
 
-def open_objects(places: Places = EVERYWHERE) -> EditableObjects:
-    """Returns objects of every address that some store reaches. Pickles: executors look nothing up."""
+def open_objects(places: Connections = DEFAULT_CONNECTIONS) -> EditableObjects:
+    """Return objects of every address that a store reaches. They pickle and need no lookup in
+    executors.
+    """
     return ObjectsByScheme({scheme: kind.anywhere(places) for scheme, kind in SCHEMES.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectsByScheme:
-    """`EditableObjects` of several stores. The scheme of an address decides which store answers.
+    """Objects of several stores, selected by the scheme of the address.
 
-    Raises `StoreError` for an address of a scheme that none of them has.
+    Raises `StoreError` for an address whose scheme no store supports.
     """
 
     stores: Mapping[str, EditableObjects]
@@ -168,5 +178,5 @@ class ObjectsByScheme:
         objects = self.stores.get(scheme_of(address))
         if objects is None:
             known = ", ".join(f"{scheme}://" for scheme in self.stores)
-            raise StoreError(f"{address!r} is on no store that this release reads; it reads {known}")
+            raise StoreError(f"{address!r} has an unsupported scheme; this release reads {known}")
         return objects

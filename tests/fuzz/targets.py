@@ -21,7 +21,7 @@ from gc_assets.lakes.lakefs.lifecycle_rules import parse_rules
 from gc_assets.lakes.protocol import Container
 from gc_assets.s3 import pages
 from gc_assets.state.files import Files
-from gc_assets.state.index import Entry, Index
+from gc_assets.state.index import Index, IndexEntry
 from tests.lakes.contract import Read
 from tests.lakes.test_contract import SAMPLES
 
@@ -108,9 +108,9 @@ def _config(root: Path, raw: bytes) -> Config:
     return load_config(path, {}, config_models())
 
 
-def _entry(number: int) -> Entry:
+def _entry(number: int) -> IndexEntry:
     day = datetime(2026, 11, 1 + number, tzinfo=UTC)
-    return Entry(run_date=day.date(), run_id=str(number), created_at=day, rows=number, receipt_sha256="0" * 64, is_there=True)
+    return IndexEntry(run_date=day.date(), run_id=str(number), created_at=day, rows=number, receipt_sha256="0" * 64, is_published=True)
 
 
 def _index(state: Files, index: Index, raw: bytes) -> int:

@@ -73,7 +73,7 @@ def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: Quaranti
             expected |= {"gone": "done", "kept": "done"}
         assert {name: outcome for name, (outcome, _) in told.items()} == expected
         assert all(f"{PLACE}{name}" in error for name, (outcome, error) in told.items() if outcome != "done")
-        assert sum(counts(applied.books).values()) == len(LOST)
+        assert sum(counts(applied.by_outcome).values()) == len(LOST)
         if mode == "trash":
             assert house.bench.get(f"{PLACE}kept") == b"kept"
             house.apply(header)
@@ -87,7 +87,7 @@ def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_
     with house_of(spark, tmp_path, "versioned") as house:
         before, header = house.contents(), house.plan()
         version_status(house.bench, "Suspended")
-        assert counts(house.carry_out(header).books) == {("quarantine", "denied"): len(LOST)}
+        assert counts(house.carry_out(header).by_outcome) == {("quarantine", "denied"): len(LOST)}
         assert house.contents() == before
         for name, (_, error) in log(house).items():
             assert f"'{PLACE}{name}': bucket {house.bench.bucket} does not keep versions by now" in error
@@ -95,7 +95,7 @@ def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_
         version_status(house.bench, "Enabled")
         house.now += timedelta(days=1)
         again = house.plan()
-        assert counts(house.carry_out(again).books) == {("quarantine", "done"): len(LOST)}
+        assert counts(house.carry_out(again).by_outcome) == {("quarantine", "done"): len(LOST)}
         assert house.restore(again.plan_id)[1] == {"done": len(LOST)}
         assert house.contents() == before
 
@@ -105,14 +105,14 @@ def test_where_versioning_was_switched_on_between_nights_the_trash_is_restored_a
 ) -> None:
     with house_of(spark, tmp_path, "trash") as house:
         before, header = house.contents(), house.plan()
-        assert counts(house.carry_out(header).books) == {("quarantine", "done"): len(LOST)}
+        assert counts(house.carry_out(header).by_outcome) == {("quarantine", "done"): len(LOST)}
         version_status(house.bench, "Enabled")
         house.bench.put(f"{PLACE}later", b"later")
         house.settings["quarantine_days"] = 30
         house.now += timedelta(days=1)
         header_later = house.plan()
         assert house.planned(PLACE) == {"later": "quarantine"}
-        assert counts(house.carry_out(header_later).books) == {("quarantine", "denied"): 1}
+        assert counts(house.carry_out(header_later).by_outcome) == {("quarantine", "denied"): 1}
         (_, error) = log(house)["later"]
         assert f"bucket {house.bench.bucket} keeps versions" in error
         assert "use `quarantine: versioned`" in error
@@ -125,8 +125,8 @@ def test_a_listing_that_is_denied_or_knows_us_no_more_in_its_middle_publishes_no
 ) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     answers: dict[str, Any] = {
-        "AccessDenied": (403, "the policy does not allow it to this identity; docs/s3-reference.md lists what each role needs"),
-        "ExpiredToken": (400, "the session's token has expired; log in again"),
+        "AccessDenied": (403, "the policy does not allow this; docs/s3-reference.md lists the permissions of each role"),
+        "ExpiredToken": (400, "the session token has expired; log in again"),
     }
     spoilt: list[tuple[int, str]] = []
 

@@ -110,7 +110,7 @@ def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(s
         assert "`gc-assets doctor`" in edit["error"]
     books = Counter({("expire", "done"): sum(edits.values()), ("expire", "changed"): refused})
     books |= {("quarantine", "done"): len(story.going), ("quarantine", "changed"): len(story.held)}
-    assert counts(applied.books) == +books
+    assert counts(applied.by_outcome) == +books
     gone = set(story.before) - set(story.house.contents())
     assert gone == (set[str]() if story.house.settings["quarantine"] == "deferred" else story.going)
     sent = story.house.summary("deletion_log")["requests"]

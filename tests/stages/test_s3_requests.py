@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.s3.proxy import lists, proxied
@@ -30,7 +30,7 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
     with in_a_bucket("ceph") as bench, proxied(shared("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
-        spoilt = replace(bench, places=Places(default=proxy.server.settings))
+        spoilt = replace(bench, places=Connections(default=proxy.server.settings))
         house = BucketHouse(spark, tmp_path, [weather(bench)], bench=spoilt)
         storage_inventory(spark, house.tonight(), STORAGE)
         summary = house.summary("storage_inventory")

@@ -74,7 +74,7 @@ def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(sp
         assert header.expiry_actions == {}
         assert f"{here}data/lost.parquet" in planned
         assert planned == {key for key in before if key.startswith(here)} - house.live()
-        assert counts(house.carry_out(header).books) == {("quarantine", "done"): len(planned)}
+        assert counts(house.carry_out(header).by_outcome) == {("quarantine", "done"): len(planned)}
         assert set(before) - set(house.contents()) == planned
         assert house.restore(header.plan_id)[1] == {"done": len(planned)}
         assert before.items() <= house.contents().items()

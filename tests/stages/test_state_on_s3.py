@@ -87,7 +87,7 @@ def night(house: Lakehouse) -> dict[str, Any]:
     told = Told(house)
     header = house.plan()
     told.step("planned", header.totals, header.expiry_actions, house.planned().values())
-    told.step("applied", counts(house.carry_out(header).books), house.trash(header))
+    told.step("applied", counts(house.carry_out(header).by_outcome), house.trash(header))
     told.step("restored", house.restore(header.plan_id)[1])
     return told.steps
 

@@ -21,7 +21,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.s3 import pages
 from gc_assets.state import s3_files
-from gc_assets.state.files import Files, may_not_write
+from gc_assets.state.files import Files, is_read_only
 from gc_assets.state.journal import State
 from tests.depth import times
 from tests.s3.servers import REGION, shared
@@ -132,7 +132,7 @@ def test_a_put_whose_answer_was_lost_is_known_by_its_bytes(monkeypatch: pytest.M
     """The client sends it again by itself, and the server refuses what it has carried out before."""
     server = Server("absent", "match")
     files = served(monkeypatch, server)
-    files.prove()
+    files.check_conditions()
     put = server.put_object
 
     def twice(**asked: Any) -> None:
@@ -149,14 +149,14 @@ def test_a_put_whose_answer_was_lost_is_known_by_its_bytes(monkeypatch: pytest.M
 def test_an_answer_that_never_comes_is_no_success_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
     files = served(monkeypatch, server)
-    files.prove()
+    files.check_conditions()
 
     def silent(**_: Any) -> None:
         raise ReadTimeoutError(endpoint_url="http://stub")
 
     monkeypatch.setattr(server, "put_object", silent)
     for put in (lambda: files.replace_if("a", b"", None), lambda: files.replace("a", b""), lambda: files.change("a", lambda _: b"1")):
-        with pytest.raises(OSError, match=r"look at the network and at `s3\.endpoint`"):
+        with pytest.raises(OSError, match=r"check the network and `s3\.endpoint`"):
             put()
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_fails_a_lost_race_is_looked_at(monkeypatch: pytest.Monkey
     """Ceph 16 answers 500 where another writer was faster."""
     server = Server("absent", "match")
     files = served(monkeypatch, server)
-    files.prove()
+    files.check_conditions()
     files.replace("a", b"theirs")
     version = files.read_version("a")[1]
 
@@ -251,7 +251,7 @@ def test_a_marker_of_a_directory_is_no_file(files: Files) -> None:
 def test_a_bucket_that_is_not_there_is_no_empty_state(files: Files) -> None:
     lost = State(Files("s3://no-such-bucket-of-tests/state", files.s3))
     for ask in (lambda: lost.files.list("a"), lambda: lost.files.read("a"), lambda: lost.history("sales", "live_files")):
-        with pytest.raises(OSError, match=r"there is no such bucket; mend the location, or `s3\.endpoint`"):
+        with pytest.raises(OSError, match=r"there is no such bucket; correct the location or `s3\.endpoint`"):
             ask()
 
 
@@ -273,7 +273,7 @@ def test_who_may_only_read_is_told_apart(files: Files) -> None:
     try:
         with pytest.raises(PermissionError) as refused:
             denied.replace_if("a", b"", None)
-        assert may_not_write(refused.value)
+        assert is_read_only(refused.value)
         assert denied.list("") == []
     finally:
         client.delete_bucket_policy(Bucket=BUCKET)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import EVERYWHERE, Places
+from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
 from gc_assets.core.phases import Action
@@ -65,7 +65,7 @@ class Bench(Protocol):
     """A store under test, and another writer. `tick` is how coarse the store's times are, `many` how many objects take a second or so."""
 
     store: Store
-    places: Places
+    places: Connections
     mode: QuarantineMode
     tick: timedelta
     many: int
@@ -82,7 +82,7 @@ class Bench(Protocol):
 class LocalBench:
     root: Path
     store: Store
-    places: Places = EVERYWHERE
+    places: Connections = DEFAULT_CONNECTIONS
     mode: QuarantineMode = "trash"
     # The kernel dates a file by the last tick of its clock.
     tick: timedelta = timedelta(milliseconds=20)

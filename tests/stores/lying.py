@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.objects import EditableObjects
@@ -98,10 +98,10 @@ class Lies:
 def lying(kind: StoreKind, lies: Callable[[], Lies]) -> StoreKind:
     """A kind of store that tells the lies of the moment at which a store or objects are opened."""
 
-    def opened(location: str, places: Places) -> Store:
+    def opened(location: str, places: Connections) -> Store:
         return cast("Store", LyingStore(kind.open(location, places), lies()))
 
-    def anywhere(places: Places) -> EditableObjects:
+    def anywhere(places: Connections) -> EditableObjects:
         return cast("EditableObjects", LyingObjects(kind.anywhere(places), lies()))
 
     return replace(kind, open=opened, anywhere=anywhere)

@@ -12,7 +12,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from tests.depth import times
@@ -30,7 +30,7 @@ class S3Bench:
     bucket: str
     prefix: str
     store: Store
-    places: Places
+    places: Connections
     mode: QuarantineMode
     # Answers to GET and HEAD say the time in whole seconds.
     tick: timedelta = timedelta(seconds=1)
@@ -71,7 +71,7 @@ def in_a_bucket(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own
     """A place of its own below a prefix in a bucket of the suite's server of that kind; `own` where the test changes the bucket."""
     server, below = shared(kind), f"{prefix}{secrets.token_hex(4)}/"
     bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
-    places = Places(default=server.settings)
+    places = Connections(default=server.settings)
     yield S3Bench(
         server, server.client(), bucket, below, open_store(f"s3://{bucket}/{below}", places), places, "versioned" if versioned else "trash"
     )

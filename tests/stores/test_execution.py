@@ -114,8 +114,8 @@ def test_of_two_attempts_that_settled_one_act_the_one_that_did_it_counts(root, l
     for told in verdicts_told:
         name = log.write_intent(0, lease.token, [row])
         log.write_outcomes(0, name, [Outcome(row, told, None, NOW, lease.token)])
-    assert log.history(0).settled[row.action_key].verdict == "done"
-    assert [outcome.verdict for _, outcome in log.quarantined(0)] == ["done"]
+    assert log.read_history(0).settled[row.action_key].verdict == "done"
+    assert [outcome.verdict for _, outcome in log.read_quarantined(0)] == ["done"]
 
 
 @pytest.mark.parametrize("verdict", ["done", "absent", "changed", "denied"])
@@ -162,7 +162,7 @@ def test_what_a_log_moved_or_may_have_moved_is_told_with_the_time_of_each_known_
     list(execute(rows[:2], Counting(root), log, lease, CLOCK))
     list(execute(rows[2:3], Counting(root, answers=[Result("failed", "a broken disk")]), log, lease, CLOCK))
     log.write_intent(0, lease.token, rows[3:])
-    known = {row: outcome and (outcome.at, outcome.token) for row, outcome in log.quarantined(0)}
+    known = {row: outcome and (outcome.at, outcome.token) for row, outcome in log.read_quarantined(0)}
     assert known == {rows[0]: (NOW, lease.token), rows[2]: None, rows[3]: None}
 
 
@@ -170,7 +170,7 @@ def test_what_may_have_moved_is_told_also_where_it_was_given_up(root, lease, log
     rows = [plan(root, write(root, name).name) for name in ("interrupted", "never begun")]
     log.write_intent(0, lease.token, rows[:1])
     list(execute(rows, Counting(root, answers=[Result("denied", "for good")]), log, lease, CLOCK))
-    assert dict(log.quarantined(0)) == {rows[0]: None}
+    assert dict(log.read_quarantined(0)) == {rows[0]: None}
 
 
 def test_a_purge_that_died_before_its_outcome_was_written_is_done(root, lease, log):
@@ -205,7 +205,7 @@ def test_a_holder_that_slept_between_intent_and_moves_undoes_no_later_restore(ro
 
     class Slept:
         shares = log.shares
-        history, write_outcomes = log.history, log.write_outcomes
+        read_history, write_outcomes = log.read_history, log.write_outcomes
 
         def write_intent(self, share, token, batch):
             name = log.write_intent(share, token, batch)
@@ -229,8 +229,8 @@ def test_what_was_moved_under_a_lost_lease_has_no_outcome_and_is_looked_at_by_th
     rows = [plan(root, write(root, "a").name)]
     with pytest.raises(GateRefused, match="lost"):
         list(execute(rows, Slept(root), log, acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
-    assert log.history(0).settled == {}
-    assert dict(log.quarantined(0)) == {rows[0]: None}
+    assert log.read_history(0).settled == {}
+    assert dict(log.read_quarantined(0)) == {rows[0]: None}
     (outcome,) = execute(rows, Counting(root), log, acquire(str(root), PLAN, "next", CLOCK), CLOCK)
     assert (outcome.verdict, outcome.token) == ("done", 3)
 
@@ -408,7 +408,7 @@ def test_a_lease_that_cannot_be_given_back_does_not_hide_why_the_work_failed(roo
     (root / ".gc-assets" / "lease.json").write_text("no lease")
     with pytest.raises(GateRefused, match="the first failure"), release_on_exit(lease):
         raise GateRefused("the first failure")
-    assert "lease 1 was not given back" in caplog.text
+    assert "lease 1 could not be released" in caplog.text
     with pytest.raises(StoreError, match="no lease"), release_on_exit(lease):
         pass
 

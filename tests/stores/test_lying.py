@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.config.s3 import EVERYWHERE
+from gc_assets.config.s3 import DEFAULT_CONNECTIONS
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.protocol import Store
@@ -22,7 +22,7 @@ NOW = datetime.now(UTC)
 def told(root: Path, lie: Lie, *about: object) -> Store:
     """A store that tells this lie about that."""
     lies = next(map_concurrently for number in count() if (map_concurrently := Lies("s", number, frozenset({lie}), NOW)).tells(lie, *about))
-    return lying(LOCAL, lambda: lies).open(f"file://{root}/", EVERYWHERE)
+    return lying(LOCAL, lambda: lies).open(f"file://{root}/", DEFAULT_CONNECTIONS)
 
 
 def keys(store: Store) -> list[str]:
@@ -31,8 +31,8 @@ def keys(store: Store) -> list[str]:
 
 def test_a_store_that_tells_no_lie_is_the_store_behind_it(tmp_path: Path) -> None:
     write(tmp_path, "a")
-    store = lying(LOCAL, lambda: Lies("s", 0, frozenset(), NOW)).open(f"file://{tmp_path}/", EVERYWHERE)
-    assert keys(store) == keys(LOCAL.open(f"file://{tmp_path}/", EVERYWHERE)) == ["a"]
+    store = lying(LOCAL, lambda: Lies("s", 0, frozenset(), NOW)).open(f"file://{tmp_path}/", DEFAULT_CONNECTIONS)
+    assert keys(store) == keys(LOCAL.open(f"file://{tmp_path}/", DEFAULT_CONNECTIONS)) == ["a"]
     assert keys(pickle.loads(pickle.dumps(store))) == ["a"]  # noqa: S301  (bytes made on this line)
 
 

@@ -44,7 +44,7 @@ def test_every_spelling_of_a_place_in_a_bucket_opens_the_store_of_buckets(locati
 
 def test_how_a_bucket_is_reached_is_not_said_of_a_disk() -> None:
     ((key, why),) = refused(s3={"region": "eu-west-1"})
-    assert (key, why) == ("s3", "it is not for a file:// storage; leave it out")
+    assert (key, why) == ("s3", "a file:// storage does not use it; leave it out")
 
 
 @pytest.mark.parametrize("location, why", [("file://nas/data/", "'nas'"), ("/data/../lake", r"`\.\.`")])
@@ -79,9 +79,9 @@ def test_reports_about_a_bucket_may_lie_in_a_bucket_or_on_a_disk(kind: str, loca
             BUCKET,
             {"kind": "azure"},
             "inventory.kind",
-            "'azure' : such reports are about storages that this release cannot sweep; use 's3' or 'plain'",
+            "'azure' : this release cannot sweep storages with such reports; use 's3' or 'plain'",
         ),
-        (BUCKET, {"kind": "gcs"}, "inventory.kind", "'gcs' : such reports are about storages that this release cannot sweep"),
+        (BUCKET, {"kind": "gcs"}, "inventory.kind", "'gcs' : this release cannot sweep storages with such reports"),
         (BUCKET, {"location": "gs://reports/"}, "inventory.location", "'gs://reports/' : reports are read from file:// and s3://"),
         (BUCKET, {"location": "s3:///reports/"}, "inventory.location", "'s3:///reports/'"),
     ],
@@ -106,7 +106,7 @@ def test_an_object_is_reached_by_the_scheme_of_its_address(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("address", ["gs://bucket/a", "hdfs:///a"])
 def test_an_address_that_no_store_reads_is_refused_by_name(address: str) -> None:
-    with pytest.raises(StoreError, match=rf"'{address}' is on no store that this release reads"):
+    with pytest.raises(StoreError, match=rf"'{address}' has an unsupported scheme; this release reads"):
         open_objects().read(address)
 
 

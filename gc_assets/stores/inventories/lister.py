@@ -93,9 +93,7 @@ class ReportLister:
             unfinished: list[str] = []
             for scan, folder in scans:
                 try:
-                    return KINDS[self.config.kind].open_reader().manifest(
-                        self.report_files, self._location, folder, scan
-                    ), unfinished
+                    return KINDS[self.config.kind].open_reader().manifest(self.report_files, self._location, folder, scan), unfinished
                 except FileNotFoundError as error:
                     unfinished.append(str(error.filename))
         except FormatError as error:

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from gc_assets.core.documents import parse_json
 from gc_assets.core.errors import FormatError
+from gc_assets.core.untrusted_input import parse_json
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 # A row of a report. `key` is the whole name in the bucket, byte for byte. `is_latest` is null where

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import FILE
 from gc_assets.stores.kind import StoreKind
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("trash", "deferred")
 
 
-def _open(location: str, places: Places) -> Store:
+def _open(location: str, places: Connections) -> Store:
     from gc_assets.stores.local.store import LocalStore
 
     del places
     return LocalStore(location)
 
 
-def _anywhere(places: Places) -> EditableObjects:
+def _anywhere(places: Connections) -> EditableObjects:
     from gc_assets.stores.local.editing import EditableLocalObjects
 
     return EditableLocalObjects(read_seconds=places.read_seconds)
 
 
-def _delivery(places: Places) -> ReportFiles:
+def _delivery(places: Connections) -> ReportFiles:
     from gc_assets.stores.local.report_files import LocalReportFiles
 
     return LocalReportFiles(places)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.documents import parse_json
 from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import BinaryIO
 
-from gc_assets.core.bounded import MAX_OBJECT_BYTES
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import FILE, scheme_of
+from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.stores.local.mounts import may_hang
 from gc_assets.stores.protocol import RESERVED_PREFIX
 

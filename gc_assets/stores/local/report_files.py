@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.stores.local.objects import LocalObjects, local_path
 
 
@@ -16,10 +16,10 @@ from gc_assets.stores.local.objects import LocalObjects, local_path
 class LocalReportFiles:
     """`ReportFiles` on a disk. Executors read it too, so on a cluster the disk is one that all share."""
 
-    places: Places  # a disk is reached in one way
+    places: Connections  # a disk is reached in one way
 
-    def folders(self, place: str) -> list[str]:
-        with os.scandir(local_path(place)) as entries:
+    def folders(self, location: str) -> list[str]:
+        with os.scandir(local_path(location)) as entries:
             return [f"{entry.name}/" for entry in entries if entry.is_dir()]
 
     def read(self, address: str) -> bytes:

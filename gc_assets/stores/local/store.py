@@ -13,7 +13,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import FILE
-from gc_assets.stores.listing import times_of
+from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.local import lease, listing
 from gc_assets.stores.local.doctor_checks import examine
 from gc_assets.stores.local.editing import EditableLocalObjects
@@ -103,7 +103,7 @@ class LocalStore:
         return datetime.now(UTC)
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
-        return times_of(etags, modified_us)
+        return parse_modification_times(etags, modified_us)
 
     def probe(self) -> Traits:
         return probe(self.location)

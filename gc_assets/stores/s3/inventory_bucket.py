@@ -7,7 +7,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import identities
 
@@ -19,8 +19,8 @@ class S3SourceBucket:
     place: Bucket
 
     @classmethod
-    def at(cls, location: str, places: Places) -> Self:
-        return cls(Bucket.of(location, places.s3_of(location)))
+    def at(cls, location: str, places: Connections) -> Self:
+        return cls(Bucket.of(location, places.settings_for(location)))
 
     @property
     def bucket(self) -> str:

@@ -25,8 +25,8 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.documents import parse_json
 from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.core.untrusted_input import parse_json
 from gc_assets.s3 import pages
 from gc_assets.s3.client import PRECONDITION, Role, error_code, translate_errors
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
-from gc_assets.config.s3 import EVERYWHERE, Places, S3Config
-from gc_assets.core.bounded import MAX_OBJECT_BYTES
+from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections, S3Config
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
+from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.s3 import pages
 from gc_assets.s3.client import PRECONDITION, Role, error_code, get_client, payer_params, translate_errors
 from gc_assets.stores.protocol import RESERVED_PREFIX
@@ -60,12 +60,12 @@ def etag_of(known: str) -> str:
 class S3Objects:
     """`EditableObjects` on S3. `places` says how each address is reached."""
 
-    places: Places = EVERYWHERE
+    places: Connections = DEFAULT_CONNECTIONS
 
     @classmethod
     def of(cls, settings: S3Config) -> Self:
         """Returns objects that are all reached in one way."""
-        return cls(Places(default=settings))
+        return cls(Connections(default=settings))
 
     def read(self, address: str) -> bytes:
         return self.read_identified(address)[0]
@@ -93,7 +93,7 @@ class S3Objects:
             raise StoreError(f"{prefix!r} is not a prefix to list: it must end in '/'")
         bucket, below = bucket_and_key(prefix)
         reserved, start = f"{below}{RESERVED_PREFIX}".encode(), len(below.encode())
-        for page in pages.list_objects(self.places.s3_of(prefix), bucket, below):
+        for page in pages.list_objects(self.places.settings_for(prefix), bucket, below):
             for key, size, modified in zip(page.keys, page.sizes, page.modified, strict=True):
                 if not key.startswith(reserved) and len(key) > start:
                     yield prefix + _text(key[start:], prefix), size, datetime.fromisoformat(modified)
@@ -154,7 +154,7 @@ class S3Objects:
             client, target = self._asked(address, "change")
             self._require(client, target, address, etag)
             try:
-                get_client(self.places.s3_of(address), "change", attempts=1).delete_object(**target, IfMatch=f'"{etag_of(etag)}"')
+                get_client(self.places.settings_for(address), "change", attempts=1).delete_object(**target, IfMatch=f'"{etag_of(etag)}"')
             except ClientError as error:
                 if error_code(error) in PRECONDITION:
                     raise ObjectChanged(f"{address!r}: expected {etag}, which was read; it was replaced just now and left alone") from error
@@ -166,7 +166,7 @@ class S3Objects:
             raise ObjectChanged(f"{address!r}: expected {etag}, which was read, found {found}; left alone")
 
     def _asked(self, address: str, role: Role) -> tuple[Any, dict[str, Any]]:
-        settings = self.places.s3_of(address)
+        settings = self.places.settings_for(address)
         bucket, key = bucket_and_key(address)
         return get_client(settings, role), {"Bucket": bucket, "Key": key, **payer_params(settings)}
 

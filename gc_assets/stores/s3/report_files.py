@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO, Final
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
 from gc_assets.s3.client import get_client, payer_params, translate_errors
@@ -18,12 +18,12 @@ _PIECE_BYTES: Final = 4 * 2**20
 class S3ReportFiles:
     """`ReportFiles` on S3. `places` says how each address is reached."""
 
-    places: Places
+    places: Connections
 
-    def folders(self, place: str) -> list[str]:
-        bucket, below = bucket_and_key(place)
+    def folders(self, location: str) -> list[str]:
+        bucket, below = bucket_and_key(location)
         found: list[str] = []
-        for page in pages.list_objects(self.places.s3_of(place), bucket, below, delimiter="/"):
+        for page in pages.list_objects(self.places.settings_for(location), bucket, below, delimiter="/"):
             found += [key[len(below.encode()) :].decode("utf-8", "backslashreplace") for key in page.common]
         return found
 
@@ -31,7 +31,7 @@ class S3ReportFiles:
         return S3Objects(self.places).read(address)
 
     def copy(self, address: str, into: IO[bytes]) -> None:
-        settings = self.places.s3_of(address)
+        settings = self.places.settings_for(address)
         bucket, key = bucket_and_key(address)
         with translate_errors(address):
             body = get_client(settings, "read").get_object(Bucket=bucket, Key=key, **payer_params(settings))["Body"]

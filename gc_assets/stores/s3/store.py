@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import S3 as SCHEME
-from gc_assets.stores.listing import times_of
+from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
     Directory,
@@ -40,11 +40,11 @@ class S3Store:
     """`Store` of what lies at `location` (`s3://bucket/prefix/`)."""
 
     location: str
-    places: Places
+    places: Connections
 
     @property
     def _bucket(self) -> Bucket:
-        return Bucket.of(self.location, self.places.s3_of(self.location))
+        return Bucket.of(self.location, self.places.settings_for(self.location))
 
     @property
     def scheme(self) -> str:
@@ -107,7 +107,7 @@ class S3Store:
         return self._bucket.now()
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
-        return times_of(etags, modified_us)
+        return parse_modification_times(etags, modified_us)
 
     def probe(self) -> Traits:
         return probe(self._bucket)

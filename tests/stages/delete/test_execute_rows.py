@@ -22,7 +22,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.phases import Action
 from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS, Kind
 from gc_assets.stages.delete.execute_rows import RowExecutor
-from gc_assets.stages.delete.restore import _Moved
+from gc_assets.stages.delete.restore import MovedFiles
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import to_planned_actions
 from gc_assets.stores.local.objects import etag_of
@@ -32,7 +32,7 @@ from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 from tests.killed import exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, planned, verdicts
-from tests.stages.delete.row_execution import act
+from tests.stages.delete.row_execution import execute_all
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ def test_metadata_ranks_before_the_files_it_names(chain: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def expired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def expired_repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A storage with an expired repository, and every file of it that nothing needs any more, by canonical key, in no good order."""
     root = tmp_path_factory.mktemp("acting")
     tree: DocumentTree = document_tree(root / "repo", START)
@@ -70,7 +70,7 @@ def expired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     assert verdicts(expire(lake, AS_OF, planned(lake, AS_OF))) == {"done"}
     collected = tmp_path_factory.mktemp("collected") / "storage"
     shutil.copytree(root, collected)
-    opened(collected).garbage_collect(datetime.now(UTC))  # the library's own word for what is garbage
+    open_repository(collected).garbage_collect(datetime.now(UTC))  # the library's own word for what is garbage
     keys = sorted(
         str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not (collected / path.relative_to(root)).exists()
     )
@@ -78,7 +78,7 @@ def expired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return root, keys
 
 
-def opened(root: Path) -> icechunk.Repository:
+def open_repository(root: Path) -> icechunk.Repository:
     return icechunk.Repository.open(icechunk.local_filesystem_storage(str(root / "repo")))
 
 
@@ -86,7 +86,7 @@ def snapshots(root: Path) -> list[str]:
     return sorted(path.name for path in (root / "repo/snapshots").iterdir())
 
 
-def rows_of(root: Path, keys: list[str], action: Action, held: Path | None = None) -> pa.RecordBatch:
+def build_rows(root: Path, keys: list[str], action: Action, held: Path | None = None) -> pa.RecordBatch:
     """Columns of `EXECUTION_ROWS`."""
     rows = [
         {
@@ -112,7 +112,7 @@ def test_outdated_plan_denies_a_move_that_always_fails(tmp_path: Path) -> None:
     """The file is in its place and in the trash, as a restore leaves it that was killed between linking and unlinking."""
     root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
     write(root, "repo/chunks/a")
-    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+    rows = build_rows(root, ["repo/chunks/a"], "quarantine")
     held.parent.mkdir(parents=True)
     os.link(root / "repo/chunks/a", held)
     store = open_store(f"file://{root}/")
@@ -139,17 +139,17 @@ def test_executor_without_access_to_the_log_moves_nothing(tmp_path: Path) -> Non
     write(root, "repo/chunks/a")
     store = open_store(f"file://{root}/")
     lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
-    there = replace(log, files=Files(str(tmp_path / "state of another machine")))
-    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+    missing_log = replace(log, files=Files(str(tmp_path / "state of another machine")))
+    rows = build_rows(root, ["repo/chunks/a"], "quarantine")
     with pytest.raises(StateError, match=r"does not exist on .*\. Nothing was changed\. `state` must be a location"):
-        list(RowExecutor(store, there, lease, CLOCK, PLAN)(iter([rows])))
+        list(RowExecutor(store, missing_log, lease, CLOCK, PLAN)(iter([rows])))
     assert (root / "repo/chunks/a").exists()
     with pytest.raises(StateError, match="does not exist on .*, which executes plan"):
-        list(_Moved(there, "trash", NOW, lease.token, rehearsal=False, rows=1)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+        list(MovedFiles(missing_log, "trash", NOW, lease.token, rehearsal=False, rows=1)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedFile:
     """A quarantined file: the answer of its move was lost, its name was taken, and a lake needs what was written there."""
 
     store: Store
@@ -161,55 +161,55 @@ class Moved:
 
     def outcomes(self, store: Store) -> list[str]:
         """What the plan comes to when it goes on over this store."""
-        (told,) = RowExecutor(store, self.log, self.lease, CLOCK, PLAN)(iter([self.row]))
-        return told.column("outcome").to_pylist()
+        (results,) = RowExecutor(store, self.log, self.lease, CLOCK, PLAN)(iter([self.row]))
+        return results.column("outcome").to_pylist()
 
 
-def moved_and_taken(place: Path) -> Moved:
+def moved_file_with_taken_name(place: Path) -> MovedFile:
     root, key = place / "storage", "repo/chunks/a"
     write(root, key, b"old")
-    rows = rows_of(root, [key], "quarantine")
+    rows = build_rows(root, [key], "quarantine")
     store = open_store(f"file://{root}/")
     lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(place / "state")), "wal", PLAN, 1)
     log.write_intent(0, lease.token, list(to_planned_actions(rows)))
     store.quarantine("trash", PLAN).act(list(to_planned_actions(rows)))
     write(root, key, b"another")
     needed = rows.set_column(rows.schema.get_field_index("needed"), "needed", pa.array(["live again"]))
-    return Moved(store, lease, log, needed, root / key, root / ".gc-assets/trash" / PLAN / key)
+    return MovedFile(store, lease, log, needed, root / key, root / ".gc-assets/trash" / PLAN / key)
 
 
 def test_moved_file_with_a_taken_name_stays_in_quarantine_and_ledger(tmp_path: Path) -> None:
-    moved = moved_and_taken(tmp_path)
+    moved = moved_file_with_taken_name(tmp_path)
     assert moved.outcomes(moved.store) == ["done"]
     assert (moved.name.read_bytes(), moved.copy.read_bytes()) == (b"another", b"old")
     assert [row.key for row, outcome in moved.log.read_quarantined(0) if outcome is not None] == ["repo/chunks/a"]
 
 
 @dataclass(frozen=True)
-class Silent:
+class StoreWithLostAnswers:
     """A store that quarantines, and whose answers about it are lost."""
 
     inner: Store
 
-    def quarantine(self, mode: QuarantineMode, plan_id: str) -> Silent:
-        return Silent(self.inner.quarantine(mode, plan_id))  # pyright: ignore[reportArgumentType]
+    def quarantine(self, mode: QuarantineMode, plan_id: str) -> StoreWithLostAnswers:
+        return StoreWithLostAnswers(self.inner.quarantine(mode, plan_id))  # pyright: ignore[reportArgumentType]
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         answers = self.inner.act(batch, resumed)  # pyright: ignore
-        return [Result("failed", "timed out") if row.action == "quarantine" else told for row, told in zip(batch, answers, strict=True)]
+        return [Result("failed", "timed out") if row.action == "quarantine" else result for row, result in zip(batch, answers, strict=True)]
 
 
 def test_moved_file_is_retried_if_the_trash_cannot_be_examined(tmp_path: Path) -> None:
     """Found by program 9260: the answer was lost a second time, and the copy in the trash was on record nowhere."""
-    moved = moved_and_taken(tmp_path)
-    assert moved.outcomes(cast("Store", Silent(moved.store))) == ["failed"]
+    moved = moved_file_with_taken_name(tmp_path)
+    assert moved.outcomes(cast("Store", StoreWithLostAnswers(moved.store))) == ["failed"]
     assert [row.key for row, _ in moved.log.read_quarantined(0)] == ["repo/chunks/a"]
     assert moved.outcomes(moved.store) == ["done"]
 
 
-def husks(root: Path) -> list[str]:
+def dangling_snapshots(root: Path) -> list[str]:
     """Snapshots that can be looked up and cannot be read in full."""
-    repo, found = opened(root), list[str]()
+    repo, found = open_repository(root), list[str]()
     for snapshot in set(snapshots(root)) - {EMPTY}:
         try:
             group = zarr.open_group(repo.readonly_session(snapshot_id=snapshot).store, mode="r")
@@ -222,21 +222,21 @@ def husks(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
 def test_killed_run_leaves_no_dangling_snapshot(
-    expired: tuple[Path, list[str]], action: Action
+    expired_repository: tuple[Path, list[str]], action: Action
 ) -> None:
-    whole, keys = expired
+    readable, keys = expired_repository
     with in_memory() as base:
         for step in count(1):
             root, state = base / "storage", base / f"state{step}"
-            shutil.copytree(whole, root)
-            rows = rows_of(root, keys, "quarantine")
+            shutil.copytree(readable, root)
+            rows = build_rows(root, keys, "quarantine")
             if action == "restore":
-                act(root, base / f"before{step}", rows, CLOCK)
-                rows = rows_of(root, keys, "restore", root / f".gc-assets/trash/{PLAN}")
-            code = exit_code(killed_before, step, ("rename", "link"), act, root, state, rows, CLOCK)
+                execute_all(root, base / f"before{step}", rows, CLOCK)
+                rows = build_rows(root, keys, "restore", root / f".gc-assets/trash/{PLAN}")
+            code = exit_code(killed_before, step, ("rename", "link"), execute_all, root, state, rows, CLOCK)
             assert code in {0, -signal.SIGKILL}
-            assert husks(root) == []
-            outcomes = act(root, state, rows, Clock(NOW + LEASE_DURATION))
+            assert dangling_snapshots(root) == []
+            outcomes = execute_all(root, state, rows, Clock(NOW + LEASE_DURATION))
             assert outcomes.column("outcome").to_pylist() == ["done"] * len(keys)
             assert [key for key in keys if (root / key).exists()] == (keys if action == "restore" else [])
             shutil.rmtree(root)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.inventories.lister import ReportLister
 from gc_assets.stores.listing import INVENTORY_SCHEMA
@@ -165,7 +165,7 @@ class _Bucket:
 
 def of(location: Path, kind: str = "s3", source_bucket: _Bucket | None = None, **settings: Any) -> ReportLister:
     inventory = InventoryConfig.model_validate({"kind": kind, "location": str(location), **settings})
-    return ReportLister(inventory, source_bucket or _Bucket(), LocalReportFiles(Places()))
+    return ReportLister(inventory, source_bucket or _Bucket(), LocalReportFiles(Connections()))
 
 
 def met(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:
@@ -389,7 +389,7 @@ def test_a_look_up_tells_what_is_there_and_one_that_is_refused_names_the_key() -
     with in_a_bucket("ceph") as bench:
         bench.put("there", b"four")
         assert lister_of(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
-        stranger = replace(bench, places=Places(default=bench.places.default.model_copy(update={"profile": "stranger"})))
+        stranger = replace(bench, places=Connections(default=bench.places.default.model_copy(update={"profile": "stranger"})))
         with pytest.raises(StoreError, match="'there' is in no report, and cannot be looked up: 403"):
             lister_of(stranger, "/reports").look_up(["there"])
 

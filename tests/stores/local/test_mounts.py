@@ -136,6 +136,6 @@ def hung(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("read", ["read", "read_with_etag"])
 def test_a_read_from_a_mount_that_hangs_ends_with_an_error_that_names_the_object(hung: Path, read: str) -> None:
     objects = EditableLocalObjects(read_seconds=0.3)
-    with pytest.raises(TimeoutError, match=r"no whole answer within 0\.3 s .*/hung/manifest"):
+    with pytest.raises(TimeoutError, match=r"no complete answer in 0\.3 s .*/hung/manifest"):
         getattr(objects, read)(f"file://{hung}/manifest")
     assert not mounts.may_hang(str(hung.parent)), "a disk of this machine is read without a thread"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.core.findings import Finding
 from gc_assets.stores.store import open_store
 from tests.ports import free_port
@@ -36,7 +36,7 @@ def examined(settings: S3Config, bucket: str, **keys: Any) -> dict[str, Finding]
     """The findings about the storage `s3://bucket/lake/` that are not well, by their checks."""
     location = f"s3://{bucket}/lake/"
     storage = StorageConfig.model_validate({"name": "s", "location": location, "quarantine": "trash", **keys})
-    found = open_store(location, Places(default=settings)).examine(storage, NOW)
+    found = open_store(location, Connections(default=settings)).examine(storage, NOW)
     return {finding.check: finding for finding in found if finding.verdict != "ok"}
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_is_not_there(ceph: S3Server) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     said = only(examined(ceph.settings.model_copy(update={"endpoint": endpoint}), "any"), "listable", "fail")
     assert f'Could not connect to the endpoint URL: "{endpoint}' in said
-    assert "look at the network and at `s3.endpoint`" in said
+    assert "check the network and `s3.endpoint`" in said
 
 
 def test_a_server_that_is_no_s3(ceph: S3Server, html: str) -> None:
@@ -97,7 +97,7 @@ def test_a_server_that_is_no_s3(ceph: S3Server, html: str) -> None:
 def test_a_server_without_tls(ceph: S3Server) -> None:
     endpoint = ceph.endpoint.replace("http:", "https:")
     said = only(examined(ceph.settings.model_copy(update={"endpoint": endpoint}), "any"), "listable", "fail")
-    assert "look at `s3.endpoint` (http or https)" in said
+    assert "check `s3.endpoint` (http or https)" in said
 
 
 def test_another_region(versity: S3Server) -> None:
@@ -108,17 +108,17 @@ def test_another_region(versity: S3Server) -> None:
 def test_no_such_bucket(ceph: S3Server) -> None:
     said = only(examined(ceph.settings, "no-such-bucket"), "listable", "fail")
     assert "s3://no-such-bucket/lake/" in said
-    assert "there is no such bucket; mend the location, or `s3.endpoint`" in said
+    assert "there is no such bucket; correct the location or `s3.endpoint`" in said
 
 
 @pytest.mark.parametrize(
     "code, way_out",
     [
         ("ExpiredToken", "has expired; log in again"),
-        ("InvalidToken", "look at AWS_SESSION_TOKEN"),
+        ("InvalidToken", "check AWS_SESSION_TOKEN"),
         ("RequestTimeTooSkewed", "set this machine's clock"),
-        ("SignatureDoesNotMatch", "look at AWS_SECRET_ACCESS_KEY"),
-        ("InvalidAccessKeyId", "look at AWS_PROFILE"),
+        ("SignatureDoesNotMatch", "check AWS_SECRET_ACCESS_KEY"),
+        ("InvalidAccessKeyId", "check AWS_PROFILE"),
     ],
 )
 def test_a_signer_whom_the_server_does_not_take(ceph: S3Server, code: str, way_out: str) -> None:
@@ -162,7 +162,7 @@ def test_a_bucket_that_may_not_be_listed(ceph: S3Server) -> None:
     bucket = filled(ceph)
     said = only(examined(ceph.as_stranger().settings, bucket), "listable", "fail")
     assert f"s3://{bucket}/lake/ cannot be listed: AccessDenied" in said
-    assert "docs/s3-reference.md lists what each role needs" in said
+    assert "docs/s3-reference.md lists the permissions of each role" in said
 
 
 def test_one_prefix_that_may_not_be_listed(ceph: S3Server) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import botocore.auth
 import pytest
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.state.files import Files
@@ -36,7 +36,7 @@ from tests.stores.s3_bench import in_a_bucket
 KEYS = ("a", "t/b", "u/c")
 LATER = Clock(NOW + LEASE_DURATION)
 # For HEAD S3 says nothing but the status.
-LOG_IN = re.compile("the session's token (has|may have) expired; log in again")
+LOG_IN = re.compile("the session token (has|may have) expired; log in again")
 
 
 def apply(
@@ -148,13 +148,13 @@ def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.Monke
         bench.put("a", b"x")
         nowhere = server.model_copy(update={"endpoint": "http://127.0.0.1:9"})
         wrong = {
-            f"s3://{bench.bucket}-gone/": (server, "there is no such bucket; mend the location, or `s3.endpoint`"),
-            f"s3://{bench.bucket}/": (nowhere, "look at the network and at `s3.endpoint`"),
-            f"s3://{bench.bucket}/lake/": (shared("ceph").as_stranger().settings, "docs/s3-reference.md lists what each role needs"),
+            f"s3://{bench.bucket}-gone/": (server, "there is no such bucket; correct the location or `s3.endpoint`"),
+            f"s3://{bench.bucket}/": (nowhere, "check the network and `s3.endpoint`"),
+            f"s3://{bench.bucket}/lake/": (shared("ceph").as_stranger().settings, "docs/s3-reference.md lists the permissions of each role"),
         }
         for location, (settings, way_out) in wrong.items():
             with pytest.raises(StoreError) as raised:
-                open_store(location, Places(default=settings)).plan_listing(2)
+                open_store(location, Connections(default=settings)).plan_listing(2)
             assert f"storage {location} cannot be listed" in str(raised.value)
             assert way_out in str(raised.value)
 
@@ -163,8 +163,8 @@ def test_the_wrong_region_is_named_as_such() -> None:
     """Ceph 16 does not look at the region."""
     with in_a_bucket("versity", prefix="lake/") as bench:
         bench.put("a", b"x")
-        elsewhere = Places(default=shared("versity").settings.model_copy(update={"region": "eu-central-1"}))
-        with pytest.raises(StoreError, match=r"cannot be listed: .*the bucket lies in another region; set `s3.region`"):
+        elsewhere = Connections(default=shared("versity").settings.model_copy(update={"region": "eu-central-1"}))
+        with pytest.raises(StoreError, match=r"cannot be listed: .*the bucket is in another region; set `s3.region`"):
             open_store(bench.store.location, elsewhere).plan_listing(2)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import Action
 from gc_assets.state.files import Files
@@ -72,7 +72,7 @@ def versions() -> Iterator[S3Bench]:
 def through(bench: S3Bench, *rules: Rule, kind: str = "ceph") -> Iterator[tuple[Store, Proxy]]:
     """The same storage, reached through a proxy."""
     with proxied(shared(kind), *rules) as proxy:
-        yield open_store(bench.store.location, Places(default=proxy.server.settings)), proxy
+        yield open_store(bench.store.location, Connections(default=proxy.server.settings)), proxy
 
 
 def planned(bench: S3Bench, *keys: str) -> list[PlannedAction]:
@@ -458,7 +458,7 @@ def allow(bench: S3Bench, *denied: str, actions: Sequence[str] = ("s3:*",)) -> S
         keys = [f"arn:aws:s3:::{bench.bucket}/{bench.prefix}{key}" for key in denied]
         statements.append({"Effect": "Deny", **who, "Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"], "Resource": keys})
     bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
-    return open_store(bench.store.location, Places(default=shared("ceph").as_stranger().settings))
+    return open_store(bench.store.location, Connections(default=shared("ceph").as_stranger().settings))
 
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
@@ -481,7 +481,7 @@ def test_a_key_that_the_policy_protects_is_denied_and_the_others_are_done(mode: 
 )
 def test_a_version_that_is_locked_is_hidden_and_shown_and_its_purge_is_denied(lock: dict[str, Any]) -> None:
     server, name = shared("ceph"), f"locked-{secrets.token_hex(4)}"
-    client, places = server.client(), Places(default=server.settings)
+    client, places = server.client(), Connections(default=server.settings)
     client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
     bench = S3Bench(server, client, name, "lake/", open_store(f"s3://{name}/lake/", places), places, "versioned")
     client.put_object(Bucket=name, Key="lake/a", Body=b"locked", **lock)
@@ -499,7 +499,7 @@ def test_our_marker_that_may_not_be_removed_again_is_named() -> None:
         rows = planned(bench, "a")
         allow(bench, actions=["s3:Get*", "s3:List*", "s3:PutObject", "s3:DeleteObject"])
         with proxied(shared("ceph").as_stranger(), Rule(batch_delete, call_before(partial(bench.put, "a", b"new")))) as proxy:
-            store = open_store(bench.store.location, Places(default=proxy.server.settings))
+            store = open_store(bench.store.location, Connections(default=proxy.server.settings))
             (result,) = store.quarantine("versioned", PLAN).act(rows)
         assert result.verdict == "failed"
         assert "hides it" in (result.error or "")
@@ -511,7 +511,7 @@ def test_who_may_not_look_is_denied_whether_or_not_an_object_is_there(mode: Quar
         bench.put("a", b"x")
         rows = planned(bench, "a")
         rows += [replace(rows[0], key="missing")]
-        stranger = open_store(bench.store.location, Places(default=shared("ceph").as_stranger().settings))
+        stranger = open_store(bench.store.location, Connections(default=shared("ceph").as_stranger().settings))
         for action in ("quarantine", "restore", "purge"):
             assert act(stranger, mode, rows, action, resumed=True) == ["denied", "denied"]
         assert bench.get("a") == b"x"

@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 import pytest
 
-from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
@@ -65,7 +65,7 @@ def sts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def as_roles(bench: S3Bench, **roles: str) -> Store:
     settings = shared("ceph").settings.model_copy(update=roles)
-    return open_store(bench.store.location, Places(default=S3Config.model_validate(settings.model_dump())))
+    return open_store(bench.store.location, Connections(default=S3Config.model_validate(settings.model_dump())))
 
 
 @every_mode
@@ -90,7 +90,7 @@ def test_the_documented_policies_are_enough_to_plan_and_to_apply_and_who_plans_d
         rows = planned(bench, *KEYS)
         if mode != "deferred":  # there a quarantine is a look
             assert act(nightly, mode, rows) == ["denied"] * 2
-        with pytest.raises(StoreError, match=r"docs/s3-reference.md lists what each role needs"):
+        with pytest.raises(StoreError, match=r"docs/s3-reference.md lists the permissions of each role"):
             nightly.acquire(PLAN, "nightly", CLOCK)
         lease = store.acquire(PLAN, "who applies", CLOCK)
         for action in ("quarantine", "restore"):

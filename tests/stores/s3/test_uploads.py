@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, Result, Store, Upload, UploadCounts
@@ -221,7 +221,7 @@ def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in
         asked = [("s3:ListBucketMultipartUploads", bucket), *((f"s3:{action}", below) for action in on_objects)]
         statements = [{"Effect": "Allow", "Principal": "*", "Action": action, "Resource": place} for action, place in asked]
         bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
-        return open_store(bench.store.location, Places(default=shared("ceph").as_stranger().settings))
+        return open_store(bench.store.location, Connections(default=shared("ceph").as_stranger().settings))
 
     with in_a_bucket("ceph", prefix="lake/", own=True) as bench:
         begin(bench, "a", b"x")
@@ -231,7 +231,7 @@ def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in
         (refused,) = aborted(reader, planned(bench))
         assert refused.verdict == "denied"
         assert "abort 'a': AccessDenied" in (refused.error or "")
-        assert "docs/s3-reference.md lists what each role needs" in (refused.error or "")
+        assert "docs/s3-reference.md lists the permissions of each role" in (refused.error or "")
         assert len(left(bench)) == 1
         assert verdicts(aborted(allowed(bench, "ListMultipartUploadParts", "AbortMultipartUpload"), planned(bench))) == ["done"]
         assert left(bench) == []
