@@ -36,7 +36,7 @@ from gc_assets.lakes.protocol import (
     as_reversible,
     decode_batch,
 )
-from gc_assets.stages.mark.commit_graph import build_commit_rows
+from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.state.schemas import EXPIRY_PLAN, LIVE_CONTENTS, POLICY_TABLE, REACHABLE_SNAPSHOTS
 
 # What a container's bytes are damaged by: so many single bits, at places drawn with one seed.

@@ -155,13 +155,13 @@ def nessie(root: Path, request: pytest.FixtureRequest) -> Generator[Sample]:
 
     def make_unreadable() -> str:
         """Half of the list of refs arrives."""
-        patched, whole = request.getfixturevalue("monkeypatch"), NessieClient._attempt
+        patched, whole = request.getfixturevalue("monkeypatch"), NessieClient.send
 
         def half(self: NessieClient, path: str, parameters: Mapping[str, str]) -> bytes:
             raw = whole(self, path, parameters)
             return raw[: len(raw) // 2] if path == "trees" else raw
 
-        patched.setattr(NessieClient, "_attempt", half)
+        patched.setattr(NessieClient, "send", half)
         return "/trees"
 
     yield Sample(

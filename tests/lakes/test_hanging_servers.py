@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.iceberg.catalog import CatalogClient, list_tables
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
@@ -49,7 +49,7 @@ def trickling() -> Iterator[str]:
 
 
 def an_object(server: str) -> object:
-    return S3Objects(Places(default=S3Config(endpoint=server, region="us-east-1", anonymous=True), read_seconds=BOUND)).read(
+    return S3Objects(Connections(default=S3Config(endpoint=server, region="us-east-1", anonymous=True), read_seconds=BOUND)).read(
         "s3://b/manifest"
     )
 
@@ -63,7 +63,7 @@ def a_table(server: str) -> object:
 
 
 def a_nessie_server(server: str) -> object:
-    return NessieClient("shop", server, read_seconds=BOUND).config()
+    return NessieClient("shop", server, read_seconds=BOUND).get_config()
 
 
 def a_lakefs_server(server: str) -> object:

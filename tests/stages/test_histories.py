@@ -23,7 +23,7 @@ from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
-from gc_assets.stages.mark.commit_graph import add_generations, build_commit_rows
+from gc_assets.stages.mark.commit_rows import add_generations, build_commit_rows
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import deep, some, times

@@ -283,7 +283,7 @@ def test_a_content_at_a_snapshot_that_its_metadata_does_not_list_stops_the_run(h
     assert known is not None
     builder.commit([put(["db", "t"], {**known, "snapshotId": 4711})])
     house.lakes = [builder.config(retention=HEADS)]
-    with pytest.raises((GcError, PythonException), match=r"shows db\.t at snapshot 4711"):
+    with pytest.raises((GcError, PythonException), match=r"has db\.t at snapshot 4711"):
         house.mark()
 
 

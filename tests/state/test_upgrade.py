@@ -110,7 +110,7 @@ OF_0_3_0 = Release(
     quarantined=19,
     actions={"quarantine": 4},
     rehearsals=True,
-    failures={("shop", "sick"), ("tides", "readable"), ("lake", "sick")},
+    failures={("shop", "unreadable"), ("tides", "readable"), ("lake", "unreadable")},
     unreadable={"shop": "shop.returns", "tides": None},
 )
 
@@ -326,7 +326,7 @@ def test_a_run_is_refused_while_only_the_cache_of_the_earlier_release_has_the_co
         pytest.skip("every table of this state can be read")
     refused = upgraded("run", day=upgraded.release.next_run_date)
     assert refused.exit_code == 1
-    assert "cannot be read, so there is no plan" in refused.stderr
+    assert "metadata objects of commits that must be kept are unreadable" in refused.stderr
 
 
 def test_the_next_run_continues(upgraded: Upgraded, cache_of_0_3_0: None) -> None:

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths
 from gc_assets.stages.mark.manifest_entries import count_file_rows, find_segments
-from gc_assets.state.compaction import Pieces
+from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import MANIFEST_ENTRIES
-from gc_assets.state.summaries import Segment
+from gc_assets.state.summaries import SegmentSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class CachedEntries:
     scratch: tuple[PartFile, ...] = ()
 
     @classmethod
-    def from_segments(cls, cache: Pieces) -> CachedEntries:
-        has_external = any(segment.headline(Segment).external for segment in cache.runs)
+    def from_segments(cls, cache: Segments) -> CachedEntries:
+        has_external = any(segment.summary(SegmentSummary).external for segment in cache.runs)
         return cls(tuple(cache.paths()), count_file_rows(cache.runs), has_external)
 
     def read(self, spark: SparkSession, files: Files) -> DataFrame:
@@ -54,4 +54,4 @@ class CachedEntries:
 
 def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
     """Read all entries of a lake, as `CachedEntries.read` does."""
-    return CachedEntries.from_segments(context.state.pieces(find_segments(context, lake_name))).read(spark, context.state.files)
+    return CachedEntries.from_segments(context.state.segments(find_segments(context, lake_name))).read(spark, context.state.files)

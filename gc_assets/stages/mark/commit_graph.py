@@ -1,13 +1,12 @@
-"""Reads the commit graph and stores it with generation numbers."""
+"""Publish the commit graph of a lake with generation numbers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any, Final, Self
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
-from gc_assets.core.graph import CommitGraph
-from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine import tasks as engine
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -36,7 +33,8 @@ from gc_assets.engine.tables import (
     write_parts,
     write_rows,
 )
-from gc_assets.lakes.protocol import Commit, CommitSource, Lake, as_incremental
+from gc_assets.lakes.protocol import Lake, as_incremental
+from gc_assets.stages.mark.commit_rows import ReadCommits, add_generations
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
@@ -45,121 +43,199 @@ from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
 from gc_assets.state.side_tables import DRIVER_COMMITS_SIDE, READ_FROM_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import CommitGraphSummary
 
-# Up to so many sources are read one after the other in this process.
+# At most this many sources are read one after the other in this process.
 MAX_IN_PROCESS_SOURCES: Final = 64
-# A task hands rows on in batches of this many commits, so that a long history does not sit in a
-# worker twice.
-BATCH_COMMITS = 5_000
-# Tables that together begin within so many commits are numbered together: each round goes over all.
-SHARE_COMMITS = 100_000
 
 
 @log_progress(COMMIT_GRAPH)
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes every commit behind the frozen refs' sources, dangling ones too, with topological
-    levels.
+    """Publish all commits of the frozen sources, including dangling ones, with topological levels.
 
-    Where a lake's commits never change, those of earlier nights are taken over, also those of refs
-    that were dropped since. So are those of tables whose metadata files hold the same bytes. After
-    an upgrade, or where a storage moved, all are read anew.
+    Commits of earlier runs are reused in two cases: if the commits of the lake never change, which
+    keeps those of deleted refs too, and for tables whose metadata files have the same bytes. After
+    an upgrade or a move of a storage, all commits are read again.
 
-    Commits that two sources share (a table registered twice) are one row with the union of their
-    content roots. Raises `LakeUnreadable` naming a source that could not be read. A lake that is
-    one repository has no commits then, and the facts say why.
+    Commits that two sources share (a table that is registered twice) become one row with the union
+    of their content roots. If a lake that is one repository is unreadable, the table is empty and
+    the summary gives the reason.
+
+    Raises:
+        LakeUnreadable: A source could not be read.
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
     run = start_run(context, context.group(lake_name), COMMIT_GRAPH)
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
-    lake, meaning = context.lake(lake_name), graph_fingerprint(context, lake_name)
-    is_growing, before = as_incremental(lake) is not None, _last(context, lake_name)
     has_digests = sources.column("digest").null_count < sources.num_rows
-    last = _opened(state, before, grows=is_growing) if before is not None and (is_growing or has_digests) else None
-    earlier = last if last is not None and last.summary(CommitGraphSummary).read_as == meaning else None
-    known = _Known.of(state, sources, earlier, grows=is_growing)
-    read = _ReadCommits(
+    lake = context.lake(lake_name)
+    previous = _PreviousGraph.find(context, lake, has_digests=has_digests)
+    known = _find_known_commits(state, sources, previous)
+    read = ReadCommits(
         lake,
         context.resolver(),
         state.files,
         tuple(refs.paths(SOURCES_SIDE)),
-        known.to_read(sources),
-        tuple(earlier.paths()) if earlier is not None and is_growing else (),
-        tuple(last.paths()) if last is not None and earlier is None and is_growing else (),
+        known.sources_to_read(sources),
+        previous.known_paths,
+        previous.outdated_paths,
     )
     log_activity(f"{len(read.wanted):,} of {sources.num_rows:,} histories to read, {known.rows:,} commits known")
-    bearable = engine.MAX_TRIAL_ROWS if earlier is None else engine.MAX_IN_PROCESS_ROWS
-    is_small, unread = len(read.wanted) <= MAX_IN_PROCESS_SOURCES and (before is None or before.rows <= bearable), None
+    written, unread = None, None
     try:
-        written = _written_here(read, known, run, state) if is_small else None
+        if len(read.wanted) <= MAX_IN_PROCESS_SOURCES and previous.fits_in_process:
+            written = _write_in_process(read, known, run, state)
         if written is None:
-            written = _written_by_executors(spark, read, known, run, state)
+            written = _write_with_spark(spark, read, known, run, state)
     except (LakeUnreadable, StoreError) as error:
         if not context.kind(lake_name).is_one_table:
             raise
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
     if has_digests:
         written = replace(written, side={READ_FROM_SIDE: tuple(write_parts(sources, run, state.files, READ_FROM_SIDE))})
-    summary = CommitGraphSummary(commits=written.rows, known=known.rows, read_as=meaning, unread=unread)
+    summary = CommitGraphSummary(commits=written.rows, known=known.rows, read_as=graph_fingerprint(context, lake_name), unread=unread)
     return publish(state, run, written, context.clock, inputs=[refs], summary=summary, unsafe=context.unsafe)
 
 
+def graph_fingerprint(context: RunContext, lake_name: str) -> str:
+    """Return a digest of all inputs of the rows besides the commits: the release, the server of the
+    lake, and the storages.
+    """
+    locations = sorted((storage.name, storage.location) for storage in context.config.storages)
+    server = context.config.lake(lake_name).server()
+    return hashlib.sha256(json.dumps([__version__, locations, server]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _PreviousGraph:
+    """The last published graph of a lake.
+
+    Attributes:
+        run: Its run, or None if there is none.
+        graph: The graph, or None if it is not needed or damaged.
+        is_valid: True if the graph has the fingerprint of this run.
+        is_incremental: True if commits of the lake never change, so new ones join the known ones.
+    """
+
+    run: PastRun | None
+    graph: PublishedTable | None
+    is_valid: bool
+    is_incremental: bool
+
+    @classmethod
+    def find(cls, context: RunContext, lake: Lake, *, has_digests: bool) -> _PreviousGraph:
+        """Open the last graph if its commits can be reused.
+
+        Raises:
+            StateError: The graph of an incremental lake is damaged. No other table records the
+                commits of deleted refs.
+        """
+        is_incremental = as_incremental(lake) is not None
+        run = max(context.state.history(lake.name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
+        graph = None
+        if run is not None and (is_incremental or has_digests):
+            graph = _open_graph(context.state, run, required=is_incremental)
+        is_valid = graph is not None and graph.summary(CommitGraphSummary).read_as == graph_fingerprint(context, lake.name)
+        return cls(run, graph, is_valid, is_incremental)
+
+    @property
+    def valid_graph(self) -> PublishedTable | None:
+        return self.graph if self.is_valid else None
+
+    @property
+    def known_paths(self) -> tuple[str, ...]:
+        return tuple(self.graph.paths()) if self.graph is not None and self.is_valid and self.is_incremental else ()
+
+    @property
+    def outdated_paths(self) -> tuple[str, ...]:
+        return tuple(self.graph.paths()) if self.graph is not None and not self.is_valid and self.is_incremental else ()
+
+    @property
+    def fits_in_process(self) -> bool:
+        limit = engine.MAX_IN_PROCESS_ROWS if self.is_valid else engine.MAX_TRIAL_ROWS
+        return self.run is None or self.run.rows <= limit
+
+
+def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable | None:
+    try:
+        graph = state.open(run)
+        graph.summary(CommitGraphSummary)
+    except StateError:
+        if required:
+            raise
+        return None
+    return graph
+
+
 @dataclass(frozen=True)
-class _Known:
-    """The graph of an earlier night, if there is one, and the uuids of the tables whose commits are
-    taken over from it. Null uuids: all commits are, and new ones join them. `rows` is how many are.
+class _KnownCommits:
+    """Commits of an earlier graph that are reused.
+
+    Attributes:
+        graph: The earlier graph, or None.
+        tables: Uuids of the tables whose commits are reused. None: all commits, and new ones join.
+        rows: Number of reused commits.
     """
 
     graph: PublishedTable | None
     tables: pa.Array | None
     rows: int
 
-    @classmethod
-    def of(cls, state: State, sources: pa.Table, earlier: PublishedTable | None, *, grows: bool) -> Self:
-        """Returns what an earlier graph, read in the same way, spares tonight. Of a lake that does not
-        grow that is nothing where the graph holds other bytes than were written: all can be read anew.
-        """
-        if earlier is None or grows:
-            return cls(earlier, None, earlier.receipt.rows if earlier is not None else 0)
-        try:
-            tables = _unchanged(state.files, sources, earlier)
-            rows = _commits_of(state.files, earlier, tables) if len(tables) else None
-        except (StateError, OSError, pa.ArrowException):
-            return cls(None, None, 0)
-        return cls(None, None, 0) if rows is None else cls(earlier, tables, rows)
-
-    def to_read(self, sources: pa.Table) -> tuple[int, ...]:
-        """Returns the numbers of the sources to read."""
+    def sources_to_read(self, sources: pa.Table) -> tuple[int, ...]:
+        """Return the row numbers of the sources to read."""
         if self.tables is None:
             return tuple(range(sources.num_rows))
         return tuple(np.flatnonzero(pc.invert(pc.is_in(sources.column("table_uuid"), self.tables)).to_numpy()).tolist())
 
-    def taken_over(self, state: State) -> pa.Table:
-        """Returns the commits that are taken over, in the memory of this process."""
+    def read(self, state: State) -> pa.Table:
+        """Read the reused commits into memory."""
         if self.graph is None:
             return COMMIT_GRAPH.schema.empty_table()
         rows = read_rows(state, COMMIT_GRAPH, self.graph)
         return rows if self.tables is None else rows.filter(pc.is_in(rows.column("table_uuid"), self.tables))
 
-    def frame(self, spark: SparkSession, state: State) -> DataFrame:
-        """Returns the same as a frame."""
+    def read_frame(self, spark: SparkSession, state: State) -> DataFrame:
         rows = read_table(spark, state, COMMIT_GRAPH, self.graph)
         if self.tables is None:
             return rows
-        chosen = frame_from_arrow(spark, pa.table({"table_uuid": self.tables}))
-        return rows.join(F.broadcast(chosen), "table_uuid", "left_semi").select(*rows.columns)
+        tables = frame_from_arrow(spark, pa.table({"table_uuid": self.tables}))
+        return rows.join(F.broadcast(tables), "table_uuid", "left_semi").select(*rows.columns)
 
 
-def _unchanged(files: Files, sources: pa.Table, earlier: PublishedTable) -> pa.Array:
-    """Returns the uuids of the tables that have the same sources, of the same digests and under the
-    same names, as when `earlier` was read.
+def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGraph) -> _KnownCommits:
+    """Return the reusable commits of the previous graph.
+
+    If the graph of a lake that can be read again is damaged, no commits are reused.
     """
-    before = read_parts(files, earlier.paths(READ_FROM_SIDE), SOURCES)
-    now_by, then_by = _by_table(sources), _by_table(before)
-    return pa.array([uuid for uuid, read_from in now_by.items() if None not in read_from and then_by.get(uuid) == read_from], pa.string())
+    graph = previous.valid_graph
+    if graph is None or previous.is_incremental:
+        return _KnownCommits(graph, None, graph.receipt.rows if graph is not None else 0)
+    try:
+        tables = _unchanged_tables(state.files, sources, graph)
+        rows = _count_commits(state.files, graph, tables) if len(tables) else None
+    except (StateError, OSError, pa.ArrowException):
+        return _KnownCommits(None, None, 0)
+    return _KnownCommits(None, None, 0) if rows is None else _KnownCommits(graph, tables, rows)
 
 
-def _commits_of(files: Files, graph: PublishedTable, tables: pa.Array) -> int | None:
-    """Returns how many commits of these tables a graph has, null where it is damaged."""
+def _unchanged_tables(files: Files, sources: pa.Table, graph: PublishedTable) -> pa.Array:
+    """Return the uuids of tables whose sources have the same digests and names as in the graph."""
+    current = _sources_by_table(sources)
+    previous = _sources_by_table(read_parts(files, graph.paths(READ_FROM_SIDE), SOURCES))
+    return pa.array([uuid for uuid, own in current.items() if None not in own and previous.get(uuid) == own], pa.string())
+
+
+def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
+    """Return the sources of each table by its uuid. A source without a digest is None."""
+    found: dict[str, set[tuple[str, ...] | None]] = {}
+    for row in sources.select(["table_uuid", "table_name", "address", "digest"]).to_pylist():
+        if row["table_uuid"] is not None:
+            source = None if None in row.values() else tuple(row.values())
+            found.setdefault(row["table_uuid"], set()).add(source)
+    return {uuid: frozenset(own) for uuid, own in found.items()}
+
+
+def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int | None:
+    """Return the number of commits of these tables, or None if the graph is damaged."""
     rows = 0
     for part, content in zip(graph.receipt.files, files.contents(graph.paths()), strict=True):
         if hashlib.sha256(content).hexdigest() != part.sha256:
@@ -169,43 +245,32 @@ def _commits_of(files: Files, graph: PublishedTable, tables: pa.Array) -> int | 
     return rows
 
 
-def _by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
-    """Returns what each table was read from. A source without a digest is null."""
-    found: dict[str, set[tuple[str, ...] | None]] = {}
-    for row in sources.select(["table_uuid", "table_name", "address", "digest"]).to_pylist():
-        if row["table_uuid"] is not None:
-            of = None if None in row.values() else tuple(row.values())
-            found.setdefault(row["table_uuid"], set()).add(of)
-    return {uuid: frozenset(of) for uuid, of in found.items()}
-
-
-def _written_here(read: _ReadCommits, known: _Known, run: TableRun, state: State) -> WrittenParts | None:
-    """Writes the graph in this process. Returns null where it turns out to be too large for that."""
+def _write_in_process(read: ReadCommits, known: _KnownCommits, run: TableRun, state: State) -> WrittenParts | None:
+    """Write the graph in this process. Return None if it is too large."""
     commits = engine.try_in_process(read, len(read.wanted))
     if commits is None:
         return None
-    leveled = add_generations(iter([*commits, *known.taken_over(state).to_batches()]))
-    return write_rows(pa.Table.from_batches(leveled, COMMIT_GRAPH.schema), COMMIT_GRAPH, run, state.files)
+    batches = add_generations(iter([*commits, *known.read(state).to_batches()]))
+    return write_rows(pa.Table.from_batches(batches, COMMIT_GRAPH.schema), COMMIT_GRAPH, run, state.files)
 
 
-def _written_by_executors(spark: SparkSession, read: _ReadCommits, known: _Known, run: TableRun, state: State) -> WrittenParts:
-    ddl, passed_on, count = spark_schema(COMMIT_GRAPH.schema), list[str](), len(read.wanted)
+def _write_with_spark(spark: SparkSession, read: ReadCommits, known: _KnownCommits, run: TableRun, state: State) -> WrittenParts:
+    ddl, driver_paths, count = spark_schema(COMMIT_GRAPH.schema), list[str](), len(read.wanted)
     if as_incremental(read.lake) is None:
         commits = spark.range(0, count, 1, max(1, min(count, parallelism(spark)))).mapInArrow(read, ddl)
     else:
-        passed_on = _passed_on(read, run, state.files)
-        commits = read_paths(spark, state.files, COMMIT_GRAPH.schema, passed_on)
+        driver_paths = _write_driver_commits(read, run, state.files)
+        commits = read_paths(spark, state.files, COMMIT_GRAPH.schema, driver_paths)
     if known.graph is not None:
-        commits = commits.unionByName(known.frame(spark, state))
+        commits = commits.unionByName(known.read_frame(spark, state))
     written = write_frame(commits.repartition(1).mapInArrow(add_generations, ddl), COMMIT_GRAPH, run, state)
-    for path in passed_on:
-        state.files.delete(path)
+    _delete(state.files, driver_paths)
     return written
 
 
-def _passed_on(read: _ReadCommits, run: TableRun, files: Files) -> list[str]:
-    """Reads the commits in this process, which alone can log in at their server, and leaves them in
-    the state for executors.
+def _write_driver_commits(read: ReadCommits, run: TableRun, files: Files) -> list[str]:
+    """Read the commits in this process, which alone has the server's credentials, and write them
+    for the executors.
     """
     writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, DRIVER_COMMITS_SIDE)
     for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(len(read.wanted)), pa.int64())})])):
@@ -213,154 +278,6 @@ def _passed_on(read: _ReadCommits, run: TableRun, files: Files) -> list[str]:
     return [f"{run.path}/{part.name}" for part in writer.close()]
 
 
-def graph_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Returns a digest of what the rows of a graph depend on besides the commits.
-
-    That is the release, where the lake is, and the storages that its keys lie in.
-    """
-    places = sorted((storage.name, storage.location) for storage in context.config.storages)
-    server = context.config.lake(lake_name).server()
-    return hashlib.sha256(json.dumps([__version__, places, server]).encode()).hexdigest()
-
-
-def _last(context: RunContext, lake_name: str) -> PastRun | None:
-    """Returns the graph that was published last, however it was read."""
-    return max(context.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
-
-
-def _opened(state: State, run: PastRun, *, grows: bool) -> PublishedTable | None:
-    """Returns a graph, or null where it is damaged and can be read anew.
-
-    Raises `StateError` for that of a growing lake: nothing else knows the commits of dropped refs.
-    """
-    try:
-        graph = state.open(run)
-        graph.summary(CommitGraphSummary)
-    except StateError:
-        if grows:
-            raise
-        return None
-    return graph
-
-
-def tips(graph: pa.Table) -> list[str]:
-    """Returns the commits of a graph that are nobody's parent. All others lie behind them."""
-    ids = graph.column("commit_id")
-    return ids.filter(pc.invert(pc.is_in(ids, pc.list_flatten(graph.column("parents"))))).to_pylist()
-
-
-@dataclass(frozen=True)
-class _ReadCommits:
-    """Takes numbers of `wanted` and yields the commits of those sources.
-
-    `known` is the graph of an earlier night that a growing lake's new commits join. `forgotten` is
-    one that has to be read anew.
-    """
-
-    lake: Lake
-    resolver: KeyResolver
-    files: Files
-    sources: tuple[str, ...]
-    wanted: tuple[int, ...]
-    known: tuple[str, ...]
-    forgotten: tuple[str, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sources = read_parts(self.files, list(self.sources), SOURCES)
-        known = frozenset(read_parts(self.files, list(self.known), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id").to_pylist())
-        former = tips(read_parts(self.files, list(self.forgotten), COMMIT_GRAPH.schema, ["commit_id", "parents"]))
-        for batch in batches:
-            chosen = np.array(self.wanted, np.int64)[batch.column("id").to_numpy()]
-            for row in sources.take(pa.array(chosen)).to_pylist(maps_as_pydicts="strict"):
-                pending: list[Commit] = []
-                source = CommitSource(**row)
-                grown = as_incremental(self.lake)
-                for commit in grown.new_commits(source, known, former) if grown is not None else self.lake.commits(source):
-                    pending.append(commit)
-                    if len(pending) == BATCH_COMMITS:
-                        yield build_commit_rows(pending, self.resolver)
-                        pending = []
-                if pending:
-                    yield build_commit_rows(pending, self.resolver)
-
-
-def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
-    """Returns commits as rows of `commit_graph`.
-
-    Their generation is still null. Their content roots have canonical keys.
-    """
-    addresses = [root.address for commit in commits for root in commit.content_roots]
-    storages, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
-    place = iter(zip(storages, keys, strict=True))
-    rows: list[dict[str, Any]] = []
-    for commit in commits:
-        roots: list[dict[str, Any]] = []
-        for root in commit.content_roots:
-            storage, key = next(place)
-            roots.append(
-                {
-                    "address": root.address,
-                    "kind": root.kind,
-                    "is_container": root.is_container,
-                    "size_bytes": root.size_bytes,
-                    "must_exist": root.must_exist,
-                    "storage": storage,
-                    "key": key,
-                }
-            )
-        rows.append(
-            {
-                "table_uuid": commit.table_uuid,
-                "commit_id": commit.commit_id,
-                "parents": list(commit.parents),
-                "committed_at": commit.committed_at,
-                "generation": None,
-                "content_roots": roots,
-                "message": commit.message,
-                "table_name": commit.table_name,
-                "summary": list(commit.summary.items()),
-            }
-        )
-    return pa.RecordBatch.from_pylist(rows, schema=COMMIT_GRAPH.schema)
-
-
-def add_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Merges shared commits of the whole graph in one task, and numbers the levels of each table."""
-    held = list(batches)
-    if not held:
-        return
-    for part in _by_uuid(merge_commits(pa.Table.from_batches(held))):
-        levels = CommitGraph.build(part.column("commit_id"), part.column("parents"), part.column("committed_at")).generation
-        generation = pa.array(levels, pa.int64(), mask=levels < 0)
-        index = part.schema.get_field_index("generation")
-        yield from part.set_column(index, part.schema.field(index), generation).to_batches(max_chunksize=BATCH_COMMITS)
-
-
-def _by_uuid(graph: pa.Table) -> Iterator[pa.Table]:
-    """Yields the commits of each table. Some tables are copied at a time, so the graph is not held
-    twice, and no column grows beyond the 2 GiB of text that one Arrow array holds.
-    """
-    uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
-    rows_of = np.bincount(uuids)
-    share_of = (np.cumsum(rows_of) - rows_of) // SHARE_COMMITS
-    for share in np.unique(share_of):
-        mask = share_of[uuids] == share
-        own = uuids[mask]
-        order = np.argsort(own, kind="stable")
-        some = graph.filter(pa.array(mask)).combine_chunks().take(pa.array(order))
-        starts = np.flatnonzero(np.diff(own[order], prepend=-1))
-        for start, end in pairwise([*starts.tolist(), some.num_rows]):
-            yield some.slice(start, end - start)
-
-
-def merge_commits(rows: pa.Table) -> pa.Table:
-    """Returns one row per table and commit. The content roots of repeated rows are united."""
-    keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
-    if keys.num_rows == rows.num_rows:
-        return rows
-    merged: dict[tuple[str | None, str], dict[str, Any]] = {}
-    for row in rows.to_pylist(maps_as_pydicts="lossy"):
-        first = merged.setdefault((row["table_uuid"], row["commit_id"]), row)
-        known = {root["address"] for root in first["content_roots"]}
-        first["content_roots"] += [root for root in row["content_roots"] if root["address"] not in known]
-    return pa.Table.from_pylist([{**row, "summary": list(row["summary"].items())} for row in merged.values()], schema=rows.schema)
+def _delete(files: Files, paths: Iterable[str]) -> None:
+    for path in paths:
+        files.delete(path)

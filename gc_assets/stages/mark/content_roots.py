@@ -1,8 +1,7 @@
-"""Ranks the metadata objects that commits point at by what the policy makes of their commits, and
-finds all containers below them.
+"""Rank the content roots of a lake by the state of their commits, and find all containers.
 
-Arrow in one task. Containers number thousands where files number millions, so a Spark join
-per level would cost more than the work.
+The walk runs in Arrow in one task: a lake has thousands of containers but millions of files, and a
+Spark join per level would cost more than the walk.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import PINNED, PINNED_SIDE, ROOTS
 
-# Where several commits need one object, the lowest rank wins. REACHED: a ref reaches a retained
-# commit. SPARED: no ref reaches the retained commit, which is young or staged. HELD: history must
-# let go first (an expired commit, an unreferenced Iceberg snapshot that metadata still lists).
-# RELEASED: the commit expired in a lake whose history is never edited. DEAD: nothing names the
-# object any more. The first two are live.
+# If several commits need an object, the lowest rank applies. The first two ranks are live.
+# REACHED: a ref reaches the retained commit.
+# SPARED: no ref reaches the retained commit, which is young or staged.
+# HELD: the history still lists the commit, which must be removed from it first.
+# RELEASED: the commit expired in a lake whose history is never edited.
+# DEAD: no commit of the lake names the object.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
@@ -37,10 +37,17 @@ ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Where the tables that content roots come from were published. Pickles.
+    """Paths of the tables that content roots are read from, relative to the state. Pickles.
 
-    `contents` is null for lakes without `live_contents`. With `tolerant` only what a head shows
-    must exist.
+    Attributes:
+        files: The files of the state.
+        graph: Parts of `commit_graph`.
+        reachable: Parts of `reachable_snapshots`.
+        expiry: Parts of `expiry_plan`.
+        pinned: Parts of the pinned files (columns `PINNED`).
+        edited: True if plans edit the history of the lake.
+        contents: Parts of `live_contents`; None for lakes without it.
+        tolerant: If True, only the contents of heads must exist.
     """
 
     files: Files
@@ -54,7 +61,7 @@ class RootTables:
 
 
 def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, PublishedTable]:
-    """Returns the published tables that the content roots of a lake come from, by asset name."""
+    """Return the published tables that the content roots of a lake are read from, by name."""
     tables = [LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN]
     if context.kind(lake_name).has_live_contents:
         tables.append(LIVE_CONTENTS)
@@ -75,8 +82,9 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
 
 
 def has_live_roots(context: RunContext, lake_name: str) -> bool:
-    """Says whether any retained commit of the lake points at metadata or shows a content, or its
-    present state does. Where none does, that nothing is live is a fact.
+    """Return True if a retained commit has a content root or a live content, or if files are pinned.
+
+    If it returns False, an empty live set is correct.
     """
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
@@ -85,33 +93,38 @@ def has_live_roots(context: RunContext, lake_name: str) -> bool:
         contents = context.find(LIVE_CONTENTS, lake_name)
         return contents is None or contents.receipt.rows > 0
     files = context.state.files
-    judged = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state"])
+    states = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state"])
     commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
-    others = judged.filter(pc.not_equal(judged.column("state"), RETAINED))
-    kept = commits.filter(pc.invert(pc.is_in(_identity(commits, "commit_id"), _identity(others, "commit_id"))))
-    return bool(pc.sum(pc.list_value_length(kept.column("content_roots"))).as_py())
+    others = states.filter(pc.not_equal(states.column("state"), RETAINED))
+    retained = commits.filter(pc.invert(pc.is_in(_commit_identity(commits, "commit_id"), _commit_identity(others, "commit_id"))))
+    return bool(pc.sum(pc.list_value_length(retained.column("content_roots"))).as_py())
 
 
 def read_content_roots(tables: RootTables) -> pa.Table:
-    """Returns one row per commit and object that it points at (columns `ROOTS`).
+    """Return one row per commit and content root (columns `ROOTS`).
 
-    Files of the present state rank `REACHED` and name no commit.
+    Pinned files have the rank `REACHED` and no commit.
 
-    Raises `StateError` for a commit of the graph without a known state. Without a rank its files
-    would look dead.
+    Raises:
+        StateError: A commit of the graph has no known state. Without a rank its files would be
+            garbage.
     """
-    judged = RetentionTables(
+    retention = RetentionTables(
         read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]),
         read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"]),
         None if tables.contents is None else read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema),
     )
-    return rank_roots(tables, judged)
+    return rank_roots(tables, retention)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionTables:
-    """A policy's word on every commit of a graph: tables with columns of `reachable_snapshots`,
-    `expiry_plan` and `live_contents`. The last is null for lakes that have none.
+    """The result of a retention policy for every commit of a graph.
+
+    Attributes:
+        reachable: Columns of `reachable_snapshots`.
+        expiry: Columns of `expiry_plan`.
+        contents: Columns of `live_contents`, or None for lakes without it.
     """
 
     reachable: pa.Table
@@ -119,18 +132,18 @@ class RetentionTables:
     contents: pa.Table | None
 
 
-def rank_roots(tables: RootTables, judged: RetentionTables) -> pa.Table:
-    """Returns `content_roots` as they are by any policy's word on the same graph."""
+def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
+    """Return the content roots of `tables` as `read_content_roots` does, with the result of any policy."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
-    reachable, expiry = judged.reachable, judged.expiry
+    reachable, expiry = retention.reachable, retention.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))
 
-    ids = _identity(graph, "commit_id")
-    at = pc.index_in(ids, _identity(reachable, "commit_id"))
+    ids = _commit_identity(graph, "commit_id")
+    at = pc.index_in(ids, _commit_identity(reachable, "commit_id"))
     state, refs = reachable.column("state").take(at), reachable.column("refs_count").take(at)
-    _refuse_unjudged(graph.filter(pc.invert(pc.is_in(state, pa.array([RETAINED, EXPIRED, DANGLING])))))
+    _refuse_unknown_states(graph.filter(pc.invert(pc.is_in(state, pa.array([RETAINED, EXPIRED, DANGLING])))))
     live = pc.if_else(pc.greater(refs, 0), REACHED, SPARED)
-    held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _identity(removed, "snapshot_id")))
+    held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _commit_identity(removed, "snapshot_id")))
     gone = pc.if_else(held, HELD if tables.edited else RELEASED, DEAD)
     rank = pc.if_else(pc.equal(state, RETAINED), live, gone).cast(pa.int8())
 
@@ -145,25 +158,28 @@ def rank_roots(tables: RootTables, judged: RetentionTables) -> pa.Table:
             "parent": pa.nulls(len(roots), pa.string()),
         }
     )
-    if judged.contents is not None:
-        of_commits = rank_by_contents(of_commits, judged.contents, tolerant=tables.tolerant)
+    if retention.contents is not None:
+        of_commits = rank_by_contents(of_commits, retention.contents, tolerant=tables.tolerant)
     pinned = read_parts(tables.files, list(tables.pinned), PINNED)
-    nobody = pa.nulls(pinned.num_rows, pa.string())
-    of_now = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
+    nulls = pa.nulls(pinned.num_rows, pa.string())
+    current = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
     for name in ("commit_id", "table_uuid", "parent"):
-        of_now = of_now.append_column(name, nobody)
-    return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), of_now.select(ROOTS.names).cast(ROOTS)])
+        current = current.append_column(name, nulls)
+    return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), current.select(ROOTS.names).cast(ROOTS)])
 
 
 def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
-    """Ranks the roots of a lake with contents by what its live contents show.
+    """Rank the roots of a lake by its live contents.
 
-    An object is live if a live content shows it, whatever commit put it. It ranks `REACHED` if a
-    ref shows the content, else `SPARED`. Its witness is the content's commit, of several the one
-    with the first id. An object that no live content shows ranks `RELEASED`, or `DEAD` if its
-    commit does, and need not exist.
+    An object is live if it is the metadata file of a live content, independent of the commit that
+    added it. Its rank is `REACHED` if a ref shows the content, otherwise `SPARED`, and its witness
+    is the commit of the content with the lowest id. Other objects are `RELEASED`, or `DEAD` like
+    their commit, and may be absent.
 
-    What a ref shows must exist. With `tolerant` only what a head shows must.
+    Args:
+        roots: Roots of all commits (columns `ROOTS`).
+        contents: Columns of `live_contents`.
+        tolerant: If True, only the contents of heads must exist; otherwise those of all refs.
     """
     ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending"), ("commit_id", "ascending")])
     at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
@@ -179,43 +195,47 @@ def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> 
     return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names})
 
 
-def _refuse_unjudged(commits: pa.Table) -> None:
+def _refuse_unknown_states(commits: pa.Table) -> None:
     if commits.num_rows:
         raise StateError(
-            f"{commits.num_rows:,} commits of commit_graph have no state in reachable_snapshots that is retained, expired or dangling: "
+            f"{commits.num_rows:,} commits of commit_graph are neither retained nor expired nor dangling in reachable_snapshots: "
             f"{', '.join(commits.column('commit_id').slice(0, 5).to_pylist())}; run reachable_snapshots again"
         )
 
 
 def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
-    """Returns every container below the roots once, with the strongest commit that needs it
-    (columns `ROOTS`).
+    """Return every reachable container once, with the strongest commit that needs it.
 
-    `edges` has one row per container inside a container, as `read_edges` returns them. A container
-    is followed again only where a stronger commit reaches it, or an equally strong one
-    for which it must exist. So the walk ends even where a metadata object names itself. Below a
-    container that may be absent, everything may be absent.
+    A container is followed again only if a stronger commit reaches it, or an equally strong one for
+    which it must exist. So the walk ends even if a container names itself. Children of a container
+    that may be absent may be absent too.
+
+    Args:
+        roots: Content roots (columns `ROOTS`).
+        edges: One row per container in a container, as `read_edges` returns them.
+
+    Returns:
+        Columns `ROOTS`.
     """
-    found = _strongest(roots.filter(roots.column("is_container")))
-    inside, frontier = EdgeIndex(edges), found
+    found = _keep_strongest(roots.filter(roots.column("is_container")))
+    index, frontier = EdgeIndex(edges), found
     while frontier.num_rows:
-        candidates = inside.below(frontier)
+        candidates = index.children_of(frontier)
         at = pc.index_in(candidates.column("address"), found.column("address"))
         known, required = found.column("rank").take(at), found.column("must_exist").take(at)
         no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))
         frontier = candidates.filter(pc.fill_null(pc.or_(pc.less(candidates.column("rank"), known), no_less), True))
-        # A row as strong as the witness leads nowhere new. But it may know the size, or that the
-        # object must exist.
+        # A row as strong as the witness adds no container, but may add the size or `must_exist`.
         no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
-        found = _strongest(pa.concat_tables([found, no_weaker]))
+        found = _keep_strongest(pa.concat_tables([found, no_weaker]))
     return found
 
 
-def _strongest(rows: pa.Table) -> pa.Table:
-    """Returns one row per address: its witness is the row of the lowest rank, then of the first
-    commit id, then of the first table and parent, so that no order of rows matters.
+def _keep_strongest(rows: pa.Table) -> pa.Table:
+    """Return one row per address, independent of the order of rows.
 
-    The size is known if any row knows it. The object must exist if any row says so.
+    The witness is the row with the lowest rank, then the first commit id, table and parent. The
+    size is the largest of all rows. The object must exist if it must exist by any row.
     """
     ordered = rows.sort_by([(name, "ascending") for name in ("rank", "commit_id", "table_uuid", "parent", "kind")])
     others = [name for name in ROOTS.names if name not in {"address", "size_bytes", "must_exist"}]
@@ -225,6 +245,6 @@ def _strongest(rows: pa.Table) -> pa.Table:
     return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(ROOTS.names).cast(ROOTS)
 
 
-def _identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:
-    """Returns table uuid and commit id as one value. The uuid is empty for a lake without tables."""
+def _commit_identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:
+    """Return table uuid and commit id as one value. The uuid is empty for a lake without tables."""
     return pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column(commit), "\x1f")

@@ -1,13 +1,11 @@
-"""Decodes containers: reads each one, has its lake decode it, and writes what it names
-(design 3.4).
-"""
+"""Decode containers: read each one, let its lake decode it, and write its entries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -36,27 +34,31 @@ from gc_assets.state.side_tables import (
     UNREADABLE_CONTAINERS_SIDE,
 )
 
-# This many objects of one task are read at the same time: enough to hide a store's latency, few
-# enough to bound memory. Fewer containers than that are one task's work, because starting another
-# costs more.
-CONCURRENT_READS = 16
-# Children are resolved and written this many at a time, from as many containers as it takes.
-BATCH_ENTRIES = 65_536
-# Small containers are decoded together, as many as hold this. A larger one is decoded by itself.
-CHUNK_BYTES = 4 * 2**20
+# Objects that a task reads at the same time: enough to hide the latency of a store, few enough to
+# bound memory. Fewer containers than that are not split into tasks, because a task costs more.
+CONCURRENT_READS: Final = 16
+# Entries that are resolved and written together, of any number of containers.
+BATCH_ENTRIES: Final = 65_536
+# Bytes of small containers that are decoded together. A larger container is decoded alone.
+CHUNK_BYTES: Final = 4 * 2**20
 
-
-# The bytes of an object and its identity, or why there are none; and the container that was asked for.
-_Found = tuple[bytes, str] | OSError
-_Read = tuple[dict[str, Any], _Found]
+# The bytes of an object and its ETag, or the error.
+_ReadResult = tuple[bytes, str] | OSError
+# A task (columns `TASKS`) with its result.
+_Read = tuple[dict[str, Any], _ReadResult]
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoded:
-    """A container that was read.
+class _DecodedContainer:
+    """A decoded container.
 
-    `etag` is the identity of the object, `content_digest` that of its bytes. `rows` are its children
-    as the lake decodes them (`ENTRY_SCHEMA` or more), `digest` is that of its bytes and address.
+    Attributes:
+        task: Its task (columns `TASKS`).
+        length: Length in bytes.
+        etag: ETag of the object.
+        content_digest: Digest of the bytes.
+        digest: Digest of the bytes and the address.
+        rows: Entries as the lake decodes them (`ENTRY_SCHEMA` or more).
     """
 
     task: dict[str, Any]
@@ -68,16 +70,18 @@ class _Decoded:
 
 
 def content_digest(raw: bytes) -> str:
-    """Returns the digest by which a container's bytes are known again."""
+    """Return the digest of a container's bytes that the cache records."""
     return xxhash.xxh64_hexdigest(raw)
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Reads and decodes the containers of the `tasks` whose numbers come in, and writes their
-    children.
+    """Decode the containers of the tasks whose numbers it gets, and write their entries.
 
-    Many tasks, here or in executors (`run_tasks`).
+    Runs in this process or in executors (`run_tasks`).
+
+    Attributes:
+        tasks: Parts with the containers, one per number (columns `TASKS`).
     """
 
     lake: Lake
@@ -88,68 +92,67 @@ class Decode:
     tasks: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        segment = _Segment(self.files, self.run)
+        writer = _SegmentWriter(self.files, self.run)
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             for batch in batches:
                 tasks = read_parts(self.files, [self.tasks[number] for number in batch.column("id").to_pylist()], TASKS)
-                held, rows = list[_Decoded](), 0
-                for some in _chunks(_ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS)):
-                    for task, found, decoded in self._decoded(some):
+                pending, rows = list[_DecodedContainer](), 0
+                for reads in chunk_reads(_read_ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS)):
+                    for task, result, decoded in self._decode(reads):
                         if isinstance(decoded, FormatError):
-                            segment.failed(task, decoded, absent=isinstance(found, FileNotFoundError))
+                            writer.add_failure(task, decoded, absent=isinstance(result, FileNotFoundError))
                             continue
-                        held.append(decoded)
+                        pending.append(decoded)
                         rows += decoded.rows.num_rows
                         if rows >= BATCH_ENTRIES:
-                            self._keep(held, segment)
-                            held, rows = [], 0
-                self._keep(held, segment)
-        yield segment.close()
+                            self._write(pending, writer)
+                            pending, rows = [], 0
+                self._write(pending, writer)
+        yield writer.close()
 
-    def _read(self, task: dict[str, Any]) -> _Found:
+    def _read(self, task: dict[str, Any]) -> _ReadResult:
         try:
             return self.objects.read_identified(task["address"])
         except OSError as error:
             return error
 
-    def _decoded(self, some: list[_Read]) -> Iterator[tuple[dict[str, Any], _Found, _Decoded | FormatError]]:
-        """Yields what was read of each container, and its children or why they cannot be told."""
-        there = [(_container(task), found[0]) for task, found in some if not isinstance(found, OSError)]
-        children = iter(decode_batch(self.lake, there))
-        for task, found in some:
-            if isinstance(found, OSError):
-                yield task, found, FormatError(f"{task['kind']} {task['address']} cannot be read: {found}")
+    def _decode(self, reads: list[_Read]) -> Iterator[tuple[dict[str, Any], _ReadResult, _DecodedContainer | FormatError]]:
+        """Yield the decoded container or the error of each task."""
+        contents = [(_to_container(task), result[0]) for task, result in reads if not isinstance(result, OSError)]
+        entries = iter(decode_batch(self.lake, contents))
+        for task, result in reads:
+            if isinstance(result, OSError):
+                yield task, result, FormatError(f"{task['kind']} {task['address']} cannot be read: {result}")
                 continue
-            (raw, etag), rows = found, next(children)
+            (raw, etag), rows = result, next(entries)
             if isinstance(rows, FormatError):
-                yield task, found, rows
+                yield task, result, rows
                 continue
             digest = xxhash.xxh64_intdigest(raw, seed=len(task["address"])) + xxhash.xxh64_intdigest(task["address"].encode())
-            yield task, found, _Decoded(task, len(raw), etag, content_digest(raw), digest, rows)
+            yield task, result, _DecodedContainer(task, len(raw), etag, content_digest(raw), digest, rows)
 
-    def _keep(self, held: list[_Decoded], segment: _Segment) -> None:
-        """Writes the children of many containers at once, because a call costs more than a few rows
-        do.
+    def _write(self, pending: list[_DecodedContainer], writer: _SegmentWriter) -> None:
+        """Write the entries of many containers together, because a call costs more than a few rows.
 
-        Where one of the containers cannot be kept, they are written one by one.
+        If one of them cannot be written, they are written one by one.
         """
         try:
-            if held:
-                segment.add(held, self._children(held))
+            if pending:
+                writer.add(pending, self._build_entries(pending))
         except FormatError as error:
-            if len(held) == 1:
-                segment.failed(held[0].task, error, absent=False)
+            if len(pending) == 1:
+                writer.add_failure(pending[0].task, error, absent=False)
                 return
-            for item in held:
-                self._keep([item], segment)
+            for item in pending:
+                self._write([item], writer)
 
-    def _children(self, held: list[_Decoded]) -> pa.RecordBatch:
-        rows = pa.concat_batches([item.rows for item in held])
+    def _build_entries(self, containers: list[_DecodedContainer]) -> pa.RecordBatch:
+        rows = pa.concat_batches([item.rows for item in containers])
         storage, key = self.resolver.resolve(rows.column("address"))
-        of = pa.array(np.repeat(np.arange(len(held)), [item.rows.num_rows for item in held]))
+        number = pa.array(np.repeat(np.arange(len(containers)), [item.rows.num_rows for item in containers]))
         columns = {name: rows.column(name) for name in rows.schema.names} | {
-            "container": pa.array([item.task["address"] for item in held]).take(of),
-            "container_size_bytes": pa.array([item.length for item in held]).take(of),
+            "container": pa.array([item.task["address"] for item in containers]).take(number),
+            "container_size_bytes": pa.array([item.length for item in containers]).take(number),
             "storage": storage,
             "key": key,
         }
@@ -158,32 +161,30 @@ class Decode:
         return pa.RecordBatch.from_arrays(arrays, schema=MANIFEST_ENTRIES.schema)
 
 
-class _Segment:
-    """What one task writes: children, containers, edges, places, and what could not be read."""
+class _SegmentWriter:
+    """The output of one task: entries, containers, edges, locations and failures."""
 
     def __init__(self, files: Files, run: TableRun) -> None:
-        # Apart, so that who wants the files passes over the containers by the statistics of parts.
+        # Separate parts, so that readers of files skip the containers by the statistics of parts.
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)
         self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
-        self._places = PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE)
+        self._locations = PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE)
         self._unreadable = PartWriter(files, run.path, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE)
         self._digest = 0
-        self._facts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
+        self._counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
 
-    def add(self, decoded: list[_Decoded], children: pa.RecordBatch) -> None:
-        """Writes containers and all their children (columns of `manifest_entries`), in the
-        containers' order.
-        """
-        place = pc.is_in(children.column("kind"), pa.array(LOCATION_KINDS))
-        entries = children.filter(pc.invert(place))
+    def add(self, decoded: list[_DecodedContainer], children: pa.RecordBatch) -> None:
+        """Write containers and their entries (columns of `manifest_entries`), in the same order."""
+        is_location = pc.is_in(children.column("kind"), pa.array(LOCATION_KINDS))
+        entries = children.filter(pc.invert(is_location))
         inner = entries.filter(entries.column("is_container"))
         self._entries.write(entries.filter(pc.invert(entries.column("is_container"))))
         self._inner.write(inner)
-        self._places.write(children.filter(place))
+        self._locations.write(children.filter(is_location))
         self._edges.write(inner)
-        named = pc.value_counts(entries.column("container"))
-        counts = dict(zip(named.field("values").to_pylist(), named.field("counts").to_pylist(), strict=True))
+        value_counts = pc.value_counts(entries.column("container"))
+        counts = dict(zip(value_counts.field("values").to_pylist(), value_counts.field("counts").to_pylist(), strict=True))
         rows = [
             {
                 "container": item.task["address"],
@@ -197,49 +198,48 @@ class _Segment:
         ]
         self._containers.write(pa.RecordBatch.from_pylist(rows, schema=CONTAINERS))
         self._digest += sum(item.digest for item in decoded)
-        self._facts["decoded"] += len(decoded)
-        self._facts["entries"] += entries.num_rows
-        self._facts["external"] += entries.column("storage").null_count
-        self._facts["container_bytes"] += sum(item.length for item in decoded)
+        self._counts["decoded"] += len(decoded)
+        self._counts["entries"] += entries.num_rows
+        self._counts["external"] += entries.column("storage").null_count
+        self._counts["container_bytes"] += sum(item.length for item in decoded)
 
-    def failed(self, task: dict[str, Any], error: FormatError, *, absent: bool) -> None:
+    def add_failure(self, task: dict[str, Any], error: FormatError, *, absent: bool) -> None:
         row = {**task, "container": None, "container_size_bytes": None, "error": str(error), "absent": absent}
         self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
-        self._facts["unreadable"] += 1
+        self._counts["unreadable"] += 1
 
     def close(self) -> pa.RecordBatch:
-        """Returns what the driver is told of the task."""
-        writers = (self._entries, self._inner, self._containers, self._edges, self._places, self._unreadable)
-        return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._facts)
+        """Return the report of the task for the driver."""
+        writers = (self._entries, self._inner, self._containers, self._edges, self._locations, self._unreadable)
+        return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
 
 
-def _container(task: dict[str, Any]) -> Container:
+def _to_container(task: dict[str, Any]) -> Container:
     return Container(task["address"], task["kind"], task["size_bytes"], task["expected_entries"], task["snapshot_id"])
 
 
-def _chunks(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
-    """Yields containers that are decoded together."""
-    some, size_bytes = list[_Read](), 0
-    for task, found in reads:
-        length = 0 if isinstance(found, OSError) else len(found[0])
-        if some and size_bytes + length > CHUNK_BYTES:
-            yield some
-            some, size_bytes = [], 0
-        some.append((task, found))
+def chunk_reads(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
+    """Group containers that are decoded together, at most `CHUNK_BYTES` or one container each."""
+    chunk, size_bytes = list[_Read](), 0
+    for task, result in reads:
+        length = 0 if isinstance(result, OSError) else len(result[0])
+        if chunk and size_bytes + length > CHUNK_BYTES:
+            yield chunk
+            chunk, size_bytes = [], 0
+        chunk.append((task, result))
         size_bytes += length
-    if some:
-        yield some
+    if chunk:
+        yield chunk
 
 
-def _ahead(pool: ThreadPoolExecutor, read: Callable[[dict[str, Any]], _Found], tasks: list[dict[str, Any]], depth: int) -> Iterator[_Read]:
-    """Yields tasks with what was read for them, in order.
-
-    At most `depth` reads are in flight or held.
-    """
+def _read_ahead(
+    pool: ThreadPoolExecutor, read: Callable[[dict[str, Any]], _ReadResult], tasks: list[dict[str, Any]], depth: int
+) -> Iterator[_Read]:
+    """Yield tasks with their results in order. At most `depth` reads are in flight or in memory."""
     futures = [pool.submit(read, task) for task in tasks[:depth]]
     for index, task in enumerate(tasks):
         result = futures[index].result()
-        futures[index] = futures[0]  # drops the bytes once they are handed on
+        futures[index] = futures[0]  # releases the bytes that were handed on
         if index + depth < len(tasks):
             futures.append(pool.submit(read, tasks[index + depth]))
         yield task, result

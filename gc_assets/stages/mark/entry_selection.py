@@ -19,7 +19,7 @@ from gc_assets.engine.tables import merge_written, report_parts
 from gc_assets.engine.tasks import run_tasks
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
-from gc_assets.state.parts import PartWriter, missing_columns, read_parts, with_added
+from gc_assets.state.parts import PartWriter, add_missing_columns, missing_columns, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.side_tables import SELECTED_ENTRIES
 
@@ -98,5 +98,5 @@ def _select_rows(content: bytes, by: str, wanted: pa.Array) -> Iterator[pa.Recor
             values = pc.coalesce(values, source.read_row_group(group, ["address"]).column("address"))
         hits = pc.is_in(values, wanted)
         if pc.any(hits).as_py():
-            rows = with_added(source.read_row_group(group, names), SELECTED_ENTRIES)
+            rows = add_missing_columns(source.read_row_group(group, names), SELECTED_ENTRIES)
             yield from rows.filter(pc.and_(hits, pc.invert(rows.column("is_container")))).to_batches()

@@ -31,7 +31,7 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import NEEDS, NEEDS_SIDE, ROUTED_SIDES
-from gc_assets.state.summaries import Compared, LiveFilesSummary
+from gc_assets.state.summaries import ComparisonSummary, LiveFilesSummary
 
 # Increase this number with every change to the content of the rows.
 ROW_VERSION: Final = 1
@@ -166,7 +166,7 @@ def find_baseline(
     state, now = context.state, context.clock.now()
     try:
         history, own = state.history(lake_name, LIVE_FILES.name), fingerprint(context, lake_name)
-        if wrong := [run.run_date for run in history if run.headline(Compared).wrong == own]:
+        if wrong := [run.run_date for run in history if run.summary(ComparisonSummary).wrong == own]:
             return FullRecompute(f"reused rows of this release were wrong on {max(wrong)}", distrusted_on=max(wrong))
         latest = f"{now:%Y%m%dT%H%M%SZ}~"  # sorts after every id of a run that has started
         started = [run for run in history if run.entry.created_at <= now and run.run_id <= latest]

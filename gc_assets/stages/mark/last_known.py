@@ -27,7 +27,7 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
-from gc_assets.state.summaries import Freeze, LiveFilesSummary
+from gc_assets.state.summaries import FreezeTime, LiveFilesSummary
 
 # Stands for the uuid of a table if the whole lake is unreadable.
 WHOLE_LAKE: Final = ""
@@ -146,9 +146,9 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
     freezes = [
         run
         for run in state.history(lake_name, LAKE_REFS.name)
-        if run.headline(Freeze).frozen_at <= frozen_at and (context.clock.is_rehearsal or not run.headline(Freeze).rehearsal)
+        if run.summary(FreezeTime).frozen_at <= frozen_at and (context.clock.is_rehearsal or not run.summary(FreezeTime).rehearsal)
     ]
-    for refs in sorted(freezes, key=lambda run: (run.headline(Freeze).frozen_at, run.run_id), reverse=True):
+    for refs in sorted(freezes, key=lambda run: (run.summary(FreezeTime).frozen_at, run.run_id), reverse=True):
         for run in sorted((run for run in live.values() if run.run_date == refs.run_date), key=lambda run: run.run_id, reverse=True):
             found = state.open(run)
             if _input_runs(found).get(LAKE_REFS.name) == refs.run_id:

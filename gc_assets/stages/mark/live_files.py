@@ -140,7 +140,7 @@ def _compute(
         count_file_rows(inputs.cache),
     )
     released = None if walked.unreadable else inputs.released
-    writer = LiveRowWriter(spark, context, lake_name, run, state.pieces(inputs.cache), walked.scratch, released)
+    writer = LiveRowWriter(spark, context, lake_name, run, state.segments(inputs.cache), walked.scratch, released)
     try:
         rows = writer.write(baseline, full)
     except BaselineInvalid:
@@ -214,12 +214,12 @@ def _to_walked(context: RunContext, lake_name: str, refs: PublishedTable, last_k
 
 
 def _cache_paths(context: RunContext, inputs: _Inputs) -> CachePaths:
-    pieces = context.state.pieces(inputs.cache)
+    segments = context.state.segments(inputs.cache)
     return CachePaths(
-        edges=tuple(pieces.paths(EDGES_SIDE)),
-        containers=tuple(pieces.paths(CONTAINERS_SIDE)),
+        edges=tuple(segments.paths(EDGES_SIDE)),
+        containers=tuple(segments.paths(CONTAINERS_SIDE)),
         unreadable=tuple(inputs.entries.paths(UNREADABLE_CONTAINERS_SIDE)),
-        locations=tuple(pieces.paths(LOCATIONS_SIDE)),
+        locations=tuple(segments.paths(LOCATIONS_SIDE)),
     )
 
 

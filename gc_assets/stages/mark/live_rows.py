@@ -25,7 +25,7 @@ from gc_assets.stages.mark.released_files import ReleasedFiles
 from gc_assets.stages.mark.reused_rows import ReusedRows, amend_amounts, reuse_rows
 from gc_assets.stages.mark.row_comparison import describe_differences, published_routes, read_routes, sum_hashes, written_routes
 from gc_assets.stages.mark.witnesses import build_live_rows, route_released
-from gc_assets.state.compaction import Pieces
+from gc_assets.state.compaction import Segments
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
@@ -117,7 +117,7 @@ class LiveRowWriter:
     context: RunContext
     lake_name: str
     run: TableRun
-    cache: Pieces
+    cache: Segments
     walk: WalkOutput
     released: ReleasedFiles | None
 
@@ -147,7 +147,7 @@ class LiveRowWriter:
         if compared is not None and (differences := self._compare(compared, written)):
             self._verify(compared)  # damage since the first check is no difference
             notes = (
-                f"lake {self.lake_name}: rows that were reused since {compared.summary.full_on} differ from the computed rows: "
+                f"lake {self.lake_name}: rows that were reused since {compared.summary.full_recompute_on} differ from the computed rows: "
                 f"{'; '.join(differences)}. This run publishes the computed rows. Plans since then used the reused rows; please report "
                 "this error. This release reuses no more rows of this lake.",
             )
@@ -182,7 +182,7 @@ class LiveRowWriter:
             if (counted := Amount.total(amounts.values()).files) != merged.rows:
                 raise BaselineInvalid(f"the counts of the previous run give {counted:,} files, but {merged.rows:,} rows were written")
         origin = RowOrigin(
-            full_on=baseline.summary.full_on,
+            full_on=baseline.summary.full_recompute_on,
             uncompared_runs=baseline.summary.uncompared_runs + 1,
             reused_files=reused.rows,
             reused_from=baseline.published.receipt.run_id,
@@ -204,8 +204,8 @@ class LiveRowWriter:
         """Write the keys whose rows may differ from the baseline's, and return the parts."""
         state, changed = self._state, self.walk.side.get(CHANGED_CONTAINERS_SIDE, ())
         new_ids = {run.run_id for run in baseline.new_segments}
-        known = CachedEntries.from_segments(state.pieces([run for run in self.cache.runs if run.run_id not in new_ids]))
-        new = CachedEntries.from_segments(state.pieces(list(baseline.new_segments)))
+        known = CachedEntries.from_segments(state.segments([run for run in self.cache.runs if run.run_id not in new_ids]))
+        new = CachedEntries.from_segments(state.segments(list(baseline.new_segments)))
         known = self._select(known, "container", changed, ENTRIES_BY_CONTAINER_SIDE)
         session = self._session(baseline.new_rows + known.rows + self._joined_rows, len(new.paths) + len(known.paths))
         frames = [read_paths(session, state.files, CHANGED_KEYS, self._side_paths(CHANGED_KEYS_SIDE))]

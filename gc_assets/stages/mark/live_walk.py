@@ -17,8 +17,8 @@ from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.incremental import NeedChanges
 from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown, as_optional_live, unreadable_root_rows
 from gc_assets.stages.mark.live_contents import build_claims, describe_losses, find_purged, mark_optional, refuse_unlisted_snapshots
-from gc_assets.stages.mark.manifest_entries import length_identity
 from gc_assets.stages.mark.needs import DecodedContainers, PreviousNeeds
+from gc_assets.stages.mark.pending_containers import length_identity
 from gc_assets.stages.mark.witnesses import build_witnesses
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts

@@ -1,7 +1,7 @@
-"""Compares the refs of earlier freezes with those of now.
+"""Compare the frozen refs of earlier runs with the current ones.
 
-What a dropped ref kept is not garbage at once. A ref that the server hides from us looks dropped
-too, so the server is also asked for it by name.
+Commits of a deleted ref are protected for the grace period. A ref that the server hides from this
+user looks deleted too, so the server is also asked for it by name.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import Lake, PreviousRef, Ref, as_filtered
 from gc_assets.state.index import PastRun
 from gc_assets.state.schemas import LAKE_REFS
-from gc_assets.state.summaries import Freeze as Frozen
+from gc_assets.state.summaries import FreezeTime
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Every ref with a head, by name, as it was at one moment."""
+    """All refs with a head by name, and the time of the freeze."""
 
     at: datetime
     refs: Mapping[str, Ref]
 
 
-def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, now: Freeze) -> None:
-    """Raises `LakeUnreadable` where a ref of the last freeze before `now` still exists and was only
-    left out of the list.
+def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
+    return Freeze(at, {ref.ref_name: ref for ref in refs if ref.head_commit_id is not None})
+
+
+def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Freeze) -> None:
+    """Refuse a lake whose listing of refs omits an existing ref of the previous freeze.
+
+    Raises:
+        LakeUnreadable: Such a ref exists.
     """
-    asked = as_filtered(lake)
-    if asked is not None and (before := _before(context, lake_name, now.at)):
-        asked.verify_deleted(_read(context, before[-1]).refs.keys() - now.refs.keys())
+    filtered = as_filtered(lake)
+    if filtered is not None and (previous := _previous_freezes(context, lake_name, current.at)):
+        filtered.verify_deleted(_read_freeze(context, previous[-1]).refs.keys() - current.refs.keys())
 
 
-def find_previous_refs(context: RunContext, lake_name: str, now: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
-    """Returns the refs that a freeze at `since` or later missed first or saw at another head.
-
-    `now` is the last of these freezes.
-    """
-    before = _before(context, lake_name, now.at)
-    recent = [index for index, published in enumerate(before) if _at(published) >= since]
-    # The last freeze before the period shows what the first one in it missed.
-    first = max(0, (recent[0] if recent else len(before)) - 1)
-    return tuple(find_dropped_or_moved([*(_read(context, published) for published in before[first:]), now]))
+def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
+    """Return the refs that were deleted or moved in a freeze at `since` or later, up to `current`."""
+    previous = _previous_freezes(context, lake_name, current.at)
+    recent = [index for index, run in enumerate(previous) if _frozen_at(run) >= since]
+    # The last freeze before the period shows which refs were deleted by its first freeze.
+    first = max(0, (recent[0] if recent else len(previous)) - 1)
+    return tuple(find_dropped_or_moved([*(_read_freeze(context, run) for run in previous[first:]), current]))
 
 
 def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
-    """Yields what each freeze no longer shows of the one before it.
-
-    That is a ref that is gone, or one that is at another head. The latter may only have moved on.
-    """
+    """Yield the refs of each freeze that are missing from the next one or have another head in it."""
     for earlier, later in pairwise(freezes):
         for name, ref in earlier.refs.items():
             found = later.refs.get(name)
@@ -60,28 +60,23 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
                 yield PreviousRef(ref, later.at, None if found is None else found.head_commit_id)
 
 
-def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
-    return Freeze(at, {ref.ref_name: ref for ref in refs if ref.head_commit_id is not None})
+def _previous_freezes(context: RunContext, lake_name: str, before: datetime) -> list[PastRun]:
+    """Return the freezes of all run dates before a time, oldest first.
 
-
-def _before(context: RunContext, lake_name: str, moment: datetime) -> list[PastRun]:
-    """Returns the freezes of all run dates before a moment, oldest first.
-
-    A rehearsal sees only rehearsals, any other run none of them: a rehearsal's clock says nothing
-    of other runs.
+    A rehearsal uses only rehearsals, a real run only real runs, because their clocks differ.
     """
     runs = [
         run
         for run in context.state.history(lake_name, LAKE_REFS.name)
-        if run.headline(Frozen).rehearsal == context.clock.is_rehearsal and _at(run) < moment
+        if run.summary(FreezeTime).rehearsal == context.clock.is_rehearsal and _frozen_at(run) < before
     ]
-    return sorted(runs, key=_at)
+    return sorted(runs, key=_frozen_at)
 
 
-def _at(run: PastRun) -> datetime:
-    return run.headline(Frozen).frozen_at
+def _frozen_at(run: PastRun) -> datetime:
+    return run.summary(FreezeTime).frozen_at
 
 
-def _read(context: RunContext, run: PastRun) -> Freeze:
+def _read_freeze(context: RunContext, run: PastRun) -> Freeze:
     rows = read_rows(context.state, LAKE_REFS, context.state.open(run)).to_pylist(maps_as_pydicts="strict")
-    return build_freeze(_at(run), [Ref(**row) for row in rows])
+    return build_freeze(_frozen_at(run), [Ref(**row) for row in rows])

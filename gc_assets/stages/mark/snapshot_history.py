@@ -24,7 +24,7 @@ from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import Totals, collect, frame_from_arrow, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT
-from gc_assets.state.compaction import Pieces
+from gc_assets.state.compaction import Segments
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import LakeRefsSummary, SnapshotHistorySummary
@@ -122,12 +122,12 @@ def _refuse_forgotten(lake_name: str, forgotten: DataFrame) -> None:
         )
 
 
-def _edits(context: RunContext, lake_name: str) -> Pieces:
+def _edits(context: RunContext, lake_name: str) -> Segments:
     """Returns where the logs of all edits of a lake's history lie."""
-    return context.state.pieces(context.state.history(lake_name, EXPIRY_LOG.name))
+    return context.state.segments(context.state.history(lake_name, EXPIRY_LOG.name))
 
 
-def _fitting(spark: SparkSession, edits: Pieces, tables: Sequence[PublishedTable]) -> SparkSession:
+def _fitting(spark: SparkSession, edits: Segments, tables: Sequence[PublishedTable]) -> SparkSession:
     """Returns the session for a query that reads these tables and the logs of all edits."""
     rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
     return choose_session(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
@@ -138,7 +138,7 @@ def _newest(context: RunContext, lake_name: str, until: date) -> PublishedTable 
 
 
 def _keep(context: RunContext, lake_name: str) -> timedelta:
-    keep = context.config.lake(lake_name).record_kept_for
+    keep = context.config.lake(lake_name).record_max_age
     if keep is None:
         raise UsageError(f"lake {lake_name} is of kind {context.kind(lake_name).name}, of which no snapshot_history is kept")
     return keep
@@ -164,7 +164,7 @@ def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
     )
 
 
-def _with_removals(spark: SparkSession, context: RunContext, edits: Pieces, snapshots: DataFrame) -> DataFrame:
+def _with_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
     """Adds what the logs of all plans say of each snapshot that a plan removed (column `removed`)."""
     paths = edits.paths()
     if not paths:

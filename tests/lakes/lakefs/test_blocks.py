@@ -40,7 +40,7 @@ def test_bytes_that_are_no_message_are_refused_or_read_within_themselves(raw: by
     buffer = Buffer.of("the message", [raw])
     with suppress(FormatError):
         fields = scan_messages(buffer, np.array([0]), np.array([len(raw)]), {1: "address:bytes", 3: "size"})
-        starts, sizes = fields[1].pieces(1)
+        starts, sizes = fields[1].spans(1)
         assert np.all(starts + sizes <= len(raw))
 
 
@@ -60,7 +60,7 @@ def test_the_last_occurrence_of_a_field_counts_and_unknown_fields_are_skipped() 
     raw = number(3, 1) + text(9, "new") + number(3, 7) + text(1, "a") + bytes([0x55, 1, 2, 3, 4]) + text(1, "bc")
     fields = scan_messages(Buffer.of("the message", [raw]), np.array([0]), np.array([len(raw)]), {1: "address:bytes", 3: "size"})
     assert fields[3].numbers(1).tolist() == [7]
-    start, size = (column[0] for column in fields[1].pieces(1))
+    start, size = (column[0] for column in fields[1].spans(1))
     assert raw[start : start + size] == b"bc"
 
 

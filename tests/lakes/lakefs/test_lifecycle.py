@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gc_assets.core.errors import UsageError
-from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, branch_bound, class_of, commit_bound, judge
+from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, branch_bound, class_of, commit_bound, evaluate
 from gc_assets.lakes.lakefs.lifecycle_rules import parse_rules, rule_rows
 from tests.lakes.lakefs.recordings import Recording
 
@@ -33,7 +33,7 @@ def table(rules: dict[str, Any], day: int) -> list[tuple[str, str, str | None, d
 
 def released(rules: list[Rule], path: str, age: datetime, branches: Collection[str]) -> bool:
     reach = [{class_of(rules, branch) for branch in branches}]
-    return bool(judge(rules, pa.array([path]), _ages(age), np.zeros(1, np.int64), reach).released[0])
+    return bool(evaluate(rules, pa.array([path]), _ages(age), np.zeros(1, np.int64), reach).released[0])
 
 
 def _ages(*moments: datetime) -> pa.Array:
@@ -175,7 +175,7 @@ def test_a_thousand_branches_that_no_rule_names_are_one_class() -> None:
 
 def test_the_rules_that_released_an_object_are_named() -> None:
     rules = [Rule("all", "foo", None, january(15)), Rule("own", "foo", "b1", january(15))]
-    verdicts = judge(rules, pa.array(["foo/a", "bar"]), _ages(january(1), january(1)), np.zeros(2, np.int64), [{OTHERS, "b1"}])
+    verdicts = evaluate(rules, pa.array(["foo/a", "bar"]), _ages(january(1), january(1)), np.zeros(2, np.int64), [{OTHERS, "b1"}])
     assert verdicts.released.tolist() == [True, False]
     assert verdicts.rules.to_pylist() == [["all", "own"], []]
 
@@ -218,7 +218,7 @@ def test_many_objects_at_once_are_judged_as_one_by_one_in_plain_words(
     reaches = sorted({frozenset(class_of(rules, b) for b in branches) for _, _, branches in objects}, key=sorted)
     reach = np.array([reaches.index(frozenset(class_of(rules, b) for b in branches)) for _, _, branches in objects], np.int64)
     paths, ages = pa.array([path for path, _, _ in objects], pa.string()), _ages(*(age for _, age, _ in objects))
-    found = judge(rules, paths, ages, reach, reaches).released.tolist()
+    found = evaluate(rules, paths, ages, reach, reaches).released.tolist()
     assert found == [bool(branches) and all(goes_on(b, path, age) for b in branches) for path, age, branches in objects]
 
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from gc_assets.lakes.lakefs.xids import named_times
+from gc_assets.lakes.lakefs.xids import times_of_names
 from tests.lakes.lakefs.recordings import NAMES, Recording
 
 
 def times(*keys: str) -> list[datetime | None]:
-    return named_times(pa.array(keys, pa.string())).to_pylist()
+    return times_of_names(pa.array(keys, pa.string())).to_pylist()
 
 
 @pytest.mark.parametrize("name", NAMES)

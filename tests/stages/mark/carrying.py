@@ -394,7 +394,7 @@ def of_many_rows(broadcast_rows: int) -> Iterator[None]:
 def folding() -> Iterator[None]:
     """Segments lie in folds, which hold old and new ones together."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(folds, "FOLD_PIECES", 2)
+        bounds.setattr(folds, "MIN_SEGMENTS", 2)
         bounds.setattr(folds, "NEWEST_APART", 0, raising=False)
         yield
 

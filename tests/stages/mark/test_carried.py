@@ -461,7 +461,7 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
     third = scene.live(full_every=2)
     assert str(why(third)).startswith("every 2 runs")
     assert third.receipt.summary["differences"]
-    assert "please report it" in third.receipt.summary["notes"][-1]
+    assert "please report this error" in third.receipt.summary["notes"][-1]
     scene.equal(third)
     scene.live(full_every=0)
     scene.live(unsafe=("a rehearsal",))

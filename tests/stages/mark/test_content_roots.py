@@ -207,10 +207,10 @@ def test_a_commit_without_content_roots_gives_none(tmp_path: Path) -> None:
 
 def test_a_commit_that_the_policy_said_nothing_of_stops_the_mark(tmp_path: Path) -> None:
     """Without a state its rank was null, and its files stood among those of dangling commits."""
-    with pytest.raises(StateError, match=r"1 commits of commit_graph have no state in reachable_snapshots.*forgotten"):
+    with pytest.raises(StateError, match=r"1 commits of commit_graph are neither retained nor expired nor dangling in reachable_snapshots.*forgotten"):
         read_content_roots(tables(tmp_path, [commit("a", "/a"), commit("forgotten", "/b")], [state("a", "retained", 1)]))
 
 
 def test_a_state_that_nobody_knows_stops_the_mark(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"1 commits of commit_graph have no state .*retained, expired or dangling"):
+    with pytest.raises(StateError, match=r"1 commits of commit_graph are neither retained nor expired nor dangling"):
         read_content_roots(tables(tmp_path, [commit("a", "/a")], [state("a", "parked", 1)]))

@@ -124,4 +124,4 @@ def test_small_containers_are_decoded_together_and_a_large_one_by_itself(
 ) -> None:
     monkeypatch.setattr(decoding, "CHUNK_BYTES", 6)
     reads = iter([({}, (bytes(length), "etag")) for some in together for length in some])
-    assert [[len(found[0]) for _, found in some] for some in decoding._chunks(reads)] == together
+    assert [[len(found[0]) for _, found in some] for some in decoding.chunk_reads(reads)] == together

@@ -31,7 +31,7 @@ def test_containers_among_the_entries_are_not_held_also_where_a_fold_mixes_both(
     config = {"name": "shop", "kind": "iceberg", "catalog_name": "default", "catalog": catalog}
     house = Lakehouse(spark, tmp_path, [IcebergLakeConfig.model_validate(config)])
     with monkeypatch.context() as apart:
-        apart.setattr(State, "_fold", lambda *_: None)
+        apart.setattr(State, "_compact", lambda *_: None)
         for _ in range(5):
             table.append(house.now)
             house.now += timedelta(days=1)
@@ -45,7 +45,7 @@ def test_containers_among_the_entries_are_not_held_also_where_a_fold_mixes_both(
 
     before = files()
     files_of, runs = house.tonight().state.files, house.tonight().state.history("shop", MANIFEST_ENTRIES.name)
-    assert folds.fold(files_of, runs, folds.listed(files_of, "shop", MANIFEST_ENTRIES.name)) is not None
+    assert folds.compact(files_of, runs, folds.read_list(files_of, "shop", MANIFEST_ENTRIES.name)) is not None
     assert files() == before
     assert len(before) == 5
     assert [set(rows.column("is_container").to_pylist()) for rows in held] == [{False}, {False}]

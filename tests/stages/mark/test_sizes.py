@@ -10,7 +10,8 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.requests import count_requests
-from gc_assets.stages.mark.manifest_entries import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, read_sizes, refuse_blind_executors
+from gc_assets.stages.mark.manifest_entries import refuse_blind_executors
+from gc_assets.stages.mark.object_sizes import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, read_sizes
 from gc_assets.stores.local.objects import LocalObjects
 from tests.stores.s3_bench import in_a_bucket
 
@@ -93,6 +94,6 @@ def test_a_container_that_only_executors_do_not_find_stops_the_mark(tmp_path: Pa
     """A machine without the disk finds nothing. What is absent by right needs nothing of what it names, so that would not be missed."""
     there, gone = written(tmp_path / "snapshots", ["A"])[0], f"file://{tmp_path}/snapshots/B"
     rows = [{"address": address, "absent": True} for address in (there, gone)]
-    with pytest.raises(LakeUnreadable, match=f"executors do not find 1 metadata objects that are there, such as {there}: every machine"):
+    with pytest.raises(LakeUnreadable, match=f"executors do not find 1 metadata objects that the driver finds, such as {there}; every machine"):
         refuse_blind_executors(LocalObjects(), "weather", pa.Table.from_pylist(rows))
     refuse_blind_executors(LocalObjects(), "weather", pa.Table.from_pylist(rows[1:]))

@@ -21,7 +21,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
-from gc_assets.stages.mark import commit_graph as commit_graphs
+from gc_assets.stages.mark import commit_rows
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.state.journal import PublishedTable
@@ -194,7 +194,10 @@ def test_a_metadata_file_that_is_another_than_the_refs_were_read_from_stops_the_
         path.write_bytes(frozen.replace(b'"operation":"append"', b'"operation":"delete"'))
         yield from commits(lake, source)
 
-    with patch.object(IcebergLake, "commits", swapped), pytest.raises(LakeUnreadable, match=r"of table db\.swapped on .* differs from the file that was frozen"):
+    with (
+        patch.object(IcebergLake, "commits", swapped),
+        pytest.raises(LakeUnreadable, match=r"of table db\.swapped on .* differs from the file that was frozen"),
+    ):
         house.graph()
     path.write_bytes(frozen)
     house.now += timedelta(days=1)
@@ -204,7 +207,7 @@ def test_a_metadata_file_that_is_another_than_the_refs_were_read_from_stops_the_
 @pytest.mark.parametrize("at_a_time", [1, 3, 4, 100])
 def test_tables_are_numbered_each_by_itself_however_many_are_numbered_at_a_time(monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
     """So that the whole graph, which may hold more text than one Arrow array can, is never one array."""
-    monkeypatch.setattr(commit_graphs, "SHARE_COMMITS", at_a_time)
+    monkeypatch.setattr(commit_rows, "SHARE_COMMITS", at_a_time)
     names = [*"abcabcacaa", None, "a", None]
     seen = dict.fromkeys(names, 0)
     rows = []
@@ -214,7 +217,7 @@ def test_tables_are_numbered_each_by_itself_however_many_are_numbered_at_a_time(
         rows.append({"table_uuid": name, "commit_id": str(number), "parents": parents, "content_roots": [], "summary": []})
         seen[name] += 1
     batches = [pa.RecordBatch.from_pylist(rows[start : start + 4], schema=COMMIT_GRAPH.schema) for start in range(0, len(rows), 4)]
-    found = [row for batch in commit_graphs.add_generations(iter(batches)) for row in batch.to_pylist()]
+    found = [row for batch in commit_rows.add_generations(iter(batches)) for row in batch.to_pylist()]
     assert sorted((row["table_uuid"] or "", row["generation"]) for row in found) == sorted(
         (name or "", number) for name, count in seen.items() for number in range(count)
     )

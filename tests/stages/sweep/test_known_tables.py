@@ -1,4 +1,4 @@
-"""How new a table of a server is: by the commits that put it, and by those of all while a branch still shows it."""
+"""The newest known time of a table on a server, and foreign metadata."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 MILLISECONDS = int(START.timestamp()) * 1000
 
 
-def places(**tables: str) -> pa.Table:
-    """Of each metadata file the table it is of."""
+def locations(**tables: str) -> pa.Table:
+    """The table uuid of each metadata file."""
     rows = [{"container": f"/{file}", "address": f"urn:uuid:{uuid}", "kind": Kind.TABLE_UUID} for file, uuid in tables.items()]
     return pa.Table.from_pylist([*rows, {"container": "/a1", "address": "file:///t/", "kind": Kind.TABLE_LOCATION}], schema=LOCATIONS)
 
 
 def history(*puts: list[str]) -> pa.Table:
-    """A commit a minute that puts those metadata files."""
+    """One commit per minute that puts these metadata files."""
     commits = [
         Commit(
             str(minute), (), START + timedelta(minutes=minute), tuple(ContentRoot(f"/{file}", Kind.METADATA_JSON, True) for file in files)
@@ -40,10 +40,10 @@ def history(*puts: list[str]) -> pa.Table:
     return pa.Table.from_batches([build_commit_rows(commits, KeyResolver([]))])
 
 
-def known(contents: list[str]) -> dict[str, KnownTable]:
+def known_tables(contents: list[str]) -> dict[str, KnownTable]:
     graph = history(["a1"], ["a2", "b1"], [], ["c1"], ["a1"], [])
     return newest_commit_times(
-        places(a1="A", a2="A", b1="B", gone="D"), graph, pa.chunked_array([[f"/{file}" for file in contents]], pa.string())
+        locations(a1="A", a2="A", b1="B", gone="D"), graph, pa.chunked_array([[f"/{file}" for file in contents]], pa.string())
     )
 
 
@@ -52,17 +52,17 @@ def minute(number: int) -> int:
 
 
 def test_table_on_no_branch_is_as_new_as_its_newest_put() -> None:
-    assert known([]) == {"A": KnownTable(minute(4), False), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
+    assert known_tables([]) == {"A": KnownTable(minute(4), False), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
 
 def test_table_on_a_branch_is_as_new_as_the_newest_commit() -> None:
-    assert known(["a2"]) == {"A": KnownTable(minute(5), True), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
+    assert known_tables(["a2"]) == {"A": KnownTable(minute(5), True), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
 
 @pytest.mark.parametrize(
     "known, is_old, foreign",
     [
-        (KnownTable(minute(9), False), False, True),  # it left its catalog, and somebody writes on
+        (KnownTable(minute(9), False), False, True),  # it left its catalog and is still written to
         (KnownTable(minute(9), False), True, True),
         (KnownTable(minute(10), False), True, False),
         (KnownTable(minute(9), True), False, False),  # perhaps a commit that is under way
@@ -72,13 +72,13 @@ def test_table_on_a_branch_is_as_new_as_the_newest_commit() -> None:
 )
 def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTable, is_old: bool, foreign: bool) -> None:
     (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10)}]}))
-    judge = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, metadata_patterns())
+    classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, metadata_patterns())
     rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old]})
-    assert [batch.num_rows for batch in judge(iter([rows]))] == [int(foreign)]
+    assert [batch.num_rows for batch in classifier(iter([rows]))] == [int(foreign)]
 
 
 @pytest.mark.parametrize(
-    "uuid, prefix, newest, modified, said",
+    "uuid, prefix, newest, modified, message",
     [
         ("A", "db/t/", 10, 10, None),
         ("A", "db/t/", 21, 10, "written to after that"),
@@ -90,16 +90,16 @@ def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTa
     ],
 )
 def test_accepted_dead_table_is_foreign_only_after_a_later_write(
-    tmp_path: Path, uuid: str, prefix: str, newest: int, modified: int, said: str | None
+    tmp_path: Path, uuid: str, prefix: str, newest: int, modified: int, message: str | None
 ) -> None:
     metadata = tmp_path / "db/t/metadata/1.metadata.json"
     metadata.parent.mkdir(parents=True)
     metadata.write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(newest)}]}))
-    word = DeadTable(table_uuid=uuid.lower(), prefix=prefix, by="ada", at=START + timedelta(minutes=20))
-    judge = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, metadata_patterns(), (word,))
+    record = DeadTable(table_uuid=uuid.lower(), prefix=prefix, by="ada", at=START + timedelta(minutes=20))
+    classifier = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, metadata_patterns(), (record,))
     rows = {"key": ["db/t/metadata/1.metadata.json"], "last_modified": [START + timedelta(minutes=modified)], "is_old": [True]}
-    found = [row["reason"] for batch in judge(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
-    assert len(found) == (said is not None)
-    assert all((said or "") in why for why in found)
-    if said == "is in no configured catalog":
+    found = [row["reason"] for batch in classifier(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
+    assert len(found) == (message is not None)
+    assert all((message or "") in why for why in found)
+    if message == "is in no configured catalog":
         assert found[0].endswith(f"if it is dead: gc-assets accept A file://{tmp_path}/db/t/ --by WHO")

@@ -22,7 +22,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import map_arrow, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
-from gc_assets.lakes.lakefs.lifecycle import Rule, judge
+from gc_assets.lakes.lakefs.lifecycle import Rule, evaluate
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
@@ -123,7 +123,7 @@ class _Judge:
         for batch in batches:
             texts = batch.column("classes").dictionary_encode()
             reaches = [text.split(_BETWEEN) for text in texts.dictionary.to_pylist()]
-            said = judge(self.rules, batch.column("path"), batch.column("age"), texts.indices.to_numpy().astype(np.int64), reaches)
+            said = evaluate(self.rules, batch.column("path"), batch.column("age"), texts.indices.to_numpy().astype(np.int64), reaches)
             reached = pc.greater(batch.column("reached_by"), 0)
             released = pc.and_(pc.and_(pa.array(said.released), reached), pc.invert(batch.column("tagged")))
             columns = {"released": released, "rules": said.rules}

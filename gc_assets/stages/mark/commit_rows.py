@@ -1,0 +1,154 @@
+"""Read commits from a lake and convert them to rows of `commit_graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.graph import CommitGraph
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.lakes.protocol import Commit, CommitSource, Lake, as_incremental
+from gc_assets.state.files import Files
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH
+from gc_assets.state.side_tables import SOURCES
+
+# Commits per batch, so that a worker does not hold a long history twice.
+BATCH_COMMITS: Final = 5_000
+# Tables are numbered in groups of about this many commits: each group scans all rows once.
+SHARE_COMMITS: Final = 100_000
+
+
+@dataclass(frozen=True)
+class ReadCommits:
+    """Read the commits of the sources whose numbers it gets.
+
+    Attributes:
+        lake: The lake.
+        resolver: Resolves the addresses of content roots.
+        files: The files of the state.
+        sources: Parts with all sources (columns `SOURCES`).
+        wanted: Numbers of the sources to read.
+        known: Parts of an earlier graph; a walk over commits ends at those that it contains.
+        outdated: Parts of an earlier graph that has to be read again.
+    """
+
+    lake: Lake
+    resolver: KeyResolver
+    files: Files
+    sources: tuple[str, ...]
+    wanted: tuple[int, ...]
+    known: tuple[str, ...]
+    outdated: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sources = read_parts(self.files, list(self.sources), SOURCES)
+        known = frozenset(read_parts(self.files, list(self.known), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id").to_pylist())
+        previous = tips(read_parts(self.files, list(self.outdated), COMMIT_GRAPH.schema, ["commit_id", "parents"]))
+        incremental = as_incremental(self.lake)
+        for batch in batches:
+            numbers = np.array(self.wanted, np.int64)[batch.column("id").to_numpy()]
+            for row in sources.take(pa.array(numbers)).to_pylist(maps_as_pydicts="strict"):
+                source = CommitSource(**row)
+                commits = self.lake.commits(source) if incremental is None else incremental.new_commits(source, known, previous)
+                pending: list[Commit] = []
+                for commit in commits:
+                    pending.append(commit)
+                    if len(pending) == BATCH_COMMITS:
+                        yield build_commit_rows(pending, self.resolver)
+                        pending = []
+                if pending:
+                    yield build_commit_rows(pending, self.resolver)
+
+
+def tips(graph: pa.Table) -> list[str]:
+    """Return the commits that are no parent of another commit. All others are reachable from them."""
+    ids = graph.column("commit_id")
+    return ids.filter(pc.invert(pc.is_in(ids, pc.list_flatten(graph.column("parents"))))).to_pylist()
+
+
+def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
+    """Return commits as rows of `commit_graph`, with canonical keys and without generations."""
+    addresses = [root.address for commit in commits for root in commit.content_roots]
+    storages, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
+    locations = iter(zip(storages, keys, strict=True))
+    rows: list[dict[str, Any]] = []
+    for commit in commits:
+        roots: list[dict[str, Any]] = []
+        for root in commit.content_roots:
+            storage, key = next(locations)
+            roots.append(
+                {
+                    "address": root.address,
+                    "kind": root.kind,
+                    "is_container": root.is_container,
+                    "size_bytes": root.size_bytes,
+                    "must_exist": root.must_exist,
+                    "storage": storage,
+                    "key": key,
+                }
+            )
+        rows.append(
+            {
+                "table_uuid": commit.table_uuid,
+                "commit_id": commit.commit_id,
+                "parents": list(commit.parents),
+                "committed_at": commit.committed_at,
+                "generation": None,
+                "content_roots": roots,
+                "message": commit.message,
+                "table_name": commit.table_name,
+                "summary": list(commit.summary.items()),
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, schema=COMMIT_GRAPH.schema)
+
+
+def add_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Merge repeated commits of the whole graph and add the generation numbers of each table."""
+    graph = list(batches)
+    if not graph:
+        return
+    for part in _split_by_table(merge_commits(pa.Table.from_batches(graph))):
+        levels = CommitGraph.build(part.column("commit_id"), part.column("parents"), part.column("committed_at")).generation
+        generation = pa.array(levels, pa.int64(), mask=levels < 0)
+        index = part.schema.get_field_index("generation")
+        yield from part.set_column(index, part.schema.field(index), generation).to_batches(max_chunksize=BATCH_COMMITS)
+
+
+def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
+    """Yield the commits of each table.
+
+    A group of tables is copied at a time. So the graph is not held twice, and no column exceeds the
+    2 GiB of text that an Arrow array can hold.
+    """
+    uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
+    rows_of = np.bincount(uuids)
+    share_of = (np.cumsum(rows_of) - rows_of) // SHARE_COMMITS
+    for share in np.unique(share_of):
+        mask = share_of[uuids] == share
+        own = uuids[mask]
+        order = np.argsort(own, kind="stable")
+        group = graph.filter(pa.array(mask)).combine_chunks().take(pa.array(order))
+        starts = np.flatnonzero(np.diff(own[order], prepend=-1))
+        for start, end in pairwise([*starts.tolist(), group.num_rows]):
+            yield group.slice(start, end - start)
+
+
+def merge_commits(rows: pa.Table) -> pa.Table:
+    """Return one row per table and commit. The content roots of repeated rows are united."""
+    keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
+    if keys.num_rows == rows.num_rows:
+        return rows
+    merged: dict[tuple[str | None, str], dict[str, Any]] = {}
+    for row in rows.to_pylist(maps_as_pydicts="lossy"):
+        first = merged.setdefault((row["table_uuid"], row["commit_id"]), row)
+        known = {root["address"] for root in first["content_roots"]}
+        first["content_roots"] += [root for root in row["content_roots"] if root["address"] not in known]
+    return pa.Table.from_pylist([{**row, "summary": list(row["summary"].items())} for row in merged.values()], schema=rows.schema)

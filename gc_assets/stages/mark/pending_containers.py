@@ -1,0 +1,136 @@
+"""Find the containers that have to be decoded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.objects import Objects
+from gc_assets.engine.tables import report_parts, write_parts
+from gc_assets.stages.mark.content_roots import RELEASED, RootTables, read_content_roots
+from gc_assets.stages.mark.decoding import CONCURRENT_READS
+from gc_assets.stages.mark.object_sizes import read_sizes
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import CONTAINERS, EDGES, REWRITTEN, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS
+
+_ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
+
+
+@dataclass(frozen=True)
+class FindPending:
+    """Write each container that was never decoded (columns `TASKS`), one part per decoding task.
+
+    If the parent does not record the length of a container, the store is asked for it. A missing
+    container gets length -1, so that no decoded object of that name replaces it. A released content
+    root that an earlier run decoded or did not find is not read again; otherwise every run would
+    request all collected history.
+
+    One task, in this process or in an executor (`run_single_task`).
+
+    Attributes:
+        files: The files of the state.
+        objects: Objects of the stores.
+        known: Parts with the decoded containers of the cache.
+        parents: Parts that name the containers: edges of the previous level, or the unreadable
+            containers of earlier runs.
+        edges: Parts with the edges of the cache. They are read only with `roots`.
+        rewritten: Parts that name containers whose object changed, as sweeps found them.
+        roots: Tables of the content roots, for the first level.
+        run: The run.
+        width: Maximum number of decoding tasks.
+    """
+
+    files: Files
+    objects: Objects
+    known: tuple[str, ...]
+    parents: tuple[str, ...]
+    edges: tuple[str, ...]
+    rewritten: tuple[str, ...]
+    roots: RootTables | None
+    run: TableRun
+    width: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            # A hundred parents name each container. Merging part by part bounds the memory.
+            named = (_merge_tasks(read_parts(self.files, [path], TASKS)) for path in self.parents)
+            wanted = pa.concat_tables([TASKS.empty_table(), *named])
+            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes", "etag"])
+            if self.roots is not None:
+                wanted, known = self._add_roots(self.roots, wanted, known)
+            tasks = self._add_sizes(_merge_tasks(wanted))
+            is_decoded = pc.is_in(
+                length_identity(tasks, "address", "size_bytes"), length_identity(known, "container", "container_size_bytes")
+            )
+            tasks = tasks.filter(pc.invert(is_decoded))
+            width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
+            shares = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
+            size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
+            parts = [part for share in shares for part in write_parts(share, self.run, self.files, TASKS_SIDE)]
+            yield report_parts(parts, summary={"size_bytes": size_bytes})
+
+    def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Add the content roots and the stale containers to `wanted`, and remove the latter from `known`."""
+        stale = self._find_stale(known)
+        if len(stale):
+            known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))
+            edges = read_parts(self.files, list(self.edges), EDGES)
+            rewritten = edges.filter(pc.is_in(edges.column("address"), stale)).select(TASKS.names)
+            wanted = pa.concat_tables([wanted, rewritten], promote_options="default")
+        roots = read_content_roots(tables)
+        containers = roots.filter(roots.column("is_container"))
+        # For a root only the length of this run counts: the length of an earlier run may have been
+        # the error.
+        inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
+        pending = containers.filter(pc.invert(self._is_settled(tables, containers, known))).select(_ROOT_COLUMNS)
+        return pa.concat_tables([inner, pending], promote_options="default"), known
+
+    def _find_stale(self, known: pa.Table) -> pa.Array:
+        """Return the addresses of decoded containers whose current object was not decoded."""
+        decoded = defaultdict[str, set[str]](set)
+        for address, etag in zip(known.column("container").to_pylist(), known.column("etag").to_pylist(), strict=True):
+            decoded[address].add(etag)
+        rewritten = read_parts(self.files, list(self.rewritten), REWRITTEN)
+        listed = dict(zip(rewritten.column("address").to_pylist(), rewritten.column("etag").to_pylist(), strict=True))
+        current = {address: self.objects.cached_identity(address) or listed.get(address) for address in decoded}
+        return pa.array([address for address, etag in current.items() if etag is not None and etag not in decoded[address]], pa.string())
+
+    def _is_settled(self, tables: RootTables, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
+        """Return True for each released root that an earlier run decoded or did not find.
+
+        Only lakes with live contents have such roots.
+        """
+        if tables.contents is None:
+            return pa.chunked_array([pa.array([False] * roots.num_rows, pa.bool_())])
+        failures = read_parts(self.files, list(self.parents), UNREADABLE_CONTAINERS, ["address", "absent"])
+        absent = pc.is_in(roots.column("address"), failures.column("address").filter(failures.column("absent")))
+        decoded = pc.is_in(roots.column("address"), known.column("container"))
+        return pc.and_(pc.greater_equal(roots.column("rank"), RELEASED), pc.or_(absent, decoded))
+
+    def _add_sizes(self, tasks: pa.Table) -> pa.Table:
+        sizes = tasks.column("size_bytes")
+        missing = pc.is_null(sizes)
+        found = pa.array(read_sizes(self.objects, tasks.column("address").filter(missing).to_pylist()), pa.int64())
+        filled = pc.replace_with_mask(sizes.combine_chunks(), missing.combine_chunks(), found)
+        return tasks.set_column(tasks.schema.get_field_index("size_bytes"), TASKS.field("size_bytes"), filled)
+
+
+def _merge_tasks(wanted: pa.Table) -> pa.Table:
+    """Return one task per address, with all values that any of its parents records."""
+    how = {name: "max" for name in TASKS.names if name not in {"address", "snapshot_id"}} | {"snapshot_id": "min"}
+    grouped = wanted.group_by("address").aggregate(list(how.items()))
+    names = {f"{name}_{function}": name for name, function in how.items()}
+    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(TASKS.names).cast(TASKS)
+
+
+def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
+    """Return address and length as one value, which identifies a decoded object."""
+    return pc.binary_join_element_wise(rows.column(address), rows.column(length).cast(pa.string()), "\x1f")
