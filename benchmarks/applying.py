@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from benchmarks.meter import Meter
 from benchmarks.resident import answer
 from benchmarks.steps import logged_steps
-from gc_assets.cli.context import spark_of
-from gc_assets.cli.dagster_run import Step, run_night
+from gc_assets.cli.context import open_spark
+from gc_assets.cli.dagster_run import PublishedAsset, run_partition
 from gc_assets.engine.tables import read_rows
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.delete.apply import ApplyResult, apply_plan
@@ -26,7 +26,7 @@ class _Unwatched:
 
     def doing(self, text: str) -> None: ...
     def begins(self, assets: int) -> None: ...
-    def made(self, step: Step) -> None: ...
+    def made(self, step: PublishedAsset) -> None: ...
 
 
 class Applies:
@@ -43,16 +43,16 @@ class Applies:
         """
         platform = load_platform(os.environ, request["config"])
         day = platform.clock.today()
-        (header,) = run_night(platform, day, mode="plan", watch=_Unwatched())
+        (header,) = run_partition(platform, day, mode="plan", watch=_Unwatched())
         approve(platform.config, platform.clock, header.plan_id, "benchmark")
-        spark = spark_of(platform)
+        spark = open_spark(platform)
         with logged_steps() as steps, self._meter.measure() as whole:
-            applied = apply_plan(spark, platform.night(day), find_plan(platform.config, header.plan_id))
+            applied = apply_plan(spark, platform.run_context(day), find_plan(platform.config, header.plan_id))
         return {
             "total": asdict(whole),
             "steps": steps,
             "planned": header.totals["quarantine"].files,
-            "moved": applied.books["quarantine", "done"].rows,
+            "moved": applied.by_outcome["quarantine", "done"].rows,
             "moving": _moving(State.of(platform.config), applied),
         }
 

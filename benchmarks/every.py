@@ -23,7 +23,7 @@ from benchmarks.resident import ROOT
 from benchmarks.results import Machine, Report, Result, Sample, changes
 from benchmarks.tables import listed, slower, verdicts, where_time_goes
 from benchmarks.targets import ROWS, Row, chosen
-from gc_assets.resources.class_archive import archive
+from gc_assets.resources.class_archive import archive_path
 from gc_assets.resources.java import ensure_java_home
 
 QUICK_SECONDS: Final = 120.0
@@ -219,7 +219,7 @@ def _machine(load_before: float) -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         python=platform.python_version(),
         java=version[1] if version is not None else "",
-        class_archive=archive(home).is_file(),
+        class_archive=archive_path(home).is_file(),
         load_before=load_before,
         load_after=os.getloadavg()[0],
     )

@@ -22,7 +22,7 @@ import click
 from benchmarks.counted import REQUESTS, CountedObjects, counted_statements
 from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.iceberg.lake import IcebergLake
-from gc_assets.lakes.iceberg.registrations import Registration, graph_of
+from gc_assets.lakes.iceberg.registrations import Registration, build_graph
 from gc_assets.lakes.protocol import ExpiryAction
 from tests.lakes.iceberg.builder import LakeBuilder
 
@@ -78,7 +78,7 @@ def _lake(root: Path, expired: int, retained: int, tags: int) -> LakeBuilder:
 def _planned(lake: IcebergLake) -> list[ExpiryAction]:
     frozen = lake.freeze(AS_OF)
     registrations = [_registration(lake, source.table_name or "", source.address) for source in frozen.sources]
-    return [ExpiryAction(**row) for row in lake.retain(frozen, graph_of(registrations), AS_OF, AS_OF).expiry.to_pylist()]
+    return [ExpiryAction(**row) for row in lake.retain(frozen, build_graph(registrations), AS_OF, AS_OF).expiry.to_pylist()]
 
 
 def _registration(lake: IcebergLake, name: str, address: str) -> Registration:

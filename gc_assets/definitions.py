@@ -74,7 +74,7 @@ def build_definitions(
     assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, config.storages, days)]
 
     single = [*decisions(config), analysis(begin)]
-    if runtime is None and config.spark.in_jobs:
+    if runtime is None and config.spark.runs_in_jobs:
         jobs = Jobs(platform, as_of, begin)
         assets, single = remote_steps(assets, jobs), remote_jobs(single, jobs)
 

@@ -89,7 +89,7 @@ TOGETHER = (
         "cli/test_secrets.py",
         "stages/test_nessie_safety.py",
         "stages/test_nessie_scenarios.py",
-        "stages/test_nessie_night.py",
+        "stages/test_nessie_run.py",
         "stages/test_empty_lakes.py",
         "lakes/test_contract.py",
         "lakes/nessie/test_client.py",

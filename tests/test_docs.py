@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gc_assets.config import models as config
-from gc_assets.config.inventory import InventoryConfig
+from gc_assets.config.models import InventoryConfig
 from gc_assets.config.notify import TARGETS
 from gc_assets.config.s3 import S3Config
 from gc_assets.core import gates

@@ -103,7 +103,7 @@ def test_a_frame_of_ones_own_spark_session_has_the_same_rows(nights: PublishedRu
         (lambda nights: nights.night().snapshot_history("weather"), "the configuration has shop"),
         (lambda nights: nights.night().live_contents(), "the configuration has none"),
         (lambda nights: nights.night().orphan_files(columns=["size"]), "orphan_files has no column size; it has key"),
-        (lambda nights: nights.plans("warehouse"), "there is no storage named 'warehouse'"),
+        (lambda nights: nights.plans("warehouse"), "no storage is named 'warehouse'"),
     ],
 )
 def test_a_wrong_question_is_answered_with_what_there_is(nights: PublishedRuns, asked: object, said: str) -> None:

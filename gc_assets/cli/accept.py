@@ -1,4 +1,4 @@
-"""`gc-assets accept`: says that a table which no catalog knows is dead."""
+"""`gc-assets accept`: accept that a table in no catalog is dead."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 
 
-@click.command("accept", short_help="Say that a table which no catalog knows is dead.")
+@click.command("accept", short_help="Accept that a table in no catalog is dead.")
 @click.argument("table_uuid")
 @click.argument("location")
-@click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record.")
-@click.option("--comment", default="", metavar="TEXT", help="Why; it goes on record.")
-@click.option("--withdraw", is_flag=True, help="Take the word back.")
+@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
+@click.option("--withdraw", is_flag=True, help="Withdraw an earlier acceptance.")
 @format_option()
 @common_options
 def accept_command(settings: Settings, table_uuid: str, location: str, by: str, comment: str, withdraw: bool, format_: str) -> None:
-    """Records that the table TABLE_UUID is dead below LOCATION (file:///data/warehouse/db/orders/).
+    """Accept that the table TABLE_UUID under LOCATION (file:///data/warehouse/db/orders/) is dead.
 
-    For a table that was dropped and made again at the same place: its old metadata refuses every
-    plan (foreign_metadata) until then. Its files below LOCATION then count as garbage of the table
-    or lake that claims the place, once they are old enough. A table that still lives in a catalog
-    which lakes.yaml does not name would lose them: add that catalog instead. The word ends by
-    itself where the table is written to later. Deletes nothing.
+    Use it for a table that was dropped and created again at the same location: its old metadata
+    refuses every plan (gate foreign_metadata). Its files under LOCATION then become garbage of the
+    table or lake that claims the location, after the grace period. Deletes nothing.
+
+    Warning: accepting a table that is still used through an unconfigured catalog deletes its files.
+    Add that catalog to lakes.yaml instead. The acceptance ends if the table is written to later.
 
     \b
     Example:
@@ -37,4 +38,4 @@ def accept_command(settings: Settings, table_uuid: str, location: str, by: str, 
         write_json([{"storage": storage, **record.model_dump(mode="json")}])
     else:
         click.echo(f"storage {storage}: {record}")
-    print_message("Next: gc-assets run   (plans made before stay as they are)")
+    print_message("Next: gc-assets run   (earlier plans do not change)")

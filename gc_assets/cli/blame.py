@@ -1,4 +1,4 @@
-"""`gc-assets blame`: who holds the bytes of a night."""
+"""`gc-assets blame`: the tables, refs or ages that keep the bytes of a run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from gc_assets.cli.output import print_message
 from gc_assets.cli.what_if import amount_columns, effect_rows, write_amounts
 
 
-@click.command("blame", short_help="Say what each ref, table or age holds.")
+@click.command("blame", short_help="Show what each table, ref or age keeps.")
 @click.option("--by", type=click.Choice(["ref", "table", "age"]), default="table", show_default=True)
 @run_date_option
-@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake. Can be repeated.")
 @format_option()
 @common_options
 def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tuple[str, ...], format_: str) -> None:
-    """Says who holds the bytes of a run date that was swept: what each table needs and what of it is
-    garbage (table), what each branch or tag holds alone, so that its deletion would free it (ref),
-    or what a shorter or longer default retention would change (age). Changes nothing.
+    """Show what keeps the bytes of a completed run. Changes nothing.
+
+    \b
+    --by table   live bytes and garbage of each table
+    --by ref     bytes that only this branch or tag keeps, and that its deletion would free
+    --by age     changes with a shorter or longer default retention
 
     \b
     Examples:
@@ -44,7 +47,7 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
                 garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
                 rows.append({"storage": share.storage, "lake": share.lake, "table": share.table, **live, **garbage})
         write_amounts(rows, format_)
-        print_message("A live file counts once, at one commit that needs it.")
+        print_message("Each live file is counted once, at one commit that needs it.")
         return
     spark = open_spark(platform, verbose=settings.verbose)
     effects = blame_by_ref(spark, run_context, names) if by == "ref" else blame_by_age(spark, run_context, names)
@@ -54,4 +57,4 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
         print_message(f"Note: {note}.")
     without = [effect.scenario.label for effect in effects if not effect.differences]
     if without:
-        print_message(f"No file hangs on {'any of these refs alone' if by == 'ref' else 'these ages'}: {', '.join(without)}.")
+        print_message(f"{'No file is kept only by these refs' if by == 'ref' else 'These ages change nothing'}: {', '.join(without)}.")

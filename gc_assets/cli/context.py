@@ -1,6 +1,4 @@
-"""What every command is given: the configuration it names, opened on first use, and the options
-that all commands share.
-"""
+"""The configuration and the common options of all commands."""
 
 from __future__ import annotations
 
@@ -32,13 +30,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """The options in front of the command or behind it. Both places mean the same."""
+    """The global options, which can precede or follow the command."""
 
     config: str | None = None
     verbose: bool = False
 
     def enable_logging(self, ctx: click.Context) -> None:
-        """Sends log lines of gc-assets to standard error until the command ends."""
+        """Print log lines of gc-assets to standard error until the command ends."""
         if not self.verbose:
             self.verbose = True
             logger, handler = logging.getLogger("gc_assets"), _MessageHandler()
@@ -48,14 +46,18 @@ class Settings:
             ctx.find_root().call_on_close(lambda: (logger.removeHandler(handler), logger.setLevel(level)))
 
     def platform(self) -> Platform:
-        """Opens the configuration. Raises `UsageError` for whatever is wrong with it."""
+        """Load the configuration.
+
+        Raises:
+            UsageError: If the configuration is invalid.
+        """
         from gc_assets.resources.platform import load_platform
 
         return load_platform(os.environ, self.config)
 
 
 class _MessageHandler(logging.Handler):
-    """Writes to standard error, whatever that is when the line comes."""
+    """Write log records to the current standard error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,8 +69,10 @@ class _MessageHandler(logging.Handler):
 
 @contextmanager
 def fast_imports() -> Generator[None]:
-    """Collects no garbage in the block, whose imports make only what stays; of a night's imports the
-    collecting is an eighth. What stands after the first such block is never looked through again.
+    """Disable the garbage collection of Python in the block, for imports.
+
+    Imports only create objects that stay, and the collections are an eighth of the import time of a
+    run. After the first block, the objects are frozen and never scanned again.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -82,22 +86,22 @@ def fast_imports() -> Generator[None]:
 
 
 def open_spark(platform: Platform, *, verbose: bool = False) -> SparkSession:
-    """Returns the session of the configuration. The first call takes a few seconds."""
+    """Return the Spark session of the configuration. The first call takes a few seconds."""
     from gc_assets.resources.collector import Collector
 
     return open_session(Collector.of(platform), verbose=verbose)
 
 
 def open_session(collector: Collector, *, verbose: bool = False) -> SparkSession:
-    """Returns the collector's session, opened without Spark's chatter unless `verbose`."""
+    """Return the session of the collector, without Spark's output unless `verbose`."""
     with defer_interrupts(), nullcontext() if verbose else _quiet_children():
         return collector.spark()
 
 
 @contextmanager
 def _quiet_children() -> Generator[None]:
-    """Sends what we and new processes write to standard error to a file. The file is shown if the
-    start fails.
+    """Redirect the standard error of this process and new processes to a file. Print it if the
+    block fails.
     """
     sys.stderr.flush()
     ours = os.dup(2)
@@ -118,7 +122,7 @@ def _quiet_children() -> Generator[None]:
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:
-    """Returns the platform with every storage in `mode`, or as configured where none is given."""
+    """Return the platform with all storages in `mode`, or unchanged if it is None."""
     if mode is None:
         return platform
     storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
@@ -126,12 +130,12 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
 
 
 def with_full(platform: Platform, full: bool) -> Platform:
-    """Returns the platform that carries no rows of `live_files` over, and compares, if `full`."""
+    """Return the platform with a full recompute of `live_files`, if `full`."""
     return replace(platform, config=platform.config.model_copy(update={"full_every": 1})) if full else platform
 
 
 class RunDate(click.ParamType):
-    """A date written as `YYYY-MM-DD`."""
+    """A date as `YYYY-MM-DD`."""
 
     name = "date"
 
@@ -141,11 +145,11 @@ class RunDate(click.ParamType):
         try:
             return date.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is not a date; write for example 2026-11-21", param, ctx)
+            self.fail(f"{value!r} is not a date. Write it like 2026-11-21.", param, ctx)
 
 
 class Timestamp(click.ParamType):
-    """An ISO 8601 time; UTC where it names no zone."""
+    """An ISO 8601 time. Without a zone it is UTC."""
 
     name = "time"
 
@@ -155,7 +159,7 @@ class Timestamp(click.ParamType):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is not a time; write for example 2026-11-21T03:00:00Z", param, ctx)
+            self.fail(f"{value!r} is not a time. Write it like 2026-11-21T03:00:00Z.", param, ctx)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
@@ -164,21 +168,21 @@ TIMESTAMP: Final = Timestamp()
 
 
 def run_date_option(command: _F) -> _F:
-    return click.option("--run-date", type=RUN_DATE, metavar="D", help="The run date, YYYY-MM-DD; default today (UTC).")(command)
+    return click.option("--run-date", type=RUN_DATE, metavar="D", help="The run date, YYYY-MM-DD. Default: today (UTC).")(command)
 
 
 def format_option(*further: str) -> Callable[[_F], _F]:
-    """The option `--format`. The first choice is the default."""
+    """Add the option `--format`. The first choice is the default."""
     return click.option("--format", "format_", type=click.Choice(["table", "json", *further]), default="table", show_default=True)
 
 
 def wide_option(command: _F) -> _F:
-    """The option `--wide` of commands that print tables."""
-    return click.option("--wide", is_flag=True, help="Whole lines, however wide: no key is shortened.")(command)
+    """Add the option `--wide`, for commands that print tables."""
+    return click.option("--wide", is_flag=True, help="Print whole lines, without shortened keys.")(command)
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds `--config` and `-v` behind the command. The command's first argument is `Settings`."""
+    """Add `--config` and `-v` to a command whose first argument is `Settings`."""
 
     def config(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
         if value is not None:

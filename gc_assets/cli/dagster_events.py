@@ -1,7 +1,6 @@
-"""Tells Dagster's page what a command did, where `DAGSTER_HOME` names an instance.
+"""Report the actions of commands to Dagster, if `DAGSTER_HOME` names an instance.
 
-Dagster is imported only then. If the page cannot be told, nothing is undone: the command says so
-and ends as it would have.
+Dagster is imported only then. If a report fails, the command prints a message and ends as usual.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def has_instance() -> bool:
 
 
 def report_apply(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Shows what `apply` did, whatever phases it was asked for."""
+    """Report the executed phases of an apply."""
     if has_instance():
         with _warn_on_failure():
             from gc_assets.assets.command_events import report_plan
@@ -52,7 +51,7 @@ def report_history_undo(context: RunContext, header: PlanHeader) -> None:
 
 
 def report_decision(plan: StoredPlan, now: datetime) -> None:
-    """Shows what people say of a plan."""
+    """Report an approval or a rejection."""
     if has_instance():
         with _warn_on_failure():
             from gc_assets.assets.command_events import report_decision
@@ -64,5 +63,5 @@ def report_decision(plan: StoredPlan, now: datetime) -> None:
 def _warn_on_failure() -> Generator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001  (the work is done and on record; whatever Dagster's store lacks must not hide that)
-        print_message(f"Dagster's page was not told of this: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001  (the action is done and recorded, so an error of Dagster must not fail the command)
+        print_message(f"Cannot report this to Dagster: {type(error).__name__}: {error}")

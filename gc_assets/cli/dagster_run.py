@@ -1,8 +1,7 @@
-"""Runs one run date through Dagster, in this process, and says what came of it.
+"""Run one run date through Dagster in this process, and return its plans.
 
-The only module of the command line that runs Dagster's assets. They are the assets of
-`definitions.py`. An ephemeral instance holds the run unless `DAGSTER_HOME` names one, whose web
-page then shows it.
+This is the only module of the command line that executes Dagster assets. The run is recorded in the
+instance of `DAGSTER_HOME`, otherwise in an ephemeral one.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_RE
 
 @dataclass(frozen=True, slots=True)
 class PublishedAsset:
-    """An asset that this run has just published, `seconds` after it began."""
+    """An asset that the run has published, and the duration of its step."""
 
     group: str
     asset: str
@@ -48,14 +47,14 @@ class PublishedAsset:
 
 
 class RunObserver(Protocol):
-    """Is told how a run goes."""
+    """Receives the progress of a run."""
 
     def set_activity(self, text: str) -> None:
-        """Something begins that is no asset."""
+        """Work outside of assets begins."""
         ...
 
     def start_assets(self, assets: int) -> None:
-        """So many assets are to be made."""
+        """The run begins to publish this number of assets."""
         ...
 
     def finish_asset(self, step: PublishedAsset) -> None:
@@ -73,34 +72,39 @@ def run_partition(
     through: str | None = None,
     mode: Mode | None = None,
     full: bool = False,
-    watch: RunObserver,
+    observer: RunObserver,
     verbose: bool = False,
 ) -> tuple[PlanHeader, ...]:
-    """Runs the night and returns the plans that this run made, one per storage that it swept, in
-    the configuration's order.
+    """Execute a run, and return the plans that it created, in the order of the storages.
 
-    Without `lakes` and `storages` everything runs. A storage needs all lakes; a lake alone needs no
-    storage. `through` names the last asset wanted. In mode `apply` files that came back to life are
-    restored; a plan that asks for anything else waits for its approval. With `full` no row of
-    `live_files` is carried over from an earlier night.
+    Args:
+        as_of: Replaces the start of the run date when the ages of the policy are measured.
+        lakes: Only these lakes. Without `storages`, no storage is swept.
+        storages: Only these storages, with all lakes.
+        through: The last asset of the run.
+        mode: Replaces the mode of the storages. In mode `apply`, files that are live again are
+            restored.
+        full: Compute all rows of `live_files`.
+        observer: Receives the progress.
 
-    Raises the first error of the run as it was. A plan that its gates refuse is returned.
+    Raises:
+        GcError: The first error of the run. A plan that its gates refuse is returned instead.
     """
-    chosen = with_full(with_mode(platform, mode), full)
-    run_context = chosen.run_context(run_date, as_of)  # refuses a wrong date before anything starts
-    assets = build_definitions(chosen, as_of, first=run_date)
-    there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
-    keys = [key for key in select_assets(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
+    platform = with_full(with_mode(platform, mode), full)
+    run_context = platform.run_context(run_date, as_of)  # validates the date before anything starts
+    assets = build_definitions(platform, as_of, first=run_date)
+    defined = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
+    keys = [key for key in select_assets(platform, lakes, storages, through) if dg.AssetKey(list(key)) in defined]
     if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
-        raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
-    in_jobs = chosen.config.spark.in_jobs
+        raise UsageError(f"--through {through}: no selected lake has this table, or only `apply` writes it")
+    in_jobs = platform.config.spark.runs_in_jobs
     if not in_jobs and {asset for _, asset in keys} - WITHOUT_SPARK:
-        watch.set_activity("starting Spark")
+        observer.set_activity("starting Spark")
         open_session(cast(Collector, (assets.resources or {})["collector"]), verbose=verbose)
-    watch.start_assets(len(keys))
+    observer.start_assets(len(keys))
     if in_jobs:
-        watch.set_activity("at work in a job")
-    definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(watch, verbose)}))
+        observer.set_activity("running a job")
+    definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(observer, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
         result = job.execute_in_process(
@@ -110,42 +114,43 @@ def run_partition(
             asset_selection=[dg.AssetKey(list(key)) for key in keys],
             raise_on_error=False,
         )
-    made = [
+    plans = [
         header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
-        for storage in chosen.config.storages
+        for storage in platform.config.storages
         if _is_published(result, storage.name, DELETION_PLAN.name)
     ]
     if not result.success:
-        _raise_failure(result, refused={header.storage for header in made if header.failed_gates})
-    return tuple(made)
+        _raise_failure(result, refused={header.storage for header in plans if header.failed_gates})
+    return tuple(plans)
 
 
 def select_assets(platform: Platform, lakes: Collection[str], storages: Collection[str], through: str | None) -> list[tuple[str, str]]:
-    """Returns the (group, asset) pairs to materialize, in the order of the flow. Raises
-    `UsageError` for a name that does not exist.
+    """Return the (owner, asset) pairs of a run, in the order of the stages.
+
+    Raises:
+        UsageError: If a lake, storage or asset does not exist.
     """
     config = platform.config
-    some_lakes = [config.lake(name).name for name in lakes]
-    some_storages = [config.storage(name) for name in storages]
-    everything = not some_lakes and not some_storages
-    chosen_storages = config.storages if everything else some_storages
-    chosen_lakes = some_lakes if some_lakes and not some_storages else [lake.name for lake in config.lakes]
+    named_lakes = [config.lake(name).name for name in lakes]
+    named_storages = [config.storage(name) for name in storages]
+    selected_storages = named_storages if named_lakes or named_storages else config.storages
+    selected_lakes = named_lakes if named_lakes and not named_storages else [lake.name for lake in config.lakes]
     tables = all_tables()
     names = list(tables)
     if through is not None and through not in names:
-        raise UsageError(f"--through {through}: no such asset; there are {', '.join(names)}{did_you_mean(through, names)}")
-    if through is not None and tables[through].scope == "storage" and not chosen_storages:
-        raise UsageError(f"--through {through}: it is a table of a storage, and --lake alone runs none; name the storage with --storage")
+        raise UsageError(f"--through {through}: no such asset; the assets are {', '.join(names)}{did_you_mean(through, names)}")
+    if through is not None and tables[through].scope == "storage" and not selected_storages:
+        raise UsageError(f"--through {through}: this is a table of a storage, and --lake selects no storage. Add --storage.")
     until = names if through is None else names[: names.index(through) + 1]
     kinds = {lake.name: kind_of(lake) for lake in config.lakes}
-    of_lakes = [table for table in map(tables.__getitem__, until) if table.scope == "lake" and not table.by_apply]
-    keys = [(lake, table.name) for lake in chosen_lakes for table in of_lakes if kinds[lake].has(table)]
-    beside = {other.name for storage in chosen_storages for other in find_link_sources(storage, config.storages)}
+    lake_tables = [table for table in map(tables.__getitem__, until) if table.scope == "lake" and not table.by_apply]
+    keys = [(lake, table.name) for lake in selected_lakes for table in lake_tables if kinds[lake].has(table)]
+    link_sources = {other.name for storage in selected_storages for other in find_link_sources(storage, config.storages)}
     if DELETION_PLAN.name in until:
-        keys += [(name, STORAGE_INVENTORY.name) for name in sorted(beside - {storage.name for storage in chosen_storages})]
+        keys += [(name, STORAGE_INVENTORY.name) for name in sorted(link_sources - {storage.name for storage in selected_storages})]
     return keys + [
         (storage.name, name)
-        for storage in chosen_storages
+        for storage in selected_storages
         for name in until
         if tables[name].scope == "storage" and (name != DELETION_LOG.name or storage.mode == "apply")
     ]
@@ -161,26 +166,24 @@ def _is_published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> 
 
 
 def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None:
-    """Raises what stopped the first failed step. A plan that its own gates refuse is no failure of
-    the run.
-    """
+    """Raise the first error of the failed steps. A plan that its gates refuse is not an error."""
     for event in result.all_events:
         if not event.is_step_failure:
             continue
         failure = event.step_failure_data
-        told = failure.user_failure_data
-        if told is not None and told.description is not None:
-            raise _error_class(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
+        data = failure.user_failure_data
+        if data is not None and data.description is not None:
+            raise _error_class(str(data.metadata["error"].value if "error" in data.metadata else ""))(data.description)
         if failure.error is not None and failure.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
             raise KeyboardInterrupt
-        cause = read_failure(event)  # in its own words; Dagster's log (`-v`) has the traces
+        cause = read_failure(event)  # Dagster's log (`-v`) contains the traceback
         if cause.checks and _failed_checks(result, event) <= {(storage, DELETION_PLAN.name) for storage in refused}:
             continue
         raise GcError(cause.text)
 
 
 def _failed_checks(result: dg.ExecuteInProcessResult, failure: dg.DagsterEvent) -> set[tuple[str, ...]]:
-    """Returns the assets of a step with a blocking check that failed."""
+    """Return the assets of a step with failed blocking checks."""
     checks = dg.DagsterEventType.ASSET_CHECK_EVALUATION
     events = [event for event in result.all_events if event.event_type is checks and event.step_key == failure.step_key]
     evaluations = [event.asset_check_evaluation_data for event in events]
@@ -192,14 +195,14 @@ def _error_class(name: str) -> type[GcError]:
     return kind if isinstance(kind, type) and issubclass(kind, GcError) else GcError
 
 
-def _logger(watch: RunObserver, verbose: bool) -> dg.LoggerDefinition:
+def _logger(observer: RunObserver, verbose: bool) -> dg.LoggerDefinition:
     @dg.logger
     def command_line(_: dg.InitLoggerContext) -> logging.Logger:
         logger = logging.Logger(LOGGER, level=logging.DEBUG)
-        logger.addHandler(_EventHandler(watch))
+        logger.addHandler(_EventHandler(observer))
         if verbose:
             shown = logging.StreamHandler()
-            shown.addFilter(lambda record: not hasattr(record, FORWARDED))  # `-v` prints it where it was logged
+            shown.addFilter(lambda record: not hasattr(record, FORWARDED))  # `-v` prints it already
             shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             logger.addHandler(shown)
         return logger
@@ -208,11 +211,11 @@ def _logger(watch: RunObserver, verbose: bool) -> dg.LoggerDefinition:
 
 
 class _EventHandler(logging.Handler):
-    """Turns Dagster's materialization events into steps, as they happen."""
+    """Report Dagster's materialization events to the observer."""
 
-    def __init__(self, watch: RunObserver) -> None:
+    def __init__(self, observer: RunObserver) -> None:
         super().__init__()
-        self._watch = watch
+        self._watch = observer
         self._began: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""`gc-assets demo`: real sample lakes and one night on them."""
+"""`gc-assets demo`: create sample lakes and run on them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import click
 from gc_assets.cli.context import Settings, common_options
 
 
-@click.command("demo", short_help="Build real sample lakes and run one night on them.")
+@click.command("demo", short_help="Create sample lakes and run on them.")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="D",
-    help="Where to build them.  [default: demo, or demo-s3 with --s3]",
+    help="The directory for the lakes.  [default: demo, or demo-s3 with --s3]",
 )
-@click.option("--s3", "on_s3", is_flag=True, help="Put the lakes into a bucket, on an S3 server that the demo starts (versitygw).")
-@click.option("--s3-endpoint", metavar="URL", help="Make the bucket on this server, as whom the environment names. Means --s3.")
+@click.option("--s3", "on_s3", is_flag=True, help="Create the lakes in a bucket, on a local S3 server that the demo starts (versitygw).")
+@click.option(
+    "--s3-endpoint", metavar="URL", help="Create the bucket on this server, with the credentials of the environment. Implies --s3."
+)
 @common_options
 def demo_command(_: Settings, directory: Path | None, on_s3: bool, s3_endpoint: str | None) -> None:
-    """Builds real Iceberg and Icechunk lakes below a directory, runs today's night on them in mode
-    `plan`, and prints what it found with the next commands to type.
+    """Create Iceberg and Icechunk lakes in a directory, run on them in mode `plan`, and print the
+    results with the next commands.
 
-    With --s3 the lakes lie in a bucket, and a night three days ahead is run on them: objects in a
-    bucket are as old as they are, and nothing younger than the grace period is garbage.
+    With --s3 the lakes are in a bucket, and the run is rehearsed three days ahead. The age of
+    objects in a bucket cannot be changed, and files younger than the grace period are not garbage.
 
     \b
     Examples:

@@ -1,7 +1,6 @@
-"""One night on the demo lakes: runs it in plan mode and says, in figures and examples, what was
-found and what to do next.
+"""Run on the demo lakes in mode `plan`, and explain the results with examples.
 
-Reads published tables only, as any user could with `gc-assets show` and `gc-assets explain`.
+Only published tables are read, as with `gc-assets show` and `gc-assets explain`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.cli.explain import explanation_lines
-from gc_assets.cli.progress import Progress, show_progress
+from gc_assets.cli.progress import CommandProgress, show_progress
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
@@ -38,37 +37,40 @@ Echo = Callable[[str], None]
 STATE_MEANING = {
     RETAINED: "the policy keeps it",
     EXPIRED: "a ref reaches it, the policy no longer keeps it",
-    DANGLING: "no ref reaches it any more",
+    DANGLING: "no ref reaches it",
 }
 REASON_MEANING = {
-    "unreferenced": "no snapshot that may be read needs it",
+    "unreferenced": "no snapshot needs it",
     "expired": "only expired snapshots need it",
 }
 MOST_REASONS = 4
-WAITS = "planned after the edits of history that let go of them"
+WAITS = "planned after the edits of history that release them"
 
 
 def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, endpoint: str | None = None, verbose: bool = False) -> None:
-    """Makes the demo lakes if there are none, plans today's night on them, and tells its figures.
-    Deletes nothing. `endpoint` is the server for lakes on S3, where the demo is not to start one.
+    """Create the demo lakes if they do not exist, run on them, and print the results. Deletes
+    nothing.
+
+    Args:
+        endpoint: An S3 server for the lakes. By default, the demo starts one.
     """
-    # This import loads Dagster, which a user who only builds the lakes does not need.
+    # This import loads Dagster, which the creation of the lakes does not need.
     from gc_assets.cli.dagster_run import run_partition
 
     on_s3 = on_s3 or is_on_s3(directory)
     path = ensure_demo_on_s3(directory, endpoint) if on_s3 else ensure_demo(directory)
     platform = load_platform(os.environ, str(path))
-    place = f"{platform.config.storages[0].location}; {path}" if on_s3 else f"{path.parent}; {path.name} beside them"
-    echo(f"The demo's lakes are real ones, in {place} is their configuration.")
+    location = platform.config.storages[0].location if on_s3 else path.parent
+    echo(f"The demo lakes are in {location}, and their configuration is {path}.")
     if on_s3:
         shown = {lake.kind for lake in platform.config.lakes}
         others = " and ".join(kind.title for name, kind in KINDS.items() if name not in shown)
-        echo(f"{others} keep their commits in servers of their own, and have no demo. Their lakes in buckets are collected all the same.")
-        echo(f"Objects in a bucket are as old as they are, so this night is rehearsed, at {platform.clock.now():%F %T}Z.")
+        echo(f"{others} need a server and have no demo. Their lakes in buckets are supported.")
+        echo(f"The age of objects in a bucket cannot be changed, so this run is a rehearsal at {platform.clock.now():%F %T}Z.")
     day = platform.clock.today()
-    echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
-    with show_progress(Progress(), verbose=verbose) as progress:
-        plans = run_partition(platform, day, mode="plan", watch=progress, verbose=verbose)
+    echo(f"Run date {day}, in mode plan: find live files and garbage. Nothing is deleted.\n")
+    with show_progress(CommandProgress(), verbose=verbose) as progress:
+        plans = run_partition(platform, day, mode="plan", observer=progress, verbose=verbose)
     context = platform.run_context(day)
     for section in (_live_section(context), *(_storage_section(context, header) for header in plans), _next_section(platform, path, plans)):
         for line in section:
@@ -76,19 +78,19 @@ def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, e
 
 
 def _live_section(context: RunContext) -> Iterator[str]:
-    yield "\nWHAT IS LIVE, AND WHY"
+    yield "\nLIVE FILES"
     for lake in context.config.lakes:
         summary = context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary)
         kinds = ", ".join(f"{amount.files:,} {name}" for name, amount in summary.by_kind.items())
         yield f"  lake {lake.name} ({lake.kind}): {summary.files:,} files, {format_bytes(summary.live_bytes)}: {kinds}"
         reachable = read_rows(context.state, REACHABLE_SNAPSHOTS, context.table(REACHABLE_SNAPSHOTS, lake.name))
         yield from _snapshot_lines(reachable)
-    yield "  One live file and the way down to it:"
+    yield "  Why one of them is live:"
     yield from _explanation(context, *_oldest_live_file(context))
 
 
 def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
-    """Returns the number of snapshots by table and state, with the rules that decided."""
+    """Yield the number of snapshots by table and state, with the rules that decided."""
     rows = reachable.select(["table_name", "state", "reason"]).to_pylist()
     for table in sorted({row["table_name"] or "" for row in rows}):
         yield f"    table {table}:" if table else "    snapshots:"
@@ -100,9 +102,7 @@ def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
 
 
 def _oldest_live_file(context: RunContext) -> tuple[str, str]:
-    """Returns the data file of the first lake whose commit is the oldest: readers would least
-    expect it to be kept.
-    """
+    """Return a live data file of the oldest commit of the first lake, as an example."""
     lake, state = context.config.lakes[0].name, context.state
     live = read_rows(state, LIVE_FILES, context.table(LIVE_FILES, lake))
     graph = read_rows(state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake))
@@ -115,26 +115,30 @@ def _oldest_live_file(context: RunContext) -> tuple[str, str]:
 def _storage_section(context: RunContext, header: PlanHeader) -> Iterator[str]:
     published = context.table(ORPHAN_FILES, header.storage)
     summary, orphans = published.summary(OrphanFilesSummary), read_rows(context.state, ORPHAN_FILES, published)
-    yield f"\nWHAT IS GARBAGE IN STORAGE {header.storage}, AND WHY"
+    yield f"\nGARBAGE IN STORAGE {header.storage}"
     for name, amount in summary.by_reason.items():
         reason, _, lake = name.partition("/")
         waits = f"; {WAITS}" if reason == "expired" else ""
         yield f"  {reason}, lake {lake}: {amount.files:,} files, {format_bytes(amount.bytes)}: {REASON_MEANING[reason]}{waits}"
         of_both = pc.and_(pc.equal(orphans.column("reason"), reason), pc.equal(orphans.column("lake"), lake))
         yield from _explanation(context, header.storage, orphans.filter(of_both).column("key")[0].as_py())
-    yield "\nWHAT IS LEFT ALONE"
+    yield "\nPROTECTED FILES"
     grace = format_duration(context.storage(header.storage).grace)
-    for name, why in ((YOUNG, f"younger than the grace period of {grace}: a writer may still commit it"), (UNOWNED, "no lake claims it")):
+    for name, reason in (
+        (YOUNG, f"younger than the grace period of {grace}: a writer may still commit them"),
+        (UNOWNED, "no lake claims them"),
+    ):
         amount = summary.storage_breakdown.get(name, Amount())
-        yield f"  {name}: {amount.files:,} files, {format_bytes(amount.bytes)}: {why}"
+        yield f"  {name}: {amount.files:,} files, {format_bytes(amount.bytes)}: {reason}"
     yield "\nTHE PLAN"
     yield f"  {header.plan_id}"
     for action, amount in header.totals.items():
         yield f"  {action} {amount.files:,} files, {format_bytes(amount.bytes)}"
     freed = header.after_expiry
     for lake, edits in header.expiry_actions.items():
-        yield f"  expire: {edits:,} edits of the history of lake {lake}, made first"
-    yield f"  {freed.files:,} of the files, {format_bytes(freed.bytes)}, go only once a fresh mark finds that history has let go of them"
+        yield f"  expire: {edits:,} edits of the history of lake {lake}, executed first"
+    amount = f"{freed.files:,} of the files ({format_bytes(freed.bytes)})"
+    yield f"  {amount} are moved only after a second mark finds that the edited history does not need them"
     passed = sum(gate.passed for gate in header.gates)
     yield f"  {passed} of {len(header.gates)} safety gates passed"
     yield from (f"  refused by {gate.name}: {gate.message}" for gate in header.failed_gates)
@@ -148,37 +152,36 @@ def _explanation(context: RunContext, storage: str, key: str) -> Iterator[str]:
 def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
     command = f"gc-assets --config {_relative_path(path)}"
     on_s3, folder = is_on_s3(path.parent), path.parent
-    yield "\nWHAT TO TYPE NEXT"
+    yield "\nNEXT COMMANDS"
     if on_s3:
-        yield f"  . {_relative_path(folder / ENVIRONMENT)}      # this shell asks as the demo's user, by the clock of the demo's night"
-    yield f"  {command} report -o report.html      # the night as one page"
+        yield f"  . {_relative_path(folder / ENVIRONMENT)}      # credentials of the demo's server, and the clock of the rehearsal"
+    yield f"  {command} report -o report.html      # the run as one page"
     for header in plans:
         if not header.has_work:
-            yield f"  Nothing: storage {header.storage} has no file to plan."
+            yield f"  Nothing to do: storage {header.storage} has no planned file."
             continue
         plan, storage = header.plan_id[:12], platform.config.storage(header.storage)
-        quarantine_days, aside = (
-            storage.quarantine_days,
-            f"{storage.location if on_s3 else f'{_relative_path(folder)}/lake/'}{RESERVED_PREFIX}",
-        )
+        root = storage.location if on_s3 else f"{_relative_path(folder)}/lake/"
         now = platform.clock.now().replace(microsecond=0)
         yield f"  {command} approve {plan} --by YOUR_NAME"
-        yield f"  {command} apply {plan}      # edits histories, then moves its files to quarantine, {aside}"
-        yield f"  {command} restore --plan {plan} --history      # undo: every file is back as it was, and {reversible_titles()}'s history"
-        yield "  A restored plan is used up. To see a purge after it, rehearse two nights, by a clock of your own:"
-        for days, what in ((1, "its plan quarantines again"), (quarantine_days + 2, "its plan proposes to purge what is still dead")):
+        yield f"  {command} apply {plan}      # edits histories, then moves files to quarantine in {root}{RESERVED_PREFIX}"
+        yield f"  {command} restore --plan {plan} --history      # undo: restores all files, and the history of {reversible_titles()}"
+        yield "  A restored plan cannot be applied again. To see a purge, rehearse two later runs with another clock:"
+        steps = ((1, "its plan quarantines the files again"), (storage.quarantine_days + 2, "its plan purges files that are still garbage"))
+        for days, effect in steps:
             yield f"  export {NOW_VARIABLE}={(now + timedelta(days=days)).isoformat()}"
-            yield f"  {command} run      # a later night: {what}"
+            yield f"  {command} run      # a later run: {effect}"
             yield f"  {command} approve PLAN_ID --by YOUR_NAME && {command} apply PLAN_ID"
         if not on_s3:
             yield f"  unset {NOW_VARIABLE}"
     if owns_server(folder):
-        yield f"  kill $(cat {_relative_path(pid_file(folder))})      # stops the S3 server; gc-assets demo --dir {_relative_path(folder)} starts it again"
+        start = f"gc-assets demo --dir {_relative_path(folder)}"
+        yield f"  kill $(cat {_relative_path(pid_file(folder))})      # stops the S3 server; {start} starts it again"
     elif on_s3:
-        yield f"  The bucket of {platform.config.storages[0].location} stays until you remove it."
+        yield f"  The bucket {platform.config.storages[0].location} remains until you delete it."
 
 
 def _relative_path(path: Path) -> str:
-    """Returns the path relative to where the user is, where that is shorter."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    """Return the path relative to the working directory, if it is in there."""
+    current = Path.cwd()
+    return str(path.relative_to(current)) if path.is_relative_to(current) else str(path)

@@ -1,4 +1,4 @@
-"""`gc-assets doctor`: checks that everything is as a night and an apply need it."""
+"""`gc-assets doctor`: check lakes, storages, state and Spark."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ if TYPE_CHECKING:
 
 @click.command("doctor", short_help="Check lakes, storages and state.")
 @click.option(
-    "--repair", is_flag=True, help="First make the state's indexes again from the receipts, where they differ, and forget harmed folds."
+    "--repair", is_flag=True, help="First rebuild indexes that differ from the receipts, and drop damaged lists of compacted segments."
 )
-@click.option("--all", "show_all", is_flag=True, help="Print the checks that found nothing too, as JSON always does.")
+@click.option("--all", "show_all", is_flag=True, help="Also print passed checks, as JSON always does.")
 @format_option()
 @wide_option
 @common_options
 def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: str, wide: bool) -> None:
-    """Checks that every lake is readable and every storage safe: claims, links, overlaps, clocks,
-    quarantine, leases, plans, interrupted applies, and what the last night found. Prints what is
-    wrong or to look at, and what to do.
+    """Check that every lake is readable and every storage safe: claims, links, overlaps, clocks,
+    quarantine, leases, plans, interrupted applies, and problems of the last run. Print each problem
+    with its cause and what to do.
 
-    Changes nothing but probe files in the state, which it removes. The exit code is 1 if a check
-    fails. With --repair it first makes the indexes of the state again from the receipts, where one
-    is damaged or lacks a run.
+    Changes nothing except probe files, which are removed immediately. The exit code is 1 if a check
+    fails. --repair first rebuilds indexes of the state that are damaged or lack a run.
 
     \b
     Examples:
@@ -44,7 +43,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
       gc-assets doctor --format json
       gc-assets doctor --repair
     """
-    from gc_assets.cli.progress import Progress, show_progress
+    from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.engine.progress import measure_work
     from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
 
@@ -52,22 +51,22 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
     if repair:
         for path in platform.run_context(platform.clock.today()).state.repair():
             print_message(f"repaired: {platform.config.state}/{path}")
-    with show_progress(Progress(), verbose=settings.verbose), measure_work("doctor"):
+    with show_progress(CommandProgress(), verbose=settings.verbose), measure_work("doctor"):
         found = [*_check_spark(platform, verbose=settings.verbose), *doctor(platform.run_context(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
         write_json(rows)
-    elif told := [row for row in rows if show_all or row["verdict"] != OK]:
-        write_table(told, ("verdict", "subject", "check", "found", "todo"), wide=wide)
+    elif shown := [row for row in rows if show_all or row["verdict"] != OK]:
+        write_table(shown, ("verdict", "subject", "check", "found", "todo"), wide=wide)
     failed, warned = (sum(finding.verdict == verdict for finding in found) for verdict in (FAIL, WARN))
-    print_message(f"{len(found):,} checks: {failed:,} failed, {warned:,} to look at")
+    print_message(f"{len(found):,} checks: {failed:,} failed, {warned:,} warnings")
     if failed:
         raise click.exceptions.Exit(1)
 
 
 def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
     from gc_assets.cli.context import open_spark
-    from gc_assets.config.spark import is_local, place_of
+    from gc_assets.config.spark import is_local, without_parameters
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     config = platform.config.spark
@@ -80,9 +79,11 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
         try:
             spark = open_spark(platform, verbose=verbose)
         except GcError as error:
-            yield Finding("spark", "executors", FAIL, str(error), "No night can run before.")
+            yield Finding("spark", "executors", FAIL, str(error), "Fix this before the next run.")
         else:
-            yield Finding("spark", "executors", OK, f"those of {place_of(where)} run Spark {spark.version} and this release of gc-assets")
+            yield Finding(
+                "spark", "executors", OK, f"those of {without_parameters(where)} run Spark {spark.version} and this release of gc-assets"
+            )
             spark.stop()
     elif config.mode == "connect":
         from gc_assets.resources.connect_server import describe_server
@@ -90,7 +91,7 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
         try:
             yield Finding("spark", "server", OK, describe_server(os.environ))
         except UsageError as error:
-            yield Finding("spark", "server", FAIL, str(error), "Nothing can run before.")
+            yield Finding("spark", "server", FAIL, str(error), "Fix this before the next run.")
 
 
 def _check_java(config: SparkConfig) -> Iterator[Finding]:
@@ -104,7 +105,7 @@ def _check_java(config: SparkConfig) -> Iterator[Finding]:
         yield Finding("spark", "java", FAIL, str(error), "Install Java 17 or newer.")
     else:
         yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
-        mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {COMMAND} writes one"
+        mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used; create it with {COMMAND}"
         yield Finding("spark", "class archive", OK, mapped)
 
 
@@ -114,5 +115,5 @@ def _check_submit_program(config: SparkConfig) -> Finding:
 
     program = submit_program(config)
     if shutil.which(program) is None:
-        return Finding("spark", "spark-submit", FAIL, f"there is no program {program}", "Set spark.submit_program.")
-    return Finding("spark", "spark-submit", OK, f"jobs are started by {program}")
+        return Finding("spark", "spark-submit", FAIL, f"the program {program} does not exist", "Set spark.submit_program.")
+    return Finding("spark", "spark-submit", OK, f"jobs use {program}")

@@ -1,4 +1,4 @@
-"""`gc-assets explain`: why a file is kept, planned or gone."""
+"""`gc-assets explain`: why a file is kept, planned or deleted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from gc_assets.stages.read.explain import Explanation
 
 
-@click.command("explain", short_help="Say why a file is kept, planned or gone.")
+@click.command("explain", short_help="Explain why a file is kept, planned or deleted.")
 @click.argument("key")
 @run_date_option
-@click.option("--storage", metavar="N", help="The storage of a canonical key, where several have one of that name.")
+@click.option("--storage", metavar="N", help="The storage of a canonical key, if several contain it.")
 @format_option()
 @common_options
 def explain_command(settings: Settings, key: str, run_date: date | None, storage: str | None, format_: str) -> None:
-    """Says what the tables of a run date know of KEY: a canonical key, or an address in any
-    spelling.
+    """Explain why the file KEY is kept, planned or deleted, from the tables of a run date. KEY is a
+    canonical key or an address in any spelling.
 
-    A live file is traced from the ref through the commit and its metadata down to the file; any
-    other file to the reason it was planned, quarantined or never looked at.
+    For a live file, the chain from a ref through a commit and its metadata to the file is printed.
+    For any other file, the reason is printed.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
 
 
 def explanation_lines(item: Explanation) -> list[str]:
-    """Returns the explanation as text, with the chain indented link by link."""
+    """Return the explanation as text, with one indented line per link of the chain."""
     where = f"{item.storage}: " if item.storage else ""
     text = [f"{where}{printable(item.key)}", f"  {item.verdict}: {printable(item.sentence)}"]
     for depth, link in enumerate(item.chain):

@@ -1,4 +1,4 @@
-"""`gc-assets forget`: says that a lake is to go."""
+"""`gc-assets forget`: record that a lake is removed on purpose."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 
 
-@click.command("forget", short_help="Say that a lake is to go.")
+@click.command("forget", short_help="Record that a lake is removed on purpose.")
 @click.argument("lake")
-@click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record.")
+@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
 @format_option()
 @common_options
 def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None:
-    """Records that a lake is to go: it was emptied, or taken out of lakes.yaml, on purpose.
+    """Record that a lake was emptied or removed from lakes.yaml on purpose.
 
-    Until then the gate lakes_present refuses every plan of a storage in which the lake needed
-    files, because what it shared with other lakes is no longer protected by it. Deletes nothing.
+    Otherwise the gate lakes_present refuses every plan of the storages in which the lake had live
+    files, because the lake no longer protects files that it shared. Deletes nothing.
 
     \b
     Example:
@@ -30,5 +30,5 @@ def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None
     if format_ == "json":
         write_json([{"lake": lake, **record.model_dump(mode="json")}])
     else:
-        click.echo(f"lake {lake} is to go, says {record.by}")
-    print_message("Next: gc-assets run   (plans made before stay refused)")
+        click.echo(f"lake {lake} is removed on purpose (recorded by {record.by})")
+    print_message("Next: gc-assets run   (earlier plans remain refused)")

@@ -1,6 +1,4 @@
-"""`gc-assets history`: commit histories before and after the edits that the policy asks for. A dry
-run; changes nothing.
-"""
+"""`gc-assets history`: commit histories before and after the expiry actions of the policy."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ from gc_assets.core.suggest import did_you_mean, join_names
 @click.command("history", short_help="Show commit histories now and after expiry.")
 @run_date_option
 @click.option("--lake", metavar="N", help="Only this lake.")
-@click.option("--table", metavar="T", help="Only this table, `namespace.table`.")
-@click.option("--all", "everything", is_flag=True, help="Also histories that stay as they are.")
+@click.option("--table", metavar="T", help="Only this table: `namespace.table`.")
+@click.option("--all", "everything", is_flag=True, help="Include histories that do not change.")
 @format_option()
 @common_options
 def history_command(settings: Settings, run_date: date | None, lake: str | None, table: str | None, everything: bool, format_: str) -> None:
-    """Draws the newest commits of each history that the night's policy would change, as it is and
-    as it would be.
+    """Draw the newest commits of each history that the policy of the run changes, now and after
+    expiry. Changes nothing.
 
     \b
     Examples:
@@ -49,7 +47,7 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
                 drawn = {when: list(text_graph(history, after=after)) for when, after in (("now", False), ("after_expiry", True))}
                 found.append({"lake": name, "history": history.name, **drawn})
     if table is not None and table not in tables:
-        raise UsageError(f"--table {table}: no such table; there are {join_names(sorted(tables))}{did_you_mean(table, tables)}")
+        raise UsageError(f"--table {table}: no such table; the tables are {join_names(sorted(tables))}{did_you_mean(table, tables)}")
     if format_ == "json":
         write_json(found)
         return
@@ -59,4 +57,4 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
         click.echo(f"{item['lake']}: {item['history']}, after expiry")
         click.echo("\n".join(f"  {line}" for line in item["after_expiry"]) + "\n")
     if not found:
-        print_message("The policy changes no history. --all shows those that stay as they are.")
+        print_message("The policy changes no history. Use --all to show unchanged histories.")

@@ -1,6 +1,4 @@
-"""`gc-assets init` and `gc-assets schema`: a `lakes.yaml` to begin with, and what editors check it
-by.
-"""
+"""`gc-assets init` and `gc-assets schema`: create a `lakes.yaml`, and the schema for editors."""
 
 from __future__ import annotations
 
@@ -22,39 +20,39 @@ if TYPE_CHECKING:
 
 _HEADER = """\
 {first_line}
-# Written by `gc-assets init`. Every key: docs/configuration.md. Unknown keys are refused.
-# Name here EVERY catalog and repository that may point into these storages: what only another one
-# needs would look like garbage.
+# Written by `gc-assets init`. docs/configuration.md explains every key. Unknown keys are refused.
+# List EVERY catalog and repository that may refer to files of these storages. Files that only a
+# missing one needs look like garbage.
 
 """
-_FILE_EXISTS = "{path} is there already, and init replaces nothing; name another file with -o"
+_FILE_EXISTS = "{path} already exists and is not replaced. Name another file with -o."
 
 
-@click.command("init", short_help="Write lakes.yaml of what there is.")
+@click.command("init", short_help="Find lakes and write lakes.yaml.")
 @click.argument("places", nargs=-1, required=True, metavar="PLACE...")
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="F",
-    help="The file to write; default --config, else lakes.yaml.",
+    help="The file to write. Default: --config, then lakes.yaml.",
 )
-@click.option("--state", default="./state", show_default=True, metavar="S", help="Where the collector keeps its tables and logs.")
+@click.option("--state", default="./state", show_default=True, metavar="S", help="The location of the collector's tables and logs.")
 @common_options
 def init_command(settings: Settings, places: tuple[str, ...], output: Path | None, state: str) -> None:
-    """Asks each PLACE which lakes stand there, and writes lakes.yaml with them and the storages
-    that hold their files, in mode `plan`. Changes nothing else, and never replaces a lakes.yaml.
+    """Find the lakes of each PLACE, and write lakes.yaml with them and their storages in mode
+    `plan`. Changes nothing else, and never replaces a lakes.yaml.
 
     \b
-    A PLACE is
-      a folder, with Icechunk repositories and catalogs in sqlite down to three levels;
-      s3://bucket/prefix/ of an Icechunk repository;
-      a file of sqlite that is an Iceberg catalog;
-      http://host of a Nessie, lakeFS or Iceberg REST server, its API or above it;
-      catalog:NAME, an Iceberg catalog in pyiceberg's own configuration (.pyiceberg.yaml).
+    A PLACE is one of:
+      a folder with Icechunk repositories or SQLite catalogs, up to three levels deep
+      s3://bucket/prefix/ of an Icechunk repository
+      a SQLite file that is an Iceberg catalog
+      http://host of a Nessie, lakeFS or Iceberg REST server, with or without the API path
+      catalog:NAME, an Iceberg catalog in pyiceberg's configuration (.pyiceberg.yaml)
 
-    lakeFS is asked as LAKECTL_CREDENTIALS_ACCESS_KEY_ID and LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY,
-    Nessie by NESSIE_TOKEN where that is set, S3 as the environment says.
+    The credentials are LAKECTL_CREDENTIALS_ACCESS_KEY_ID and LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY
+    for lakeFS, NESSIE_TOKEN (optional) for Nessie, and those of the environment for S3.
 
     \b
     Examples:
@@ -72,8 +70,8 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     folders, found = _discover(places)
     storages = choose_storages(found, folders)
     if not storages:
-        whose = "; ".join(f"lake {lake.name}: {lake.note or 'it holds no table yet'}" for lake in found)
-        raise UsageError(f"nothing tells where the files lie, so there is no storage to write. {whose}")
+        reasons = "; ".join(f"lake {lake.name}: {lake.note or 'it has no table yet'}" for lake in found)
+        raise UsageError(f"cannot determine a storage, because no lake reports the location of its files. {reasons}")
     document = _document(state, storages, found)
     schema = path.with_name(SCHEMA_NAME)
     try:
@@ -93,16 +91,16 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
         print_data(f"lake {entry['name']}: {entry['kind']}")
         if lake.note:
             print_message(f"Lake {entry['name']}: {lake.note}.")
-    print_message(f"{path} is written, and {schema.name} beside it for editors. It plans, and deletes nothing.")
+    print_message(f"Wrote {path}, and {schema.name} for editors. All storages are in mode plan, which deletes nothing.")
     print_message(f"Next: gc-assets doctor --config {path}")
 
 
 @click.command("schema", short_help="Print the JSON Schema of lakes.yaml.")
 @common_options
 def schema_command(_: Settings) -> None:
-    """Prints the JSON Schema of lakes.yaml (draft 7), by which editors complete and check its keys.
+    """Print the JSON Schema of lakes.yaml (draft 7), with which editors complete and check keys.
 
-    The first line of a lakes.yaml names it to them:
+    The first line of lakes.yaml refers to it:
     `# yaml-language-server: $schema=lakes.schema.json`.
 
     \b
@@ -120,12 +118,14 @@ def _warn_missing_libraries() -> None:
     missing = [kind for kind in KINDS.values() if missing_modules(kind)]
     if missing:
         names, extras = " and ".join(kind.title for kind in missing), ",".join(kind.name for kind in missing)
-        print_message(f"Lakes of {names} are not looked for: their libraries are not installed (pip install 'gc-assets[{extras}]').")
+        print_message(f"Lakes of {names} are not searched, because their libraries are missing. Run pip install 'gc-assets[{extras}]'.")
 
 
 def _discover(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
-    """Returns the folders among the places, and the lakes of all places. Raises `UsageError` for a
-    place where no lake stands.
+    """Return the folders among the places, and the lakes of all places.
+
+    Raises:
+        UsageError: If a place has no lake.
     """
     from gc_assets.core.paths import FILE, S3, scheme_of
     from gc_assets.lakes.discovery import DiscoveryTarget, list_folders
@@ -133,22 +133,22 @@ def _discover(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
     from gc_assets.stores.store import open_objects
 
     objects = open_objects()
-    asked: list[str] = []
+    addresses: list[str] = []
     found: list[DiscoveredLake] = []
     for given in places:
         if "@" in given.partition("://")[2].partition("/")[0]:
-            raise UsageError("an address holds no credentials; say them by variables, as `gc-assets init --help` says")
+            raise UsageError("credentials in an address are refused. Set the variables of gc-assets init --help.")
         is_path = scheme_of(given) == FILE and not given.startswith("file:")
         address = str(Path(given).resolve()) if is_path else given
         try:
-            here = [lake for folder in list_folders(address) for lake in discover(DiscoveryTarget(folder, objects, os.environ))]
+            lakes = [lake for folder in list_folders(address) for lake in discover(DiscoveryTarget(folder, objects, os.environ))]
         except OSError as error:
             raise StoreError(f"{given}: {error.strerror or error}: {error.filename or address}") from None
-        if not here:
-            raise UsageError(f"{given}: no lake stands there. `gc-assets init --help` says which places can be asked")
-        found += [lake for lake in here if lake.entry not in [other.entry for other in found]]
-        asked += [address] if scheme_of(address) in {FILE, S3} and not Path(address).is_file() else []
-    return asked, found
+        if not lakes:
+            raise UsageError(f"{given}: no lake found. See gc-assets init --help for the supported places.")
+        found += [lake for lake in lakes if lake.entry not in [other.entry for other in found]]
+        addresses += [address] if scheme_of(address) in {FILE, S3} and not Path(address).is_file() else []
+    return addresses, found
 
 
 def _require_separate_state(state: str, storages: Sequence[Location]) -> None:
@@ -156,7 +156,7 @@ def _require_separate_state(state: str, storages: Sequence[Location]) -> None:
 
     for storage in storages:
         if storage.contains(Location.parse(state)):
-            raise UsageError(f"the state {state} would lie among the files of {storage}; name a place outside of it with --state")
+            raise UsageError(f"the state {state} would be in the storage {storage}. Name a location outside of it with --state.")
 
 
 def _document(state: str, storages: Sequence[Location], found: Sequence[DiscoveredLake]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What Ctrl-C does to a command: it ends as `KeyboardInterrupt` does, never in the middle of a
-start, and with the command's own exit code.
+"""Handle Ctrl-C: raise an interrupt between steps, never while a process starts, with a defined
+exit code.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from types import FrameType
 from typing import NoReturn
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C. Where a plain `KeyboardInterrupt` leaves the text of an `exec`, `python -m` ends by the
-    signal later on, though it was caught (CPython 3.11, `run_eval_code_obj`). Each dataclass
-    executes such a text when it is made, so an interrupted import would lose the exit code.
+class CommandInterrupt(KeyboardInterrupt):
+    """Ctrl-C.
+
+    After a plain `KeyboardInterrupt` inside `exec`, `python -m` ends by the signal even if the
+    exception is caught (CPython 3.11, `run_eval_code_obj`). Dataclasses use `exec`, so an import
+    can be affected.
     """
 
 
 def install_handler() -> None:
-    """Turns Ctrl-C into `Interrupted`. A process whose caller ignores Ctrl-C goes on ignoring it."""
+    """Turn Ctrl-C into `CommandInterrupt`, unless the parent process ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _raise)
 
 
 def _raise(*_: object) -> NoReturn:
-    raise Interrupted
+    raise CommandInterrupt
 
 
 @contextmanager
 def defer_interrupts() -> Generator[None]:
-    """Lets Ctrl-C wait for the end of the block, which opens a Spark session. A Java that is
-    interrupted while it starts would stay behind.
+    """Delay Ctrl-C until the end of the block, which starts Spark. An interrupted start would leave
+    a Java process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -42,24 +44,26 @@ def defer_interrupts() -> Generator[None]:
     def note(number: int, _: FrameType | None) -> None:
         pressed.append(number)
 
-    before = signal.signal(signal.SIGINT, note)
+    previous = signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
-        of_spark = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, before if of_spark is note else _wrap_handler(of_spark))
+        spark_handler = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGINT, previous if spark_handler is note else _wrap_handler(spark_handler))
     if pressed:
-        raise Interrupted
+        raise CommandInterrupt
 
 
-def _wrap_handler(of_spark: signal._HANDLER) -> signal._HANDLER:  # pyright: ignore[reportPrivateUsage]  (typeshed has no public name)
-    """Returns a handler that stops Spark's jobs, as Spark's own does, and raises `Interrupted`."""
+def _wrap_handler(spark_handler: signal._HANDLER) -> signal._HANDLER:  # pyright: ignore[reportPrivateUsage]  (typeshed has no public name)
+    """Return a handler that calls Spark's handler, which cancels its jobs, and raises
+    `CommandInterrupt`.
+    """
 
     def handle(number: int, frame: FrameType | None) -> None:
         try:
-            if callable(of_spark):
-                of_spark(number, frame)
+            if callable(spark_handler):
+                spark_handler(number, frame)
         except KeyboardInterrupt:
-            raise Interrupted from None
+            raise CommandInterrupt from None
 
     return handle

@@ -1,7 +1,6 @@
-"""The entry point. It looks up the command, and turns every end of it into a message and an exit
-code.
+"""The entry point: find the command, and turn every error into a message and an exit code.
 
-Commands are imported when they are called, so that help and wrong usage answer at once.
+A command is imported when it is called, so that help and usage errors are fast.
 """
 
 from __future__ import annotations
@@ -21,37 +20,36 @@ from gc_assets.cli.interrupt import install_handler
 from gc_assets.cli.output import print_message
 from gc_assets.core.errors import GcError
 
-# Command to the module that holds it and what it does, so that the list of commands imports none of
-# them.
+# Module and description by command. Listing the commands imports none of them.
 COMMANDS: Final = {
-    "init": ("init", "Ask catalogs and repositories what there is, and write lakes.yaml."),
-    "demo": ("demo", "Build real sample lakes and run one night on them."),
-    "run": ("run", "Work out one run date: what is live, what is garbage, the plan. Deletes nothing."),
+    "init": ("init", "Find lakes in catalogs and repositories, and write lakes.yaml."),
+    "demo": ("demo", "Create sample lakes and run on them."),
+    "run": ("run", "Find live files and garbage of a run date, and create the plans. Deletes nothing."),
     "show": ("show", "Print a table of a run date."),
-    "history": ("history", "Draw commit histories now and after the edits that the policy asks for."),
-    "report": ("report", "Write a run date as one HTML page."),
-    "blame": ("blame", "Say what each ref, table or age holds."),
-    "what-if": ("what_if", "Say what another retention, or a deleted ref, would free."),
-    "explain": ("explain", "Say why a file is kept, planned or gone."),
-    "plans": ("plans", "List the plans and what may be done with each."),
-    "approve": ("plans", "Approve a plan by name."),
-    "reject": ("plans", "Say no to a plan, by name."),
+    "history": ("history", "Draw commit histories now and after expiry."),
+    "report": ("report", "Write the report of a run date as one HTML page."),
+    "blame": ("blame", "Show what each table, ref or age keeps."),
+    "what-if": ("what_if", "Show what another retention or a deleted ref would free."),
+    "explain": ("explain", "Explain why a file is kept, planned or deleted."),
+    "plans": ("plans", "List the plans and their status."),
+    "approve": ("plans", "Approve one plan."),
+    "reject": ("plans", "Reject one plan."),
     "apply": ("plans", "Execute an approved plan."),
-    "restore": ("plans", "Put quarantined files back."),
-    "forget": ("forget", "Say that a lake is to go, so that its absence no longer stops the plans."),
-    "accept": ("accept", "Say that a table which no catalog knows is dead, so that its metadata no longer stops the plans."),
+    "restore": ("plans", "Restore quarantined files."),
+    "forget": ("forget", "Record that a lake is removed on purpose, so that plans are not refused."),
+    "accept": ("accept", "Accept that a table in no catalog is dead, so that its metadata refuses no plan."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
-    "metrics": ("metrics", "Write the last night of each storage and lake as Prometheus metrics."),
+    "metrics": ("metrics", "Write the last run of each storage and lake as Prometheus metrics."),
     "prune": ("prune", "Remove old run directories from the state."),
     "schema": ("init", "Print the JSON Schema of lakes.yaml, for editors."),
 }
 
 
-INTERRUPTED: Final = "interrupted. What was done so far is whole and on record; the same command goes on from there."
+INTERRUPT_MESSAGE: Final = "interrupted. All steps so far are complete and recorded. Run the same command again to continue."
 
 
 class Commands(click.Group):
-    """Lists the commands in the order of a night, and imports a command only to run it."""
+    """Lists the commands in the order of their use, and imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return list(COMMANDS)
@@ -65,7 +63,7 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:  # click knows only what was imported, and so suggests nothing
+        except click.NoSuchCommand as error:  # click suggests only imported commands
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  (click's signature)
@@ -82,35 +80,34 @@ class Commands(click.Group):
                 traceback.print_exc()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            print_message(f"gc-assets: {INTERRUPTED}")
+            print_message(f"gc-assets: {INTERRUPT_MESSAGE}")
             ctx.exit(1)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
-        except Exception as error:  # noqa: BLE001  (the last stop: every end of a command is a message and an exit code)
+        except Exception as error:  # noqa: BLE001  (every error becomes a message and an exit code)
             print_message(f"gc-assets: unexpected {type(error).__name__}: {error}", "failed")
             if settings.verbose:
                 traceback.print_exc()
             else:
-                print_message("Repeat the command with -v to see where it happened.")
+                print_message("Run the command again with -v for a traceback.")
             ctx.exit(1)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gc-assets")
-@click.option("--config", "config", metavar="FILE", help="The configuration; default $GC_ASSETS_CONFIG, else ./lakes.yaml.")
+@click.option("--config", "config", metavar="FILE", help="The configuration. Default: $GC_ASSETS_CONFIG, then ./lakes.yaml.")
 @click.option("-v", "--verbose", is_flag=True, help="Show log lines and tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
-    """Collects the garbage of versioned data lakes: says what is dead and why, and deletes it only
-    after your approval.
+    """Collect the garbage of versioned data lakes. Files are deleted only after an approval.
 
     \b
-    A night, step by step:
-      gc-assets run                          what is live, what is garbage, the plan
-      gc-assets report -o report.html        look at it
-      gc-assets approve PLAN_ID --by ada     say yes to exactly this plan
+    From a plan to a restore:
+      gc-assets run                          find garbage and create a plan
+      gc-assets report -o report.html        review the plan
+      gc-assets approve PLAN_ID --by ada     approve exactly this plan
       gc-assets apply PLAN_ID                move its files to quarantine
-      gc-assets restore --plan PLAN_ID       put them back
+      gc-assets restore --plan PLAN_ID       move them back
 
     Data goes to standard output, messages to standard error. Exit codes: 0 done, 1 failed, 2 wrong
     usage or configuration, 3 refused by a gate.
@@ -122,9 +119,7 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
 
 
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Returns false for what py4j logs of a call that Ctrl-C interrupted, or that was made while it
-    interrupted another one.
-    """
+    """Return False for py4j's log records about calls that Ctrl-C interrupted."""
     error = record.exc_info[1] if record.exc_info else None
     while error is not None:
         if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):
@@ -134,13 +129,13 @@ def _is_not_interrupt(record: logging.LogRecord) -> bool:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line."""
     install_handler()
-    # Commands want no plugin of pydantic, and looking for one reads what every package installed.
+    # No command uses a pydantic plugin, and the search for plugins reads all package metadata.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
-    logging.getLogger().addFilter(_is_not_interrupt)  # py4j logs by the root logger
+    logging.getLogger().addFilter(_is_not_interrupt)  # py4j uses the root logger
     try:
         cli(prog_name="gc-assets")
-    except BrokenPipeError:  # the reader (head, less) has seen enough
+    except BrokenPipeError:  # the reader (head, less) has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -1,4 +1,4 @@
-"""`gc-assets metrics`: the last night of each storage and lake for Prometheus."""
+"""`gc-assets metrics`: the last run of each storage and lake for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gc_assets.cli.context import Settings, common_options
 from gc_assets.core.errors import UsageError
 
 
-@click.command("metrics", short_help="Write the last nights as Prometheus metrics.")
-@click.option("--out", type=click.Path(dir_okay=False), metavar="FILE", help="Replace this file atomically, instead of standard output.")
+@click.command("metrics", short_help="Write Prometheus metrics.")
+@click.option("--out", type=click.Path(dir_okay=False), metavar="FILE", help="Replace this file atomically. Default: standard output.")
 @common_options
 def metrics_command(settings: Settings, out: str | None) -> None:
-    """Writes the last night of each storage and lake in Prometheus' text format, for the textfile
-    collector of node_exporter. Reads the state only.
+    """Write the metrics of the last run of each storage and lake in Prometheus' text format, for the
+    textfile collector of node_exporter. Only the state is read.
 
     \b
     Examples:
@@ -32,4 +32,4 @@ def metrics_command(settings: Settings, out: str | None) -> None:
     try:
         write_to_textfile(out, found)
     except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+        raise UsageError(f"Cannot write --out {out}: {error.strerror}") from None

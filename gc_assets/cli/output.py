@@ -1,6 +1,4 @@
-"""Writes rows to standard output, as a table for people or as one JSON array, and messages to
-standard error. Knows no asset.
-"""
+"""Write tables or JSON to standard output, and messages to standard error."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ from typing import Any, Final
 
 import click
 
-# Keys are other people's text: nothing in them may steer a terminal.
+# Keys are external text, so control characters must not reach a terminal.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\ud800-\udfff]")
 
-# Columns whose words are verdicts, and the colours of those.
+# Columns with coloured values, and the colours.
 _OF_VERDICTS: Final = frozenset({"verdict", "status", "outcome"})
 _COLOURS: Final = {
     **dict.fromkeys(("ok", "done", "approved", "passed", "live"), "green"),
@@ -30,21 +28,17 @@ _COLOURS: Final = {
 
 
 def print_message(message: str = "", verdict: str | None = None) -> None:
-    """Writes a message or progress line to standard error, in the colour of a verdict where one is
-    given.
-    """
+    """Write a message or a progress line to standard error, in the colour of `verdict`."""
     _echo(message, sys.stderr, verdict)
 
 
 def print_data(text: str, verdict: str | None = None) -> None:
-    """Writes a line of data for people to standard output, in the colour of a verdict where one is
-    given.
-    """
+    """Write a line of text output to standard output, in the colour of `verdict`."""
     _echo(text, sys.stdout, verdict)
 
 
 def _echo(text: str, stream: Any, verdict: str | None = None) -> None:
-    """Writes a text whose lines break between words where the terminal ends."""
+    """Write a text, wrapped between words to the width of the terminal."""
     from gc_assets.cli.tables import wrap
 
     width, shown = stream_width(stream), printable(text, keep="\n")
@@ -55,12 +49,16 @@ def _echo(text: str, stream: Any, verdict: str | None = None) -> None:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Returns the text with control characters, line breaks and direction marks as escapes."""
+    """Return the text with escaped control characters, line breaks and direction marks.
+
+    Args:
+        keep: Characters that are not escaped.
+    """
     return _CONTROL.sub(lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def json_default(value: Any) -> Any:
-    """Returns as text what JSON has no type for: times in ISO 8601 (UTC), bytes in base64."""
+    """Convert values without a JSON type: times to ISO 8601 (UTC), bytes to base64."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, date):
@@ -69,11 +67,11 @@ def json_default(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, timedelta | Decimal):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
 def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
-    """Writes one array with one object a line, as the rows come."""
+    """Write one array with one object per line, as the rows arrive."""
     target = out or sys.stdout
     first = True
     for row in rows:
@@ -83,11 +81,10 @@ def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: Any = None, *, wide: bool = False) -> None:
-    """Writes aligned columns, numbers to the right with separators, verdicts in colour where the
-    terminal shows any.
+    """Write aligned columns, with numbers to the right and coloured verdicts.
 
-    The table fits the terminal, or the columns that `COLUMNS` names (`tables.lines`). With `wide`,
-    and where neither says a width, every row is one whole line.
+    The table fits the terminal or `COLUMNS` (`gc_assets.cli.tables`). With `wide` or without a
+    known width, each row is one line.
     """
     from gc_assets.cli.tables import Column, lines
 
@@ -111,12 +108,12 @@ def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: 
 
 
 def stream_width(stream: Any) -> int | None:
-    """Returns how many columns a stream shows: what `COLUMNS` says, else the terminal's; null where
-    no terminal limits a line.
+    """Return the width of a stream: `COLUMNS`, then the width of the terminal, or None without a
+    limit.
     """
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
     try:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
     except OSError:
@@ -124,12 +121,12 @@ def stream_width(stream: Any) -> int | None:
 
 
 def has_colour(stream: Any) -> bool:
-    """Says whether a stream shows colours: a terminal does, unless `NO_COLOR` is set."""
+    """Return whether a stream shows colours: a terminal does, unless `NO_COLOR` is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def colour_verdict(text: str, verdict: str | None = None) -> str:
-    """Returns the text in the colour of a verdict, which is the text itself where none is given."""
+    """Return the text in the colour of `verdict`, by default of the text itself."""
     colour = _COLOURS.get((verdict or text).strip())
     return click.style(text, fg=colour) if colour is not None else text
 
@@ -139,7 +136,7 @@ def _has_values(rows: Sequence[Mapping[str, Any]], name: str, kind: UnionType) -
 
 
 def format_cell(value: Any) -> str:
-    """Returns a value as a reader expects it in a table."""
+    """Return a value as text for a table."""
     if value is None:
         return ""
     if isinstance(value, bool):

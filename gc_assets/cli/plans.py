@@ -1,6 +1,4 @@
-"""`gc-assets plans`, `approve`, `reject`, `apply`, `restore`: the deletion protocol, in the order
-in which a person meets it.
-"""
+"""`gc-assets plans`, `approve`, `reject`, `apply` and `restore`: from a plan to its execution."""
 
 from __future__ import annotations
 
@@ -19,10 +17,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from gc_assets.cli.progress import Progress
+    from gc_assets.cli.progress import CommandProgress
     from gc_assets.core.approvals import ApprovalEvent
     from gc_assets.engine.tables import Totals
     from gc_assets.resources.platform import Platform
+    from gc_assets.stages.delete.restore_request import RestoreResult
     from gc_assets.stages.records.plans import ListedPlan, StoredPlan
 
 STATUSES: Final = ("ready", "refused", "approved", "rejected", "applied", "restored", "expired", "historical")
@@ -36,25 +35,25 @@ PLAN_COLUMNS: Final = (
     "actions",
     "edits",
     "refused_by",
-    "said",
+    "decisions",
     "until",
 )
 
 
 @click.command("plans", short_help="List the plans.")
-@click.option("--storage", metavar="N", help="Only of this storage.")
+@click.option("--storage", metavar="N", help="Only plans of this storage.")
 @click.option(
-    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), metavar="S", help="Only with this status; may be repeated."
+    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), metavar="S", help="Only plans with this status. Can be repeated."
 )
 @format_option()
 @wide_option
 @common_options
 def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, ...], format_: str, wide: bool) -> None:
-    """Lists the plans, newest first, with what may be done with each.
+    """List the plans, newest first, with their status.
 
     \b
-    Status: ready (may be approved), refused (by a gate), approved, rejected, applied,
-    restored, expired (too old), historical (an analysis of a past date, never applied).
+    Status: ready (can be approved), refused (by a gate), approved, rejected, applied,
+    restored, expired (too old), historical (analysis of a past date, cannot be applied).
 
     \b
     Examples:
@@ -83,33 +82,32 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
                 "actions": ", ".join(_actions(row)),
                 "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
                 "refused_by": ", ".join(row["refused_by"]),
-                "said": "; ".join(row["said"]),
+                "decisions": "; ".join(row["decisions"]),
                 "until": row["until"] and row["until"].replace(microsecond=0),
             }
             for row in found
         ]
         write_table(short, PLAN_COLUMNS, wide=wide)
     if not found:
-        print_message(f"There is no plan {'of this status' if statuses else 'with anything to do'}. `gc-assets run` makes one.")
+        print_message(f"No plan {'has this status' if statuses else 'has work'}. Run gc-assets run to create one.")
 
 
-_BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record. It is a name and no login.")
-_COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="Why; it goes on record.")
+_BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded. It is not authenticated.")
+_COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
 
 
-@click.command("approve", short_help="Approve a plan by name.")
+@click.command("approve", short_help="Approve one plan.")
 @click.argument("plan_id")
 @_BY
-@click.option("--override", "overrides", multiple=True, metavar="GATE", help="Pass over this failed gate; recorded. May be repeated.")
+@click.option("--override", "overrides", multiple=True, metavar="GATE", help="Override this failed gate. Recorded. Can be repeated.")
 @_COMMENT
 @format_option()
 @common_options
 def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], comment: str, format_: str) -> None:
-    """Records your yes to exactly this plan: its id is the digest of everything in it. Changes no
-    lake.
+    """Approve exactly this plan, whose id is the digest of its content. Changes no lake.
 
-    What others said of the plan stays. Where the storage asks for two approvals, two names have to
-    give them. The first characters of the id are enough (8 at least).
+    Decisions of other names remain. If the storage needs two approvals, two names must approve. At
+    least the first 8 characters of the plan id are required.
 
     \b
     Examples:
@@ -120,29 +118,29 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     from gc_assets.stages.records.plans import approve, find_plan
 
     platform = settings.platform()
-    word = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
-    plan = find_plan(platform.config, word.plan_id)
-    report_decision(plan, word.at)
-    _print_decision(plan, word, format_)
+    event = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
+    plan = find_plan(platform.config, event.plan_id)
+    report_decision(plan, event.at)
+    _print_decision(plan, event, format_)
     _print_reversibility(platform, plan)
     if plan.verdict.missing is None:
         print_message(f"Next: {apply_command(plan.header, platform.config)}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
     elif plan.verdict.rejections:
-        print_message(f"It stays {plan.verdict.missing}. It can be applied once the same name approves it.")
+        print_message(f"The plan remains {plan.verdict.missing}. It can be applied after the same name approves it.")
     else:
         until = f"(until {plan.header.approve_before:%Y-%m-%d %H:%M}Z)"
-        print_message(f"It is {plan.verdict.missing}. Next: gc-assets approve {word.plan_id[:12]} --by ANOTHER_NAME   {until}")
+        print_message(f"The plan is {plan.verdict.missing}. Next: gc-assets approve {event.plan_id[:12]} --by ANOTHER_NAME   {until}")
 
 
-@click.command("reject", short_help="Say no to a plan, by name.")
+@click.command("reject", short_help="Reject one plan.")
 @click.argument("plan_id")
 @_BY
 @_COMMENT
 @format_option()
 @common_options
 def reject_command(settings: Settings, plan_id: str, by: str, comment: str, format_: str) -> None:
-    """Records your no to a plan. It cannot be applied, whoever approves it, until the same name
-    does.
+    """Reject a plan. It cannot be applied until the same name approves it, even if other names
+    approve it.
 
     \b
     Examples:
@@ -151,10 +149,10 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
     from gc_assets.stages.records.plans import find_plan, reject
 
     platform = settings.platform()
-    word = reject(platform.config, platform.clock, plan_id, by, comment)
-    plan = find_plan(platform.config, word.plan_id)
-    report_decision(plan, word.at)
-    _print_decision(plan, word, format_)
+    event = reject(platform.config, platform.clock, plan_id, by, comment)
+    plan = find_plan(platform.config, event.plan_id)
+    report_decision(plan, event.at)
+    _print_decision(plan, event, format_)
 
 
 def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
@@ -164,26 +162,26 @@ def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool
         print_message(line)
 
 
-def _print_decision(plan: StoredPlan, word: ApprovalEvent, format_: str) -> None:
+def _print_decision(plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
     if format_ == "json":
-        row = {**word.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
-        write_json([{**row, "status": plan.status_at(word.at), "approvals_needed": plan.verdict.needed}])
+        row = {**event.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
+        write_json([{**row, "status": plan.status_at(event.at), "approvals_needed": plan.verdict.needed}])
     else:
-        print_data(f"{plan.header.storage}: plan {word.plan_id} {word}")
+        print_data(f"{plan.header.storage}: plan {event.plan_id} {event}")
 
 
 @click.command("apply", short_help="Execute an approved plan.")
 @click.argument("plan_id")
-@click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase; may be repeated. Default: all.")
-@click.option("--mode", type=click.Choice(["plan", "apply"]), help="Instead of the storage's own mode, for this once.")
+@click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase. Can be repeated. Default: all.")
+@click.option("--mode", type=click.Choice(["plan", "apply"]), help="Replaces the mode of the storage for this command.")
 @format_option()
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
-    """Executes an approved plan, and nothing but its rows: restore, then expire (edits of history),
-    then quarantine, then purge, then abort (uploads in parts that nobody finished).
+    """Execute the rows of an approved plan in these phases: restore, expire (edits of history),
+    quarantine, purge, abort (unfinished multipart uploads).
 
-    Marks the lakes afresh before it touches a file, and again after it edited a history; what a
-    lake needs is left alone. Stopped in the middle, the same command goes on from its log.
+    The lakes are marked again before the first change, and after edits of history. Files that a
+    lake needs are kept. If the command is interrupted, run it again to continue from its log.
 
     \b
     Examples:
@@ -191,51 +189,51 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
     """
-    from gc_assets.cli.progress import Progress, show_progress
+    from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
     from gc_assets.stages.records.plans import find_plan
 
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
     run_context = platform.run_context(platform.clock.today())
-    chosen = tuple(phases_of(plan.header, phases or PHASES))
-    already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(phases_of(plan.header, PHASES))} only")
+    selected = tuple(phases_of(plan.header, phases or PHASES))
+    already = nothing_to_do(plan) or (None if selected else f"the plan asks for {', '.join(phases_of(plan.header, PHASES))} only")
     if already is not None:
         _print_outcomes({}, None, format_)
         print_message(f"Nothing to do: {already}.")
         return
-    refuse_apply(run_context, plan, chosen)  # before Spark starts; apply_plan asks again
-    print_message(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
-    with show_progress(Progress(), verbose=settings.verbose) as progress:
-        applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, chosen)
+    refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
+    print_message(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: verification mark, then {', '.join(selected)}")
+    with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
+        applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)
     report_apply(run_context, plan.header, applied)
-    books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.by_outcome.items()}
-    _print_outcomes(books, plan.header.plan_id, format_)
+    by_outcome = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.by_outcome.items()}
+    _print_outcomes(by_outcome, plan.header.plan_id, format_)
     if any(outcome == "failed" for _, outcome in applied.by_outcome):
-        where = "`gc-assets show deletion_log` and `show expiry_log`"
-        print_message(f"Not everything was done; see {where} with --run-date {plan.header.run_date}, then apply again: it resumes.")
+        logs = "`gc-assets show deletion_log` and `show expiry_log`"
+        print_message(f"Some rows failed. See {logs} with --run-date {plan.header.run_date}. Then run apply again to resume.")
         raise click.exceptions.Exit(1)
     if ("expire", "done") in applied.by_outcome:
-        print_message("History was edited: `gc-assets show expiry_log` lists the edits.")
+        print_message("Histories were edited. List the edits with gc-assets show expiry_log.")
     _print_reversibility(platform, plan)
 
 
-@click.command("restore", short_help="Put quarantined files back.")
-@click.option("--plan", "plan_id", metavar="P", help="Everything that this plan quarantined.")
-@click.option("--prefix", metavar="X", help="Everything below this canonical prefix.")
-@click.option("--key", metavar="K", help="This file, by canonical key or address.")
-@click.option("--storage", metavar="N", help="The storage; needed where there are several and no plan or address says it.")
-@click.option("--history", is_flag=True, help="Then undo the plan's edits of history too (with --plan).")
+@click.command("restore", short_help="Restore quarantined files.")
+@click.option("--plan", "plan_id", metavar="P", help="Restore all files that this plan quarantined.")
+@click.option("--prefix", metavar="X", help="Restore all files under this canonical prefix.")
+@click.option("--key", metavar="K", help="Restore this file: a canonical key or an address.")
+@click.option("--storage", metavar="N", help="The storage. Required if there are several and no plan or address determines it.")
+@click.option("--history", is_flag=True, help="Also undo the edits of history of the plan (with --plan).")
 @format_option()
 @common_options
 def restore_command(
     settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, history: bool, format_: str
 ) -> None:
-    """Puts quarantined files back where they were. Needs no approval, and never replaces a file
-    that stands there now.
+    """Move quarantined files back to their original keys. Needs no approval, and never replaces an
+    existing file.
 
-    History stays edited unless --history asks for the old one: Icechunk's comes back, an Iceberg
-    snapshot that expired does not.
+    --history also undoes the edits of Icechunk histories. Expired Iceberg snapshots cannot be
+    restored.
 
     \b
     Examples:
@@ -244,44 +242,51 @@ def restore_command(
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
-    from gc_assets.cli.progress import Progress, show_progress
+    from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.stages.delete.restore_request import resolve_request, restore_files, undo_history
 
     platform = settings.platform()
     run_context = platform.run_context(platform.clock.today())
-    asked = resolve_request(run_context, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
-    with show_progress(Progress(), verbose=settings.verbose) as progress:
-        back = restore_files(lambda: _start_spark(progress, platform, settings), run_context, asked)
-    report_restore(run_context, asked.storage, back.log)
-    plan = asked.plan
-    with show_progress(Progress(), verbose=settings.verbose):
-        undone = undo_history(run_context, back)
-    if plan is not None and undone is not None:
-        back = undone
+    request = resolve_request(run_context, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
+    with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
+        result = restore_files(lambda: _start_spark(progress, platform, settings), run_context, request)
+    report_restore(run_context, request.storage, result.log)
+    plan = request.plan
+    with show_progress(CommandProgress(), verbose=settings.verbose):
+        with_undo = undo_history(run_context, result)
+    if plan is not None and with_undo is not None:
+        result = with_undo
         report_history_undo(run_context, plan.header)
-    _print_outcomes(back.by_outcome, asked.plan_id, format_)
-    if not back.by_outcome:
+    _print_outcomes(result.by_outcome, request.plan_id, format_)
+    _print_restore(platform, result)
+
+
+def _print_restore(platform: Platform, result: RestoreResult) -> None:
+    plan = result.request.plan
+    if not result.by_outcome:
         print_message(
-            f"Nothing to do: storage {asked.storage} has nothing of that in quarantine. `gc-assets explain KEY` says where a file is."
+            f"Nothing to do: no such file is in quarantine in storage {result.request.storage}. To find a file, run gc-assets explain KEY."
         )
-    elif plan is not None and plan.header.expiry_actions and not history:
+    elif plan is not None and plan.header.expiry_actions and not result.request.history:
         from gc_assets.lakes.kinds import reversible_titles
 
-        undone_by = f"--history undoes those of {reversible_titles()}"
-        print_message(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
-    if plan is not None and back.by_outcome:
-        _print_reversibility(platform, plan, restored=back.missing is None)
-    elif back.files.rows:
+        print_message(
+            f"The edits of history of the plan remain. To undo those of {reversible_titles()}, relax the retention first (otherwise the "
+            "next plan repeats them), and then use --history."
+        )
+    if plan is not None and result.by_outcome:
+        _print_reversibility(platform, plan, restored=result.missing is None)
+    elif result.files.rows:
         from gc_assets.stages.read.reversibility import restore_reversibility
 
-        for line in restore_reversibility(back.files.amount).lines:
+        for line in restore_reversibility(result.files.amount).lines:
             print_message(line)
-    if back.missing is not None:
-        print_message(back.missing)
+    if result.missing is not None:
+        print_message(result.missing)
         raise click.exceptions.Exit(1)
 
 
-def _start_spark(progress: Progress, platform: Platform, settings: Settings) -> SparkSession:
+def _start_spark(progress: CommandProgress, platform: Platform, settings: Settings) -> SparkSession:
     progress.set_activity("starting Spark")
     spark = open_spark(platform, verbose=settings.verbose)
     progress.set_activity("")
@@ -291,6 +296,8 @@ def _start_spark(progress: Progress, platform: Platform, settings: Settings) -> 
 def _plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
     header = plan.header
     status = plan.status_at(now)
+    decisions = [str(event) for event in plan.verdict.events]
+    events = [event.model_dump(mode="json", exclude={"plan_id"}) for event in plan.verdict.events]
     until = {"ready": header.approve_before, "refused": header.approve_before, "approved": header.apply_before}.get(status)
     return {
         "plan_id": header.plan_id,
@@ -307,8 +314,10 @@ def _plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
         "approved_by": plan.verdict.approved_by,
         "approvals_needed": plan.verdict.needed,
         "overrides": list(plan.verdict.overrides),
-        "said": [str(word) for word in plan.verdict.events],
-        "words": [word.model_dump(mode="json", exclude={"plan_id"}) for word in plan.verdict.events],
+        "decisions": decisions,
+        "approval_events": events,
+        "said": decisions,  # deprecated: use decisions
+        "words": events,  # deprecated: use approval_events
         "created_at": header.created_at,
         "until": until,
         "applied_at": plan.record.finished_at,
@@ -324,9 +333,9 @@ def _actions(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"abort {row['uploads']:,} uploads"
 
 
-def _print_outcomes(books: Mapping[str, Totals], plan_id: str | None, format_: str) -> None:
+def _print_outcomes(by_outcome: Mapping[str, Totals], plan_id: str | None, format_: str) -> None:
     rows: list[dict[str, Any]] = []
-    for name, total in sorted(books.items()):
+    for name, total in sorted(by_outcome.items()):
         phase, _, outcome = name.partition("/")
         rows.append({"plan_id": plan_id, "phase": phase, "outcome": outcome, "files": total.rows, "bytes": total.size_bytes})
     if format_ == "json":

@@ -1,4 +1,4 @@
-"""`gc-assets prune`: makes room in the state."""
+"""`gc-assets prune`: remove old runs from the state."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from gc_assets.core.errors import GateRefused
 
 
 @click.command("prune", short_help="Remove old run directories from the state.")
-@click.option("--keep-days", type=click.IntRange(min=0), default=30, show_default=True, metavar="N", help="Keep runs of the last N days.")
+@click.option(
+    "--keep-days", type=click.IntRange(min=0), default=30, show_default=True, metavar="N", help="Keep the runs of the last N days."
+)
 @format_option()
 @common_options
 def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
-    """Removes run directories that a later run of the same date replaced, and copies of old rows
-    that were replaced by larger ones (`_folds/`). No current table goes, and no file of a lake.
+    """Remove run directories that a later run of the same date replaced, and compacted segments
+    that larger ones replaced. Current tables and files of lakes are never removed.
 
-    The cache of decoded metadata, all plans, logs and policies stay whatever their age.
+    The cache of decoded metadata, plans, logs and policies are kept at any age.
 
     \b
     Example:
@@ -29,8 +31,8 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     platform = settings.platform()
     if platform.clock.is_rehearsal:
         raise GateRefused(
-            f"the clock is a rehearsal's (GC_ASSETS_UNSAFE_NOW={platform.clock.now().isoformat()}), by which no run has its age, so "
-            "nothing is removed. Unset the variable."
+            f"the clock is that of a rehearsal (GC_ASSETS_UNSAFE_NOW={platform.clock.now().isoformat()}), so the ages of runs are "
+            "unknown and nothing is removed. Unset the variable."
         )
     protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE)]
     removed = State.of(platform.config).prune(keep_days, platform.clock, protected)
@@ -39,4 +41,4 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     else:
         for path in removed:
             click.echo(path)
-    print_message(f"{len(removed):,} directories removed from {platform.config.state}")
+    print_message(f"Removed {len(removed):,} directories from {platform.config.state}.")

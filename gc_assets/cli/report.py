@@ -1,4 +1,4 @@
-"""`gc-assets report`: a run date as one HTML page."""
+"""`gc-assets report`: the HTML report of a run date."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from gc_assets.cli.context import Settings, common_options, run_date_option
 from gc_assets.cli.output import print_message
 
 
-@click.command("report", short_help="Write a run date as one HTML page.")
+@click.command("report", short_help="Write the report of a run date as one HTML page.")
 @run_date_option
-@click.option("-o", "--output", type=click.Path(dir_okay=False), default="report.html", show_default=True, metavar="F", help="`-`: stdout.")
-@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
-@click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage; may be repeated.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    default="report.html",
+    show_default=True,
+    metavar="F",
+    help="The file to write. `-`: standard output.",
+)
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; can be repeated.")
+@click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage; can be repeated.")
 @common_options
 def report_command(settings: Settings, run_date: date | None, output: str, lakes: tuple[str, ...], storages: tuple[str, ...]) -> None:
-    """Writes one page about a run date: where the bytes are, the plan with its gates, what is in
-    quarantine, the histories before and after expiry, and who holds the bytes. It needs no network
-    and no other file.
+    """Write one HTML page about a run date: the storage breakdown, the plan with its gates, the
+    quarantine, the histories before and after expiry, and what keeps the bytes. The page needs no
+    network and no other file.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`gc-assets run`: one run date through Dagster, with progress."""
+"""`gc-assets run`: execute a run through Dagster, with progress."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
 
 
-@click.command("run", short_help="Work out one run date.")
+@click.command("run", short_help="Find garbage and create the plans.")
 @run_date_option
-@click.option("--as-of", type=TIMESTAMP, metavar="T", help="Count the policy's ages from T instead of the start of the run date.")
-@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
-@click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage, with all lakes that may point into it.")
+@click.option("--as-of", type=TIMESTAMP, metavar="T", help="Measure the ages of the policy from T instead of the start of the run date.")
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake. Can be repeated.")
+@click.option(
+    "--storage", "storages", multiple=True, metavar="N", help="Only this storage, with all lakes that can refer to it. Can be repeated."
+)
 @click.option("--through", metavar="ASSET", help="Stop after this asset.")
-@click.option("--mode", type=click.Choice(["plan", "apply"]), help="Instead of the storages' own mode.")
-@click.option("--full", is_flag=True, help="Compute all live files, and compare them with what would have been carried over.")
+@click.option("--mode", type=click.Choice(["plan", "apply"]), help="Replaces the mode of the storages for this run.")
+@click.option("--full", is_flag=True, help="Compute all live files, and compare them with those of an incremental run.")
 @format_option()
 @common_options
 def run_command(
@@ -36,11 +38,11 @@ def run_command(
     full: bool,
     format_: str,
 ) -> None:
-    """Works out one run date through Dagster: what is live, what is garbage and why, and the plan
-    of each storage.
+    """Find live files and garbage of one run date through Dagster, and create a plan for each
+    storage.
 
-    Nothing is deleted. In mode `apply` files that came back to life are restored; everything else
-    waits for an approval.
+    Nothing is deleted. In mode `apply`, quarantined files that are live again are restored. All
+    other actions wait for an approval.
 
     \b
     Examples:
@@ -48,16 +50,16 @@ def run_command(
       gc-assets run --run-date 2026-11-21 --format json
       gc-assets run --lake sales --through reachable_snapshots
 
-    A plan that its gates refuse is printed with them, and the exit code is 3.
+    If gates refuse a plan, they are printed, and the exit code is 3.
     """
     platform = settings.platform()
     day = run_date or platform.clock.today()
     platform.run_context(day, as_of)
     print_message(f"run date {day}")
-    from gc_assets.cli.progress import Progress, show_progress
+    from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.stages.read.reversibility import describe_reversibility, reversibility_json
 
-    with show_progress(Progress(), verbose=settings.verbose) as progress:
+    with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         progress.set_activity("loading Dagster")
         with fast_imports():
             from gc_assets.cli.dagster_run import run_partition
@@ -71,22 +73,22 @@ def run_command(
             through=through,
             mode=mode,
             full=full,
-            watch=progress,
+            observer=progress,
             verbose=settings.verbose,
         )
-    told = [header for header in plans if header.has_work or header.failed_gates]
+    active_plans = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
-        write_json({**plan_summary(header), **reversibility_json(header, platform.config)} for header in told)
+        write_json({**plan_summary(header), **reversibility_json(header, platform.config)} for header in active_plans)
     else:
-        for header in told:
+        for header in active_plans:
             print_data(plan_line(header), "refused" if header.failed_gates else "passed")
-        if not told:
-            print_message("Nothing to do: no plan has a file in it." if plans else "No storage was asked for a plan.")
+        if not active_plans:
+            print_message("Nothing to do: no plan contains a file." if plans else "The selection includes no storage, so there is no plan.")
     for text in sorted({text for header in plans for text in header.unsafe}):
         print_message(f"Lowered safety: {text}.")
-    for header in told:
+    for header in active_plans:
         _print_next_step(header, describe_reversibility(header, platform.config).lines)
-    if any(header.failed_gates for header in told):
+    if any(header.failed_gates for header in active_plans):
         raise click.exceptions.Exit(3)
 
 
@@ -94,7 +96,7 @@ def _print_next_step(header: PlanHeader, reversibility: Iterable[str]) -> None:
     for gate in header.failed_gates:
         print_message(f"refused by gate {gate.name}: {gate.message}", "refused")
     if header.historical:
-        print_message(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
+        print_message(f"{header.storage}: {header.run_date} was not frozen on its own date, so this plan cannot be applied.")
         return
     for line in reversibility:
         print_message(line)
@@ -103,7 +105,7 @@ def _print_next_step(header: PlanHeader, reversibility: Iterable[str]) -> None:
 
 
 def plan_line(header: PlanHeader) -> str:
-    """Returns a plan in one line."""
+    """Return a plan on one line."""
     from gc_assets.core.units import format_bytes
 
     files = sum(total.files for total in header.totals.values())
@@ -114,17 +116,21 @@ def plan_line(header: PlanHeader) -> str:
     edits = sum(header.expiry_actions.values())
     frees = f"; {edits:,} edits of history free {header.after_expiry.files:,} of them" if edits else ""
     held = header.held_for_expiry
-    waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for another plan's edits of history" if held.files else ""
+    waits = (
+        f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for the edits of history in the plan of another storage"
+        if held.files
+        else ""
+    )
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
     unreadable = (
-        f"; cannot be read: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""
+        f"; unreadable: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""
     )
     plan = f"plan {header.plan_id}, {files:,} files, {format_bytes(size)}{actions}, {gates}"
     return f"{header.storage}: {plan}{frees}{waits}{aborts}{unreadable}"
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:
-    """Returns a plan as one JSON object: the header with its totals added up."""
+    """Return a plan as one JSON object: its header and the sums of its totals."""
     return {
         "storage": header.storage,
         "plan_id": header.plan_id,

@@ -1,4 +1,4 @@
-"""`gc-assets show`: a published table, in the form a person or a program asks for."""
+"""`gc-assets show`: print or export a published table."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ if TYPE_CHECKING:
     from gc_assets.config.models import Config
     from gc_assets.state.schemas import Table
 
-# The number of rows that a terminal shows unless more is asked for. The other formats are for
-# programs and are whole.
+# The default number of rows in format `table`. Other formats are for programs and are complete.
 TABLE_ROWS = 100
 
 
 @click.command("show", short_help="Print a table of a run date.")
 @click.argument("asset")
 @run_date_option
-@click.option("--lake", metavar="N", help="For the tables of a lake; needed where there are several.")
-@click.option("--storage", metavar="N", help="For the tables of a storage; needed where there are several.")
-@click.option("--table", "only", metavar="T", help="Only rows of this table, `namespace.table`.")
+@click.option("--lake", metavar="N", help="The lake of the table. Required if there are several.")
+@click.option("--storage", metavar="N", help="The storage of the table. Required if there are several.")
+@click.option("--table", "only", metavar="T", help="Only rows of this table: `namespace.table`.")
 @click.option("--format", "format_", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True)
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Write to this file.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows; default {TABLE_ROWS} for `table`, else all.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="The file to write. Default: standard output.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows. Default: {TABLE_ROWS} for `table`, otherwise all.")
 @wide_option
 @common_options
 def show_command(
@@ -50,8 +49,8 @@ def show_command(
     limit: int | None,
     wide: bool,
 ) -> None:
-    """Prints the table ASSET of a run date. Needs neither --lake nor --storage where there is only
-    one.
+    """Print the table ASSET of a run date. If there is only one lake or storage, --lake and
+    --storage can be omitted.
 
     \b
     Examples:
@@ -68,9 +67,9 @@ def show_command(
 
     tables = all_tables()
     if asset not in tables:
-        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(tables)}{did_you_mean(asset, tables)}")
+        raise UsageError(f"no asset {asset!r}; the assets are {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:
-        raise UsageError("--format parquet writes a file: name it with -o FILE")
+        raise UsageError("--format parquet requires -o FILE")
     platform = settings.platform()
     table = tables[asset]
     if only is not None and TABLE_NAME.name not in table.schema.names:
@@ -105,15 +104,15 @@ def _owner_name(config: Config, table: Table, lake: str | None, storage: str | N
     given, other = (lake, storage) if table.scope == "lake" else (storage, lake)
     names = owners_of(config, table)
     if not names:
-        having = [kind.name for kind in KINDS.values() if kind.has(table)]
-        raise UsageError(f"{table.name} is a table of lakes of kind {' or '.join(having)}, and the configuration has none")
+        kinds = [kind.name for kind in KINDS.values() if kind.has(table)]
+        raise UsageError(f"{table.name} is a table of lakes of kind {' or '.join(kinds)}, and the configuration has no such lake")
     if other is not None:
-        raise UsageError(f"{table.name} is a table of a {table.scope}: name it with --{table.scope} ({', '.join(names)})")
+        raise UsageError(f"{table.name} is a table of a {table.scope}. Use --{table.scope} ({', '.join(names)}).")
     if given is None and len(names) == 1:
         return names[0]
     if given not in names:
-        found = "is missing" if given is None else f"{given}: there is no such {table.scope} with this table"
-        raise UsageError(f"--{table.scope} {found}; the configuration has {join_names(names)}{did_you_mean(given or '', names)}")
+        problem = "is required" if given is None else f"{given}: no such {table.scope} with this table"
+        raise UsageError(f"--{table.scope} {problem}; the configuration has {join_names(names)}{did_you_mean(given or '', names)}")
     return given
 
 
@@ -134,7 +133,7 @@ def _read_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _write_csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, target: TextIO) -> None:
-    """Writes RFC 4180 with a header. Null is empty, lists and maps are JSON, times are ISO 8601."""
+    """Write RFC 4180 with a header. Null is empty, lists and maps are JSON, times are ISO 8601."""
     import csv
 
     writer = csv.writer(target)

@@ -1,8 +1,8 @@
-"""Lays rows out in columns of a given width. Pure: takes texts, returns lines.
+"""Format rows as columns of a given width. Pure: texts in, lines out.
 
-A word is never broken. A column of texts wraps between words, and a word that is longer than its
-column, such as a key, is shortened in the middle. Numbers and times stay whole. Columns that do not
-fit beside the others stand below their row, by name.
+Words are never broken. Text wraps between words, and a word longer than its column, such as a key,
+is shortened in the middle. Numbers and times are never shortened. Columns that do not fit are
+printed under their row.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rich.cells import cell_len, set_cell_size
 ELLIPSIS: Final = "…"
 _GAP: Final = "  "
 _INDENT: Final = "    "
-# A column of prose that is narrower is hard to read; a shortened key needs so much to be told apart.
+# Narrower prose is hard to read, and shorter keys are hard to distinguish.
 _MIN_PROSE: Final = 40
 _MIN_WORD: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The texts of a column. A `rigid` one is never wrapped nor shortened. Numbers are rigid, and
-    stand to the `right`.
+    """The texts of a column. A `rigid` column is never wrapped or shortened. A `right` column is
+    aligned to the right.
     """
 
     name: str
@@ -52,29 +52,31 @@ def _plain(_: str, text: str) -> str:
 
 
 def lines(columns: Sequence[Column], width: int | None, paint: Paint = _plain) -> Iterator[str]:
-    """Yields the header, a rule and the rows, none wider than `width` where one is given.
+    """Yield the header, a rule and the rows.
 
-    `paint` is given a column's name and each line of its cells, and returns what to write. It adds no
-    width.
+    Args:
+        width: The maximum width of a line, or None.
+        paint: Adds colours to a line of a cell, given the name of its column. Must not change the
+            width.
     """
     if not columns:
         return
-    beside = _visible_columns(columns, width)
-    widths = _widths(beside, width)
-    below = columns[len(beside) :]
-    yield _GAP.join(_pad(column, column.name, wide) for column, wide in zip(beside, widths, strict=True)).rstrip()
+    visible = _visible_columns(columns, width)
+    widths = _widths(visible, width)
+    extra = columns[len(visible) :]
+    yield _GAP.join(_pad(column, column.name, wide) for column, wide in zip(visible, widths, strict=True)).rstrip()
     yield _GAP.join("─" * wide for wide in widths)
     for row in range(len(columns[0].cells)):
-        wrapped = [_wrap_cell(column, column.cells[row], wide) for column, wide in zip(beside, widths, strict=True)]
+        wrapped = [_wrap_cell(column, column.cells[row], wide) for column, wide in zip(visible, widths, strict=True)]
         for number in range(max(map(len, wrapped))):
             texts = [cell[number] if number < len(cell) else "" for cell in wrapped]
-            parts = zip(beside, texts, widths, strict=True)
+            parts = zip(visible, texts, widths, strict=True)
             yield _GAP.join(_pad(column, text, wide, paint) for column, text, wide in parts).rstrip()
-        yield from _extra_lines([(column.name, column.cells[row]) for column in below if column.cells[row]], width or 0)
+        yield from _extra_lines([(column.name, column.cells[row]) for column in extra if column.cells[row]], width or 0)
 
 
 def shorten(word: str, width: int) -> str:
-    """Returns the word, or its beginning and its end where it is wider than `width`."""
+    """Return the word, or its beginning and end if it is wider than `width`."""
     if cell_len(word) <= width:
         return word
     head = set_cell_size(word, width // 2).rstrip()
@@ -85,8 +87,10 @@ def shorten(word: str, width: int) -> str:
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Returns the text in lines that break between words only. Lines behind the first are indented
-    as the text is, and by `indent` more. A word wider than the line has one of its own.
+    """Return the text in lines that break only between words.
+
+    Further lines have the indentation of the text and `indent`. A word wider than the line gets its
+    own line.
     """
     if cell_len(text) <= width:
         return [text]
@@ -115,19 +119,19 @@ def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[C
 
 
 def _widths(columns: Sequence[Column], width: int | None) -> list[int]:
-    """Returns the columns' widths: what each needs, and of what is left each that wants more gets an
-    equal part.
+    """Return the widths of the columns. The remaining width is distributed equally to columns that
+    need more.
     """
     if width is None:
         return [column.full_width for column in columns]
     found = [column.min_width for column in columns]
-    left = width - sum(found) - len(_GAP) * (len(columns) - 1)
-    while left > 0 and (wanting := [place for place, column in enumerate(columns) if found[place] < column.full_width]):
-        share = max(1, left // len(wanting))
-        for place in wanting:
-            more = min(share, columns[place].full_width - found[place], left)
-            found[place] += more
-            left -= more
+    remaining = width - sum(found) - len(_GAP) * (len(columns) - 1)
+    while remaining > 0 and (growing := [index for index, column in enumerate(columns) if found[index] < column.full_width]):
+        share = max(1, remaining // len(growing))
+        for index in growing:
+            more = min(share, columns[index].full_width - found[index], remaining)
+            found[index] += more
+            remaining -= more
     return found
 
 
@@ -143,17 +147,19 @@ def _wrap_cell(column: Column, text: str, width: int) -> list[str]:
 
 
 def _extra_lines(summary: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    """Yields the facts by name, as many on a line as fit, and a long one on lines of its own."""
+    """Yield further values with their names: several on one line if they fit, long ones on their
+    own lines.
+    """
     inner, line = width - len(_INDENT), ""
     for name, text in summary:
-        words = (shorten(word, max(inner - len(_GAP), _MIN_WORD)) for word in text.split(" "))
-        fact = f"{name}: {' '.join(words)}"
-        if line and cell_len(line + _GAP + fact) <= inner:
-            line += _GAP + fact
+        short = (shorten(word, max(inner - len(_GAP), _MIN_WORD)) for word in text.split(" "))
+        entry = f"{name}: {' '.join(short)}"
+        if line and cell_len(line + _GAP + entry) <= inner:
+            line += _GAP + entry
             continue
         if line:
             yield _INDENT + line
-        *whole, line = wrap(fact, inner, _GAP)
-        yield from (_INDENT + part for part in whole)
+        *full, line = wrap(entry, inner, _GAP)
+        yield from (_INDENT + part for part in full)
     if line:
         yield _INDENT + line

@@ -1,4 +1,4 @@
-"""`gc-assets what-if`: what another retention, or a deleted ref, would have made of a night."""
+"""`gc-assets what-if`: the effect of another retention or a deleted ref on a completed run."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ if TYPE_CHECKING:
     from gc_assets.stages.read.what_if import Effect
 
 
-@click.command("what-if", short_help="Say what another retention, or a deleted ref, would free.")
+@click.command("what-if", short_help="Show what another retention or a deleted ref would free.")
 @run_date_option
 @click.option("--retention", metavar="T", help="Another default cut-off: 14d, a number of commits, a timestamp, or forever.")
-@click.option("--drop-ref", "dropped", multiple=True, metavar="R", help="A branch or tag, as if it were deleted; may be repeated.")
-@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
+@click.option("--drop-ref", "dropped", multiple=True, metavar="R", help="Evaluate as if this branch or tag were deleted. Can be repeated.")
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake. Can be repeated.")
 @format_option()
 @common_options
 def what_if_command(
     settings: Settings, run_date: date | None, retention: str | None, dropped: tuple[str, ...], lakes: tuple[str, ...], format_: str
 ) -> None:
-    """Says which files would be garbage that are none now, table by table, and which garbage would
-    be live. Reads the tables of a run date that was swept. No lake is read, and nothing is changed.
+    """Show for each table which live files would become garbage, and which garbage would become
+    live, under another policy. Only the tables of a completed run are read. Nothing is changed.
 
-    Without --retention and --drop-ref it tells what the configuration, as it stands now, would have
-    made of that night. A rule for refs by name, and a setting of a ref itself, still win over
-    --retention. A lake may keep for a while what a deleted ref kept; the answer is for the time after
-    that.
+    Without --retention and --drop-ref, the current configuration is evaluated. Rules for refs and
+    settings of a ref still override --retention. A grace period after the deletion of a ref counts
+    as over.
 
     \b
     Examples:
@@ -54,10 +53,10 @@ def what_if_command(
     platform = settings.platform()
     run_context = platform.run_context(run_date or platform.clock.today())
     names = [platform.config.lake(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
-    asked = [f"retention {retention}"] if retention is not None else []
-    asked += [f"without {', '.join(dropped)}"] if dropped else []
+    changes = [f"retention {retention}"] if retention is not None else []
+    changes += [f"without {', '.join(dropped)}"] if dropped else []
     concerned = names if retention is not None or not dropped else lakes_with_refs(run_context, names, dropped)
-    scenario = Scenario(" and ".join(asked) or "the configuration as it stands", tuple(concerned), retention, frozenset(dropped))
+    scenario = Scenario(" and ".join(changes) or "the current configuration", tuple(concerned), retention, frozenset(dropped))
     (effect,) = what_if(open_spark(platform, verbose=settings.verbose), run_context, [scenario])
     write_amounts(effect_rows(platform.config, effect), format_)
     print_message(describe_effect(effect, run_context))
@@ -66,7 +65,7 @@ def what_if_command(
 
 
 def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
-    """Returns one row for each table that an effect concerns."""
+    """Return one row for each changed table."""
     return [
         {
             **{"storage": item.storage, "lake": item.lake, "table": item.table},
@@ -78,14 +77,14 @@ def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
 
 
 def amount_columns(config: Config, storage: str, name: str, amount: Amount) -> dict[str, Any]:
-    """Returns the columns of an amount of files of a storage, with its price where one is named."""
+    """Return the columns of an amount of files, with its price if one is configured."""
     usd = config.storage(storage).usd_per_month(amount.bytes)
     columns: dict[str, Any] = {f"{name}_files": amount.files, f"{name}_bytes": amount.bytes}
     return columns if usd is None else {**columns, f"{name}_usd_per_month": usd}
 
 
 def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
-    """Writes rows as JSON, or as a table with units and without columns that are empty."""
+    """Write rows as JSON, or as a table with units and without empty columns."""
     from gc_assets.core.units import format_bytes, format_usd
 
     if format_ == "json":
@@ -94,24 +93,24 @@ def write_amounts(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
     if not rows:
         return
 
-    def told(name: str, value: Any) -> Any:
+    def format_value(name: str, value: Any) -> Any:
         if value is None:
             return None
         return format_bytes(value) if name.endswith("_bytes") else format_usd(value) if name.endswith("_usd_per_month") else value
 
     names = list(dict.fromkeys(name for row in rows for name in row if row[name] not in {None, 0}))
     heads = {name: name.replace("_usd_per_month", " a month").replace("_", " ") for name in names}
-    write_table([{heads[name]: told(name, row.get(name)) for name in names} for row in rows], list(heads.values()))
+    write_table([{heads[name]: format_value(name, row.get(name)) for name in names} for row in rows], list(heads.values()))
 
 
 def describe_effect(effect: Effect, run_context: RunContext) -> str:
-    """Returns the effect as one sentence."""
+    """Return the effect as one sentence."""
     from gc_assets.core.units import format_bytes
 
     freed, kept, commits = effect.freed, effect.kept, effect.expired
-    more, again = f"{freed.files:,} more files ({format_bytes(freed.bytes)})", f"{kept.files:,} files ({format_bytes(kept.bytes)})"
+    more, live_again = f"{freed.files:,} more files ({format_bytes(freed.bytes)})", f"{kept.files:,} files ({format_bytes(kept.bytes)})"
     retained = f"{abs(commits):,} commits {'fewer' if commits > 0 else 'more'}" if commits else "the same commits"
     return (
-        f"{run_context.run_date}, {effect.scenario.label}: {more} would be garbage, {again} of its garbage would be live, "
+        f"{run_context.run_date}, {effect.scenario.label}: {more} would be garbage, {live_again} of its garbage would be live, "
         f"{retained} would be retained. Nothing was changed."
     )

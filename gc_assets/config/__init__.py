@@ -1,1 +1,1 @@
-"""`lakes.yaml`: its models, its text, and how the file is read."""
+"""The models of `lakes.yaml`, and its parser."""

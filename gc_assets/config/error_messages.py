@@ -1,6 +1,7 @@
-"""Says in a sentence what is wrong with a key of `lakes.yaml`, and what can be written there.
+"""Format the validation errors of `lakes.yaml`: one sentence that names the key and the allowed
+values.
 
-The findings are pydantic's. Its own words for them speak of Python's types, which nobody writes.
+The errors come from pydantic, whose own messages describe Python types.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from gc_assets.config.text import ConfigText
-from gc_assets.core.suggest import did_you_mean, named
+from gc_assets.core.suggest import did_you_mean, join_names
 
-# Keys whose value is a secret even where somebody wrote it into the file, and values that name one.
+# Keys whose value is a secret even if it is written in the file, and values that name a secret.
 _SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
     "greater_than": ("gt", "write a number above {}"),
@@ -42,55 +43,58 @@ _PATTERNS: Final = {
     r"^https?://": "an address such as http://localhost:19120/api/v2",
     r"^https?://[^/@]+/?$": "an address such as https://s3.example.org, without a path and credentials",
     r"^https://[^/@\s]+/?$": "an address such as https://dbc-0123.cloud.databricks.com, without a path and credentials",
-    r"^(/|dbfs:/|s3://[^/]+/).+$": "where the script lies, such as /Volumes/main/gc/code/job.py or s3://bucket/job.py",
+    r"^(/|dbfs:/|s3://[^/]+/).+$": "the path of the script, such as /Volumes/main/gc/code/job.py or s3://bucket/job.py",
     r"^arn:[a-z0-9-]+:iam::\d*:role/.+$": "a role such as arn:aws:iam::123456789012:role/collector",
     r"^s3://[^/]+/.+$": "an object's address, s3://bucket/key",
     r"^s3://[^/]+(/.*)?$": "an address such as s3://bucket/prefix",
 }
 
 
-def sentence(item: Mapping[str, Any], text: ConfigText, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> str:
-    """Returns one of pydantic's findings as a line that names the key by its path.
+def format_error(item: Mapping[str, Any], text: ConfigText, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> str:
+    """Return one validation error as a line that names the key by its path.
 
-    `model` is that of the whole document, and `kinds` are the models of the lakes by the name that
-    an entry's `kind` has.
+    Args:
+        item: An error of pydantic.
+        text: The configuration.
+        model: The model of the document.
+        kinds: The models of the lakes, by kind.
     """
     steps: tuple[str | int, ...] = item["loc"]
     path, found = _path(steps), item.get("input")
     if item["type"] == "extra_forbidden":
-        there = _keys_at(steps[:-1], text.document, model, kinds)
-        meant = did_you_mean(str(steps[-1]), there)
-        return f"  {path}: no such key{meant or ';'} {'There' if meant else 'there'} are {named(there)}"
-    said = _said(item)
-    is_told = item["type"] == "value_error" and repr(found) in said
-    is_shown = isinstance(found, str | int | float | bool) and not is_told and not _SECRET.search(f"{path} {found}")
-    shown = f" (found {found!r})" if is_shown else ""
-    return f"  {path or 'the document'}: {text.hidden(said + shown)}"
+        allowed = _keys_at(steps[:-1], text.document, model, kinds)
+        meant = did_you_mean(str(steps[-1]), allowed)
+        return f"  {path}: unknown key{meant or ';'} {'Allowed' if meant else 'allowed'} are {join_names(allowed)}"
+    message = _describe(item)
+    is_repeated = item["type"] == "value_error" and repr(found) in message
+    is_shown = isinstance(found, str | int | float | bool) and not is_repeated and not _SECRET.search(f"{path} {found}")
+    value = f" (found {found!r})" if is_shown else ""
+    return f"  {path or 'the document'}: {text.hide_secrets(message + value)}"
 
 
-def _said(item: Mapping[str, Any]) -> str:
+def _describe(item: Mapping[str, Any]) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind == "missing":
-        return "this key is missing, and has no default"
+        return "this key is missing and has no default"
     if kind == "literal_error":
         allowed = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"write {_either(allowed)}{did_you_mean(str(item['input']), allowed)}"
+        return f"write {_join_alternatives(allowed)}{did_you_mean(str(item['input']), allowed)}"
     if kind == "string_pattern_mismatch":
         wanted = _PATTERNS.get(context["pattern"])
         return f"write {wanted}" if wanted is not None else f"write a text that matches {context['pattern']}"
     if kind in _LIMITS:
-        name, words = _LIMITS[kind]
-        return words.format(f"{context[name]:,g}")
-    form = next((words for name, words in _FORMS.items() if kind.startswith(f"{name}_") or kind == name), None)
+        name, template = _LIMITS[kind]
+        return template.format(f"{context[name]:,g}")
+    form = next((text for name, text in _FORMS.items() if kind.startswith(f"{name}_") or kind == name), None)
     return f"write {form}" if form is not None else str(item["msg"]).removeprefix("Value error, ")
 
 
-def _either(names: list[str]) -> str:
+def _join_alternatives(names: list[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _keys_at(steps: tuple[str | int, ...], document: Any, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Returns the keys that the mapping at a path may have; none where the path leads to no model."""
+    """Return the allowed keys of the mapping at a path, or none if the path leads to no model."""
     at: type[BaseModel] | None = model
     for depth, step in enumerate(steps):
         document = document[step]

@@ -1,6 +1,4 @@
-"""Loads `lakes.yaml` as a `Config`. Wrong keys are named by their paths, and relative paths count
-from the file's folder.
-"""
+"""Load `lakes.yaml` as a `Config`. Errors name keys by their paths; paths are relative to the file."""
 
 from __future__ import annotations
 
@@ -10,9 +8,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gc_assets.config.error_messages import sentence
+from gc_assets.config.error_messages import format_error
 from gc_assets.config.models import GRACE_FLOOR, Config, LakeConfig, StorageConfig
-from gc_assets.config.relative_paths import Anchor
+from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.text import read_config_text
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import FILE, S3, Location, scheme_of
@@ -29,33 +27,40 @@ def load_config(
     find_unsupported_settings: Unsupported = lambda _: (),
     text: str | None = None,
 ) -> Config:
-    """Return the configuration at `path`. `${NAME}` is replaced from `environment`, and relative
-    paths are made absolute against the file's folder.
+    """Load a configuration.
 
-    `lake_kinds` are the models of the lakes by the name that an entry's `kind` has. `find_unsupported_settings`
-    returns the keys of a storage whose values no store of this release can do, each with what can
-    be written instead. `text` is what the file holds where it lies on another machine.
+    Args:
+        path: The file. Its relative paths are resolved against its directory.
+        environment: The environment variables for `${NAME}`.
+        lake_kinds: The models of the lakes, by kind.
+        grace_floor: The minimum grace period.
+        find_unsupported_settings: Yields the keys of a storage that its store does not support,
+            each
+        with advice.
+        text: The content of the file if it is on another machine.
 
-    Raises `UsageError` naming each wrong key by its path, its value, and what is allowed.
+    Raises:
+        UsageError: If a key is wrong. The message names each wrong key, its value and the allowed
+        values.
     """
     read = read_config_text(path, environment, text)
     try:
         config = Config.of(read.document, lake_kinds)
     except ValidationError as error:
-        wrong = (sentence(item, read, Config, lake_kinds) for item in error.errors())
+        wrong = (format_error(item, read, Config, lake_kinds) for item in error.errors())
         raise UsageError(f"{path} is not valid:\n" + "\n".join(wrong)) from None
     for index, storage in enumerate(config.storages):
         if storage.grace < grace_floor:
             raise UsageError(
                 f"{path}: storages[{index}].grace is {format_duration(storage.grace)}, the floor is {format_duration(grace_floor)}: "
                 "a shorter grace deletes files of writers that have not committed yet. "
-                "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR, and every plan will say so."
+                "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR; every plan then reports it."
             )
     try:
-        config = config.anchored(Anchor(path.resolve().parent)).read_from(str(path.absolute()))
+        config = config.resolve_paths(BaseFolder(path.resolve().parent)).with_path(str(path.absolute()))
     except UsageError as error:
         raise UsageError(f"{path} is not valid:\n  {error}") from None
-    _refuse_state(config, path)
+    _check_state(config, path)
     wrong = [
         f"  storages[{index}].{key}: {why}"
         for index, storage in enumerate(config.storages)
@@ -66,8 +71,8 @@ def load_config(
     return config
 
 
-def _refuse_state(config: Config, path: Path) -> None:
-    """Raise `UsageError` for a state where nothing can be kept."""
+def _check_state(config: Config, path: Path) -> None:
+    """Raise `UsageError` if the state cannot be stored at its address."""
     if scheme_of(config.state) not in {FILE, S3}:
         raise UsageError(f"{path}: state is {config.state!r}; write a path, such as ./state, or s3://bucket/prefix")
     try:
@@ -75,4 +80,4 @@ def _refuse_state(config: Config, path: Path) -> None:
     except UsageError as error:
         raise UsageError(f"{path}: state: {error}") from None
     if scheme_of(config.state) == S3 and config.state_s3().anonymous:
-        raise UsageError(f"{path}: state is {config.state!r}, and `s3.anonymous` can write nothing there; name a profile or a role instead")
+        raise UsageError(f"{path}: state is {config.state!r}, which `s3.anonymous` cannot write; configure a profile or a role instead")

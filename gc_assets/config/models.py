@@ -1,9 +1,8 @@
-"""`lakes.yaml` as pydantic models (design section 7). Unknown keys are refused, and an error names
-the key by its path.
+"""`lakes.yaml` as pydantic models. Unknown keys are rejected, and errors name a key by its path.
 
-This module holds what all lakes and storages share. The model of a lake kind lies in its package
-(`lakes/<kind>/config.py`), and `Config.of` is told which models there are. Nothing here opens a
-file, a lake or a storage.
+This module defines the options of all lakes and storages. The model of a lake kind is in its
+package (`lakes/<kind>/config.py`) and is passed to `Config.of`. Nothing here opens a file, a lake
+or a storage.
 """
 
 from __future__ import annotations
@@ -13,100 +12,112 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
 from gc_assets.config.notify import Target
-from gc_assets.config.relative_paths import Anchor
-from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.relative_paths import BaseFolder
+from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.config.spark import LOCAL, Remote
-from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, number
+from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, check_number
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import S3, Location, scheme_of
-from gc_assets.core.suggest import did_you_mean, named
+from gc_assets.core.suggest import did_you_mean, join_names
 
 DEFAULT_GRACE = timedelta(hours=72)
-# 24 h is the shortest grace that survives a slow writer's night (reliability.md H3). Only
-# GC_ASSETS_UNSAFE_GRACE_FLOOR lowers it.
+# Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
+# minimum.
 GRACE_FLOOR = timedelta(hours=24)
-# The key of the validation context that holds the models of the lake kinds, by the name that an
-# entry's `kind` has.
+# Key of the validation context for the models of the lake kinds, by kind.
 KINDS_KEY = "lake_kinds"
 BYTES_PER_GB = 10**9
+# A daily report may arrive two days late, and one report may be missing.
+MAX_INVENTORY_AGE: Final = timedelta(days=3)
 
 
 class Gates(Model):
-    """Limits that a plan must not exceed. Shares are fractions of what the storage holds."""
+    """Limits of a plan. Shares are fractions of the amount in the storage."""
 
-    max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files a plan may take.")
-    max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes a plan may take.")
-    max_live_drop: Share = Field(default=0.2, description="Largest drop of the live count against the last published night.")
-    max_unreadable: int = Field(default=10, ge=0, description="Most tables that may be unreadable in a night without stopping its plan.")
+    RENAMED: ClassVar = {"max_sick": "max_unreadable"}
+
+    max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files that a plan may delete.")
+    max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes that a plan may delete.")
+    max_live_drop: Share = Field(default=0.2, description="Largest drop of the number of live files since the last accepted run.")
+    max_unreadable: int = Field(default=10, ge=0, description="Largest number of unreadable tables with which a run still makes a plan.")
 
 
 class Money(Model):
-    """The price of a byte, for the report. Without it the report shows no money."""
+    """The price of storage, for reports. Without it reports show no prices."""
 
-    usd_per_gb_month: Annotated[float, BeforeValidator(number)] = Field(
-        gt=0, allow_inf_nan=False, description="Price of one GB (10^9 bytes) stored for a month."
+    usd_per_gb_month: Annotated[float, BeforeValidator(check_number)] = Field(
+        gt=0, allow_inf_nan=False, description="Price of one GB (10^9 bytes) per month."
     )
 
     def usd_per_month(self, size_bytes: int) -> float:
-        """Returns the price of storing so many bytes for a month."""
+        """Return the price per month of this many bytes."""
         return size_bytes / BYTES_PER_GB * self.usd_per_gb_month
 
 
 class WrittenBy(Model):
-    """An asset of one's own Dagster project that writes to a lake, or to one table of it."""
+    """An asset of the user's own Dagster project that writes to a lake or a table."""
 
-    key: AssetPath = Field(description="The asset's key, its parts joined by `/`: `analytics/orders`.")
-    table: str | None = Field(default=None, min_length=1, description="The table that it writes, `namespace.table`; none: the whole lake.")
+    key: AssetPath = Field(description="Key of the asset, with `/` between its parts: `analytics/orders`.")
+    table: str | None = Field(
+        default=None, min_length=1, description="The table that it writes, as `namespace.table`. Default: the whole lake."
+    )
 
 
-class OnPage(Model):
-    """What Dagster's page says of assets beside what they are. No plan depends on it, so it is in no
-    digest.
-    """
+class AssetMetadata(Model):
+    """Owners and tags of assets in Dagster. No plan depends on them, so they are in no digest."""
 
-    owners: tuple[AssetOwner, ...] = Field(default=(), exclude=True, description="Who answers for it: `team:NAME`, or an e-mail address.")
+    owners: tuple[AssetOwner, ...] = Field(default=(), exclude=True, description="Owners of the assets: `team:NAME`, or an e-mail address.")
     tags: dict[TagName, TagValue] = Field(default_factory=dict[str, str], exclude=True, description="Tags of the assets.")
 
 
-class StorageConfig(OnPage):
+class InventoryConfig(Model):
+    """The location, format and maximum age of the inventory reports of a storage."""
+
+    kind: Literal["s3", "plain", "azure", "gcs"] = Field(description="Format of the reports.")
+    location: str = Field(description="Directory with one subdirectory per report, named after the time of its scan.")
+    max_inventory_age: Age = Field(default=MAX_INVENTORY_AGE, description="Maximum age of the newest report. An older one is rejected.")
+
+
+class StorageConfig(AssetMetadata):
     """One root location that is listed and swept."""
 
     name: Name
     location: str = Field(description="`file:///data/warehouse/`, or a path; `s3://bucket/prefix/`.")
     quarantine: Literal["trash", "versioned", "deferred"] = "trash"
-    grace: Duration = Field(default=DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
-    quarantine_days: Days = Field(default=7, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
+    grace: Duration = Field(default=DEFAULT_GRACE, description="Minimum age of an orphan in a plan. At least 24h.")
+    quarantine_days: Days = Field(default=7, description="Days between quarantine and purge. 0 is for trials.")
     mode: Literal["plan", "apply"] = "plan"
     rehearsals: Literal["refused", "allowed"] = Field(
-        default="refused", description="Whether runs under GC_ASSETS_UNSAFE_NOW may change the storage. `allowed` is for trials."
+        default="refused", description="Whether rehearsals (GC_ASSETS_UNSAFE_NOW) may change the storage. `allowed` is for trials."
     )
     gates: Gates = Field(default_factory=lambda: Gates())
-    approvals_needed: Literal[1, 2] = Field(default=1, description="How many different names have to approve a plan.")
-    abort_uploads: bool = Field(default=True, description="Whether plans abort uploads in parts that nobody finished.")
+    approvals_needed: Literal[1, 2] = Field(default=1, description="Number of different names that must approve a plan.")
+    abort_uploads: bool = Field(default=True, description="Whether plans abort unfinished multipart uploads.")
     money: Money | None = None
-    s3: S3Config | None = Field(default=None, description="How this storage is reached, over what `s3` says for all places.")
-    inventory: InventoryConfig | None = Field(default=None, description="Reports that are read instead of listing the storage.")
+    s3: S3Config | None = Field(default=None, description="Connection of this storage. It overrides the global `s3`.")
+    inventory: InventoryConfig | None = Field(default=None, description="Inventory reports that replace the listing of the storage.")
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """Returns the price of storing so many bytes here for a month, or null where none is named."""
+        """Return the price per month of this many bytes, or None if no price is configured."""
         return None if self.money is None else self.money.usd_per_month(size_bytes)
 
-    def places(self) -> tuple[str, ...]:
-        """Returns the storage's location, and that of its reports."""
+    def locations(self) -> tuple[str, ...]:
+        """Return the location of the storage and that of its inventory reports."""
         return (self.location,) if self.inventory is None else (self.location, self.inventory.location)
 
     def policy(self) -> dict[str, Any]:
-        """Returns what enters the policy's digest, as JSON. What releases before 0.4 did not know
-        counts where it is not the default, so that their plans stay theirs.
+        """Return the part of the storage that the policy digest covers, as JSON.
+
+        Keys that were added in 0.4 count only if they differ from their default, so that the
+        digests of older plans stay valid.
         """
         left_out = {"mode", "rehearsals", "money", "s3", "inventory"} | ({"approvals_needed"} if self.approvals_needed == 1 else set())
         found = self.model_dump(mode="json", exclude=left_out)
@@ -117,8 +128,8 @@ class StorageConfig(OnPage):
             found["gates"]["max_sick"] = max_unreadable  # the name that the digests of 0.3 contain
         return found
 
-    def anchored(self, anchor: Anchor) -> StorageConfig:
-        """Returns the same storage with its relative paths made absolute."""
+    def resolve_paths(self, anchor: BaseFolder) -> StorageConfig:
+        """Return the storage with absolute paths."""
         update: dict[str, Any] = {"location": anchor.absolute(self.location, "location")}
         if self.inventory is not None:
             reports = anchor.absolute(self.inventory.location, "inventory.location")
@@ -126,100 +137,102 @@ class StorageConfig(OnPage):
         return self.model_copy(update=update)
 
 
-class LakeConfig(OnPage):
-    """What every lake has, and what its kind decides about reading it and about its policy."""
+class LakeConfig(AssetMetadata):
+    """The options of every lake, and the methods that its kind implements."""
 
     name: Name
     kind: str
     assets: tuple[WrittenBy, ...] = Field(
-        default=(), exclude=True, description="Assets of one's own Dagster project that write to the lake: its lineage begins with them."
+        default=(), exclude=True, description="Assets of the user's own Dagster project that write to the lake, for its lineage."
     )
     _read_seconds: float = PrivateAttr(default=READ_SECONDS)
 
     @property
     def read_seconds(self) -> float:
-        """How long an answer of the lake's catalog or server is waited for (`read_timeout`)."""
+        """Timeout of the catalog or server of the lake (`read_timeout`)."""
         return self._read_seconds
 
     @abstractmethod
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
-        """Returns the lake's policy as rows of `policy_table`, without the run's columns. Ages
-        count back from `as_of`.
+        """Return the retention policy as rows of `policy_table`, without the columns of the run.
+
+        Ages are counted back from `as_of`.
         """
 
     def with_retention(self, keep: str) -> Self:
-        """Returns the same lake with another cut-off where no rule names a ref. Raises `UsageError`
-        where its kind cannot keep by such a cut-off.
+        """Return the lake with another default cut-off.
+
+        Raises:
+            UsageError: If the kind has no default cut-off.
         """
-        raise UsageError(f"lake {self.name} is of kind {self.kind}, which has no cut-off that {keep} could replace")
+        raise UsageError(f"lake {self.name} is of kind {self.kind}, which has no default cut-off that {keep} could replace")
 
     def policy(self) -> dict[str, Any]:
-        """Returns what enters the policy's digest, as JSON: everything but secrets and who asks."""
+        """Return the part of the lake that the policy digest covers, as JSON: everything except
+        secrets.
+        """
         return self.model_dump(mode="json")
 
-    def place(self) -> dict[str, str] | None:
-        """Returns which lake it is, for the digest, where `policy` leaves that out; None where
-        `policy` does not.
-        """
+    def identity(self) -> dict[str, str] | None:
+        """Return the identity of the lake for the digest if `policy` omits it, otherwise None."""
         return None
 
     def own_files(self) -> tuple[str, ...]:
-        """Returns the absolute paths of files that the lake is configured by, or that are its catalog.
-        No lake's claim reaches them.
-        """
+        """Return the absolute paths of files of its configuration or catalog. No claim covers them."""
         return ()
 
-    def completed(self) -> Self:
-        """Returns the same lake with what the kind's library adds by itself, from files or
-        variables of its own.
+    def with_library_settings(self) -> Self:
+        """Return the lake with the settings that its library reads from its own files and
+        variables.
         """
         return self
 
-    def anchored(self, anchor: Anchor) -> Self:
-        """Returns the same lake with its relative paths made absolute."""
+    def resolve_paths(self, anchor: BaseFolder) -> Self:
+        """Return the lake with absolute paths."""
         del anchor
         return self
 
-    def decoding(self) -> list[str]:
-        """Returns the settings that decide how its metadata is decoded. What was decoded under
-        other settings does not hold.
+    def decoding_settings(self) -> list[str]:
+        """Return the settings that affect how metadata is decoded. If they change, it is decoded
+        again.
         """
         return []
 
     def server(self) -> str:
-        """Returns the server that holds the lake's commits. Empty where commit ids alone tell which
-        commits they are.
+        """Return the server of the lake's commits, or an empty string if commit ids are globally
+        unique.
         """
         return ""
 
     @property
     def tolerates_missing_history(self) -> bool:
-        """True if metadata of older live commits may be gone."""
+        """True if metadata of older live commits may be missing."""
         return False
 
     @property
     def full_listing_every(self) -> timedelta | None:
-        """How often the directories that the lake claims are listed in full. Between full listings,
-        unchanged directories are carried over. Null: the directories are listed in full every
-        night.
+        """Interval between full listings of the claimed directories, or None to list in full every
+        run.
+
+        Between full listings, unchanged directories are reused.
         """
         return None
 
     @property
     def has_lifecycle(self) -> bool:
-        """True if rules over paths release files that its commits keep (`lifecycle_objects`)."""
+        """True if rules by path release files that commits still keep (`lifecycle_objects`)."""
         return False
 
     @property
-    def record_kept_for(self) -> timedelta | None:
-        """How long `snapshot_history` keeps the record of an expired snapshot. Null where the lake
-        has no such table.
+    def record_max_age(self) -> timedelta | None:
+        """How long `snapshot_history` keeps an expired snapshot, or None if the lake has no such
+        table.
         """
         return None
 
 
-def _of_its_kind(value: Any, info: ValidationInfo) -> Any:
-    """Reads an entry of `lakes` by the model of its kind."""
+def _validate_lake(value: Any, info: ValidationInfo) -> Any:
+    """Parse an entry of `lakes` with the model of its kind."""
     if isinstance(value, LakeConfig):
         return value
     kinds: Mapping[str, type[LakeConfig]] = (info.context or {}).get(KINDS_KEY, {})
@@ -234,83 +247,85 @@ def _of_its_kind(value: Any, info: ValidationInfo) -> Any:
 
 
 class SparkConfig(Model):
-    """Where Spark work runs."""
+    """The Spark that runs the stages."""
 
     mode: Literal["session", "connect", "submit", "emr_serverless", "databricks"] = "session"
     master: str = Field(default=LOCAL, description="For `session` and `submit`: the Spark master, `local[N]` or a cluster's.")
     remote: Remote = Field(default=LOCAL, description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
-    token: SecretStr | None = Field(default=None, min_length=1, description="For `connect`: the server's token, as ${NAME}.")
-    python: str | None = Field(
-        default=None, min_length=1, description="The Python of executors on other machines, as they find it. Default: `python3` there."
-    )
+    token: SecretStr | None = Field(default=None, min_length=1, description="For `connect`: the token of the server, as ${NAME}.")
+    python: str | None = Field(default=None, min_length=1, description="Python of executors on other machines. Default: `python3`.")
     conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
     class_archive: bool = Field(
         default=True,
-        description="A JVM that is started here maps the archive of Spark's classes that `make env` wrote, where there is one.",
+        description="Whether a JVM on this machine maps the archive of Spark's classes that `make env` writes, if it exists.",
     )
-    s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
+    s3a: bool = Field(default=False, description="Whether Spark has hadoop-aws and reads a state on S3 itself, without Python.")
     submit_program: str | None = Field(
-        default=None, min_length=1, description="For `submit`: spark-submit, by its path or its name on PATH. Default: pyspark's own."
+        default=None, min_length=1, description="For `submit`: path of spark-submit, or its name on PATH. Default: that of pyspark."
     )
-    emr_serverless: EmrServerless | None = Field(default=None, description="For `emr_serverless`: what a job run is started with.")
-    databricks: Databricks | None = Field(default=None, description="For `databricks`: what a run is started with.")
+    emr_serverless: EmrServerless | None = Field(default=None, description="For `emr_serverless`: parameters of the job runs.")
+    databricks: Databricks | None = Field(default=None, description="For `databricks`: parameters of the runs.")
 
     @property
-    def in_jobs(self) -> bool:
-        """True if Dagster's steps start jobs, and no Spark in their own process."""
+    def runs_in_jobs(self) -> bool:
+        """True if Dagster's steps start external jobs instead of running Spark in their own
+        process.
+        """
         return self.mode in {"submit", "emr_serverless", "databricks"}
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _check_mode(self) -> Self:
         if self.mode == "emr_serverless" and self.emr_serverless is None:
             raise ValueError("mode emr_serverless needs the key emr_serverless, with application_id, execution_role_arn and others")
         if self.mode == "databricks" and self.databricks is None:
             raise ValueError("mode databricks needs the key databricks, with entry_point, exchange and cluster")
         if self.mode == "submit" and self.conf.get(DEPLOY_MODE, CLIENT) != CLIENT:
-            raise ValueError(f"mode submit keeps the driver on this machine: take {DEPLOY_MODE} out of conf")
+            raise ValueError(f"mode submit runs the driver on this machine: remove {DEPLOY_MODE} from conf")
         return self
 
 
-# What a person may decide on Dagster's page. Each is a command of the same name, and a job.
+# Decisions that Dagster can offer as jobs. Each has the name of a command.
 PageJob = Literal["approve", "reject", "restore"]
 
 
-class Config(OnPage):
-    """A whole `lakes.yaml`. Its owners and tags are those of every lake and storage that says
-    nothing else.
-    """
+class Config(AssetMetadata):
+    """A complete `lakes.yaml`. Its owners and tags are the defaults of all lakes and storages."""
+
+    RENAMED: ClassVar = {"first_night": "first_run_date"}
 
     state: str
     storages: tuple[StorageConfig, ...]
-    lakes: tuple[Annotated[SerializeAsAny[LakeConfig], BeforeValidator(_of_its_kind)], ...]
+    lakes: tuple[Annotated[SerializeAsAny[LakeConfig], BeforeValidator(_validate_lake)], ...]
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig())
     read_timeout: Age = Field(
         default=timedelta(seconds=READ_SECONDS),
-        description="Longest wait for one object that is read whole, or one answer of a catalog or server.",
+        description="Timeout for reading one object, or for one response of a catalog or server.",
     )
     full_every: int = Field(
         default=10,
         ge=0,
-        description="Every so many nights all rows of live_files are computed, and compared with those that the nights between carry over. "
-        "0: every night, without comparing.",
+        description="Number of runs after which all rows of live_files are recomputed and compared with the incremental result. "
+        "0: every run recomputes them, without comparison.",
     )
     plan_key: SecretStr | None = Field(
-        default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
+        default=None, min_length=16, description="Secret with which plan ids are HMACs, as ${NAME}. Without it they are plain digests."
     )
-    s3: S3Config = Field(default_factory=lambda: S3Config(), description="How places on S3 are reached: storages, lakes and the state.")
+    s3: S3Config = Field(default_factory=lambda: S3Config(), description="Connection to S3 for storages, lakes and the state.")
     page_may: frozenset[PageJob] = Field(
-        default=frozenset(), description="Decisions about plans for which Dagster's page has a job; none unless named."
+        default=frozenset(), description="Decisions about plans for which Dagster has a job. Default: none."
     )
-    notify: tuple[Target, ...] = Field(default=(), description="Who is told of what happens.")
+    notify: tuple[Target, ...] = Field(default=(), description="Targets of notifications.")
     first_run_date: date | None = Field(
-        default=None, description="Run date with which Dagster's partitions begin; without it the first night that was run."
+        default=None, description="First run date of Dagster's partitions. Default: the date of the first run."
     )
     _path: str | None = PrivateAttr(default=None)
 
     @classmethod
     def of(cls, document: Any, kinds: Mapping[str, type[LakeConfig]]) -> Config:
-        """Reads a document as a configuration, with the models of the lake kinds by name. Raises
-        pydantic's `ValidationError`.
+        """Parse a document with the models of the lake kinds, by kind.
+
+        Raises:
+            ValidationError: If a key is wrong.
         """
         return cls.model_validate(document, context={KINDS_KEY: kinds})
 
@@ -321,80 +336,82 @@ class Config(OnPage):
         names = [group.name for group in (*self.storages, *self.lakes)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"every lake and storage needs a name of its own; used twice: {', '.join(twice)}")
-        told = [target.name for target in self.notify]
-        if again := sorted({name for name in told if told.count(name) > 1}):
-            raise ValueError(f"every target of notify needs a name of its own; used twice: {', '.join(again)}")
+            raise ValueError(f"every lake and storage needs a unique name; used twice: {', '.join(twice)}")
+        targets = [target.name for target in self.notify]
+        if repeated := sorted({name for name in targets if targets.count(name) > 1}):
+            raise ValueError(f"every target of notify needs a unique name; used twice: {', '.join(repeated)}")
         for lake in self.lakes:
             lake._read_seconds = self.read_timeout.total_seconds()  # pyright: ignore[reportPrivateUsage]
         return self
 
-    def read_from(self, path: str) -> Config:
-        """Returns the same configuration, of the file at an absolute path."""
+    def with_path(self, path: str) -> Config:
+        """Return the configuration as that of the file at an absolute path."""
         config = self.model_copy()
         config._path = path
         return config
 
     def own_files(self) -> tuple[str, ...]:
-        """Returns the absolute paths of the configuration's own file, and of those of its lakes."""
+        """Return the absolute paths of the configuration file and of the files of its lakes."""
         own = () if self._path is None else (self._path,)
         return (*own, *(path for lake in self.lakes for path in lake.own_files()))
 
-    def places(self) -> Places:
-        """Returns how every address on S3 is reached. Reports about a storage are reached as the
-        storage is.
+    def connections(self) -> Connections:
+        """Return the connections of all addresses on S3. Inventory reports use that of their
+        storage.
         """
-        own = [(place, storage.s3.over(self.s3)) for storage in self.storages if storage.s3 is not None for place in storage.places()]
-        return Places(
+        own = [(place, storage.s3.over(self.s3)) for storage in self.storages if storage.s3 is not None for place in storage.locations()]
+        return Connections(
             tuple((Location.parse(place), settings) for place, settings in own if scheme_of(place) == S3),
             self.s3,
             self.read_timeout.total_seconds(),
         )
 
     def plan_secret(self) -> bytes | None:
-        """Returns the key of the plans' ids, or null where these are digests."""
+        """Return the key of the plan ids, or None if they are plain digests."""
         return self.plan_key.get_secret_value().encode() if self.plan_key is not None else None
 
     def state_s3(self) -> S3Config:
-        """Returns how the state is reached where it lies on S3."""
-        return self.places().s3_of(self.state) if scheme_of(self.state) == S3 else self.s3
+        """Return the S3 connection of the state."""
+        return self.connections().settings_for(self.state) if scheme_of(self.state) == S3 else self.s3
 
     def storage(self, name: str) -> StorageConfig:
-        return _named(self.storages, name, "storage")
+        return _find_by_name(self.storages, name, "storage")
 
     def lake(self, name: str) -> LakeConfig:
-        return _named(self.lakes, name, "lake")
+        return _find_by_name(self.lakes, name, "lake")
 
-    def anchored(self, anchor: Anchor) -> Config:
-        """Returns the same configuration with relative paths made absolute."""
+    def resolve_paths(self, anchor: BaseFolder) -> Config:
+        """Return the configuration with absolute paths."""
         return self.model_copy(
             update={
                 "state": anchor.absolute(self.state, "state"),
-                "storages": tuple(item.anchored(anchor.at(f"storages[{index}]")) for index, item in enumerate(self.storages)),
-                "lakes": tuple(item.anchored(anchor.at(f"lakes[{index}]")) for index, item in enumerate(self.lakes)),
+                "storages": tuple(item.resolve_paths(anchor.for_key(f"storages[{index}]")) for index, item in enumerate(self.storages)),
+                "lakes": tuple(item.resolve_paths(anchor.for_key(f"lakes[{index}]")) for index, item in enumerate(self.lakes)),
             }
         )
 
     def policy_digest(self) -> str:
-        """Returns a digest that changes whenever a lake's retention or a storage's safety settings
-        change. Secrets and Spark settings leave it alone.
+        """Return a digest that changes with the retention of a lake or the safety settings of a
+        storage.
+
+        Secrets and Spark settings do not change it.
         """
-        places = self.places()
+        places = self.connections()
         on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
         policy: dict[str, Any] = {
             "storages": [storage.policy() for storage in self.storages],
             "lakes": [lake.policy() for lake in self.lakes],
-            "catalogs": [place for lake in self.lakes if (place := lake.place()) is not None],
+            "catalogs": [place for lake in self.lakes if (place := lake.identity()) is not None],
         }
         # The same bucket name on another server is another bucket.
-        endpoints = {place: endpoint for place in on_s3 if (endpoint := places.s3_of(place).endpoint) is not None}
+        endpoints = {place: endpoint for place in on_s3 if (endpoint := places.settings_for(place).endpoint) is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
 
 
-def _named(items: Any, name: str, what: str) -> Any:
+def _find_by_name(items: Any, name: str, what: str) -> Any:
     for item in items:
         if item.name == name:
             return item
     names = [item.name for item in items]
-    raise UsageError(f"there is no {what} named {name!r}; the configuration has {named(names)}{did_you_mean(name, names)}")
+    raise UsageError(f"no {what} is named {name!r}; the configuration has {join_names(names)}{did_you_mean(name, names)}")

@@ -1,60 +1,72 @@
-"""Who is told of what happens (`notify` of lakes.yaml), one model for each kind of target.
+"""Targets of notifications (`notify` in `lakes.yaml`), one model per kind.
 
-A URL or password may be a secret, so neither stands in an error, a log line or a `repr`.
+A URL or password may be a secret. Neither appears in an error, a log line or a `repr`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from gc_assets.config.values import Model, Name
-from gc_assets.core.notifications import EVENTS, Event
+from gc_assets.config.values import Model, Name, warn_renamed
+from gc_assets.core.notifications import EVENTS, RENAMED_EVENTS, Event
 
 
-def _refused(why: str) -> ValidationError:
-    """Returns an error that does not repeat the value."""
-    error = InitErrorDetails(type=PydanticCustomError("secret_value", why), loc=(), input=None)  # pyright: ignore[reportArgumentType]
+def _secret_error(reason: str) -> ValidationError:
+    """Return an error that does not contain the value."""
+    error = InitErrorDetails(type=PydanticCustomError("secret_value", reason), loc=(), input=None)  # pyright: ignore[reportArgumentType]
     return ValidationError.from_exception_data("secret", [error])
 
 
 def _secret(value: Any) -> Any:
     if isinstance(value, SecretStr) or (isinstance(value, str) and value):
         return value
-    raise _refused("write a text, best as ${NAME}")
+    raise _secret_error("write a string, preferably as ${NAME}")
 
 
 def _address(value: SecretStr) -> SecretStr:
     try:
         parts = urlsplit(value.get_secret_value())
-        whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
+        is_complete = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        raise _refused("write a URL, such as https://alerts.example.org/hook") from None
-    if not whole:
-        raise _refused("write a URL with http:// or https://, such as https://alerts.example.org/hook")
+        raise _secret_error("write a URL, such as https://alerts.example.org/hook") from None
+    if not is_complete:
+        raise _secret_error("write a URL with http:// or https://, such as https://alerts.example.org/hook")
     if parts.username is not None or parts.password is not None:
-        raise _refused("a URL with a name or password is not sent; write `headers: {Authorization: ...}`")
+        raise _secret_error("a URL must not contain a user or password; write `headers: {Authorization: ...}`")
     return value
 
 
 def _printable(value: SecretStr) -> SecretStr:
     if not value.get_secret_value().isprintable() or not value.get_secret_value().isascii():
-        raise _refused("a header holds printable ASCII only")
+        raise _secret_error("a header may contain only printable ASCII characters")
     return value
 
 
 def _headers(value: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise _refused("write a mapping of names and values, such as {Authorization: ${TOKEN}}")
+        raise _secret_error("write a mapping of names and values, such as {Authorization: ${TOKEN}}")
     names = [name for name in cast("Mapping[Any, Any]", value) if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name)]
     if names:
-        raise _refused("the name of a header holds letters, digits and - only")
+        raise _secret_error("the name of a header may contain only letters, digits and -")
     return cast("Mapping[str, Any]", value)
+
+
+def _current_events(value: Any) -> Any:
+    """Replace the old names of events with a `FutureWarning`."""
+    if not isinstance(value, list | tuple | set | frozenset):
+        return value
+    names = list(cast("Iterable[Any]", value))
+    for old, new in RENAMED_EVENTS.items():
+        if old in names:
+            warn_renamed(old, new)
+            names = [new if name == old else name for name in names]
+    return names
 
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9-]+")
@@ -66,29 +78,31 @@ Mailbox = Annotated[str, Field(pattern=r"^[^\s@<>,;:\"]+@[^\s@<>,;:\"]+$")]
 
 
 class _Target(Model):
-    """Who is told, and of which events."""
+    """A target and the events that it receives."""
 
     name: Name
-    events: frozenset[Event] = Field(default=frozenset(EVENTS), description="Of which events it is told; all unless some are named.")
+    events: Annotated[frozenset[Event], BeforeValidator(_current_events)] = Field(
+        default=frozenset(EVENTS), description="The events that it receives. Default: all."
+    )
 
 
 class Webhook(_Target):
-    """A server that is sent a JSON document by POST."""
+    """A server that receives a JSON document by POST."""
 
     kind: Literal["webhook"]
     url: Url
-    headers: Headers = Field(default_factory=dict[str, SecretStr], description="Sent along, such as Authorization.")
+    headers: Headers = Field(default_factory=dict[str, SecretStr], description="Additional headers, such as Authorization.")
 
 
 class Slack(_Target):
-    """An incoming webhook of Slack, or of a server that speaks like it."""
+    """An incoming webhook of Slack or of a compatible server."""
 
     kind: Literal["slack"]
     url: Url
 
 
 class Email(_Target):
-    """Mailboxes that are sent a mail by SMTP."""
+    """Mailboxes that receive a mail by SMTP."""
 
     kind: Literal["email"]
     server: str = Field(min_length=1, pattern=r"^\S+$", description="Host name of the SMTP server.")
@@ -102,18 +116,18 @@ class Email(_Target):
     @model_validator(mode="after")
     def _login(self) -> Self:
         if (self.username is None) != (self.password is None):
-            raise ValueError("username and password go together; write both or none")
+            raise ValueError("username and password require each other; write both or neither")
         if self.password is not None and self.security == "none":
-            raise ValueError("with `security: none` the password could be read on the way; write starttls or tls")
+            raise ValueError("with `security: none` the password is sent unencrypted; write starttls or tls")
         return self
 
 
 class Command(_Target):
-    """A program that is given a JSON document on its standard input."""
+    """A program that reads a JSON document from its standard input."""
 
     kind: Literal["command"]
     command: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        min_length=1, description="Program and arguments; no shell reads them."
+        min_length=1, description="Program and arguments. No shell interprets them."
     )
 
 
@@ -125,17 +139,17 @@ TARGETS: Final[Mapping[str, type[Webhook | Slack | Email | Command]]] = {
 }
 
 
-def _of_its_kind(value: Any) -> Any:
-    """Reads an entry of `notify` by the model of its kind."""
+def _validate_target(value: Any) -> Any:
+    """Parse an entry of `notify` with the model of its kind."""
     if isinstance(value, _Target):
         return value
     if not isinstance(value, Mapping):
         raise ValueError("write a mapping with the keys name and kind")  # noqa: TRY004  (pydantic reports ValueErrors only)
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in TARGETS:
-        unknown = PydanticCustomError("target_kind", "there are {known}", {"known": ", ".join(TARGETS)})
+        unknown = PydanticCustomError("target_kind", "write one of {known}", {"known": ", ".join(TARGETS)})
         raise ValidationError.from_exception_data("target", [InitErrorDetails(type=unknown, loc=("kind",), input=kind)])
     return TARGETS[kind].model_validate(value)
 
 
-Target = Annotated[Webhook | Slack | Email | Command, BeforeValidator(_of_its_kind)]
+Target = Annotated[Webhook | Slack | Email | Command, BeforeValidator(_validate_target)]

@@ -1,4 +1,4 @@
-"""Makes the relative paths of `lakes.yaml` count from the folder in which the file lies."""
+"""Resolve the relative paths in `lakes.yaml` against the directory of the file."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from gc_assets.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """The folder of the file, and the place in it (`lakes[2]`) whose paths are read. Errors name
+class BaseFolder:
+    """The directory of the file, and the key (`lakes[2]`) whose paths are resolved. Errors name
     both.
     """
 
     folder: Path
-    place: str = ""
+    key: str = ""
 
-    def at(self, place: str) -> Anchor:
-        """Returns the same folder, for the keys of one place of the file."""
-        return Anchor(self.folder, place)
+    def for_key(self, key: str) -> BaseFolder:
+        """Return the same directory for the paths of another key."""
+        return BaseFolder(self.folder, key)
 
     def absolute(self, location: str, key: str) -> str:
-        """Returns an absolute path or an address as it is, and a relative path below the folder.
-        Raises `UsageError` naming the key for a `file:` address that is relative.
+        """Return an absolute path or an address unchanged, and a relative path as an absolute one.
+
+        Raises:
+            UsageError: For a relative `file:` address.
         """
-        where = f"{self.place}.{key}" if self.place else key
+        where = f"{self.key}.{key}" if self.key else key
         if re.match(r"^file:(?!/)", location):
             raise UsageError(f"{where}: {location!r} is relative; write a bare path, which counts from {self.folder}, or file:///…")
         if location.startswith("/") or re.match(r"^[A-Za-z][A-Za-z0-9+.-]*:", location):

@@ -1,6 +1,4 @@
-"""How much history a ref keeps. All kinds of lakes share these rules, as values and as rows of
-`policy_table`.
-"""
+"""Retention rules of refs, shared by all lake kinds, as values and as rows of `policy_table`."""
 
 from __future__ import annotations
 
@@ -16,10 +14,9 @@ from gc_assets.core.units import Cutoff, parse_cutoff
 
 
 class RefRule(Model):
-    """A rule for the refs whose whole name the pattern matches. The first rule that matches
-    decides.
+    """A rule for the refs whose full name matches the pattern. The first match decides.
 
-    `keep` and `cutoff` mean the same. `max_age` and `keep_last` combine.
+    `keep` and `cutoff` are synonyms. `max_age` and `keep_last` can be combined.
     """
 
     match: Pattern
@@ -38,7 +35,7 @@ class RefRule(Model):
 
 
 class DefaultRule(Model):
-    """The rule for every ref that no pattern names."""
+    """The rule for refs that no pattern matches."""
 
     keep: CutoffValue = None
     max_age: Duration | None = None
@@ -58,7 +55,7 @@ def _cutoff_of(keep: Any, cutoff: Any, max_age: timedelta | None, keep_last: int
     if len(single) == 1 and max_age is None and keep_last is None:
         return parse_cutoff(single[0])
     if single or (max_age is None and keep_last is None):
-        raise ValueError("say either one cut-off (keep or cutoff), or max_age and/or keep_last")
+        raise ValueError("write either one cut-off (keep or cutoff), or max_age and/or keep_last")
     return Cutoff(max_age=max_age, keep_last=keep_last)
 
 
@@ -71,34 +68,32 @@ def _as_rule(value: Any) -> Any:
 
 def _by_age(value: Any) -> Any:
     if value is not None and parse_cutoff(value).keep_last is not None:
-        raise ValueError("what no ref reaches has no order to count in; write a duration such as 7d, a timestamp, or forever")
+        raise ValueError("commits that no ref reaches cannot be counted; write a duration such as 7d, a timestamp, or forever")
     return value
 
 
 class DanglingRetention(Model):
-    """What every retention says of commits that no ref reaches."""
+    """The retention of commits that no ref reaches."""
 
     dangling: Annotated[CutoffValue, AfterValidator(_by_age)] = Field(
-        default=None, description="How long a commit that no ref reaches is kept; `forever` keeps all of them."
+        default=None, description="How long a commit that no ref reaches is kept. `forever` keeps all of them."
     )
 
     @model_serializer(mode="wrap")
-    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves the key out where nobody set it: plans of releases that did not know it stay
-        theirs.
-        """
+    def _omit_default(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit the key if it is unset, so that the digests of older plans stay valid."""
         found = written(self)
         if self.dangling is None:
             found.pop("dangling", None)
         return found
 
     def dangling_cutoff(self) -> Cutoff | None:
-        """Returns the cut-off of commits that no ref reaches, or null where nobody set one."""
+        """Return the cut-off of commits that no ref reaches, or None if it is unset."""
         return None if self.dangling is None else parse_cutoff(self.dangling)
 
 
 class RefRetention(DanglingRetention):
-    """How much history each ref keeps. Without a `default` it keeps everything."""
+    """The retention of refs. Without a `default`, everything is kept."""
 
     default: Annotated[DefaultRule, BeforeValidator(_as_rule, json_schema_input_type=DefaultRule | CutoffValue)] = DefaultRule(
         keep="forever"
@@ -106,28 +101,28 @@ class RefRetention(DanglingRetention):
     refs: tuple[RefRule, ...] = ()
 
     def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
-        """Returns the cut-off of a ref, and the configuration path of the rule that gives it."""
+        """Return the cut-off of a ref, and the configuration path of its rule."""
         for index, rule in enumerate(self.refs):
             if re.fullmatch(rule.match, ref_name):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
         return self.default.as_cutoff(), "retention.default"
 
     def with_default(self, keep: str) -> Self:
-        """Returns the same rules with another default."""
+        """Return the rules with another default."""
         return self.model_copy(update={"default": DefaultRule(keep=keep)})
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
-        """Returns the rules as rows of `policy_table`, the default first."""
+        """Return the rules as rows of `policy_table`, the default first."""
         return [policy_row("retention.default", None, self.default.as_cutoff(), as_of), *ref_rows(self.refs, as_of)]
 
 
 def ref_rows(rules: Sequence[RefRule], as_of: datetime) -> list[dict[str, Any]]:
-    """Returns the rules of `retention.refs` as rows of `policy_table`."""
+    """Return the rules of `retention.refs` as rows of `policy_table`."""
     return [policy_row(f"retention.refs[{index}]", rule.match, rule.as_cutoff(), as_of) for index, rule in enumerate(rules)]
 
 
 def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime) -> dict[str, Any]:
-    """Returns a rule over whole histories as a row of `policy_table`. Its age counts back from
+    """Return a rule for whole histories as a row of `policy_table`. Its age is counted back from
     `as_of`.
     """
     return {

@@ -1,6 +1,4 @@
-"""Addresses of a Spark: which are of this machine, and what may stand in that of a Spark Connect
-server.
-"""
+"""Validate Spark addresses and distinguish local masters from remote ones."""
 
 from __future__ import annotations
 
@@ -13,50 +11,50 @@ from pydantic import AfterValidator
 LOCAL: Final = "local[*]"
 _LOCAL: Final = re.compile(r"local(\[.+\])?")
 _CONNECT: Final = "sc://"
-# Parameters of Spark Connect that have no place in the address.
-_ELSEWHERE: Final = {
-    "token": "a secret has no place in an address: write `spark.token: ${NAME}`",
-    "session_id": "each run has a session of its own",
+# Parameters of Spark Connect that are not allowed in the address.
+_FORBIDDEN_PARAMETERS: Final = {
+    "token": "an address must not contain a secret; write `spark.token: ${NAME}`",
+    "session_id": "each run uses its own session",
 }
 
 
 def is_local(master: str) -> bool:
-    """Says whether a master, or what stands in its place, means executors on this machine."""
+    """Return True if the executors of a master are on this machine."""
     return _LOCAL.fullmatch(master) is not None
 
 
-def _reachable(remote: str) -> str:
+def _check_remote(remote: str) -> str:
     if is_local(remote):
         return remote
-    place, *parameters = remote.split(";")
-    found = urlsplit(place)
-    if "@" in place:
-        raise ValueError("no user and password here: a secret has no place in an address, and `spark.token` is what the server asks for")
-    is_place = remote.startswith(_CONNECT) and found.hostname and _has_port(found) and found.path in {"", "/"}
-    if not is_place or (parameters and not found.path):
+    address, *parameters = remote.split(";")
+    found = urlsplit(address)
+    if "@" in address:
+        raise ValueError("an address must not contain a user or password; write the token of the server as `spark.token: ${NAME}`")
+    is_address = remote.startswith(_CONNECT) and found.hostname and _has_port(found) and found.path in {"", "/"}
+    if not is_address or (parameters and not found.path):
         raise ValueError("write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or local[N]")
     for parameter in filter(None, parameters):
         name, equals, value = parameter.partition("=")
-        if name in _ELSEWHERE:
-            raise ValueError(f"no {name} here: {_ELSEWHERE[name]}")
+        if name in _FORBIDDEN_PARAMETERS:
+            raise ValueError(f"parameter {name!r} is not allowed: {_FORBIDDEN_PARAMETERS[name]}")
         if not equals:
             raise ValueError(f"parameter {name!r} has no value; write {name}=VALUE")
         if "=" in value:
-            raise ValueError(f"parameter {name!r} has a value with `=` in it; write %3D for it")
+            raise ValueError(f"the value of parameter {name!r} contains `=`; write %3D instead")
     return remote
 
 
-def place_of(remote: str) -> str:
-    """Returns an address without its parameters, which may be somebody's login at a proxy."""
+def without_parameters(remote: str) -> str:
+    """Return an address without its parameters, which may contain credentials for a proxy."""
     return remote.partition(";")[0]
 
 
-def _has_port(place: SplitResult) -> bool:
-    """Says whether a port is a number, or none is named."""
+def _has_port(address: SplitResult) -> bool:
+    """Return True if the port is a number or missing."""
     try:
-        return place.port != 0
+        return address.port != 0
     except ValueError:
         return False
 
 
-Remote = Annotated[str, AfterValidator(_reachable)]
+Remote = Annotated[str, AfterValidator(_check_remote)]

@@ -1,39 +1,62 @@
-"""The kinds of values that keys of `lakes.yaml` hold, and what each refuses."""
+"""Types of the values in `lakes.yaml`, and the base of its models."""
 
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cutoff, parse_duration
 
+# The release that no longer accepts the old names of keys and events.
+REMOVED_IN = "0.5.0"
 
-class Model(BaseModel):
-    """A mapping of `lakes.yaml`. A key that the model does not know is refused."""
+
+class Model(RenamedKeys):
+    """Base of all mappings in `lakes.yaml`. Unknown keys are rejected.
+
+    `RENAMED` maps old keys to current ones. An old key is accepted with a `FutureWarning`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
+    @classmethod
+    def with_current_keys(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        current = super().with_current_keys(data)
+        for old, new in cls.RENAMED.items():
+            if old in data:
+                warn_renamed(old, new)
+        return current
+
+
+def warn_renamed(old: str, new: str) -> None:
+    """Warn that `lakes.yaml` contains a deprecated name."""
+    message = f"lakes.yaml: `{old}` was renamed to `{new}`; the old name is removed in gc-assets {REMOVED_IN}"
+    warnings.warn(message, FutureWarning, stacklevel=2)
+
 
 def _duration(value: Any) -> timedelta:
-    # A bare number is refused: pydantic would read 30 as seconds, where days were meant.
+    # A bare number is rejected: pydantic would read 30 as seconds, but the user meant days.
     return value if isinstance(value, timedelta) else parse_duration(str(value))
 
 
-def above_zero(value: timedelta) -> timedelta:
-    # Iceberg refuses such an age too. By it every ref but main would lapse, whatever it points at.
+def check_above_zero(value: timedelta) -> timedelta:
+    # Iceberg rejects such an age too: every ref except main would expire immediately.
     if not value:
         raise ValueError("an age of 0 would keep nothing; write one above 0")
     return value
 
 
-def number(value: Any) -> Any:
-    # To Python `true` is 1: `max_delete_share: yes` would allow everything, `keep_last: yes` would
-    # keep one commit.
+def check_number(value: Any) -> Any:
+    # `true` equals 1 in Python: `max_delete_share: yes` would allow everything, `keep_last: yes`
+    # would keep one commit.
     if isinstance(value, bool):
-        raise ValueError("write a number; yes or no is none")  # noqa: TRY004  (pydantic reports ValueErrors only)
+        raise ValueError("write a number; yes and no are not numbers")  # noqa: TRY004  (pydantic reports ValueErrors only)
     return value
 
 
@@ -49,13 +72,13 @@ Duration = Annotated[
     BeforeValidator(_duration, json_schema_input_type=str),
     PlainSerializer(format_duration, return_type=str),
 ]
-Age = Annotated[Duration, AfterValidator(above_zero)]
+Age = Annotated[Duration, AfterValidator(check_above_zero)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(ge=0)]
 CutoffValue = Annotated[str | int | datetime | None, BeforeValidator(_cutoff_value)]
-# At least one, or nothing is kept; at most what the int32 columns of the tables hold.
-Count = Annotated[int, BeforeValidator(number), Field(ge=1, lt=2**31)]
-Days = Annotated[int, BeforeValidator(number), Field(ge=0, le=LONGEST.days)]
-Share = Annotated[float, BeforeValidator(number), Field(ge=0, le=1)]
+# At least one, because 0 would keep nothing; at most what the int32 columns of the tables can hold.
+Count = Annotated[int, BeforeValidator(check_number), Field(ge=1, lt=2**31)]
+Days = Annotated[int, BeforeValidator(check_number), Field(ge=0, le=LONGEST.days)]
+Share = Annotated[float, BeforeValidator(check_number), Field(ge=0, le=1)]
 
 
 def _pattern(value: str) -> str:
@@ -69,15 +92,15 @@ def _pattern(value: str) -> str:
 Pattern = Annotated[str, BeforeValidator(_pattern)]
 
 
-def _not_dagsters(value: str) -> str:
+def _check_tag_prefix(value: str) -> str:
     if value.startswith(("dagster/", "gc/")):
-        raise ValueError("names that begin with dagster/ or gc/ are Dagster's and gc-assets' own; choose another")
+        raise ValueError("names that begin with dagster/ or gc/ are reserved by Dagster and gc-assets; choose another")
     return value
 
 
-# What Dagster takes for an owner, a tag and the key of an asset.
+# The formats that Dagster accepts for owners, tags and asset keys.
 AssetOwner = Annotated[str, Field(pattern=r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$")]
-TagName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}$"), AfterValidator(_not_dagsters)]
+TagName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}$"), AfterValidator(_check_tag_prefix)]
 TagValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
 AssetPath = Annotated[str, Field(pattern=r"^[^/\s]+(/[^/\s]+)*$")]
 TagPolicy = Literal["keep", "policy", "ignore"]

@@ -1,1 +1,1 @@
-"""Small pure ideas that everything else stands on: no Spark, no Dagster, no environment."""
+"""Small pure modules that all other packages use: no Spark, no Dagster, no environment."""

@@ -1,7 +1,7 @@
-"""What people said of a plan, and what of it counts.
+"""Approvals and rejections of a plan, and the verdict that follows from them.
 
-Pure. Words are only added. Of each name the last word counts, so nobody takes back what another
-one said.
+Pure. Events are only appended. For each name the latest event counts, so no user can revoke the
+event of another one.
 """
 
 from __future__ import annotations
@@ -10,44 +10,63 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, field_validator
+
+from gc_assets.core.plan import gate_name
+from gc_assets.core.renamed_keys import RenamedKeys
 
 
-class ApprovalEvent(BaseModel):
-    """A person's yes or no to one plan. `overrides` are the gates that this yes passes over."""
+class ApprovalEvent(RenamedKeys):
+    """An approval or rejection of a plan by one person.
+
+    Attributes:
+        plan_id: The plan.
+        by: Name of the person.
+        at: Time of the decision (UTC).
+        overrides: Failed gates that this approval overrides.
+        decision: `approved` or `rejected`.
+        comment: Free text.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    RENAMED: ClassVar = {"said": "decision"}
 
     plan_id: str
     by: str
     at: datetime
     overrides: tuple[str, ...] = ()
-    said: Literal["approved", "rejected"] = "approved"
+    decision: Literal["approved", "rejected"] = "approved"
     comment: str = ""
 
+    @field_validator("overrides")
+    @classmethod
+    def _current_gate_names(cls, overrides: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(gate_name, overrides))
+
     def __str__(self) -> str:
-        passing = f", passing over {', '.join(self.overrides)}" if self.overrides else ""
+        overriding = f", overriding {', '.join(self.overrides)}" if self.overrides else ""
         comment = f": {self.comment}" if self.comment else ""
-        return f"{self.said} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{passing}{comment}"
+        return f"{self.decision} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{overriding}{comment}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All words on a plan, oldest first, and how many names have to approve it."""
+    """All events of a plan, oldest first, and the number of approvals that it needs."""
 
-    words: tuple[ApprovalEvent, ...] = ()
+    events: tuple[ApprovalEvent, ...] = ()
     needed: int = 1
 
     @property
     def approvals(self) -> tuple[ApprovalEvent, ...]:
-        return tuple(word for word in self._last_words() if word.said == "approved")
+        return tuple(word for word in self._latest_events() if word.decision == "approved")
 
     @property
     def rejections(self) -> tuple[ApprovalEvent, ...]:
-        """Returns the words that hold the plan back, however many others approve it."""
-        return tuple(word for word in self._last_words() if word.said == "rejected")
+        """The rejections. One is enough to block the plan, however many approvals there are."""
+        return tuple(word for word in self._latest_events() if word.decision == "rejected")
 
     @property
     def is_approved(self) -> bool:
@@ -55,8 +74,9 @@ class Verdict:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Returns the gates that as many names pass over as have to approve. An override counts no
-        further than the yes that gave it.
+        """The gates that enough approvers override: as many as must approve the plan.
+
+        Only the overrides of approvals that still count are included.
         """
         given = [name for word in self.approvals for name in set(word.overrides)]
         return tuple(sorted(name for name in set(given) if given.count(name) >= self.needed))
@@ -67,28 +87,27 @@ class Verdict:
 
     @property
     def missing(self) -> str | None:
-        """Says in words what keeps the plan from being approved. Null where nothing does."""
+        """The reason why the plan is not approved, or None if it is approved."""
         if self.rejections:
             return "; ".join(map(str, self.rejections))
         if self.is_approved:
             return None
         if self.needed == 1:
             return "not approved"
-        return f"approved by {len(self.approvals)} of {self.needed} names that its storage asks for"
+        return f"approved by {len(self.approvals)} of {self.needed} names that its storage requires"
 
-    def once_begun(self) -> Verdict:
-        """Returns the verdict on a plan that began: a no that came after it did is too late."""
-        return Verdict(tuple(word for word in self.words if word.said == "approved"), self.needed)
+    def without_late_rejections(self) -> Verdict:
+        """Return the verdict on a plan whose apply has started: later rejections have no effect."""
+        return Verdict(tuple(word for word in self.events if word.decision == "approved"), self.needed)
 
-    def _last_words(self) -> Iterable[ApprovalEvent]:
+    def _latest_events(self) -> Iterable[ApprovalEvent]:
         last: dict[str, ApprovalEvent] = {}
-        for word in self.words:
-            name = _same_name(word.by)
+        for word in self.events:
+            name = _normalize_name(word.by)
             last.pop(name, None)
             last[name] = word
         return last.values()
 
 
-def _same_name(by: str) -> str:
-    """Returns what two spellings of one name have in common."""
+def _normalize_name(by: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", by).split()).casefold()

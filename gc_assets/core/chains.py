@@ -1,9 +1,8 @@
-"""Long chains of a graph contracted to single nodes, so that what goes commit by commit goes chain
-by chain.
+"""Contract linear chains of a graph to single nodes.
 
-History is deep and mostly linear: millions of levels, few branchings. A sweep in topological order
-over chains costs Python only where history branches or merges; inside a chain numpy does the rest.
-Knows edges, not commits.
+Commit history is deep and mostly linear: millions of levels, few branches. A sweep in topological
+order over chains needs Python only at branches and merges; numpy processes the inside of a chain.
+The module works on edges and knows no commits.
 """
 
 from __future__ import annotations
@@ -20,12 +19,15 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A partition of nodes into chains. Within one, each node but the oldest has the next older one
-    as its only parent.
+    """A partition of nodes into chains. Each node except the oldest has the next older one as only
+    parent.
 
-    Of each node: `chain` (-1 on a ring, a cycle that nothing enters or leaves) and `depth`, its
-    distance from the oldest of its chain. Of each chain: `length`. `child` and `parent` are the
-    edges between chains: from the oldest node of one to the newest of another.
+    Attributes:
+        chain: Chain of each node; -1 on a cycle without branches.
+        depth: Distance of each node from the oldest node of its chain.
+        length: Length of each chain.
+        child: Start of each edge between chains, at the oldest node of this chain.
+        parent: End of each edge between chains, at the newest node of this chain.
     """
 
     chain: Ints
@@ -36,7 +38,7 @@ class Chains:
 
     @classmethod
     def of(cls, nodes: int, child: Ints, parent: Ints, starts: Ints | None = None) -> Self:
-        """Returns the longest chains in which each of `starts` is the newest of its own."""
+        """Return the longest chains such that each of `starts` is the newest node of its chain."""
         only_parent = np.bincount(child, minlength=nodes) == 1
         only_child = np.bincount(parent, minlength=nodes) == 1
         if starts is not None:
@@ -45,8 +47,8 @@ class Chains:
         oldest = np.ones(nodes, np.bool_)
         oldest[child[inner]] = False
 
-        # Pointer doubling: after round k everything knows its ancestor 2^k steps down the chain, or
-        # the chain's oldest.
+        # Pointer doubling: after round k each node knows its ancestor 2^k steps down the chain, or
+        # the oldest node of the chain.
         root = np.arange(nodes, dtype=np.int32)
         root[child[inner]] = parent[inner]
         depth = (~oldest).astype(np.int32)
@@ -69,9 +71,10 @@ class Chains:
         return len(self.length)
 
 
-def forward(nodes: int, source: Ints, target: Ints) -> Iterator[tuple[int, list[int]]]:
-    """Yields each node after all nodes that lead to it, with the nodes it leads to. Nodes on a
-    cycle, or behind one, never come.
+def topological_order(nodes: int, source: Ints, target: Ints) -> Iterator[tuple[int, list[int]]]:
+    """Yield each node after all its predecessors, together with its successors.
+
+    Nodes on a cycle, or reachable only through one, are not yielded.
     """
     start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))]).tolist()
     targets = target[np.argsort(source, kind="stable")].tolist()

@@ -1,8 +1,7 @@
-"""The one place where the time is read (design 3.7).
+"""The only module that reads the time.
 
-`GC_ASSETS_UNSAFE_NOW` replaces the run's, the server's and the store's clock; it is read at the
-edge (`resources/`, `cli/`) and arrives here as a value, so that stages and stores stay functions of
-their parameters.
+`GC_ASSETS_UNSAFE_NOW` replaces the clocks of the run, the server and the store. `resources/` and
+`cli/` read it and pass it as a value, so that stages and stores are functions of their arguments.
 """
 
 from __future__ import annotations
@@ -12,15 +11,18 @@ from datetime import UTC, date, datetime, time, timedelta
 from time import time_ns
 from typing import Final
 
-# By which the clock of a store may differ. Far below the 24 h floor of the grace period, far above
-# what a network file system's clock should be off.
+# The maximum clock skew of a store: far below the minimum grace period of 24 hours, and far above
+# the skew of a network file system.
 MAX_SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Tells the time, in UTC. With `fixed` it is a rehearsal's clock, and every plan and report
-    says so. It tells no time before `not_before`.
+    """A UTC clock.
+
+    Attributes:
+        fixed: The fixed time of a rehearsal. Every plan and report repeats that it is one.
+        not_before: The earliest time that `now` returns.
     """
 
     fixed: datetime | None = None
@@ -40,23 +42,25 @@ class Clock:
         now = datetime.now(UTC)
         return now if self.not_before is None else max(now, self.not_before)
 
-    def onwards(self) -> Clock:
-        """Returns a clock that tells no time before this moment, wherever it is read. The clock of
-        another machine may be days behind, and what it notes would look that much older.
+    def not_before_now(self) -> Clock:
+        """Return a clock that never returns a time before now, on whatever machine it runs.
+
+        The clock of another machine may be days late, and its records would then look days older.
         """
         return replace(self, not_before=self.now())
 
-    def order(self) -> int:
-        """Returns a number that grows from call to call, even with a fixed time. It orders what one
-        fixed moment cannot, and decides nothing.
+    def sequence_number(self) -> int:
+        """Return a number that grows from call to call, even if the time is fixed.
+
+        It orders records with the same time and has no other meaning.
         """
         return time_ns()
 
     def today(self) -> date:
-        """The run date that is not historical."""
+        """The current date (UTC): the only run date that is not historical."""
         return self.now().date()
 
 
-def start_of(run_date: date) -> datetime:
-    """Returns the `as_of` of a run date: 00:00 UTC of that day."""
+def start_of_day(run_date: date) -> datetime:
+    """Return 00:00 UTC of a run date, its default `as_of`."""
     return datetime.combine(run_date, time.min, tzinfo=UTC)

@@ -1,8 +1,8 @@
-"""Ends the wait for an answer that never comes.
+"""Stop waiting for a call that does not return.
 
-No call of the system that waits for a dead server can be interrupted from within its process. So
-the call is made in a thread of its own, and whoever asked stops waiting. The thread goes on until
-the system lets go of it, and what it then brings is dropped.
+A system call that waits for a dead server cannot be interrupted from inside its process. The call
+therefore runs in a separate thread, and the caller stops waiting. The thread continues until the
+system call returns, and its result is dropped.
 """
 
 from __future__ import annotations
@@ -14,33 +14,38 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 _Answer = TypeVar("_Answer")
-# An object of 1 GiB, the largest that is read whole, at 4 MB/s.
+# The time to read an object of 1 GiB, the largest that is read in one request, at 4 MB/s.
 READ_SECONDS: Final = 300.0
 
 
-def within(seconds: float, what: str, ask: Callable[[], _Answer]) -> _Answer:
-    """Returns what `ask` returns, or raises what it raises.
+def run_with_deadline(seconds: float, subject: str, call: Callable[[], _Answer]) -> _Answer:
+    """Return the result of `call`, or raise its error.
 
-    Raises `TimeoutError`, an `OSError`, naming `what`, where neither has come after so many
-    seconds.
+    Args:
+        seconds: Maximum time to wait.
+        subject: Name of the object or server, for the message.
+        call: Runs in a thread of its own.
+
+    Raises:
+        TimeoutError: If the call has not returned in time. It is an `OSError`.
     """
     answers: list[_Answer] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            answers.append(ask())
-        except BaseException as error:  # noqa: BLE001  (raised below, in the thread that asked)
+            answers.append(call())
+        except BaseException as error:  # noqa: BLE001  (raised below, in the calling thread)
             errors.append(error)
 
-    # A daemon: a thread that never ends must not keep the process from ending.
-    asking = threading.Thread(target=contextvars.copy_context().run, args=(run,), name=f"asking for {what}", daemon=True)
-    asking.start()
-    asking.join(seconds)
+    # A daemon thread does not keep the process from exiting.
+    worker = threading.Thread(target=contextvars.copy_context().run, args=(run,), name=f"waiting for {subject}", daemon=True)
+    worker.start()
+    worker.join(seconds)
     if errors:
         raise errors[0]
     if answers:
         return answers[0]
     raise TimeoutError(
-        errno.ETIMEDOUT, f"no whole answer within {seconds:,.10g} s (`read_timeout`): the server, the network or the mount hangs", what
+        errno.ETIMEDOUT, f"no complete answer in {seconds:,.10g} s (`read_timeout`): the server, the network or the mount hangs", subject
     )

@@ -1,6 +1,6 @@
-"""Who was told of which events, so that everybody hears of each once.
+"""Track delivered notifications, so that each target receives an event once.
 
-Pure. An event that is over is forgotten, so what is remembered does not grow with the nights.
+Pure. Events that ended are forgotten, so the record does not grow from run to run.
 """
 
 from __future__ import annotations
@@ -10,40 +10,48 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from gc_assets.core.notifications import Event, Notification
+from gc_assets.core.notifications import RENAMED_EVENTS, Event, Notification
+
+
+def _current_id(name: str) -> str:
+    """Return the id of a delivered event with the current name of the event."""
+    for old, new in RENAMED_EVENTS.items():
+        name = name.replace(f"/{old}/", f"/{new}/", 1)
+    return name
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The ids of the events that each target was told of, by the target's name."""
+class Deliveries:
+    """The ids of the delivered events of each target."""
 
     by_target: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     @classmethod
-    def parsed(cls, text: str | None) -> Self:
-        """Returns what `text` wrote. Nobody was told of anything where the text is another's."""
+    def parse(cls, text: str | None) -> Self:
+        """Return the deliveries that `to_json` wrote, or none if the text is unreadable."""
         try:
             found = json.loads(text or "{}")
-            return cls({str(target): frozenset(map(str, ids)) for target, ids in found.items()})
+            return cls({str(target): frozenset(_current_id(str(name)) for name in ids) for target, ids in found.items()})
         except (ValueError, AttributeError, TypeError):
             return cls()
 
     @property
-    def text(self) -> str:
+    def to_json(self) -> str:
         return json.dumps({target: sorted(ids) for target, ids in sorted(self.by_target.items())})
 
-    def news(self, target: str, events: Collection[Event], happening: Iterable[Notification]) -> tuple[Notification, ...]:
-        """Returns what the target, which asks for these events, was not told yet."""
+    def pending(self, target: str, events: Collection[Event], current: Iterable[Notification]) -> tuple[Notification, ...]:
+        """Return the current events that a target subscribes to and has not received yet."""
         known = self.by_target.get(target, frozenset())
-        return tuple(item for item in happening if item.event in events and item.id not in known)
+        return tuple(item for item in current if item.event in events and item.id not in known)
 
-    def after(
-        self, delivered: Mapping[str, Iterable[Notification]], targets: Iterable[str], happening: Iterable[Notification] | None
-    ) -> Told:
-        """Returns what is remembered of `targets` once they were told what was delivered to them.
+    def record(
+        self, delivered: Mapping[str, Iterable[Notification]], targets: Iterable[str], current: Iterable[Notification] | None
+    ) -> Deliveries:
+        """Return the deliveries of `targets` after the events in `delivered` were sent.
 
-        Events that are not in `happening` are over. Null says that nobody knows which are.
+        Events that are not in `current` have ended. If `current` is None, the current events are
+        unknown and all are kept.
         """
-        lasting = None if happening is None else {item.id for item in happening}
+        lasting = None if current is None else {item.id for item in current}
         ids = {name: self.by_target.get(name, frozenset()) | {item.id for item in delivered.get(name, ())} for name in targets}
-        return Told({name: frozenset(found if lasting is None else found & lasting) for name, found in ids.items()})
+        return Deliveries({name: frozenset(found if lasting is None else found & lasting) for name, found in ids.items()})

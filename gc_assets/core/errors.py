@@ -1,54 +1,44 @@
-"""The three ways a command can end badly, as exception types.
+"""The exception types of gc-assets, by exit code.
 
-Every message names the object, what was found, what was expected and what to do next.
+Each message names the object, what was found, what was expected, and the next step.
 """
 
 
 class GcError(Exception):
-    """The work failed (exit code 1): an unreadable object, a broken table, a store that refused."""
+    """The work failed (exit code 1): an unreadable object, a damaged table, an error of a store."""
 
     exit_code = 1
 
 
 class UsageError(GcError):
-    """The request or the configuration is wrong (exit code 2). The user can correct it without
-    touching data.
+    """The request or the configuration is wrong (exit code 2). The user can correct it without data
+    loss.
     """
 
     exit_code = 2
 
 
 class GateRefused(GcError):
-    """A safety gate refused (exit code 3). The message names the gate, its numbers and how to
-    override it.
-    """
+    """A safety gate failed (exit code 3). The message names the gate, its numbers and the override."""
 
     exit_code = 3
 
 
 class LakeUnreadable(GcError):
-    """A ref, page, snapshot, manifest or table of a lake could not be read. Without it there is no
-    live set, and so no plan.
-    """
+    """A ref, page, snapshot, manifest or table of a lake is unreadable, so there is no live set."""
 
 
 class FormatError(GcError):
-    """The bytes of a metadata object are not what their format promises (magic, version, counts,
-    checksum).
-    """
+    """A metadata object violates its format: magic, version, counts or checksum."""
 
 
 class StoreError(GcError):
-    """A storage did not answer as a storage must (unreadable directory, a key that cannot be
-    represented).
-    """
+    """A store failed: an unreadable directory, or a key that cannot be represented."""
 
 
 class ObjectChanged(StoreError):
-    """An object that was to be changed is no longer the one that was read. Nothing was changed."""
+    """The object to change is no longer the one that was read. Nothing was changed."""
 
 
 class StateError(GcError):
-    """A published table or receipt in the state is missing, half written, unbalanced or of a newer
-    schema.
-    """
+    """A table or receipt in the state is missing, incomplete, inconsistent or of a newer schema."""

@@ -1,10 +1,8 @@
-"""A blocked bloom filter over row hashes. It says "surely not live" or "perhaps live", and is never
-wrong about the first.
+"""A blocked Bloom filter over row hashes. It has false positives and no false negatives.
 
-Every key owns one block of 512 bits (one cache line), and two bits in each of its eight 64-bit
-words. A false positive keeps a garbage file until another night. The seed differs from night to
-night, so that it is not the same file for ever. Pure numpy on int64 hashes: no keys, no storage, no
-Spark.
+Each key maps to one block of 512 bits (a cache line) and to two bits in each of its eight 64-bit
+words. A false positive keeps an orphan until a later run. The seed changes with the run date, so
+that the same file is not kept forever. Pure numpy on int64 hashes.
 """
 
 from __future__ import annotations
@@ -21,19 +19,18 @@ from xxhash import xxh64
 
 from gc_assets.core.errors import GcError, StateError
 
-LOG_ENTRIES: Final = 8
+WORDS_PER_BLOCK: Final = 8
 BITS_PER_WORD: Final = 2
-BLOCK_BITS: Final = 64 * LOG_ENTRIES
-# 1e-6 false positives need 39.0 bits a key in this layout (Poisson sum over the load of a block);
-# the rest is margin.
+BLOCK_BITS: Final = 64 * WORDS_PER_BLOCK
+# A rate of 1e-6 needs 39.0 bits a key in this layout (Poisson sum over the load of a block). The
+# rest is margin.
 BITS_PER_KEY: Final = 40
 TARGET_FPR: Final = 1e-6
 VERSION: Final = 1
-# A block is drawn from 32 bits of the hash; up to here each is drawn equally often within 1 part in
-# 16.
+# A block is selected by 32 bits of the hash. Up to this number of blocks the selection is uniform
+# to 1 in 16.
 MAX_BLOCKS: Final = 2**28
-# Hashes handled at a time: the working set stays in the processor's cache, and memory does not grow
-# with the input.
+# Hashes per pass: the working set fits into the processor's cache, and memory use is constant.
 _CHUNK: Final = 2**14
 _MAGIC: Final = b"GCBLOOM\0"
 _HEADER: Final = struct.Struct("<8sIIqQQ")
@@ -42,13 +39,18 @@ _BITS_START: Final = _HEADER.size + _CHECKSUM.size
 _MASK_BITS: Final = 12
 
 _Hashes = NDArray[np.int64]
-_Words = NDArray[np.uint64]
+_BitArray = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
-    """What two filters must share to be merged. `keys` is the number of keys that the filter is
-    made for. `seed` differs by run date.
+    """The parameters that two filters must share to be merged.
+
+    Attributes:
+        keys: Number of keys that the filter is sized for.
+        seed: Differs by run date.
+        blocks: Number of 512-bit blocks.
+        version: Version of the layout.
     """
 
     keys: int
@@ -57,9 +59,11 @@ class FilterSpec:
     version: int = VERSION
 
     @classmethod
-    def sized(cls, keys: int, seed: int) -> Self:
-        """Returns a spec with a false-positive rate of 1e-6 once `keys` distinct hashes are in.
-        Raises `GcError` beyond 3.4e9 keys.
+    def for_keys(cls, keys: int, seed: int) -> Self:
+        """Return a spec with a false-positive rate of 1e-6 for `keys` distinct hashes.
+
+        Raises:
+            GcError: For more than 3.4e9 keys.
         """
         blocks = max(1, ceil(keys * BITS_PER_KEY / BLOCK_BITS))
         if blocks > MAX_BLOCKS:
@@ -69,8 +73,8 @@ class FilterSpec:
 
     @property
     def hashes(self) -> int:
-        """The number of bits that each key sets."""
-        return LOG_ENTRIES * BITS_PER_WORD
+        """Number of bits that each key sets."""
+        return WORDS_PER_BLOCK * BITS_PER_WORD
 
     @property
     def size_bytes(self) -> int:
@@ -78,46 +82,50 @@ class FilterSpec:
 
 
 class Filter:
-    """The bits, and the spec that they follow."""
+    """The bits of a filter, and its spec."""
 
-    def __init__(self, spec: FilterSpec, bits: _Words) -> None:
+    def __init__(self, spec: FilterSpec, bits: _BitArray) -> None:
         self.spec = spec
         self._bits = bits
 
     @classmethod
     def empty(cls, spec: FilterSpec) -> Self:
-        return cls(spec, np.zeros(spec.blocks * LOG_ENTRIES, np.uint64))
+        return cls(spec, np.zeros(spec.blocks * WORDS_PER_BLOCK, np.uint64))
 
     def add(self, hashes: _Hashes) -> None:
-        """Adds the hashes: afterwards every one of them is contained."""
+        """Add hashes. Afterwards the filter contains all of them."""
         for chunk in _chunks(hashes):
             left = chunk
             while len(left):
-                first, masks = _place(left, self.spec)
+                first, masks = _locate_bits(left, self.spec)
                 for word, mask in enumerate(masks):
-                    # Of two keys that share a word the last one's write wins; the other is found
-                    # missing below and goes again.
+                    # If two keys share a word, only the last write takes effect. The check below
+                    # finds the other key and repeats it.
                     index = first + word
                     self._bits[index] |= mask
-                left = left[~self._holds(first, masks)]
+                left = left[~self._contains_masks(first, masks)]
 
     def contains(self, hashes: _Hashes) -> NDArray[np.bool_]:
-        """Returns False only for a hash that was never added."""
+        """Return False only for hashes that were never added."""
         found = np.empty(len(hashes), np.bool_)
         start = 0
         for chunk in _chunks(hashes):
-            found[start : start + len(chunk)] = self._holds(*_place(chunk, self.spec))
+            found[start : start + len(chunk)] = self._contains_masks(*_locate_bits(chunk, self.spec))
             start += len(chunk)
         return found
 
     def merge(self, other: Filter) -> None:
-        """Adds everything in `other`. Raises `StateError` for a filter of another spec."""
+        """Add all hashes of another filter.
+
+        Raises:
+            StateError: If the specs differ.
+        """
         if other.spec != self.spec:
             raise StateError(f"filters of different specs cannot be merged: {self.spec} and {other.spec}")
         self._bits |= other._bits
 
     def to_bytes(self) -> bytes:
-        """Returns header, checksum of all the rest, and bits; little-endian."""
+        """Return the header, the checksum of all other bytes, and the bits, in little-endian order."""
         spec = self.spec
         header = _HEADER.pack(_MAGIC, spec.version, spec.hashes, spec.seed, spec.keys, spec.blocks)
         bits = self._bits.astype("<u8", copy=False).tobytes()
@@ -125,42 +133,46 @@ class Filter:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Reads what `to_bytes` wrote. Raises `StateError` for bytes that are truncated, altered,
-        or of a newer version.
+        """Read the bytes that `to_bytes` wrote.
+
+        Raises:
+            StateError: If the bytes are truncated, altered or of a newer version.
         """
         if len(raw) < _BITS_START or raw[: len(_MAGIC)] != _MAGIC:
-            raise StateError(f"no live filter: expected {_MAGIC!r} and a header, found {raw[:_BITS_START]!r}; make it anew")
+            raise StateError(f"not a live filter: expected {_MAGIC!r} and a header, found {raw[:_BITS_START]!r}; create it again")
         _, version, hashes, seed, keys, blocks = _HEADER.unpack_from(raw)
         spec = FilterSpec(keys, seed, blocks, version)
         if version != VERSION or hashes != spec.hashes:
             raise StateError(
-                f"live filter of version {version} with {hashes} bits a key, this program reads version {VERSION} with {spec.hashes}; "
-                "make it anew, or use the program that made it"
+                f"live filter of version {version} with {hashes} bits a key, this release reads version {VERSION} with {spec.hashes}; "
+                "create it again, or use the release that wrote it"
             )
         bits = memoryview(raw)[_BITS_START:]
         if len(bits) != spec.size_bytes:
             raise StateError(
-                f"live filter of {blocks:,} blocks: expected {spec.size_bytes:,} bytes of bits, found {len(bits):,}; make it anew"
+                f"live filter of {blocks:,} blocks: expected {spec.size_bytes:,} bytes of bits, found {len(bits):,}; create it again"
             )
         if _CHECKSUM.unpack_from(raw, _HEADER.size) != (_checksum(raw[: _HEADER.size], bits),):
-            raise StateError(
-                f"live filter of {blocks:,} blocks: its bytes do not have the checksum that was written with them; make it anew"
-            )
+            raise StateError(f"live filter of {blocks:,} blocks: its bytes do not match their checksum; create it again")
         return cls(spec, np.frombuffer(bits, "<u8").astype(np.uint64))
 
     def self_test(self, live: _Hashes) -> None:
-        """Raises `StateError` unless every live hash is contained. A live hash that is not
-        contained would be a live file offered as garbage.
+        """Verify that the filter contains every live hash. Otherwise a live file would become a
+        candidate.
+
+        Raises:
+            StateError: If a live hash is missing.
         """
         missed = len(live) - int(np.count_nonzero(self.contains(live)))
         if missed:
             raise StateError(
-                f"live filter: {missed:,} of {len(live):,} live keys are not in it, expected none; it is not used, make it anew"
+                f"live filter: {missed:,} of {len(live):,} live keys are missing, expected 0; the filter is not used, create it again"
             )
 
     def measured_fpr(self, samples: int, rng: np.random.Generator) -> float:
-        """Returns the share of `samples` random hashes that the filter takes for live. (One in 2^64
-        per key really is.)
+        """Return the share of `samples` random hashes that the filter reports as contained.
+
+        One hash in 2^64 per key really is contained.
         """
         hits = 0
         for start in range(0, samples, _CHUNK):
@@ -168,7 +180,7 @@ class Filter:
             hits += int(np.count_nonzero(self.contains(hashes)))
         return hits / samples
 
-    def _holds(self, first: NDArray[np.int64], masks: list[_Words]) -> NDArray[np.bool_]:
+    def _contains_masks(self, first: NDArray[np.int64], masks: list[_BitArray]) -> NDArray[np.bool_]:
         missing = np.zeros(len(first), np.uint64)
         for word, mask in enumerate(masks):
             missing |= mask & ~self._bits[first + word]
@@ -186,8 +198,8 @@ def _chunks(hashes: _Hashes) -> Iterator[_Hashes]:
         yield hashes[start : start + _CHUNK]
 
 
-def _mix(values: _Words) -> _Words:
-    """The finaliser of MurmurHash3: each bit of the result depends on every bit of the value."""
+def _mix(values: _BitArray) -> _BitArray:
+    """Apply the finaliser of MurmurHash3: each output bit depends on every input bit."""
     values = values ^ (values >> np.uint64(33))
     values *= np.uint64(0xFF51AFD7ED558CCD)
     values ^= values >> np.uint64(33)
@@ -196,28 +208,27 @@ def _mix(values: _Words) -> _Words:
     return values
 
 
-def _place(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], list[_Words]]:
-    """Returns for each hash the index of its block's first word, and its mask in each of the
-    block's words.
+def _locate_bits(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], list[_BitArray]]:
+    """Return the index of the first word of each hash's block, and the mask of each word.
 
-    Bits are cut from well mixed words and never used twice: masks that depend on each other cost a
-    factor 100 in false positives.
+    The bits of a mask come from well mixed words and are used once: dependent masks raise the rate
+    of false positives a hundredfold.
     """
     salt = _mix(np.array([spec.seed], np.int64).view(np.uint64) + _GOLDEN)
     mixed = _mix(hashes.view(np.uint64) ^ salt)
     block = ((mixed >> np.uint64(32)) * np.uint64(spec.blocks)) >> np.uint64(32)
-    masks: list[_Words] = []
+    masks: list[_BitArray] = []
     per_word = 64 // _MASK_BITS
-    for word in range(LOG_ENTRIES):
+    for word in range(WORDS_PER_BLOCK):
         if word % per_word == 0:
             mixed = _mix(mixed + _GOLDEN)
         index = (mixed >> np.uint64(word % per_word * _MASK_BITS)) & np.uint64(2**_MASK_BITS - 1)
         masks.append(_MASKS[index.view(np.int64)])
-    return (block * np.uint64(LOG_ENTRIES)).view(np.int64), masks
+    return (block * np.uint64(WORDS_PER_BLOCK)).view(np.int64), masks
 
 
-def _pairs_of_bits() -> _Words:
-    """Returns masks with two different bits of a word. Every pair comes about equally often."""
+def _pairs_of_bits() -> _BitArray:
+    """Return masks with two different bits of a word. All pairs are about equally frequent."""
     index = np.arange(2**_MASK_BITS, dtype=np.uint64)
     one, step = index % np.uint64(64), index // np.uint64(64) % np.uint64(63) + np.uint64(1)
     return (np.uint64(1) << one) | (np.uint64(1) << ((one + step) % np.uint64(64)))

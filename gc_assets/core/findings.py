@@ -1,4 +1,4 @@
-"""What a check says about its subject: a verdict, the facts, and what to do. Pure values."""
+"""The result of one check: verdict, finding and advice. Pure values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAIL: Final = "fail"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check of one subject. `todo` says what to do about it and is empty where all is well."""
+    """The result of a check on one subject. `todo` is the advice, empty if the check passed."""
 
     subject: str
     check: str
@@ -25,9 +25,9 @@ class Finding:
     todo: str = ""
 
 
-def looked(subject: str, check: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Returns the findings of `look`. If `look` fails, that is a finding too, not an error."""
+def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of a check. If the check itself fails, that becomes a finding."""
     try:
-        yield from look()
+        yield from inspect()
     except (GcError, OSError) as error:
-        yield Finding(subject, check, FAIL, str(error), "Mend this first: no plan can be made, or none applied, until it is.")
+        yield Finding(subject, check, FAIL, str(error), "Fix this first: until then no plan can be made or applied.")

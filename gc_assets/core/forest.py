@@ -1,8 +1,7 @@
-"""The snapshots of one table as a forest (a snapshot has one parent at most): positions, cycles,
-and the refs that reach each.
+"""The snapshots of a table as a forest: positions, cycles, and the refs that reach each snapshot.
 
-Pure and linear in snapshots and refs; knows no retention. A parent that is no longer listed ends
-the ancestry, as in Iceberg.
+A snapshot has at most one parent. Pure, and linear in snapshots and refs. A parent that is not
+listed ends the ancestry, as in Iceberg. The module knows no retention rules.
 """
 
 from __future__ import annotations
@@ -16,8 +15,14 @@ REFS_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Snapshots by position. `parent[i]` is a position or `NO_PARENT`. `cyclic` holds the positions
-    on a cycle of parents.
+    """Snapshots by position.
+
+    Attributes:
+        ids: Snapshot ids.
+        position: Position of each id.
+        parent: Position of the parent, or `NO_PARENT`.
+        children_first: Positions, each child before its parent.
+        cyclic: Positions on a cycle of parents.
     """
 
     ids: Sequence[str]
@@ -27,8 +32,8 @@ class Forest:
     cyclic: frozenset[int]
 
 
-def forest_of(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest:
-    """Returns the forest of the listed snapshots, ordered so that children come before parents."""
+def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest:
+    """Return the forest of the listed snapshots, ordered so that children precede parents."""
     position = {commit_id: index for index, commit_id in enumerate(ids)}
     parent = [NO_PARENT if parent_id is None else position.get(parent_id, NO_PARENT) for parent_id in parent_ids]
     children = [0] * len(ids)
@@ -36,7 +41,7 @@ def forest_of(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest:
         if above != NO_PARENT:
             children[above] += 1
     order = [index for index, count in enumerate(children) if count == 0]
-    for index in order:  # grows while it is walked: Kahn's topological order from the leaves
+    for index in order:  # grows during iteration: Kahn's topological order from the leaves
         above = parent[index]
         if above != NO_PARENT:
             children[above] -= 1
@@ -47,31 +52,30 @@ def forest_of(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How many refs reach a snapshot through listed parents, and the first `REFS_SHOWN` of their
-    names.
-    """
+    """The number of refs that reach a snapshot, and up to `REFS_SHOWN` of their names."""
 
     count: int
     names: tuple[str, ...]
 
 
 def refs_reaching(forest: Forest, heads: Mapping[int, Sequence[str]]) -> list[Reach]:
-    """Returns for each position the refs whose head is at it or descends from it. Names are unique
-    over `heads`. Cycles are left empty.
+    """Return, for each position, the refs whose head is the position or a descendant of it.
+
+    Ref names are unique over `heads`. Positions on cycles stay empty.
     """
     nothing = Reach(0, ())
     reach = [nothing] * len(forest.ids)
     for index in forest.children_first:
         if index in heads:
             own = Reach(len(heads[index]), tuple(sorted(heads[index])[:REFS_SHOWN]))
-            reach[index] = _joined(reach[index], own)
+            reach[index] = _join(reach[index], own)
         above = forest.parent[index]
         if above != NO_PARENT and above not in forest.cyclic:
-            reach[above] = _joined(reach[above], reach[index])
+            reach[above] = _join(reach[above], reach[index])
     return reach
 
 
-def _joined(one: Reach, other: Reach) -> Reach:
+def _join(one: Reach, other: Reach) -> Reach:
     if not one.count or not other.count:
         return one if one.count else other
     return Reach(one.count + other.count, tuple(sorted(one.names + other.names)[:REFS_SHOWN]))

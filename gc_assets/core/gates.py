@@ -1,6 +1,4 @@
-"""The gates that a plan must pass (design 6.3). Each gate is a pure function from numbers to a
-verdict that explains itself.
-"""
+"""The gates of a plan. Each gate is a pure function from numbers to a `GateResult` with a message."""
 
 from __future__ import annotations
 
@@ -10,153 +8,168 @@ from typing import Final
 from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
 from gc_assets.core.units import format_bytes
 
-# A default share never refuses a plan this small: in a young lake a few leftovers are a large part
-# of little.
+# The default share does not apply to plans this small: in a young lake a few leftovers are a large
+# share.
 SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
-# More live files than this outside the listing are not single losses. Everything is then spelled in
-# another way.
+# If more live files than this are missing from the inventory, the addresses are spelled
+# differently.
 MAX_UNLISTED: Final = 0.001
 NOTHING: Final = Amount()
-OVERRIDE: Final = "To go on all the same, approve with `--override {name}`."
-NO_OVERRIDE: Final = "Nothing overrides this gate."
+OVERRIDE: Final = "To continue anyway, approve with `--override {name}`."
+NO_OVERRIDE: Final = "This gate cannot be overridden."
 
 
 def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers: dict[str, float] | None = None) -> GateResult:
-    way_out = "" if passed else " " + (OVERRIDE.format(name=name) if overridable else NO_OVERRIDE)
-    return GateResult(name=name, passed=passed, message=message + way_out, overridable=overridable, numbers=numbers or {})
+    advice = "" if passed else " " + (OVERRIDE.format(name=name) if overridable else NO_OVERRIDE)
+    return GateResult(name=name, passed=passed, message=message + advice, overridable=overridable, numbers=numbers or {})
 
 
 def live_set(live: int, refs: int) -> GateResult:
-    """A storage whose lakes have refs has live files, unless none of their commits names any.
-    Otherwise the mark read the wrong place (neon, reliability.md 2). `refs` are those of lakes
-    whose commits name files.
+    """Fail if lakes have refs but the storage has no live file, unless no commit names any file.
+
+    The mark then read the wrong location. `refs` counts the refs of lakes whose commits name files.
     """
     message = f"{live:,} live files for {refs:,} refs."
     if live == 0 and refs:
-        message += " Nothing would be live: expected at least one file. Check that the lakes' locations lie in this storage."
+        message += " Expected at least one live file. Check that the locations of the lakes are in this storage."
     return _result("live_set", live > 0 or refs == 0, message, overridable=False, numbers={"live": live, "refs": refs})
 
 
-def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, withheld: Amount = NOTHING) -> GateResult:
-    """No more than so many tables cannot be read. More of them are no sick tables, but a catalog or
-    a store that does not answer. `withheld` is what would be purged if all could be read.
+def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Amount = NOTHING) -> GateResult:
+    """Fail if more than `limit` tables are unreadable.
+
+    More unreadable tables than that point to a catalog or store that does not respond. `deferred`
+    is the amount that would be purged if all tables were readable.
     """
-    message = f"{len(unreadable):,} tables or repositories cannot be read; max_sick allows {limit:,}."
+    message = f"{len(unreadable):,} tables or repositories cannot be read; max_unreadable allows {limit:,}."
     if unreadable:
-        message += f" {'; '.join(item.told for item in unreadable[:5])}."
-    numbers: dict[str, float] = {"sick": len(unreadable), "limit": limit}
-    if withheld.files:
-        message += f" {withheld.files:,} quarantined files ({format_bytes(withheld.bytes)}) are due to be purged and wait for that."
-        numbers |= {"waiting_files": withheld.files, "waiting_bytes": withheld.bytes}
-    return _result("sick_tables", len(unreadable) <= limit, message, overridable=True, numbers=numbers)
+        message += f" {'; '.join(item.message for item in unreadable[:5])}."
+    numbers: dict[str, float] = {"unreadable": len(unreadable), "limit": limit}
+    if deferred.files:
+        amount = f"{deferred.files:,} quarantined files ({format_bytes(deferred.bytes)})"
+        message += f" {amount} are due to be purged but wait until all tables are readable."
+        numbers |= {"waiting_files": deferred.files, "waiting_bytes": deferred.bytes}
+    return _result("unreadable_tables", len(unreadable) <= limit, message, overridable=True, numbers=numbers)
 
 
 def never_read(unreadable: Sequence[Unreadable], storage: str) -> GateResult:
-    """Nothing lies in the storage that no night read in full: what it needs would look like
-    garbage.
+    """Fail if the storage contains a table that no run has ever read in full.
+
+    Its files would look like garbage.
     """
     unknown = [item for item in unreadable if item.stops(storage)]
-    message = "every table that lies here was read in full once."
+    message = "every table in this storage has been read in full at least once."
     if unknown:
-        message = f"nobody knows what these need: {'; '.join(item.told for item in unknown[:5])}. Mend them, or drop them from the catalog."
+        tables = "; ".join(item.message for item in unknown[:5])
+        message = f"the files of these tables are unknown: {tables}. Repair them, or drop them from the catalog."
     return _result("never_read", not unknown, message, overridable=False, numbers={"tables": len(unknown)})
 
 
-def live_drop(live: LiveCount, before: LiveCount | None, limit: float) -> GateResult:
-    """The live count of the storage, and that of each lake there, may fall by at most `limit` of
-    that of the last accepted night.
+def live_drop(live: LiveCount, previous: LiveCount | None, limit: float) -> GateResult:
+    """Fail if the number of live files falls by more than `limit` compared with the last accepted
+    run.
+
+    The limit applies to the storage and to each of its lakes.
     """
-    if before is None:
-        return _result("live_drop", True, f"{live.files:,} live files; no accepted night to compare with.", overridable=True)
-    drop = _drop(live.files, before.files)
-    message = f"{live.files:,} live files after {before.files:,} in the last accepted night: down {drop:.1%}"
-    both = {name: (live.by_lake[name], files) for name, files in before.by_lake.items() if name in live.by_lake}
+    if previous is None:
+        return _result("live_drop", True, f"{live.files:,} live files; no accepted run to compare with.", overridable=True)
+    drop = _drop(live.files, previous.files)
+    message = f"{live.files:,} live files after {previous.files:,} in the last accepted run: down {drop:.1%}"
+    both = {name: (live.by_lake[name], files) for name, files in previous.by_lake.items() if name in live.by_lake}
     fallen = {name: counts for name, counts in both.items() if _drop(*counts) > limit}
     if drop <= limit:
         message += "".join(f", lake {name} {now:,} after {then:,}" for name, (now, then) in sorted(fallen.items())[:5])
     message += f"; max_live_drop allows {limit:.1%}."
-    numbers = {"live": live.files, "before": before.files, "drop": max([drop, *(_drop(*counts) for counts in fallen.values())])}
+    numbers = {"live": live.files, "before": previous.files, "drop": max([drop, *(_drop(*counts) for counts in fallen.values())])}
     return _result("live_drop", drop <= limit and not fallen, message, overridable=True, numbers={**numbers, "limit": limit})
 
 
-def _drop(live: int, before: int) -> float:
-    return max(0.0, (before - live) / before) if before else 0.0
+def _drop(live: int, previous: int) -> float:
+    return max(0.0, (previous - live) / previous) if previous else 0.0
 
 
 def lakes_present(gone: Sequence[str]) -> GateResult:
-    """Every lake that needed files of the storage in the last accepted night still does. Otherwise
-    files that it shares with another lake lose their protection.
+    """Fail if a lake that needed files of the storage in the last accepted run is missing.
+
+    Files that it shares with another lake would lose their protection.
     """
-    message = "every lake of the last accepted night is there."
+    message = "every lake of the last accepted run is present."
     if gone:
         message = (
-            f"{len(gone):,} lakes that needed files here are gone: {'; '.join(gone[:5])}. Put them back as they were, "
-            "or say that a lake is to go: `gc-assets forget LAKE --by WHO`."
+            f"{len(gone):,} lakes that needed files of this storage are missing: {'; '.join(gone[:5])}. Configure them again, "
+            "or confirm that a lake was removed: `gc-assets forget LAKE --by WHO`."
         )
     return _result("lakes_present", not gone, message, overridable=False, numbers={"lakes": len(gone)})
 
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
-    """Every live metadata object is in the inventory as it was decoded."""
+    """Fail if a live metadata object is missing from the inventory or differs from the decoded one."""
     message = "every live metadata object is in the inventory."
     if missing:
-        message = f"{missing:,} live metadata objects are missing from the inventory or not those that were read: {', '.join(samples[:5])}."
+        message = f"{missing:,} live metadata objects are missing from the inventory or have changed since they were read: "
+        message += f"{', '.join(samples[:5])}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
 
 
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
-    """Nearly every live file is in the inventory. Otherwise names and listing do not mean the same
-    files (iceberg #4346).
+    """Fail if more than `MAX_UNLISTED` of the live files are missing from the inventory.
+
+    Addresses and listing then do not name the same files (apache/iceberg#4346).
     """
     share = unlisted / live if live else 0.0
     message = f"At most {unlisted:,} of {live:,} live files are not in the inventory."
     if unlisted:
-        message += f" {MAX_UNLISTED:.1%} may be missing. They are lost, or spelled otherwise: {', '.join(samples[:5])}."
+        message += (
+            f" {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: {', '.join(samples[:5])}."
+        )
     return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
 
 
 def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
-    """No candidate is a live key. One hit proves a false negative of the filter, and then nothing
-    else of the filter can be trusted.
+    """Fail if a candidate is a live key: the filter then has a false negative and cannot be
+    trusted.
     """
     message = "no candidate is a live key."
     if hits:
-        message = f"{hits:,} candidates are live keys, which the filter should have held: {', '.join(samples[:5])}. Report this as a bug."
+        message = f"{hits:,} candidates are live keys, which the filter should contain: {', '.join(samples[:5])}. Report this as a bug."
     return _result("no_live_candidate", hits == 0, message, overridable=False, numbers={"hits": hits})
 
 
 def spelling(hits: int, samples: Sequence[str]) -> GateResult:
-    """No candidate equals a live key except for percent-encoding, doubled slashes or Unicode
-    normalisation.
+    """Fail if a candidate equals a live key after normalisation.
+
+    Ignored differences are percent-encoding, doubled slashes and Unicode normalisation.
     """
     message = "no candidate is another spelling of a live key."
     if hits:
-        message = (
-            f"{hits:,} candidates equal a live key but for its spelling: {', '.join(samples[:5])}. Rename the file or repair the reference."
-        )
+        message = f"{hits:,} candidates differ from a live key only in spelling: {', '.join(samples[:5])}. "
+        message += "Rename the file or repair the reference."
     return _result("spelling", hits == 0, message, overridable=False, numbers={"hits": hits})
 
 
 def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
-    """No storage root equals or contains another, and no directory has two names in storages: under
-    one name live files would look unreferenced.
+    """Fail if a storage root equals or contains another, or if a directory has two names in
+    storages.
+
+    Live files would look unreferenced under one of the names.
     """
     message = "no storage contains another."
     if overlaps:
         pairs = ", ".join(f"{a} and {b}" for a, b in overlaps)
-        message = f"storages overlap: {pairs}. Make one storage of them; leave a directory that is mounted twice one name."
+        message = f"storages overlap: {pairs}. Configure them as one storage; use one name for a directory that is mounted twice."
     return _result("storages_apart", not overlaps, message, overridable=False, numbers={"overlaps": len(overlaps)})
 
 
 def links(count: int, samples: Sequence[str]) -> GateResult:
-    """No live file is reached through a symbolic link below the root, or from elsewhere through a
-    link or a mount: its real file would look unreferenced.
+    """Fail if a live file is reached through a symbolic link or a second mount.
+
+    The real file would look unreferenced.
     """
     message = "no live file is reached through a link or a second mount."
     if count:
         message = (
             f"{count:,} live files are reached through symbolic links or second mounts: {', '.join(samples[:5])}. "
-            "Replace the link by its files, or let the lake name them where they are."
+            "Replace the link with its files, or change the lake so that it names their real paths."
         )
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
 
@@ -164,19 +177,26 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
 def foreign_metadata(
     count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = (), dead: Sequence[str] = ()
 ) -> GateResult:
-    """No metadata of a table or repository that no configured lake knows lies under a claimed
-    prefix. What is named like metadata and is none holds the files beside it, and no plan. `dead`
-    are tables that people accepted as dead.
+    """Fail if metadata under a claimed prefix belongs to no configured lake.
+
+    Args:
+        count: Number of foreign metadata objects.
+        samples: Some of them.
+        junk: Number of files that are only named like metadata. They protect the files in their
+        directory and do not fail the gate.
+        junk_samples: Some of them.
+        dead: Tables that users accepted as dead.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
             f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {'; '.join(samples[:5])}. "
-            "Add the catalog that knows them to lakes.yaml; say of a table that is dead that it is; or remove them by hand."
+            "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
         message += (
-            f" {junk:,} objects are named like metadata and are none, and the files beside them are kept: {'; '.join(junk_samples[:5])}."
+            f" {junk:,} objects are named like metadata but are not metadata; the files in their directories are kept: "
+            f"{'; '.join(junk_samples[:5])}."
         )
     if dead:
         message += f" {len(dead):,} are accepted as dead: {'; '.join(dead[:5])}."
@@ -184,27 +204,26 @@ def foreign_metadata(
 
 
 def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
-    """No earlier plan of the storage stopped in the middle. What such a plan moved is not in the
-    books yet.
-    """
-    message = "no earlier plan is half applied."
+    """Fail if an earlier apply of the storage stopped halfway. Its moves are not recorded yet."""
+    message = "no earlier plan is partly applied."
     if plan_ids:
         message = (
-            f"{len(plan_ids):,} plans began and did not finish: {', '.join(plan_ids[:5])}. "
-            "Finish each with `gc-assets apply PLAN_ID` (it resumes from its log; where it can no longer read a lake, "
-            "`gc-assets restore --plan PLAN_ID` first), then run again."
+            f"{len(plan_ids):,} plans were started and not finished: {', '.join(plan_ids[:5])}. "
+            "Finish each with `gc-assets apply PLAN_ID`, which resumes from its log, then run again. If it cannot read a lake any more, "
+            "run `gc-assets restore --plan PLAN_ID` first."
         )
     return _result("unfinished_apply", not plan_ids, message, overridable=False, numbers={"plans": len(plan_ids)})
 
 
 def damaged_histories(found: Sequence[str]) -> GateResult:
-    """No edit of history left a lake other than it was to be. What that edit lost may be among the
-    candidates.
+    """Fail if an expiry action left a history in an unexpected state.
+
+    Files that it lost may be among the candidates.
     """
-    message = "no edit of history spoilt one."
+    message = "no expiry action damaged a history."
     if found:
-        message = f"{len(found):,} histories are not as an edit was to leave them. {' '.join(found[:5])}"
-    return _result("spoilt_histories", not found, message, overridable=True, numbers={"histories": len(found)})
+        message = f"{len(found):,} histories differ from the planned result of an expiry action. {' '.join(found[:5])}"
+    return _result("damaged_histories", not found, message, overridable=True, numbers={"histories": len(found)})
 
 
 def delete_bytes(planned: Amount, limit: int) -> GateResult:
@@ -212,13 +231,18 @@ def delete_bytes(planned: Amount, limit: int) -> GateResult:
     return _result("delete_bytes", planned.bytes <= limit, message, overridable=True, numbers={"bytes": planned.bytes, "limit": limit})
 
 
-def delete_share(planned: Amount, stored: Amount, limit: float, *, chosen: bool) -> GateResult:
-    """The planned share of files and of bytes is within the limit. A limit that nobody chose lets a
-    small plan pass whatever its share.
+def delete_share(planned: Amount, stored: Amount, limit: float, *, configured: bool) -> GateResult:
+    """Fail if the plan deletes more than `limit` of the files or of the bytes.
+
+    Args:
+        planned: The amount of the plan.
+        stored: The amount in the storage.
+        limit: The maximum share.
+        configured: False for the default limit, which does not apply to plans up to `SMALL_PLAN`.
     """
     share = max(planned.files / max(stored.files, 1), planned.bytes / max(stored.bytes, 1))
-    small = not chosen and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes
-    message = f"{planned.files:,} of {stored.files:,} files planned, {share:.1%} by the larger share; max_delete_share allows {limit:.1%}"
+    small = not configured and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes
+    message = f"{planned.files:,} of {stored.files:,} files planned, the larger share is {share:.1%}; max_delete_share allows {limit:.1%}"
     message += f" (not applied to a plan of at most {SMALL_PLAN.files:,} files and {format_bytes(SMALL_PLAN.bytes)})." if small else "."
     numbers = {"files": planned.files, "stored": stored.files, "share": share, "limit": limit}
     return _result("delete_share", small or share <= limit, message, overridable=True, numbers=numbers)

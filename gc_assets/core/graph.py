@@ -1,11 +1,9 @@
-"""The commit graph in one process: what reaches what, how deep history is, and where it contradicts
-itself.
+"""The commit graph in one process: reachability, depth and contradictions.
 
-Commits are dense indexes in the order in which they were given. Edges lead from child to parent in
-int32 arrays; up to 1e8 commits. Histories that contradict themselves (a missing parent, a child
-older than its parent, a cycle) are described in `problems`, and questions about them are still
-answered. Knows nothing of policies, lakes or Spark. Only a question about what reaches what, and a
-cycle, load scipy: it is slow to load, and most nights ask neither.
+Commits are dense indexes in input order. Edges lead from child to parent in int32 arrays, for up to
+1e8 commits. Contradictions (a missing parent, a child older than its parent, a cycle) are reported
+in `problems`, and queries still work. The module has no policies, lakes or Spark. It imports scipy
+only for reachability queries and cycles, because that import is slow and most runs need neither.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gc_assets.core.chains import Chains, Ints, forward
+from gc_assets.core.chains import Chains, Ints, topological_order
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.ref_sets import reaching_sets
 
@@ -34,8 +32,7 @@ ProblemKind = Literal["missing_parent", "child_older_than_parent", "cycle"]
 
 MAX_SAMPLES: Final = 20
 MAX_REFS: Final = 100
-# Commits whose lists of refs are laid out at a time: an Arrow list array holds at most 2 GiB of
-# names.
+# Commits per chunk of ref lists: an Arrow list array holds at most 2 GiB of names.
 _LIST_ROWS: Final = 2**16
 
 _Column = pa.Array | pa.ChunkedArray
@@ -43,7 +40,7 @@ _Column = pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A contradiction of the history: how often it occurs, and up to 20 samples.
+    """A contradiction of the history: the number of occurrences and up to 20 samples.
 
     A sample is (child, parent), or for a cycle up to 20 of its commits.
     """
@@ -62,12 +59,16 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class CommitGraph:
-    """Commits and their known parents. `child` and `parent` hold the edges, by child and then in
-    the order of its parents.
+    """Commits and their known parents.
 
-    `first_parent` is -1 for a commit whose first parent is not in the graph, or that has none.
-    `generation` is the topological level: 0 without known parents, else one more than the highest
-    parent; -1 on a cycle or downstream of one.
+    Attributes:
+        commit_ids: Ids of the commits.
+        child: Start of each edge. Edges are sorted by child, then in the order of its parents.
+        parent: End of each edge.
+        first_parent: First parent of each commit, or -1 if it is unknown or the commit has no parent.
+        generation: Topological level: 0 without known parents, otherwise one more than the highest
+        parent; -1 on or downstream of a cycle.
+        problems: Contradictions.
     """
 
     commit_ids: pa.Array
@@ -81,8 +82,15 @@ class CommitGraph:
     def build(
         cls, commit_ids: pa.Array | pa.ChunkedArray, parents: pa.Array | pa.ChunkedArray, committed_at: pa.Array | pa.ChunkedArray
     ) -> Self:
-        """`parents` is a list of ids for each commit, first parent first. Raises `FormatError` for
-        a null or repeated commit id.
+        """Build the graph.
+
+        Args:
+            commit_ids: Ids of the commits.
+            parents: A list of ids for each commit, first parent first.
+            committed_at: Time of each commit.
+
+        Raises:
+            FormatError: If a commit id is missing or occurs twice.
         """
         ids, lists, times = _one_array(commit_ids), _one_array(parents), _one_array(committed_at)
         _check_unique(ids)
@@ -109,10 +117,12 @@ class CommitGraph:
         return len(self.commit_ids)
 
     def index_of(self, commits: Sequence[str]) -> Ints:
-        """Returns the index of each commit id. Raises `LakeUnreadable` naming one that is not in
-        the graph.
+        """Return the index of each commit id.
+
+        Raises:
+            LakeUnreadable: If an id is not in the graph. The message names one.
         """
-        # The graph is probed against the few heads, not hashed as a whole for them.
+        # Look up the graph in the few heads, because hashing the whole graph costs more.
         wanted = pa.array(commits, self.commit_ids.type)
         distinct = pc.unique(wanted)
         found = pc.fill_null(pc.index_in(self.commit_ids, distinct), -1).to_numpy(zero_copy_only=False)
@@ -123,13 +133,15 @@ class CommitGraph:
         if len(unknown):
             raise LakeUnreadable(
                 f"{len(unknown):,} head(s) not among the {len(self):,} commits of the graph, for example {unknown[0]}: "
-                "the history was read in part, or changed while it was read; run again"
+                "the history was read only in part, or changed during the run; run again"
             )
         return index[pc.index_in(wanted, distinct).to_numpy(zero_copy_only=False)]
 
     def reachable(self, heads: Iterable[str]) -> NDArray[np.bool_]:
-        """Returns True for every head and all its ancestors, through all parents. Raises
-        `LakeUnreadable` for an unknown head.
+        """Return True for every head and all its ancestors, through all parents.
+
+        Raises:
+            LakeUnreadable: If a head is not in the graph.
         """
         from scipy.sparse.csgraph import breadth_first_order
 
@@ -141,11 +153,10 @@ class CommitGraph:
         return mask[:count]
 
     def ancestry(self, head: str, first_parent_only: bool) -> Ints:
-        """Returns the indexes of a head and its ancestors, head first: along first parents, or
-        breadth first through all parents.
+        """Return the indexes of a head and its ancestors, head first.
 
-        A walk along first parents ends before a parent that is not in the graph, and before it
-        would repeat itself.
+        With `first_parent_only` the walk follows first parents and ends at a missing parent or a
+        repetition. Otherwise it is a breadth-first search through all parents.
         """
         from scipy.sparse.csgraph import breadth_first_order
 
@@ -153,16 +164,18 @@ class CommitGraph:
         return breadth_first_order(matrix, self.index_of([head])[0], directed=True, return_predecessors=False)
 
     def reaching_refs(self, heads: Mapping[str, str]) -> tuple[pa.ChunkedArray, pa.Array]:
-        """Returns for each commit the names of the refs that reach it, the first 100 by alphabet,
-        and how many refs there are in all.
+        """Return, for each commit, the names of the refs that reach it and their number.
 
-        `heads` are commit ids by ref name. The columns are `list<string>` and int32, in the order
-        of the commits.
+        Args:
+            heads: Commit id of each ref.
+
+        Returns:
+            A `list<string>` column with the first 100 names in alphabetical order, and an int32
+            column.
         """
         names = sorted(heads)
         starts = self.index_of([heads[name] for name in names])
-        # Commits of one cycle reach each other, so they share their refs: one node stands for them
-        # all.
+        # Commits of one cycle reach each other and share their refs, so one node represents them.
         node = self._components
         child, parent = node[self.child], node[self.parent]
         between = child != parent
@@ -183,9 +196,7 @@ class CommitGraph:
 
     @cached_property
     def _components(self) -> Ints:
-        """Returns the strongly connected component of each commit. Without a cycle each commit is
-        its own.
-        """
+        """The strongly connected component of each commit. Without a cycle each commit has its own."""
         if all(problem.what != CYCLE for problem in self.problems):
             return np.arange(len(self), dtype=np.int32)
         return _strong_components(len(self), self.child, self.parent)
@@ -200,18 +211,18 @@ def _starts(sorted_nodes: Ints, count: int) -> NDArray[np.int64]:
 
 
 def _matrix(count: int, starts: NDArray[np.int64], targets: Ints) -> csr_array:
-    """Returns a graph as scipy walks it: int32 indexes, and weights because the format wants some."""
+    """Return the graph in the format of scipy, which requires weights."""
     from scipy.sparse import csr_array
 
     return csr_array((np.ones(len(targets)), targets.astype(np.int32, copy=False), starts.astype(np.int32)), shape=(count, count))
 
 
 def _strong_components(count: int, child: Ints, parent: Ints) -> Ints:
-    """Returns the component of each node. `child` is sorted."""
+    """Return the component of each node. `child` is sorted."""
     from scipy.sparse.csgraph import connected_components
 
-    # scipy never ends on a node that names another twice, and loops are no use to it. A simple
-    # graph has the same components.
+    # scipy does not terminate if an edge is repeated, and loops are irrelevant. A simple graph has
+    # the same components.
     other = child != parent
     matrix = _matrix(count, _starts(child[other], count), parent[other])
     matrix.sum_duplicates()
@@ -225,15 +236,15 @@ def _check_unique(ids: pa.Array) -> None:
         counted = pc.value_counts(ids)
         repeated = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
         samples = ", ".join(repeated.slice(0, MAX_SAMPLES).to_pylist())
-        raise FormatError(f"{len(repeated):,} commit id(s) occur more than once: {samples}; expected each once, so merge their rows first")
+        raise FormatError(f"{len(repeated):,} commit id(s) occur more than once: {samples}; expected each once; merge their rows first")
 
 
 def _generations(count: int, child: Ints, parent: Ints) -> Ints:
     chains = Chains.of(count, child, parent)
     lengths = chains.length.tolist()
     reached = [0] * len(chains)
-    level = np.full(len(chains) + 1, -1, np.int32)  # the last one stands for rings, chain -1
-    for chain, following in forward(len(chains), chains.parent, chains.child):
+    level = np.full(len(chains) + 1, -1, np.int32)  # the last element is that of cycles, chain -1
+    for chain, following in topological_order(len(chains), chains.parent, chains.child):
         level[chain] = reached[chain]
         above = reached[chain] + lengths[chain]
         for other in following:
@@ -256,7 +267,7 @@ def _older_children(ids: pa.Array, times: pa.Array, child: Ints, parent: Ints) -
 
 
 def _cycles(ids: pa.Array, child: Ints, parent: Ints, generation: Ints) -> Problem | None:
-    """Returns the strongly connected components among the commits that have no level."""
+    """Return the strongly connected components among the commits without a level."""
     unleveled = np.flatnonzero(generation < 0)
     if not len(unleveled):
         return None

@@ -1,6 +1,6 @@
-"""One identity for a file: the storage it lies in and its canonical key there (design 6.2).
+"""Resolve addresses to the identity of a file: its storage and its canonical key.
 
-Addresses come as systems wrote them (`paths.py` reads them). Two addresses of the same object
+Addresses are spelled as systems wrote them (`paths.py` parses them). Two addresses of one object
 resolve to the same key; addresses of different objects never do.
 """
 
@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from gc_assets.core.byte_scan import has_irregular_components, rows_with
+from gc_assets.core.byte_scan import find_rows, has_irregular_components
 from gc_assets.core.errors import FormatError, UsageError
-from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapsed, parsed_address
+from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapse_path, parse_address
 
-# The spellings that writers use; an address in any other one is resolved too, only slower.
+# Common spellings. Other spellings are resolved too, but more slowly.
 _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
     FILE: ("file://", "file:", "", "file://localhost"),
     S3: ("s3://", "s3a://", "s3n://"),
@@ -32,15 +32,20 @@ _NOT_ASCII: Final = 0x80
 
 
 class KeyResolver:
-    """Resolves addresses to (storage, key). Pickles; made for batches of millions in executors.
+    """Resolves addresses to (storage, key). Pickles; built for batches of millions in executors.
 
-    The longest root wins. A local address below no root still counts as inside if its directory,
-    with symbolic links resolved, lies below one.
+    The longest matching root wins. A local address outside all roots is also in a storage if its
+    directory, after resolving symbolic links, is under a root.
     """
 
     def __init__(self, storages: Sequence[tuple[str, str]]) -> None:
-        """`storages` are (name, location). Raises `UsageError` for a repeated name or a location
-        that cannot be.
+        """Create a resolver.
+
+        Args:
+            storages: Pairs of name and location.
+
+        Raises:
+            UsageError: If a name is repeated or a location is invalid.
         """
         self._locations = {name: Location.parse(location) for name, location in storages}
         if len(self._locations) != len(storages):
@@ -49,37 +54,42 @@ class KeyResolver:
         self._links = SymbolicLinks()
 
     def address(self, storage: str, key: str) -> str:
-        """Returns the one canonical spelling of an object's address. Raises `UsageError` for an
-        unknown storage.
+        """Return the canonical address of an object.
+
+        Raises:
+            UsageError: If the storage is unknown.
         """
         if storage not in self._locations:
-            raise UsageError(f"no storage {storage!r}; configured are {', '.join(sorted(self._locations)) or 'none'}")
+            raise UsageError(f"unknown storage {storage!r}; configured: {', '.join(sorted(self._locations)) or 'none'}")
         return f"{self._locations[storage]}{key}"
 
     def resolve_one(self, address: str) -> tuple[str, str] | None:
-        """Returns (storage, key), or null for an external address.
+        """Return (storage, key), or None for an external address.
 
-        Raises `FormatError` for an address that is relative, has a `..` component, or names a host
-        or no key. Raises `StoreError` where a symbolic link on its way cannot be read.
+        Raises:
+            FormatError: If the address is relative, has a `..` component, or names a host or no
+                key.
+            StoreError: If a symbolic link on its path cannot be read.
         """
-        place = parsed_address(address)
-        if place is None:
+        parsed = parse_address(address)
+        if parsed is None:
             return None
-        scheme, path = place
+        scheme, path = parsed
         if "/" not in path:
-            raise FormatError(f"address {address!r} names a bucket and no key, so it is no object")
+            raise FormatError(f"address {address!r} names a bucket without a key; expected an object")
         for name, location in self._roots:
             if scheme == location.scheme and path.startswith(location.root):
                 return name, path[len(location.root) :]
         return self._resolve_through_links(path) if scheme == FILE else None
 
     def resolve(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Returns storage names and keys, row by row. Both are null where the address is null or
-        external. Raises as `resolve_one`.
+        """Return a column of storage names and one of keys.
+
+        The row of a missing or external address is null. Raises the errors of `resolve_one`.
         """
         values = _one_array(addresses).cast(pa.binary())
         rows = np.arange(len(values))
-        answers = [_Answers(rows[:0], pa.array([], pa.string()), pa.array([], pa.binary()))]
+        answers = [_ResolvedRows(rows[:0], pa.array([], pa.string()), pa.array([], pa.binary()))]
         for prefix, name in self._usual_prefixes():
             matches = pc.fill_null(pc.starts_with(values, prefix), False)
             if not matches.true_count:
@@ -91,7 +101,7 @@ class KeyResolver:
                 keys = keys.filter(pa.array(regular))
             taken = matches.to_numpy(zero_copy_only=False).copy()
             taken[taken] = regular
-            answers.append(_Answers(rows[taken], pa.repeat(name, len(keys)), keys))
+            answers.append(_ResolvedRows(rows[taken], pa.repeat(name, len(keys)), keys))
             if taken.all():
                 break
             values, rows = values.filter(pa.array(~taken)), rows[~taken]
@@ -104,34 +114,32 @@ class KeyResolver:
             for spelling in _USUAL_SPELLINGS[location.scheme]:
                 yield spelling + location.root, name
 
-    def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _Answers:
-        """Resolves one address after the other, but each directory only once: its answer holds for
-        every name in it.
-        """
+    def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _ResolvedRows:
+        """Resolve single addresses. Each directory is resolved once for all names in it."""
         directories: dict[str, tuple[str, str] | None] = {}
         names: list[str | None] = []
         keys: list[str | None] = []
         for address in values.cast(pa.string()).to_pylist():
             if address is None:
-                place = None
+                resolved = None
             else:
                 directory, _, name = address.rpartition("/")
                 if name in {"", ".", ".."}:
-                    place = self.resolve_one(address)
+                    resolved = self.resolve_one(address)
                 elif directory in directories:
                     inside = directories[directory]
-                    place = inside and (inside[0], inside[1] + name)
+                    resolved = inside and (inside[0], inside[1] + name)
                 else:
-                    place = self.resolve_one(address)
-                    directories[directory] = place and (place[0], place[1][: -len(name)])
-            names.append(place and place[0])
-            keys.append(place and place[1])
-        return _Answers(rows, pa.array(names, pa.string()), pa.array(keys, pa.string()).cast(pa.binary()))
+                    resolved = self.resolve_one(address)
+                    directories[directory] = resolved and (resolved[0], resolved[1][: -len(name)])
+            names.append(resolved and resolved[0])
+            keys.append(resolved and resolved[1])
+        return _ResolvedRows(rows, pa.array(names, pa.string()), pa.array(keys, pa.string()).cast(pa.binary()))
 
     def _resolve_through_links(self, path: str) -> tuple[str, str] | None:
         directory, _, name = path.rpartition("/")
         local = [(storage, self._links.real(location.root)) for storage, location in self._roots if location.scheme == FILE]
-        if not local or "\0" in path:  # no disk holds a name with a NUL
+        if not local or "\0" in path:  # file systems do not allow NUL in names
             return None
         real = self._links.real(directory + "/")
         for storage, root in sorted(local, key=lambda item: -len(item[1])):
@@ -140,29 +148,29 @@ class KeyResolver:
         return None
 
 
-def loose(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Returns keys without what spelling may change: two keys that differ in spelling only become
-    equal. For near misses, never for identity.
+def loosen_spelling(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return keys in a normal form in which different spellings of a name are equal.
 
-    It undoes percent-encoding (however often), doubled slashes, `/./` and Unicode composition.
+    Undoes percent-encoding (repeatedly), doubled slashes, `/./` and Unicode composition. Use it to
+    find near misses, never as an identity.
     """
     values = _one_array(keys).cast(pa.string())
-    suspect = has_irregular_components(values) | rows_with(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))
+    suspect = has_irregular_components(values) | find_rows(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))
     if not suspect.any():
         return values
     mask = pc.and_(pa.array(suspect), pc.is_valid(values))
-    return pc.replace_with_mask(values, mask, pa.array([_loose(key) for key in values.filter(mask).to_pylist()], values.type))
+    return pc.replace_with_mask(values, mask, pa.array([_loosen(key) for key in values.filter(mask).to_pylist()], values.type))
 
 
-def _loose(key: str) -> str:
+def _loosen(key: str) -> str:
     raw = key.encode()
     while (decoded := unquote_to_bytes(raw)) != raw:
         raw = decoded
-    return collapsed(unicodedata.normalize("NFC", raw.decode(errors="backslashreplace")))[1:]
+    return collapse_path(unicodedata.normalize("NFC", raw.decode(errors="backslashreplace")))[1:]
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class _ResolvedRows:
     """Storage and key of some rows of a batch."""
 
     rows: NDArray[np.int64]
@@ -170,7 +178,7 @@ class _Answers:
     keys: pa.Array
 
 
-def _merge(answers: Sequence[_Answers]) -> tuple[pa.Array, pa.Array]:
+def _merge(answers: Sequence[_ResolvedRows]) -> tuple[pa.Array, pa.Array]:
     answers = [answer for answer in answers if len(answer.rows)] or answers[:1]
     names = pa.concat_arrays([answer.names for answer in answers])
     keys = pa.concat_arrays([answer.keys for answer in answers]).cast(pa.string())

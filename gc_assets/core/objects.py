@@ -1,7 +1,4 @@
-"""Whole objects by their addresses: what lakes ask for, and every store answers.
-
-Pure: the two protocols, no I/O.
-"""
+"""Protocols to read and change objects by address. Lakes use them and stores implement them."""
 
 from __future__ import annotations
 
@@ -11,27 +8,30 @@ from typing import Protocol
 
 
 class Objects(Protocol):
-    """Reads whole objects by address, in driver and executors.
+    """Read access to objects by address, in driver and executors.
 
-    Implementations pickle and are safe to use from threads. Raises `FileNotFoundError` where there
-    is no such object and `OSError` for everything else.
+    Implementations pickle and are thread-safe. Methods raise `FileNotFoundError` if the object does
+    not exist, and `OSError` for all other errors.
     """
 
     def read(self, address: str) -> bytes: ...
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        """Returns the object's bytes, and its identity as a listing of its store shows it."""
+        """Return the bytes of the object, and its identity as a listing of the store shows it."""
         ...
 
-    def identity_at_hand(self, address: str) -> str | None:
-        """Returns the identity of the object that stands there, where the store tells it without a
-        request. Null where it does not, and where nothing stands there that can be looked at.
+    def cached_identity(self, address: str) -> str | None:
+        """Return the identity of the object if the store knows it without a request, otherwise
+        None.
+
+        Also returns None if there is no object that can be inspected.
         """
         ...
 
     def size(self, address: str) -> int: ...
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """Returns every object below a prefix that ends in `/`, recursively. Rows are (address,
-        size in bytes, last modified). A prefix without objects is empty.
+        """Yield every object under a prefix that ends in `/`, recursively.
+
+        Rows are (address, size in bytes, last modified). A prefix without objects yields nothing.
         """
         ...
 
@@ -39,26 +39,29 @@ class Objects(Protocol):
 class EditableObjects(Objects, Protocol):
     """Objects that a lake may change.
 
-    Each change is atomic, durable when the call returns, and conditional. Besides the errors of
-    `Objects`, `ObjectChanged` says that the condition did not hold, so nothing was changed.
+    Each change is atomic, durable when the call returns, and conditional. `ObjectChanged` means
+    that the condition failed and nothing was changed.
     """
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
-        """Returns the object's bytes, and the identity on which a later change is conditional."""
+        """Return the bytes of the object, and the identity for later conditional changes."""
         ...
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replaces the object's bytes, if it is still the one of that identity. Readers meet the
-        old bytes or the new ones, nothing else.
+        """Replace the bytes of the object if its identity is still `etag`.
+
+        Readers see either the old or the new bytes.
         """
         ...
 
     def create(self, address: str, content: bytes) -> None:
-        """Creates an object of these bytes. Raises `FileExistsError` where there was one already,
-        whatever its bytes.
+        """Create an object.
+
+        Raises:
+            FileExistsError: If the object exists already, whatever its bytes.
         """
         ...
 
     def remove(self, address: str, etag: str) -> None:
-        """Removes the object, if it is still the one of that identity."""
+        """Remove the object if its identity is still `etag`."""
         ...

@@ -1,8 +1,7 @@
-"""What an address names: the scheme, and the one spelling of the path on a disk or of the bucket and
-key on S3 (design 6.2).
+"""Parse addresses into a scheme and one canonical path: a path on disk, or bucket and key on S3.
 
-Percent signs and Unicode are data, compared as bytes. Knows the rules of local disks and S3, and
-touches the disk in one place only, `SymbolicLinks`.
+Percent signs and Unicode are data and compared as bytes. The module knows the rules of local disks
+and S3. Only `SymbolicLinks` and `Location.without_links` access the disk.
 """
 
 from __future__ import annotations
@@ -26,41 +25,41 @@ _ALIASES: Final[dict[str, Scheme]] = {"file": FILE, "s3": S3, "s3a": S3, "s3n": 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place below which objects lie. `root` is an absolute path or `bucket/prefix`, and always
-    ends in one `/`.
-    """
+    """The root of a storage: an absolute path, or `bucket/prefix`. It always ends in one `/`."""
 
     scheme: Scheme
     root: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a location as text. Raises `UsageError` for anything but an absolute local path or
-        an S3 location.
+        """Parse a location.
+
+        Raises:
+            UsageError: If it is neither an absolute local path nor an S3 location.
         """
         try:
-            place = parsed_address(text)
+            parsed = parse_address(text)
         except FormatError as error:
             raise UsageError(f"storage location {text!r}: {error}") from None
-        if place is None:
-            raise UsageError(f"storage location {text!r} is on no supported store; write file:///path/ or s3://bucket/prefix/")
-        scheme, path = place
+        if parsed is None:
+            raise UsageError(f"storage location {text!r} is not on a supported store; write file:///path/ or s3://bucket/prefix/")
+        scheme, path = parsed
         return cls(scheme, path if path.endswith("/") else path + "/")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.root}"
 
     def contains(self, other: Location) -> bool:
-        """True for the location itself and everything below it, by whole path segments."""
+        """Return True for the location itself and for locations under it, by whole path segments."""
         return self.scheme == other.scheme and other.root.startswith(self.root)
 
     def without_links(self) -> Location:
-        """Returns the same place with symbolic links resolved on this machine's disk."""
+        """Return the location with symbolic links resolved on this machine."""
         return self if self.scheme != FILE else Location(FILE, os.path.realpath(self.root).rstrip("/") + "/")
 
 
 def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns pairs of (name, location) whose locations are equal or nested, the outer one first."""
+    """Return pairs of (name, location) whose locations are equal or nested, the outer one first."""
     parsed = [(name, Location.parse(location)) for name, location in locations]
     pairs: list[tuple[str, str]] = []
     for (first, one), (second, other) in combinations(parsed, 2):
@@ -77,18 +76,18 @@ def is_address(text: str) -> bool:
 
 
 def scheme_of(address: str) -> str:
-    """Returns the scheme of an address by its one name. Aliases become one, a bare path is `file`,
-    and an unknown scheme is returned in lower case.
+    """Return the canonical scheme of an address. A bare path is `file`; an unknown scheme is lower
+    case.
     """
     match = _SCHEME.match(address)
     return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
 
 
 def bucket_and_key(address: str) -> tuple[str, str]:
-    """Returns the bucket and the key that an address on S3 names, byte for byte. The key of a
-    bucket's own address is empty.
+    """Return the bucket and the key of an S3 address, byte for byte. The key of a bucket is empty.
 
-    Raises `StoreError` for an address that is not on S3.
+    Raises:
+        StoreError: If the address is not on S3.
     """
     match = _SCHEME.match(address)
     if match is None or _ALIASES.get(match[1].lower()) != S3:
@@ -98,16 +97,18 @@ def bucket_and_key(address: str) -> tuple[str, str]:
 
 
 class SymbolicLinks:
-    """Where local directories really are. Each directory is looked up on the disk once."""
+    """Resolves the symbolic links of local directories. Each directory is looked up once."""
 
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
 
     def real(self, directory: str) -> str:
-        """Returns the directory without symbolic links, ending in `/`. A directory that does not
-        exist stays as it is written.
+        """Return the directory without symbolic links, ending in `/`.
 
-        Raises `StoreError` where the disk does not let us see whether there is a link.
+        A directory that does not exist is returned unchanged.
+
+        Raises:
+            StoreError: If the disk does not allow the lookup.
         """
         if directory not in self._real:
             try:
@@ -116,16 +117,20 @@ class SymbolicLinks:
                 found = os.path.realpath(directory)
             except OSError as error:
                 raise StoreError(
-                    f"directory {directory!r}: {error.strerror}, so nobody can tell whether it leads into a storage; "
-                    "make it readable for this process, or mend the link"
+                    f"directory {directory!r}: {error.strerror}, so it is unknown whether it leads into a storage; "
+                    "make it readable for this process, or repair the link"
                 ) from error
             self._real[directory] = found.rstrip("/") + "/"
         return self._real[directory]
 
 
-def parsed_address(address: str) -> tuple[Scheme, str] | None:
-    """Returns scheme and canonical path (`/a/b`, or `bucket/a/b`), or null for a scheme of another
-    store.
+def parse_address(address: str) -> tuple[Scheme, str] | None:
+    """Return the scheme and the canonical path (`/a/b`, or `bucket/a/b`).
+
+    Returns None for the scheme of another store.
+
+    Raises:
+        FormatError: If the address is relative, has a `..` component, or names a host.
     """
     match = _SCHEME.match(address)
     if match is None:
@@ -150,21 +155,21 @@ def _local_path(address: str, rest: str) -> str:
             raise FormatError(f"address {address!r} names the host {host!r}; expected file:///path, without a host")
         path = slash + path
     if not path.startswith("/"):
-        raise FormatError(f"address {address!r} holds no absolute path; expected file:///path")
-    return collapsed(path)
+        raise FormatError(f"address {address!r} contains no absolute path; expected file:///path")
+    return collapse_path(path)
 
 
 def _bucket_and_key(address: str, rest: str) -> str:
     bucket = rest[2:].partition("/")[0]
     if not rest.startswith("//") or not bucket or "@" in bucket or ":" in bucket:
         shown = address.replace(bucket.rpartition("@")[0], "***") if "@" in bucket else address
-        raise FormatError(f"address {shown!r} holds no plain bucket; expected s3://bucket/key, without user or port")
+        raise FormatError(f"address {shown!r} contains no plain bucket; expected s3://bucket/key, without user or port")
     return rest[2:]
 
 
-def collapsed(path: str) -> str:
-    """Returns a POSIX path that starts with `/` and has neither empty nor `.` components. A
-    directory keeps its last slash.
+def collapse_path(path: str) -> str:
+    """Return an absolute POSIX path without empty and `.` components. A directory keeps its final
+    slash.
     """
     parts = path.split("/")
     kept = [part for part in parts if part not in {"", "."}]

@@ -1,24 +1,24 @@
-"""What a plan does to a file or a history, in which order, and how each act may end: said once."""
+"""The phases of an apply and the outcomes of its actions, in one place."""
 
 from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-# The acts on a file, and the one on an upload in parts that nobody finished. A row of
-# `deletion_plan` has one as its action, and a row of `deletion_log` names it as its phase.
+# The actions on files and unfinished uploads: the `action` of a row of `deletion_plan`, and the
+# `phase` of a row of `deletion_log`.
 Action = Literal["quarantine", "purge", "restore", "abort"]
 QUARANTINE: Final = "quarantine"
 PURGE: Final = "purge"
 RESTORE: Final = "restore"
 ABORT: Final = "abort"
 
-# Edits of history are a phase of their own (design 6.4). What is needed again comes back first.
+# The phases in their order: files that are needed again are restored before anything else.
 Phase = Literal["restore", "expire", "quarantine", "purge", "abort"]
 EXPIRE: Final = "expire"
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
-# `changed`: another object, or another history, stands there, so nothing was done. `denied`: trying
-# again will not help. `failed`: it may help.
+# `changed`: the object or the history is not the expected one, so nothing was done. `denied`: a
+# retry cannot help. `failed`: a retry may help.
 Verdict = Literal["done", "absent", "changed", "denied", "failed"]
 DONE: Final = "done"
 ABSENT: Final = "absent"
@@ -27,5 +27,5 @@ DENIED: Final = "denied"
 FAILED: Final = "failed"
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
-# The outcome of an edit of history that was undone.
+# The outcome of an expiry action that was undone.
 UNDONE: Final = "undone"

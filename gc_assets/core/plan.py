@@ -1,6 +1,6 @@
-"""A deletion plan as a value: header, gates, and the digest that ties them to the rows (design 6).
+"""A deletion plan as a value: the header, its gates, and the digest that binds them to the rows.
 
-Pure. The digest is what a person approves. A change of any row, cut-off or gate changes the digest.
+Pure. Users approve the digest. Any change of a row, cut-off or gate changes it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import format_bytes
 
 APPROVE_WITHIN: Final = timedelta(hours=24)
@@ -24,8 +25,15 @@ UNNAMED: Final = "unnamed"
 
 
 _NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
-# Gates whose messages repeat why something cannot be read.
-_READ_ERROR_GATES: Final = frozenset({"sick_tables", "never_read"})
+# Gates whose messages contain read errors. Plans up to 0.3 call the first one `sick_tables`.
+_READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
+# Gates were renamed in 0.4. Stored plans and approvals, and `--override`, may use the old names.
+_RENAMED_GATES: Final = {"sick_tables": "unreadable_tables", "spoilt_histories": "damaged_histories"}
+
+
+def gate_name(name: str) -> str:
+    """Return the current name of a gate that may be given by its name of an earlier release."""
+    return _RENAMED_GATES.get(name, name)
 
 
 class _Model(BaseModel):
@@ -40,28 +48,26 @@ class Amount(_Model):
 
     @classmethod
     def total(cls, amounts: Iterable[Amount]) -> Amount:
-        """Returns the sum of amounts."""
+        """Return the sum of the amounts."""
         listed = list(amounts)
         return cls(files=sum(amount.files for amount in listed), bytes=sum(amount.bytes for amount in listed))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCount:
-    """The live files of a storage, and how many of them each lake needs."""
+    """The number of live files of a storage, and of each of its lakes."""
 
     files: int
     by_lake: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def without(self, lakes: Collection[str]) -> LiveCount:
-        """Returns the count without what these lakes need."""
+        """Return the count without these lakes."""
         kept = {name: files for name, files in self.by_lake.items() if name not in lakes}
         return LiveCount(self.files - sum(self.by_lake.values()) + sum(kept.values()), kept)
 
 
 class GateResult(_Model):
-    """One gate's verdict with its numbers. `overridable` says whether a person may override the
-    gate, by its name, when approving.
-    """
+    """The result of one gate. `overridable` is True if an approval may override it by name."""
 
     name: str
     passed: bool
@@ -71,12 +77,18 @@ class GateResult(_Model):
 
 
 class Unreadable(_Model):
-    """A table or repository that could not be read, and is protected by what earlier nights read of
-    it (design 6.5).
+    """A table or repository that the run could not read. Its last known files are protected.
 
-    `table_uuid` and `table_name` are null where the whole lake is sick. `good_on` is the run date
-    of the last night that read it in full, null where none did: then nobody knows what it needs, and
-    the `storages` that it lies in have no plan (none named: no storage has one).
+    Attributes:
+        lake: The lake.
+        table_uuid: Identity of the table, or None if the whole lake is unreadable.
+        table_name: Name of the table, or None if the whole lake is unreadable.
+        why: The error.
+        since: Time of the first failed run.
+        good_on: Run date of the last run that read it in full. If None, its files are unknown and
+            the
+        `storages` have no plan.
+        storages: Storages that it uses. If empty and `good_on` is None, no storage has a plan.
     """
 
     lake: str
@@ -89,36 +101,42 @@ class Unreadable(_Model):
 
     @property
     def name(self) -> str:
-        """The words for it in messages."""
+        """Name of the table or lake for messages."""
         table = self.table_name or self.table_uuid
         return f"lake {self.lake}" if table is None else f"table {table} of lake {self.lake}"
 
     @property
-    def told(self) -> str:
-        """A sentence for the report."""
-        read = "was never read in full" if self.good_on is None else f"was read in full last on {self.good_on}"
-        since = f"cannot be read since {self.since:%Y-%m-%d %H:%M} UTC, and {read}"
-        return f"{self.name} {since}; nothing below its claims is touched and nothing is purged until it can be read: {self.why}"
+    def message(self) -> str:
+        """One sentence for reports."""
+        read = "was never read in full" if self.good_on is None else f"was last read in full on {self.good_on}"
+        since = f"has been unreadable since {self.since:%Y-%m-%d %H:%M} UTC and {read}"
+        return f"{self.name} {since}; nothing under its claims is deleted and nothing is purged until it is readable: {self.why}"
 
     @property
     def is_whole_lake(self) -> bool:
         return self.table_uuid is None and self.table_name is None
 
     def stops(self, storage: str) -> bool:
-        """Decides whether a storage must not be collected until it was read once."""
+        """Return True if the storage must not be collected until the table has been read."""
         return self.good_on is None and (not self.storages or storage in self.storages)
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
-        """Decides whether a history of the lake is its own, or that of the same table elsewhere."""
+        """Return True if it is the history of this lake and table, or the same table in another
+        lake.
+        """
         if self.is_whole_lake:
             return lake == self.lake
         return self.table_uuid is not None and table_uuid == self.table_uuid
 
 
 class Uploads(_Model):
-    """The unfinished uploads in parts that a plan aborts, and the bytes of their parts. `digest`
-    stands for its list of them. `later` counts those that a later plan may abort, because one plan
-    takes so many only.
+    """The unfinished multipart uploads that a plan aborts.
+
+    Attributes:
+        count: Number of uploads.
+        bytes: Bytes of their parts.
+        later: Number of uploads beyond the limit of one plan.
+        digest: Digest of the list of uploads.
     """
 
     count: int = 0
@@ -132,7 +150,7 @@ class Uploads(_Model):
 
 
 class PlanSummary(_Model):
-    """What a list of plans shows of a plan. `refused_by` names its failed gates."""
+    """The part of a plan header that lists show. `refused_by` names the failed gates."""
 
     plan_id: str
     storage: str
@@ -155,8 +173,8 @@ class PlanSummary(_Model):
         return bool(self.rows or self.expiry_actions or self.uploads.count)
 
     def status_at(self, now: datetime) -> str:
-        """Returns in a word why the plan cannot be applied, or `ready`. It knows nothing of
-        approvals.
+        """Return the reason why the plan cannot be applied, or `ready`. Approvals are not
+        considered.
         """
         if self.historical:
             return "historical"
@@ -165,21 +183,30 @@ class PlanSummary(_Model):
         return "refused" if self.refused_by else "ready"
 
 
-class PlanHeader(_Model):
-    """Everything about a plan except its rows, its edits of history and its uploads. `rows_digest`,
-    `expiry_digest` and `uploads.digest` stand for these.
+class PlanHeader(RenamedKeys, _Model):
+    """A plan without its rows, expiry actions and uploads.
 
-    Each is the sum of the rows' hashes, and is checked again before acting. `keyed` says whether
-    the id is an HMAC (`plan_key`) or a digest that anybody can make; then `times_seal` is one of
-    when it was made, on which its id does not depend. `repeats` counts the plans of the same
-    substance that were used up before this one. `expiry_actions` counts the edits per lake.
-    `by_kind` counts the files per action and file kind (empty in a plan made before 0.2).
-    `live_by_lake` counts the live files that each lake needs (empty before 0.4). `unreadable` names what
-    could not be read: nothing is purged while there is any (empty before 0.4). The id depends on
-    what it is, and not on the words. `uploads` are aborted (none before 0.4).
-    Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
-    for a lake whose history this plan does not edit.
+    `rows_digest`, `expiry_digest` and `uploads.digest` represent these. Each is a sum of row
+    hashes, and an apply verifies it. Attributes with a release note have their default in older
+    plans.
+
+    Attributes:
+        totals: Files by action, including those of `after_expiry`.
+        by_kind: Files by action and file kind (since 0.2).
+        live_by_lake: Number of live files of each lake (since 0.4).
+        after_expiry: Files that become garbage through the expiry actions of this plan.
+        held_for_expiry: Files that wait for a lake whose history this plan does not edit.
+        unreadable: Unreadable tables. While there are any, nothing is purged (since 0.4). The plan
+            id
+        depends on the tables, but not on the error messages.
+        expiry_actions: Number of expiry actions of each lake.
+        uploads: Uploads to abort (since 0.4).
+        keyed: True if the id is an HMAC with the key `plan_key`, False if it is a plain digest.
+        times_seal: HMAC of the creation time, on which the id does not depend. Empty without a key.
+        repeats: Number of used plans with the same content.
     """
+
+    RENAMED: ClassVar = {"sick": "unreadable"}
 
     plan_id: str
     storage: str
@@ -219,8 +246,8 @@ class PlanHeader(_Model):
 
     @property
     def summary(self) -> PlanSummary:
-        told = {name: getattr(self, name) for name in PlanSummary.model_fields if name != "refused_by"}
-        return PlanSummary(**told, refused_by=tuple(gate.name for gate in self.failed_gates))
+        fields = {name: getattr(self, name) for name in PlanSummary.model_fields if name != "refused_by"}
+        return PlanSummary(**fields, refused_by=tuple(gate.name for gate in self.failed_gates))
 
     @property
     def has_work(self) -> bool:
@@ -234,23 +261,22 @@ class PlanHeader(_Model):
         return self.summary.status_at(now)
 
 
-def plan_id_of(substance: dict[str, Any], key: bytes | None = None) -> str:
-    """Returns the sha256 over the canonical JSON of what `_substance` leaves of a header, or with a
-    key its HMAC-SHA256.
-    """
-    content = json.dumps(substance, sort_keys=True, default=str).encode()
+def plan_id_of(fields: dict[str, Any], key: bytes | None = None) -> str:
+    """Return the SHA-256 of the canonical JSON of `_digest_fields`, or its HMAC-SHA256 with a key."""
+    content = json.dumps(fields, sort_keys=True, default=str).encode()
     return hashlib.sha256(content).hexdigest() if key is None else hmac.digest(key, content, "sha256").hex()
 
 
-def sealed(key: bytes | None = None, **substance: Any) -> PlanHeader:
-    """Returns a header with its id. The id does not depend on `created_at` and the times that count
-    from it: the same plan made twice is one plan.
+def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
+    """Return a header with its id.
+
+    The id does not depend on `created_at` and the deadlines, so planning twice gives one plan.
     """
-    created_at: datetime = substance.pop("created_at")
-    substance["keyed"] = key is not None
-    substance.setdefault("repeats", 0)
+    created_at: datetime = fields.pop("created_at")
+    fields["keyed"] = key is not None
+    fields.setdefault("repeats", 0)
     draft = PlanHeader(
-        **substance,
+        **fields,
         plan_id="",
         created_at=created_at,
         approve_before=created_at + APPROVE_WITHIN,
@@ -259,20 +285,20 @@ def sealed(key: bytes | None = None, **substance: Any) -> PlanHeader:
     return _with_id(draft, key)
 
 
-def repeated(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
-    """Returns the same plan once more, with an id of its own."""
+def repeat(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
+    """Return a copy of a used plan with an id of its own."""
     return _with_id(header.model_copy(update={"repeats": header.repeats + 1}), key)
 
 
 def is_intact(header: PlanHeader, key: bytes | None = None) -> bool:
-    """True if the id still is the digest of the header, or its HMAC where the header says that it
-    is one, and the plan ends as long after it was made as every plan does. When it was made is
-    certain only under a key.
+    """Return True if the id matches the header and the deadlines match the creation time.
+
+    The creation time is only protected if the plan is keyed.
     """
     ends = (header.approve_before - header.created_at, header.apply_before - header.created_at)
     used = key if header.keyed else None
-    is_its_id = hmac.compare_digest(header.plan_id, plan_id_of(_substance(header), used))
-    return is_its_id and ends == (APPROVE_WITHIN, APPLY_WITHIN) and hmac.compare_digest(header.times_seal, _times_seal(header, used))
+    has_valid_id = hmac.compare_digest(header.plan_id, plan_id_of(_digest_fields(header), used))
+    return has_valid_id and ends == (APPROVE_WITHIN, APPLY_WITHIN) and hmac.compare_digest(header.times_seal, _times_seal(header, used))
 
 
 def _times_seal(header: PlanHeader, key: bytes | None) -> str:
@@ -280,15 +306,17 @@ def _times_seal(header: PlanHeader, key: bytes | None) -> str:
 
 
 def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
-    named = header.model_copy(update={"plan_id": plan_id_of(_substance(header), key)})
+    named = header.model_copy(update={"plan_id": plan_id_of(_digest_fields(header), key)})
     return named.model_copy(update={"times_seal": _times_seal(named, key)})
 
 
-def _substance(header: PlanHeader) -> dict[str, Any]:
-    unknown_then = PlanHeader.model_fields.keys() - header.model_fields_set
-    found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *unknown_then})
+def _digest_fields(header: PlanHeader) -> dict[str, Any]:
+    added_later = PlanHeader.model_fields.keys() - header.model_fields_set
+    found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *added_later})
+    if "unreadable" in found:
+        found["sick"] = found.pop("unreadable")  # its name up to 0.3; another key would change the ids of stored plans
     if header.unreadable:
-        # What could not be read counts, and not in which words a store or a disk said why.
+        # The tables count, but not the wording of the errors.
         found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.unreadable]
         found["gates"] = [gate if gate["name"] not in _READ_ERROR_GATES else {**gate, "message": ""} for gate in found["gates"]]
     return found

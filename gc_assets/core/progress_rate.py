@@ -1,18 +1,19 @@
-"""How far a piece of work is, how fast it goes, and when it ends. Pure."""
+"""The progress, rate and remaining time of a task. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-# The first moments of a piece of work tell nothing about its rate.
-_KNOWN_AFTER_SECONDS: Final = 2.0
+# The rate is unknown during the first seconds.
+_MIN_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressRate:
-    """`done` of `total` units, `seconds` after `first` of them were done. `total` is null where
-    nobody knows it.
+    """Progress of a task: `done` of `total` units, `seconds` after the first `first` units.
+
+    `total` is None if it is unknown.
     """
 
     unit: str
@@ -23,13 +24,13 @@ class ProgressRate:
 
     @property
     def share(self) -> float | None:
-        """What part of the work is done, between 0 and 1."""
+        """The completed share of the task, between 0 and 1."""
         return min(self.done / self.total, 1.0) if self.total else None
 
     @property
     def rate(self) -> float | None:
-        """Units a second, null as long as it is not known."""
-        known = self.seconds >= _KNOWN_AFTER_SECONDS and self.done > self.first
+        """Units a second, or None if it is not known yet."""
+        known = self.seconds >= _MIN_SECONDS and self.done > self.first
         return (self.done - self.first) / self.seconds if known else None
 
     @property
@@ -48,11 +49,11 @@ class ProgressRate:
 
 
 def format_seconds(seconds: float) -> str:
-    """Returns a length of time in its two largest units: `8 s`, `2 min 5 s`, `3 h 12 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, second = divmod(whole, 60)
+    """Return a duration in its two largest units: `8 s`, `2 min 5 s`, `3 h 12 min`."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    minutes, second = divmod(total, 60)
     if minutes < 60:
         return f"{minutes} min" + (f" {second} s" if second else "")
     hours, minute = divmod(minutes, 60)

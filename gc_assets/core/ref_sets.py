@@ -1,8 +1,7 @@
-"""Which refs reach which nodes, as few shared sets instead of one list for each node.
+"""The sets of refs that reach each node, shared between nodes.
 
-Sets flow from children to parents, chain by chain, as bit masks over the refs. A set that does not
-change on the way is passed on, not copied, so the cost grows with branch and merge points and not
-with refs times commits.
+Sets flow from children to parents, chain by chain, as bit masks over the refs. An unchanged set is
+shared, not copied, so the cost grows with the branch and merge points, not with refs times commits.
 """
 
 from __future__ import annotations
@@ -12,13 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gc_assets.core.chains import Chains, Ints, forward
+from gc_assets.core.chains import Chains, Ints, topological_order
 
 
 @dataclass(frozen=True, slots=True)
 class RefSets:
-    """The number of each node's set. For each set its size, and its lowest members up to the limit
-    that was asked for.
+    """The sets of refs that reach the nodes.
+
+    Attributes:
+        set_of: Number of the set of each node.
+        counts: Size of each set.
+        members: The lowest members of each set, up to the requested limit.
     """
 
     set_of: Ints
@@ -26,15 +29,13 @@ class RefSets:
     members: tuple[Ints, ...]
 
     def lists(self, names: pa.Array) -> pa.Array:
-        """Returns the members' names, one list for each set."""
+        """Return the names of the members, one list per set."""
         offsets = np.cumsum([0, *map(len, self.members)], dtype=np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.concatenate(self.members))))
 
 
 def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int) -> RefSets:
-    """Returns the sets of refs (by their position in `heads`) that reach each node of an acyclic
-    graph.
-    """
+    """Return the sets of refs (positions in `heads`) that reach each node of an acyclic graph."""
     chains = Chains.of(nodes, child, parent, starts=heads)
     own: dict[int, int] = {}
     for ref, chain in enumerate(chains.chain[heads].tolist()):
@@ -43,8 +44,8 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
     set_of = np.zeros(len(chains), np.int32)
     members: list[Ints] = [np.zeros(0, np.int32)]
     counts = [0]
-    arriving: dict[int, tuple[int, int | None]] = {}  # chain -> mask, and its set if it already has a number
-    for chain, following in forward(len(chains), chains.child, chains.parent):
+    arriving: dict[int, tuple[int, int | None]] = {}  # chain -> mask, and the number of its set if it has one
+    for chain, following in topological_order(len(chains), chains.child, chains.parent):
         mask, number = _union(arriving.pop(chain, (0, 0)), (own.get(chain, 0), None))
         if number is None:
             number = len(counts)
@@ -57,7 +58,7 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
 
 
 def _union(one: tuple[int, int | None], two: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Joins two sets. If one holds the other, its number stays; a new set has no number yet."""
+    """Join two sets. If one contains the other, its number is kept; a new set has no number yet."""
     if one[1] == two[1] and one[1] is not None:
         return one
     mask = one[0] | two[0]

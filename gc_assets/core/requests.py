@@ -1,9 +1,8 @@
-"""Counts the requests that this process sends to object stores, by kind and by price, and holds
-which share of a budget of requests the process may use.
+"""Count the requests of this process to object stores by kind and price, and share request budgets.
 
-A store counts where it sends. Whoever wants to know opens a tally around the work. Requests are
-sent from many threads, so tallies belong to the process and not to a thread: two pieces of work
-that run at the same time in one process each count both.
+Stores count each request that they send. A caller opens a tally around its work. Many threads send
+requests, so tallies belong to the process: two tasks that run at the same time in one process count
+each other's requests.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self, get_args
 
-# In the order in which they are shown. COPY and PUT are also the parts of large objects.
+# In display order. COPY and PUT include the parts of large objects.
 Kind = Literal["LIST", "GET", "HEAD", "PUT", "COPY", "DELETE"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How many requests were sent of each kind, and what they cost. `usd` is null where no request
-    has a price.
-    """
+    """Number of requests of each kind, and their price in USD, or None if no request has a price."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     usd: float | None = None
@@ -45,18 +42,18 @@ class Requests:
         return cls(*json.loads(text))
 
     def __str__(self) -> str:
-        told = [f"{self.counts[kind]:,} {kind}" for kind in KINDS if self.counts.get(kind)]
-        return ", ".join(told + ([f"about ${self.usd:,.4f}"] if self.usd is not None else []))
+        parts = [f"{self.counts[kind]:,} {kind}" for kind in KINDS if self.counts.get(kind)]
+        return ", ".join(parts + ([f"about ${self.usd:,.4f}"] if self.usd is not None else []))
 
 
 class Tally:
-    """What was sent since it was opened, or since it was last taken."""
+    """The requests since the tally was opened or last taken."""
 
     def __init__(self) -> None:
         self.sent = Requests()
 
     def take(self) -> Requests:
-        """Returns what was sent, and begins anew."""
+        """Return the requests and reset the tally."""
         with _LOCK:
             sent, self.sent = self.sent, Requests()
         return sent
@@ -67,16 +64,16 @@ _OPEN: Final[list[Tally]] = []
 _shares = [1]
 
 
-def record(sent: Requests) -> None:
-    """Adds requests to every tally that is open in this process."""
+def record_requests(sent: Requests) -> None:
+    """Add requests to every open tally of this process."""
     with _LOCK:
         for tally in _OPEN:
             tally.sent += sent
 
 
 @contextmanager
-def counted() -> Generator[Tally]:
-    """Opens a tally for as long as the context lasts."""
+def count_requests() -> Generator[Tally]:
+    """Open a tally inside the context."""
     tally = Tally()
     with _LOCK:
         _OPEN.append(tally)
@@ -87,14 +84,14 @@ def counted() -> Generator[Tally]:
             _OPEN.remove(tally)
 
 
-def sharers() -> int:
-    """Returns how many processes share each budget of requests, this one included."""
+def budget_shares() -> int:
+    """Return the number of processes that share each request budget, including this one."""
     return _shares[-1]
 
 
 @contextmanager
-def shared_by(processes: int) -> Generator[None]:
-    """Says for as long as the context lasts how many processes share each budget of requests."""
+def share_budget(processes: int) -> Generator[None]:
+    """Set the number of processes that share each request budget, inside the context."""
     _shares.append(max(1, processes))
     try:
         yield

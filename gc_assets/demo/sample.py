@@ -24,7 +24,7 @@ _CONFIG: Final = """\
 # Relative paths start at this file.
 
 state: ./state                # all that gc-assets knows, as Parquet and JSON; delete it and the lakes are as before
-first_night: {first_night}       # with which run date Dagster's page begins; a real platform leaves this out
+first_run_date: {first_run_date}       # with which run date Dagster's page begins; a real platform leaves this out
 {connection}
 storages:
   - name: lake                # one root that is listed and swept; several lakes may live on it
@@ -107,7 +107,7 @@ def finish_demo(root: Path, location: str, warehouse: str, aside: str, connectio
     # There is nothing to see of these days but what a backfill works out.
     first_run_date = (clock_of(os.environ).today() - _BACKFILLED).isoformat()
     words = {
-        "first_night": first_run_date,
+        "first_run_date": first_run_date,
         "location": location,
         "warehouse": warehouse,
         "aside": aside,

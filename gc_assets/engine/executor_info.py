@@ -1,4 +1,4 @@
-"""An executor introduces itself: which gc-assets it runs, and in which Python."""
+"""Report which gc-assets release and which Python an executor runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ EXECUTOR_DDL: Final = "version string, python string, machine string"
 
 
 def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Imports what stages import, and yields one row of `EXECUTOR_DDL`. A task for `mapInArrow`."""
+    """Import the modules that stages use and yield one row of `EXECUTOR_DDL`. A task for
+    `mapInArrow`.
+    """
     for name in PRELOADED:
         import_module(name)
     for _ in batches:
-        told = {"version": __version__, "python": platform.python_version(), "machine": socket.gethostname()}
-        yield pa.RecordBatch.from_pylist([told])
+        row = {"version": __version__, "python": platform.python_version(), "machine": socket.gethostname()}
+        yield pa.RecordBatch.from_pylist([row])

@@ -1,7 +1,7 @@
-"""Gives the rows of published parts to a task that reads them by itself, here or in executors.
+"""Pass the rows of published parts to a task that reads the Parquet files itself.
 
-To pass rows through Spark to a Python task costs several times what is done with them. So what no
-join needs goes this way, and only what the task yields reaches Spark.
+Moving rows from Spark to a Python task costs several times more than the task itself. Tasks without
+a join therefore read the files, and only their results reach Spark.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from gc_assets.state.files import Files
 
 @dataclass(frozen=True)
 class ParquetScan:
-    """Parts of a table by their paths relative to the state, their sizes in bytes, and the columns
-    that are read of them.
-    """
+    """The parts of a table to read: paths relative to the state, sizes in bytes, and the columns."""
 
     files: Files
     schema: pa.Schema
@@ -31,8 +29,13 @@ class ParquetScan:
     sizes: tuple[int, ...]
 
     def map_arrow(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
-        """Returns the frame of what a task yields for the rows (columns of `ddl`). It runs in
-        executors, each time over the rows of some parts, at most so many times.
+        """Return the frame of the rows that a task yields for the rows of the parts.
+
+        Args:
+            spark: The session of the executors.
+            task: The task. Each call gets the rows of a group of parts.
+            ddl: The columns that the task yields.
+            most: Maximum number of calls.
         """
         together = max_parallel_tasks(spark, max(1, len(self.paths)))
         groups = group_by_size(self.paths, self.sizes, together if most is None else min(most, together))
@@ -40,7 +43,7 @@ class ParquetScan:
         return spark.range(0, pieces, 1, pieces).mapInArrow(_MapTask(self._fetch(groups), task), ddl)
 
     def read_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in this process."""
+        """Yield the rows in this process."""
         return self._fetch((self.paths,))(iter([pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})]))
 
     def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> ScanTask:
@@ -49,7 +52,9 @@ class ParquetScan:
 
 @dataclass(frozen=True)
 class _MapTask:
-    """Takes numbers of groups of parts, and yields what a task yields for the rows in them."""
+    """Read the groups of parts whose numbers come in, and yield the results of a task for their
+    rows.
+    """
 
     fetch: ScanTask
     task: Task

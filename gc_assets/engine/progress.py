@@ -1,14 +1,14 @@
-"""Says what the stages do: what began, how far it is, what ended.
+"""Log and report the progress of stages.
 
-A stage is `logged`. Its lines go to the logger of its own module, at level INFO. They name the run
-that it begins and each part of the work (`doing`), and at its end the rows and seconds. After ten
-seconds of silence a line says what the stage is doing, how much of how much is done (`counting`),
-at what rate, and how long the rest takes. `at_work` tells a display the same at any time.
+`log_progress` decorates a stage. Its lines go to the logger of the stage's module at level INFO.
+They name the run, each activity (`log_activity`), and at the end the rows and the seconds. After
+ten seconds without a line, a progress line shows the activity, the units done (`count_progress`),
+the rate and the remaining time. `current_work` returns the same for a display.
 
-Nothing here runs a Spark job: where no stage counts by itself, the tasks of the running job are
+Nothing here runs a Spark job. If a stage counts no units, the tasks of the running Spark job are
 counted, which the driver knows.
 
-A line holds names, counts and times, and no address: an address may carry a secret.
+A line contains names, counts and times, but no addresses, because an address may contain a secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from gc_assets.core.progress_rate import ProgressRate, format_seconds
-from gc_assets.core.requests import Requests, Tally, counted
+from gc_assets.core.requests import Requests, Tally, count_requests
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_remote
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SILENCE_SECONDS: Final = 10.0
-# Counting may cost a request to the state. It is done once a second at most, and takes at most a
+# Counting may send a request to the state, so it runs at most once a second and takes at most a
 # twentieth of the time.
-_COUNTED_EVERY_SECONDS: Final = 1.0
-_COUNTED_SHARE: Final = 20
+_MEASURE_EVERY_SECONDS: Final = 1.0
+_MEASURE_SHARE: Final = 20
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _Item = TypeVar("_Item")
@@ -46,9 +46,14 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """A stage at work: what it does since how many seconds, and how far that is.
+    """The progress of a running stage.
 
-    `within` is what the stage around it is doing; empty where there is none.
+    Attributes:
+        name: Table, owner and run date.
+        activity: The current activity.
+        seconds: Seconds since the stage started.
+        rate: Progress and rate, or None if nothing is counted.
+        outer_activity: Activity of the surrounding stage, or empty.
     """
 
     name: str
@@ -62,29 +67,29 @@ class StageProgress:
 
 
 class _RateMeter:
-    """Turns what a callable counts into a pace. Two threads may ask."""
+    """Turns the results of a counting function into a rate. Thread-safe."""
 
     def __init__(self, count: Callable[[], tuple[str, int, int | None] | None]) -> None:
         self._count = count
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._basis: tuple[str, int | None] | None = None
         self._rate: ProgressRate | None = None
         self._began = self._next_measurement = 0.0
 
     def rate(self) -> ProgressRate | None:
-        """Returns the pace, counted now or a moment ago; null where there is nothing to count."""
-        with self._turn:
-            asked = time.monotonic()
-            if asked >= self._next_measurement:
+        """Return the rate, at most a moment old, or None if nothing is counted."""
+        with self._lock:
+            start = time.monotonic()
+            if start >= self._next_measurement:
                 self._rate = self._measure()
                 now = time.monotonic()
-                self._next_measurement = now + max(_COUNTED_EVERY_SECONDS, _COUNTED_SHARE * (now - asked))
+                self._next_measurement = now + max(_MEASURE_EVERY_SECONDS, _MEASURE_SHARE * (now - start))
             return self._rate
 
     def _measure(self) -> ProgressRate | None:
         try:
             found = self._count()
-        except Exception:  # noqa: BLE001  (what is said about the work must never end the work)
+        except Exception:  # noqa: BLE001  (a progress display must not stop the work)
             return None
         if found is None:
             return None
@@ -109,7 +114,7 @@ class _Step:
     published: list[str] = field(default_factory=list[str])
     began: float = field(default_factory=time.monotonic)
     logged_at: float = field(default_factory=time.monotonic)
-    # One line at a time: a store of log lines may not stand two threads.
+    # One line at a time, because a log handler may not be thread-safe.
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
     tasks: _RateMeter = field(init=False)
@@ -138,9 +143,9 @@ class _Step:
         return ", ".join(part for part in (self.outer.activity, str(counted_by_itself or "")) if part)
 
     def log_regularly(self) -> None:
-        """Breaks every silence until the step is over.
+        """Log a progress line after each silence until the step ends.
 
-        An inner step breaks its own silences.
+        An inner step logs its own lines.
         """
         while not self.ended.wait(max(0.01, self.logged_at + SILENCE_SECONDS - time.monotonic())):
             if self.inner is not None:
@@ -149,34 +154,34 @@ class _Step:
                 self.log_line(str(self.progress()))
 
 
-# The steps at work in this process, for `at_work`: a context of its own sees only its own steps.
+# The running steps of this process, for `current_work`. A context variable shows only the steps of
+# its own context.
 _STEPS: Final[list[_Step]] = []
 _CURRENT: ContextVar[_Step | None] = ContextVar("step", default=None)
 
 
 def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorates a stage so that it writes log lines under the name of the table that it publishes.
+    """Decorate a stage so that it logs its progress under the name of its table.
 
-    The stage's arguments are the night and then a value that `owner` turns into the name of a lake
-    or storage. Before the night comes the Spark session of a stage that always needs one, or a
-    callable that opens it.
+    The arguments of the stage are an optional Spark session, or a function that opens one, then the
+    run context, then a value that `owner` converts to the name of a lake or storage.
     """
 
     def decorate(stage: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(stage)
-        def heard(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            at, run_context = next((place, value) for place, value in enumerate(args) if isinstance(value, RunContext))
-            spark = args[0] if at and not callable(args[0]) else None
-            with _step(logging.getLogger(stage.__module__), _name(owner(args[at + 1]), table, run_context.run_date), spark):
+        def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            index, run_context = next((number, value) for number, value in enumerate(args) if isinstance(value, RunContext))
+            spark = args[0] if index and not callable(args[0]) else None
+            with _step(logging.getLogger(stage.__module__), _name(owner(args[index + 1]), table, run_context.run_date), spark):
                 return stage(*args, **kwargs)
 
-        return heard
+        return wrapper
 
     return decorate
 
 
 def start_run(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> TableRun:
-    """Starts a new run of a table, and announces it by a line."""
+    """Start a run of a table and log its id."""
     run = run_context.state.start(group, table.name, run_date or run_context.run_date, run_context.clock)
     current = _CURRENT.get()
     if current is not None:
@@ -186,7 +191,7 @@ def start_run(run_context: RunContext, group: str, table: Table, run_date: date 
 
 
 def log_activity(text: str) -> None:
-    """Names the part of the work that begins now, and how much it is."""
+    """Set the current activity and log it."""
     set_activity(text)
     current = _CURRENT.get()
     if current is not None:
@@ -194,7 +199,7 @@ def log_activity(text: str) -> None:
 
 
 def set_activity(text: str) -> None:
-    """Names what the work has come to, without a line of its own."""
+    """Set the current activity without logging a line."""
     current = _CURRENT.get()
     if current is not None:
         current.activity = text
@@ -202,69 +207,73 @@ def set_activity(text: str) -> None:
 
 @contextmanager
 def count_progress(unit: str, done: Callable[[], int], total: int | None = None) -> Generator[None]:
-    """Says how to count what is done of this part of the work, and how much it is where that is
-    known.
+    """Measure the progress of the current activity inside the context.
 
-    `done` is called from another thread, once a second at most. It may fail: then nothing is told.
+    Args:
+        unit: Name of the units.
+        done: Returns the number of units done. Another thread calls it, at most once a second. If
+            it
+        fails, no progress is shown.
+        total: Number of units, if known.
     """
     current = _CURRENT.get()
     if current is None:
         yield
         return
-    before, current.meter = current.meter, _RateMeter(lambda: (unit, done(), total))
+    previous, current.meter = current.meter, _RateMeter(lambda: (unit, done(), total))
     try:
         yield
     finally:
-        current.meter = before
+        current.meter = previous
 
 
 def track(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterator[_Item]:
-    """Yields the items, and counts those that the caller is done with."""
-    past = 0
-    with count_progress(unit, lambda: past, total):
+    """Yield the items and count those that the caller has processed."""
+    done = 0
+    with count_progress(unit, lambda: done, total):
         for item in items:
             yield item
-            past += 1
+            done += 1
 
 
 def current_work() -> StageProgress | None:
-    """Returns the innermost stage at work in this process, the last begun where there are several;
-    null where there is none.
-    """
+    """Return the progress of the innermost stage that started last, or None if no stage runs."""
     inner = [step for step in list(_STEPS) if step.inner is None]
     return inner[-1].progress() if inner else None
 
 
 def requests_sent() -> Requests:
-    """Returns what the stage has sent to object stores so far, the stages within it included."""
+    """Return the requests that the current stage and its inner stages have sent to object stores."""
     current = _CURRENT.get()
     return current.tally.sent if current is not None else Requests()
 
 
 def jobs_started() -> int | None:
-    """Returns how many Spark jobs began since the stage did, those of the stages within it included;
-    null where nobody counts them. Stages that are at work at the same time in one process each
-    count those of both.
+    """Return the number of Spark jobs since the current stage started, or None if unknown.
+
+    Inner stages are included. Stages that run at the same time in one process count each other's
+    jobs.
     """
     current = _CURRENT.get()
     return current.jobs_started() if current is not None else None
 
 
 def count_jobs(spark: SparkSession | None) -> int | None:
-    """Returns how many jobs ever began in this session's Spark; null where it does not tell: over
-    Spark Connect, and on platforms that let Python ask the JVM for less than this.
+    """Return the number of jobs that this Spark application has ever started, or None if unknown.
+
+    It is unknown with Spark Connect and on platforms that restrict access to the JVM.
     """
     if spark is None or is_remote(spark):
         return None
     try:
         jvm: Any = getattr(spark.sparkContext, "_jsc")  # noqa: B009  (PySpark itself counts no jobs, only its JVM does)
         return int(jvm.sc().dagScheduler().numTotalJobs())
-    except Exception:  # noqa: BLE001  (what is said about the work must never end the work)
+    except Exception:  # noqa: BLE001  (a progress display must not stop the work)
         return None
 
 
 def record_publication(published: PublishedTable) -> None:
-    """Notes that a table was published, for the stage's last line."""
+    """Note a published table for the last line of the stage."""
     current = _CURRENT.get()
     if current is not None:
         receipt = published.receipt
@@ -273,14 +282,14 @@ def record_publication(published: PublishedTable) -> None:
 
 @contextmanager
 def measure_work(name: str) -> Generator[None]:
-    """Counts what is done meanwhile as a stage of that name, for work that publishes no table."""
+    """Measure work that publishes no table as a stage of this name."""
     with _step(logging.getLogger(__name__), name, None):
         yield
 
 
 @contextmanager
 def _step(log: logging.Logger, name: str, spark: Any) -> Generator[None]:
-    with counted() as tally, _run_step(_Step(log, name, spark, _CURRENT.get(), tally, count_jobs(spark))):
+    with count_requests() as tally, _run_step(_Step(log, name, spark, _CURRENT.get(), tally, count_jobs(spark))):
         yield
 
 
@@ -293,11 +302,11 @@ def _run_step(current: _Step) -> Generator[None]:
     _STEPS.append(current)
     beat = threading.Thread(target=current.log_regularly, name=f"progress of {current.name}", daemon=True)
     beat.start()
-    how = "ended"
+    outcome = "ended"
     try:
         yield
     except BaseException as error:
-        how = f"stopped by {type(error).__name__}"
+        outcome = f"stopped by {type(error).__name__}"
         raise
     finally:
         current.ended.set()
@@ -308,7 +317,7 @@ def _run_step(current: _Step) -> Generator[None]:
             outer.inner = None
         rows = f": {', '.join(current.published)}" if current.published else ""
         requests = f"; requests: {current.tally.sent}" if current.tally.sent else ""
-        current.log_line(f"{how} after {time.monotonic() - current.began:,.1f} s{rows}{requests}")
+        current.log_line(f"{outcome} after {time.monotonic() - current.began:,.1f} s{rows}{requests}")
 
 
 def _name(owner: str, table: Table, run_date: date) -> str:
@@ -316,14 +325,13 @@ def _name(owner: str, table: Table, run_date: date) -> str:
 
 
 def _spark_tasks(spark: SparkSession | None) -> tuple[str, int, int | None] | None:
-    """Returns how many tasks of the running Spark stages are done, and of how many; null where none
-    runs.
+    """Return the finished and all tasks of the running Spark stages, or None if no stage runs.
 
-    Raises over Spark Connect, which cannot say.
+    Raises with Spark Connect, which does not report tasks.
     """
     if spark is None:
         return None
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-    there = [stage for stage in stages if stage is not None]
-    return ("Spark tasks", sum(stage.numCompletedTasks for stage in there), sum(stage.numTasks for stage in there)) if there else None
+    active = [stage for stage in stages if stage is not None]
+    return ("Spark tasks", sum(stage.numCompletedTasks for stage in active), sum(stage.numTasks for stage in active)) if active else None

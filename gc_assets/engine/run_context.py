@@ -144,18 +144,18 @@ class RunContext:
         Raises:
             UsageError: If no store supports its location.
         """
-        return open_store(self.storage(storage_name).location, self.config.places())
+        return open_store(self.storage(storage_name).location, self.config.connections())
 
     def lister(self, storage_name: str) -> Lister:
         """Return the source of a storage's inventory: a listing or inventory reports."""
-        return open_lister(self.storage(storage_name), self.config.places())
+        return open_lister(self.storage(storage_name), self.config.connections())
 
     def objects(self) -> EditableObjects:
         """Return read and write access to the objects of all supported stores.
 
         Addresses may be outside the configured storages.
         """
-        return open_objects(self.config.places())
+        return open_objects(self.config.connections())
 
     def longest_grace(self) -> timedelta:
         """Return the longest grace period of all storages.

@@ -1,12 +1,11 @@
-"""A second Spark session, for queries over few rows.
+"""Provide a second Spark session for queries over small inputs.
 
-Spark plans for many rows: it compiles each query, shuffles between its steps, sends small sides to
-every executor by a job of its own, and looks at the sizes again in between. Over few rows that costs
-more than the query. So a stage that knows from its receipts that its inputs are small takes a
-session in which one task answers the query as it stands, nothing is compiled, and tables come from
-this process and go back to it without a Python worker.
+Spark plans for large inputs: it generates code, shuffles, broadcasts small tables with a separate
+job, and measures sizes in between. Over a few rows this costs more than the query itself. A stage
+whose receipts show small inputs uses a session in which a single task runs the query without code
+generation. Tables enter and leave this session without a Python worker.
 
-The queries are the same in both sessions, and so are the rows.
+Queries and results are the same in both sessions.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from gc_assets.core.errors import GcError
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENTORY
 
-# One task joins this many rows in less than a second, and they take some 50 MB in this process and
-# in Spark's.
+# One task joins this many rows in less than a second. They need about 50 MB in this process and in
+# Spark's process.
 MAX_SMALL_ROWS: Final = 100_000
-# The task that joins them carries them along. To another machine Spark sends no task of more than
-# 128 MB, which so many rows are below whatever their keys.
+# The task contains the rows. Spark sends at most 128 MB with a task to another machine; this many
+# rows are smaller, whatever their keys.
 MAX_SMALL_CLUSTER_ROWS: Final = 25_000
-# This process asks the state for them one by one, from an object store a few at a time.
+# This process reads the files in single requests, a few at a time.
 MAX_SMALL_FILES: Final = 64
 _CONF: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -43,9 +42,10 @@ _LOCK: Final = Lock()
 
 
 def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
-    """Returns the session for a query that reads so many rows from so many files of the state:
-    `spark`, or the one of few rows beside it. Spark Connect has none: a second session of one
-    client does not end with its process.
+    """Return the session for a query that reads this many rows from this many files of the state.
+
+    Small inputs get the small session, all others `spark`. Spark Connect has no small session,
+    because a second session of a client outlives its process.
     """
     if (
         rows > (MAX_SMALL_ROWS if is_local(spark) else min(MAX_SMALL_ROWS, MAX_SMALL_CLUSTER_ROWS))
@@ -60,19 +60,21 @@ def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Says whether all tasks run in Spark's own process. Spark Connect does not tell."""
+    """Return True if all tasks run in Spark's own process. With Spark Connect this is unknown, so
+    False.
+    """
     return not is_remote(spark) and of_this_machine(str(spark.sparkContext.master))
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Says whether a session is one of Spark Connect."""
+    """Return True for a session of Spark Connect."""
     return not hasattr(spark, "sparkContext")
 
 
 def was_small(config: Config) -> bool:
-    """Says whether the last nights were over few rows: what storages hold, what lakes need and what
-    their containers name. Nobody knows of a platform that lacks a night, or whose state cannot be
-    read now.
+    """Return True if the last runs were small: inventories, live files and container entries.
+
+    Returns False if a storage or lake has no earlier run, or if the state is unreadable.
     """
     state = State.of(config)
     try:
@@ -86,15 +88,15 @@ def was_small(config: Config) -> bool:
 
 
 def is_small(spark: SparkSession) -> bool:
-    """Says whether a session is one that `fitting` made."""
+    """Return True for a session that `choose_session` opened for small inputs."""
     with _LOCK:
         return spark in _SESSIONS.values()
 
 
 def _open_small_session(spark: SparkSession) -> SparkSession:
-    few = spark.newSession()
-    there = few.conf.getAll
+    session = spark.newSession()
+    existing = session.conf.getAll
     for key, value in {**spark.conf.getAll, **_CONF}.items():
-        if there.get(key) != value and few.conf.isModifiable(key):
-            few.conf.set(key, value)
-    return few
+        if existing.get(key) != value and session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    return session

@@ -1,10 +1,9 @@
-"""Parquet parts of a state on an object store as Spark frames, without a jar: executors fetch the
-files through Python and decode them with Arrow.
+"""Read Parquet parts of a state on an object store as Spark frames, without Hadoop jars.
 
-A reader of this kind cannot tell Spark how large its rows are, and Spark would send a table of any
-size to every executor and to the driver where it is joined. So the frame stands on a range of as
-many numbers as make Spark's estimate the bytes of the files. A few of the numbers name groups of
-files, and the others cost next to nothing.
+Executors download the files through Python and decode them with Arrow. Such a reader cannot report
+the size of its rows, so Spark would broadcast a table of any size in a join. The frame is therefore
+based on a range whose length makes Spark's size estimate equal to the bytes of the files. Some
+numbers of the range select groups of files. The other numbers cost almost nothing.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from pyspark.sql.types import StructType
 
 from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
-from gc_assets.state.parts import missing_columns, with_added
+from gc_assets.state.parts import add_missing_columns, missing_columns
 
-# What one task reads, and what a request costs in bytes that could be read meanwhile.
+# The bytes that one task reads, and the bytes that could be read in the time of one request.
 TASK_BYTES: Final = 16 * 2**20
 _REQUEST_BYTES: Final = 2**20
 _BATCH_ROWS: Final = 65_536
-# Spark takes the estimate of a reader's input for that of its output. A column that is null weighs
-# by its type there: `binary` counts as 100 bytes, a list as one of its values, a row as 8 bytes and
-# its columns, and a range as 8 bytes a number.
+# Spark uses the size estimate of the input as that of the output. It estimates a null column by its
+# type: `binary` as 100 bytes, a list as one element, a row as 8 bytes plus its columns, and a range
+# as 8 bytes a number.
 _BINARIES: Final = 40
 _WEIGHT: Final = f"cast(null as array<struct<{', '.join(f'b{number}: binary' for number in range(_BINARIES))}>>) as weight"
 _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
-# More numbers than this would tell Spark nothing: it sends no table of 8 GB to every executor.
+# Spark never broadcasts a table of 8 GB, so a larger estimate has no effect.
 _MOST_NUMBERS: Final = 2**23
 
 
-# A column and the one value of it that a reader wants.
+# Selects the rows in which a column has this value. Rows with a null are kept.
 ColumnFilter = tuple[str, bool]
 
 
@@ -53,27 +52,36 @@ def scan(
     sizes: Sequence[int] | None = None,
     only: ColumnFilter | None = None,
 ) -> DataFrame:
-    """Returns the rows of Parquet files of known sizes. Sizes that are not given are asked for, by
-    one listing for each directory. Rows of another value than `only` are left out.
+    """Return a frame of the rows of Parquet files.
+
+    Args:
+        spark: The session.
+        files: The files of the state.
+        schema: The columns to read, as an Arrow schema.
+        ddl: The same columns for Spark.
+        paths: Paths relative to the state.
+        sizes: Sizes in bytes. If None, each directory is listed once.
+        only: Drops the rows with another value.
     """
     known = sizes if sizes is not None else files.sizes(paths)
     groups = group_by_size(paths, known)
     numbers = max(len(groups), min(_MOST_NUMBERS, round(sum(known) / _NUMBER_BYTES)))
     marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
-    # Partitions begin at the marks. Were they cut elsewhere, each mark would still come up once.
+    # Partitions start at the marks. With other partition bounds each mark would still occur exactly
+    # once.
     weighty = spark.range(0, numbers, 1, len(groups)).selectExpr("id", _WEIGHT)
     return weighty.mapInArrow(ScanTask(files, groups, marks, schema, only), ddl)
 
 
 def scan_in_process(files: Files, schema: pa.Schema, paths: Sequence[str], only: ColumnFilter | None = None) -> pa.Table:
-    """Returns the same rows in the memory of this process."""
+    """Return the rows of Parquet files as an Arrow table in this process."""
     fetch = ScanTask(files, (tuple(paths),), (0,), schema, only)
     numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     return pa.Table.from_batches(fetch(iter([numbers])), schema)
 
 
 def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None = None) -> tuple[tuple[str, ...], ...]:
-    """Returns groups of files of about the same size, one for each task, `most` at most."""
+    """Divide files into at most `most` groups of about the same size, one group for each task."""
     weights = [size + _REQUEST_BYTES for size in sizes]
     count = min(len(paths), -(-sum(weights) // TASK_BYTES), len(paths) if most is None else most)
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -87,8 +95,9 @@ def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None =
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Takes numbers, and yields the rows of the files of each number that is a mark. Runs in
-    executors.
+    """Yield the rows of the file groups whose marks are among the incoming numbers.
+
+    Runs in executors.
     """
 
     files: Files
@@ -113,22 +122,23 @@ class ScanTask:
 
 
 @contextmanager
-def read_errors(where: str) -> Generator[None]:
-    """Raises `StateError` for a part that is missing, cannot be read or is damaged, by its name."""
+def read_errors(path: str) -> Generator[None]:
+    """Convert errors of reading a part into `StateError` with the name of the part."""
     try:
         yield
     except FileNotFoundError as error:
-        raise StateError(f"{error.filename or where} is missing: the table is half there; run its asset again") from None
+        raise StateError(f"{error.filename or path} is missing, so the table is incomplete; run its asset again") from None
     except OSError as error:
-        raise StateError(f"{where} cannot be read: {error}") from error
+        raise StateError(f"{path} cannot be read: {error}") from error
     except pa.ArrowException as error:
-        raise StateError(f"{where} is damaged ({error}); run its asset again") from error
+        raise StateError(f"{path} is damaged ({error}); run its asset again") from error
 
 
 def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None = None) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a Parquet file, with the columns of a schema. A column that was added
-    after the file was written is null. Row groups without the value `only` are passed over, and
-    rows of another value are left out.
+    """Yield the rows of a Parquet file with the columns of a schema.
+
+    A column that was added after the file was written is null. With `only`, row groups without the
+    value are skipped, and rows with another value are dropped.
     """
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, schema)
@@ -136,12 +146,12 @@ def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None 
     if not groups:
         return
     for batch in source.iter_batches(_BATCH_ROWS, groups, columns=[name for name in schema.names if name not in missing]):
-        rows = with_added(batch, schema)
+        rows = add_missing_columns(batch, schema)
         yield rows if only is None else rows.filter(pc.fill_null(pc.equal(rows.column(only[0]), only[1]), True))
 
 
 def may_contain(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
-    """Says whether a row group may have a row with this value, by Parquet's statistics."""
+    """Return True if a row group may contain the value, according to the Parquet statistics."""
     chunks = (group.column(number) for number in range(group.num_columns))
-    told = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
-    return told is None or not told.has_min_max or told.min <= value <= told.max
+    statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
+    return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max

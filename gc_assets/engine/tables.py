@@ -1,8 +1,8 @@
-"""Writes and reads published tables with Spark: one pass, in executors, straight to Parquet parts.
+"""Write and read published tables with Spark: one pass, in executors, directly to Parquet parts.
 
-The executor that writes a part also counts it, hashes it and adds up its totals, so no second job
-runs for a count. Uses only DataFrames and `mapInArrow`, so it works over a classic session and over
-Spark Connect.
+The executor that writes a part also counts its rows, hashes them and adds up the totals, so no
+second job is needed. The module uses only DataFrames and `mapInArrow`, so it works with classic
+sessions and with Spark Connect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
-from gc_assets.core.requests import Requests, record
+from gc_assets.core.requests import Requests, record_requests
 from gc_assets.engine.progress import jobs_started, record_publication, requests_sent
 from gc_assets.engine.sessions import is_small
 from gc_assets.engine.state_scan import ColumnFilter, scan, scan_in_process
@@ -45,34 +45,34 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
 VERSION = "_version"
-# How Python prints one of our exceptions at the end of a traceback that Spark passes on.
+# The format in which a traceback that Spark forwards shows an exception of `core.errors`.
 _OWN_ERROR = re.compile(
     r"^gc_assets\.core\.errors\.(?P<name>\w+): (?P<message>.*?)"
     r"(?=\n\s*SQLSTATE|\n\s*at org\.|\n\nThe above exception was|\n\nDuring handling of|\n*\Z)",
     re.DOTALL | re.MULTILINE,
 )
-# A session in which it is `true` reads a state on an object store by a file system of its own.
+# If this setting is `true`, Spark reads a state on an object store with its own file system.
 READ_BY_SPARK = "spark.sql.gc_assets.state_by_spark"
-# What a cluster may have switched on, and what would make rows of the state vanish without a word.
+# A cluster may enable these settings, and then rows of the state would be lost silently.
 _STRICT_READ = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-# Characters that Spark would take for a pattern in a path.
+# Characters that Spark interprets as a pattern in a path.
 _GLOB = re.compile(r"[\\\[\]{}*?]")
-# What tasks in executors sent to object stores: JSON in one row of each of their batches.
+# Column with the requests that a task sent to object stores, as JSON in one row of each batch.
 REQUESTS = "requests"
-PARTS_DDL = f"parts string, digest long, totals string, facts string, {REQUESTS} string"
+PARTS_DDL = f"parts string, digest long, totals string, summary string, {REQUESTS} string"
 MAX_SAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Rows and bytes of one group of a table, for headers, metadata and reports."""
+    """Number of rows and bytes of one group of a table, for headers, metadata and reports."""
 
     rows: int = 0
     size_bytes: int = 0
 
     @property
     def amount(self) -> Amount:
-        """The same of a table whose rows are files."""
+        """The totals as an amount of files, for a table with one row per file."""
         return Amount(files=self.rows, bytes=self.size_bytes)
 
     def __add__(self, other: Totals) -> Totals:
@@ -81,9 +81,14 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Parts on storage, not published yet.
+    """Parts in the state that are not published yet.
 
-    `totals` are keyed by the values of the columns that were asked for.
+    Attributes:
+        parts: Parts of the table itself.
+        digest: Sum of the row hashes.
+        side: Parts of each side table.
+        totals: Totals for each combination of the values of the requested columns.
+        summary: Merged summaries of the tasks.
     """
 
     parts: tuple[PartFile, ...]
@@ -113,9 +118,15 @@ def read_table(
     side: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Reads exactly the parts that the receipt names, all columns or those that are asked for.
+    """Read the parts that a receipt names.
 
-    The frame is empty where nothing is published or the table has no rows.
+    Args:
+        spark: The session.
+        state: The state.
+        table: The table, for its schema.
+        published: The published table. If None, the frame is empty.
+        side: Name of a side table to read instead.
+        columns: Columns to read. If None, all columns.
     """
     parts = published.parts(side) if published is not None else ()
     paths = published.paths(side) if published is not None else []
@@ -131,39 +142,46 @@ def read_paths(
     sizes: Sequence[int] | None = None,
     only: ColumnFilter | None = None,
 ) -> DataFrame:
-    """Reads Parquet parts by their paths relative to the state, all columns or those that are asked
-    for: from an object store every column is fetched that is not left out here, unless Spark reads
-    it by itself (`BY_SPARK`). Few rows are read by this process.
+    """Read Parquet parts of the state.
 
-    `sizes` are in bytes; they spare requests where they are known. A reader that filters for the
-    value `only` of a column says so, which spares the other rows where Spark does not read.
+    A small session reads them in this process. Other sessions read a state on an object store
+    through Python in executors, unless `READ_BY_SPARK` is set, and a local state with Spark.
+
+    Args:
+        spark: The session.
+        files: The files of the state.
+        schema: Schema of the parts.
+        paths: Paths relative to the state.
+        columns: Columns to read. If None, all columns.
+        sizes: Sizes in bytes, if known. They save requests.
+        only: Skips row groups without the value if Spark does not read. The caller still filters.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
     if is_small(spark) or not paths:
         return frame_from_arrow(spark, scan_in_process(files, wanted, paths, only))
     if not files.are_local and spark.conf.get(READ_BY_SPARK, "false") != "true":
         return scan(spark, files, wanted, spark_schema(wanted), paths, sizes, only)
-    # Spark takes only the columns from the files that are selected in the end.
+    # Spark reads only the selected columns of the files.
     addresses = [_GLOB.sub(r"\\\g<0>", files.spark_uri(path)) for path in paths]
     read = spark.read.options(**_STRICT_READ).schema(spark_schema(schema)).parquet(*addresses)
     return read if columns is None else read.select(*columns)
 
 
 def frame_from_arrow(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Returns rows in memory as a frame of one task."""
-    there = rows if rows.num_rows else rows.schema.empty_table()  # Spark fails over columns without a chunk
-    return spark.createDataFrame(there, spark_schema(rows.schema)).coalesce(1)
+    """Return rows in memory as a frame with one task."""
+    content = rows if rows.num_rows else rows.schema.empty_table()  # Spark fails on columns without chunks
+    return spark.createDataFrame(content, spark_schema(rows.schema)).coalesce(1)
 
 
 def read_rows(state: State, table: Table, published: PublishedTable, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
-    """Reads a table into the driver's memory. Its size must be bounded."""
+    """Read a table into the driver's memory. The caller makes sure that it is small."""
     return read_parts(state.files, published.paths(side), table.schema, columns)
 
 
 def row_hash(schema: StructType) -> Column:
-    """Returns `xxhash64` over all columns, maps as their sorted entries.
+    """Return `xxhash64` over all columns, with maps as sorted entries.
 
-    `core.hashing.row_hashes` gives the same on the driver.
+    `core.hashing.row_hashes` computes the same values without Spark.
     """
     values = [f"array_sort(map_entries(`{f.name}`))" if isinstance(f.dataType, MapType) else f"`{f.name}`" for f in schema.fields]
     return F.expr(f"xxhash64({', '.join(values)})")
@@ -179,25 +197,35 @@ def write_frame(
     *,
     counted: bool = False,
 ) -> WrittenParts:
-    """Runs the frame once and writes its rows as parts of `run`.
+    """Evaluate a frame once and write its rows as parts of a run.
 
-    `totals_by` names columns, taken as text. Rows and the sum of `size_bytes` are added up per
-    distinct combination. With `routes` the frame has a column `_route`, and rows whose value is in
-    `routes` go to the side table of that name. A frame that is `counted` has a column `requests`,
-    as a `Sharing` task yields it.
+    Args:
+        frame: The rows. Columns are cast to the types of the table.
+        table: The table.
+        run: The run that the parts belong to.
+        state: The state.
+        totals_by: Columns by whose values, as text, rows and `size_bytes` are totalled.
+        routes: Names of side tables. The frame then has a column `_route`; rows with one of these
+        names go to that side table.
+        counted: The frame has a column `requests`, as `BudgetedTask` adds it.
+
+    Returns:
+        The parts. They are not published yet.
     """
     schema = spark_schema(table.schema)
-    # As text: each function of a column object is a call to the JVM, and a table has many columns.
+    # SQL text, because each function of a column object is a call to the JVM, and a table has many
+    # columns.
     columns = [f"cast(`{f.name}` as {f.dataType.simpleString()}) as `{f.name}`" for f in schema.fields]
-    beside = [*([ROUTE] if routes else []), *([REQUESTS] if counted else [])]
-    hashed = frame.selectExpr(*columns, *beside).withColumn(ROW_HASH, row_hash(schema))
+    extra = [*([ROUTE] if routes else []), *([REQUESTS] if counted else [])]
+    hashed = frame.selectExpr(*columns, *extra).withColumn(ROW_HASH, row_hash(schema))
     task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
     return merge_written(run_over_frame(hashed, task, PARTS_DDL))
 
 
 def run_over_frame(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
-    """Returns what a task yields for the rows of a frame (rows of `ddl`). It runs in executors, or
-    over few rows in this process.
+    """Run a task over the rows of a frame and return the rows that it yields (columns of `ddl`).
+
+    The task runs in executors, or in this process if the session is small.
     """
     if not is_small(frame.sparkSession):
         return collect(frame.mapInArrow(task, ddl))
@@ -207,13 +235,14 @@ def run_over_frame(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
 
 
 def run_in_process(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Runs a task in this process and returns the rows that it yields."""
+    """Run a task in this process and return the rows that it yields."""
     return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
 
 
 def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
-    """Returns the frame of what a task yields for the rows of a frame (columns of `schema`). Lazy,
-    but for few rows: this process passes them through the task now.
+    """Return a frame of the rows that a task yields for the rows of a frame (columns of `schema`).
+
+    The frame is lazy, except in a small session: then this process runs the task immediately.
     """
     if not is_small(frame.sparkSession):
         return frame.mapInArrow(task, spark_schema(schema))
@@ -224,16 +253,17 @@ def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
 
 
 def collect(frame: DataFrame) -> list[Row]:
-    """Returns the rows of a small frame.
+    """Return the rows of a small frame.
 
-    Where an executor raised an error of ours, it is raised here again with its kind and message.
+    Raises:
+        GcError: If an executor raised it. Kind and message are those of the original.
     """
     with _restore_errors():
         return frame.collect()
 
 
 def collect_arrow(frame: DataFrame, schema: pa.Schema) -> pa.Table:
-    """Returns the same as Arrow."""
+    """Return the rows of a small frame as an Arrow table. Raises the errors of `collect`."""
     with _restore_errors():
         return frame.toArrow().cast(schema)
 
@@ -246,7 +276,7 @@ def _restore_errors() -> Generator[None]:
         ours = list(_OWN_ERROR.finditer(str(error)))
         if not ours:
             raise
-        found = ours[-1]  # an error that had a cause is printed below it
+        found = ours[-1]  # the traceback prints an error after its cause
         kind = getattr(errors, found["name"], errors.GcError)
         raise kind(found["message"].strip()) from error
 
@@ -254,9 +284,16 @@ def _restore_errors() -> Generator[None]:
 def write_rows(
     rows: pa.Table, table: Table, run: TableRun, files: Files, side: dict[str, pa.Table] | None = None, totals_by: Sequence[str] = ()
 ) -> WrittenParts:
-    """Writes a small table without a Spark job: same parts, same digest, same totals.
+    """Write rows in memory without a Spark job. Parts, digest and totals equal those of
+    `write_frame`.
 
-    `side` tables go below their names.
+    Args:
+        rows: The rows. Columns are cast to the types of the table.
+        table: The table.
+        run: The run that the parts belong to.
+        files: The files of the state.
+        side: Side tables by name.
+        totals_by: Columns by whose values rows and `size_bytes` are totalled.
     """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
     sides = {name: tuple(write_parts(content, run, files, name)) for name, content in (side or {}).items()}
@@ -268,9 +305,9 @@ def write_rows(
 
 
 def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> list[PartFile]:
-    """Writes rows in memory as parts of the run.
+    """Write rows in memory as parts of a run.
 
-    They go below `prefix`, or into the table itself where that is empty.
+    `prefix` is the name of a side table, or empty for the table itself.
     """
     writer = PartWriter(files, run.path, rows.schema, prefix)
     for batch in rows.to_batches():
@@ -279,13 +316,14 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
 
 
 def side_paths(run: TableRun, written: WrittenParts, side: str) -> list[str]:
-    """Returns the paths, relative to the state, of a side table's parts that are not published yet."""
+    """Return the paths, relative to the state, of the unpublished parts of a side table."""
     return [f"{run.path}/{part.name}" for part in written.side.get(side, ())]
 
 
 def merge_written(rows: Sequence[Any]) -> WrittenParts:
-    """Merges what the tasks of a job reported (columns of `PARTS_DDL`). What they sent to object
-    stores counts as sent by this process from now on.
+    """Merge the rows that the tasks of a job reported (columns of `PARTS_DDL`).
+
+    The requests of the tasks are added to the tallies of this process.
     """
     main: list[PartFile] = []
     side: dict[str, list[PartFile]] = {}
@@ -294,10 +332,10 @@ def merge_written(rows: Sequence[Any]) -> WrittenParts:
     summary: dict[str, Any] = {}
     for row in rows:
         if row[REQUESTS] is not None:
-            record(Requests.from_json(row[REQUESTS]))
-        told = json.loads(row["facts"])
-        _check_release(told.pop(VERSION))
-        for name, value in told.items():
+            record_requests(Requests.from_json(row[REQUESTS]))
+        reported = json.loads(row["summary"])
+        _check_release(reported.pop(VERSION))
+        for name, value in reported.items():
             merged = summary[name] + value if name in summary else value
             summary[name] = merged[:MAX_SAMPLES] if isinstance(merged, list) else merged
         for item in json.loads(row["parts"]):
@@ -314,7 +352,7 @@ def merge_written(rows: Sequence[Any]) -> WrittenParts:
 def _check_release(version: str) -> None:
     if version != __version__:
         raise errors.GcError(
-            f"an executor runs gc-assets {version}, this process {__version__}: they could understand a lake differently. "
+            f"an executor runs gc-assets {version}, this process {__version__}: they may read a lake differently. "
             "Install the same release on both."
         )
 
@@ -326,9 +364,10 @@ def report_parts(
     summary: dict[str, Any] | None = None,
     requests: Requests | None = None,
 ) -> pa.RecordBatch:
-    """Returns what a task yields to the driver: one row of `PARTS_DDL`.
+    """Return the row of `PARTS_DDL` that a task yields to the driver.
 
-    The `summary` of all tasks are merged. Numbers add up. Lists are joined and cut at `MAX_SAMPLES`.
+    The summaries of all tasks are merged: numbers are added, lists are joined and cut at
+    `MAX_SAMPLES`.
     """
     signed = (digest + 2**63) % 2**64 - 2**63
     return pa.RecordBatch.from_pydict(
@@ -336,7 +375,7 @@ def report_parts(
             "parts": [json.dumps([part.model_dump() for part in parts])],
             "digest": pa.array([signed], pa.int64()),
             "totals": [json.dumps([[*key, value.rows, value.size_bytes] for key, value in (totals or {}).items()])],
-            "facts": [json.dumps({**(summary or {}), VERSION: __version__})],
+            "summary": [json.dumps({**(summary or {}), VERSION: __version__})],
             REQUESTS: pa.array([requests.to_json() if requests else None], pa.string()),
         }
     )
@@ -344,9 +383,9 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """The executor's side of `write_frame`.
+    """The part of `write_frame` that runs in executors.
 
-    A callable value, so that it pickles in both Spark modes.
+    A callable value, because it must pickle in classic sessions and in Spark Connect.
     """
 
     files: Files
@@ -362,8 +401,8 @@ class _WriteParts:
         digest, requests = 0, Requests()
         for batch in batches:
             if REQUESTS in batch.schema.names:
-                told = batch.column(REQUESTS).drop_null().to_pylist()
-                requests = sum(map(Requests.from_json, told), requests)
+                reported = batch.column(REQUESTS).drop_null().to_pylist()
+                requests = sum(map(Requests.from_json, reported), requests)
                 batch = batch.drop_columns([REQUESTS])
             for name, rows in self._split_by_route(batch):
                 if not name:
@@ -380,15 +419,16 @@ class _WriteParts:
         route = pc.fill_null(batch.column(ROUTE), "")
         lost = batch.num_rows - (pc.sum(pc.is_in(route, pa.array(["", *self.routes]))).as_py() or 0)
         if lost:
-            raise errors.GcError(f"{lost:,} rows of {self.table} have a route that is none of {', '.join(self.routes)}")
+            raise errors.GcError(f"{lost:,} rows of {self.table} have an unknown route; expected one of {', '.join(self.routes)}")
         for name in ("", *self.routes):
             yield name, batch.filter(pc.equal(route, name))
 
 
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
-    """Adds rows, and bytes where the table has `size_bytes`, per distinct combination of `by`.
+    """Add the number of rows, and of bytes if there is a column `size_bytes`, for each combination
+    of `by`.
 
-    A null counts as empty text.
+    An SQL null counts as an empty string.
     """
     if not by or rows.num_rows == 0:
         return
@@ -412,9 +452,22 @@ def publish(
     summary: Summary | Mapping[str, Any] | None = None,
     unsafe: Sequence[str] = (),
 ) -> PublishedTable:
-    """Makes what was written the current table of its run date.
+    """Publish written parts as the current table of their run date.
 
-    Parts of failed task attempts are removed first.
+    Parts of failed task attempts are deleted first.
+
+    Args:
+        state: The state.
+        run: The run of the table.
+        written: The parts.
+        clock: The clock of the receipt.
+        inputs: Published tables that the rows were computed from.
+        balances: Sums that must agree with the inputs.
+        summary: Statistics for the receipt.
+        unsafe: Names of safety limits that the environment lowered.
+
+    Raises:
+        StateError: If the receipt does not balance or another run was published meanwhile.
     """
     named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
     listed = state.files.list(run.path, recursive=True)
@@ -434,7 +487,7 @@ def publish(
         side=written.side,
         inputs={f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}": item.receipt.reference for item in inputs},
         balances=tuple(balances),
-        summary=(summary.told() if isinstance(summary, Summary) else dict(summary or {})) | _work_statistics(),
+        summary=(summary.to_json() if isinstance(summary, Summary) else dict(summary or {})) | _work_statistics(),
         unsafe=tuple(unsafe),
     )
     published = state.publish(run, receipt, listed)
@@ -449,8 +502,5 @@ def _work_statistics() -> dict[str, Any]:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Returns how many tasks a stage spreads its work over.
-
-    That is the session's `spark.sql.shuffle.partitions`.
-    """
+    """Return the number of tasks of a stage: the session's `spark.sql.shuffle.partitions`."""
     return int(cast(str, spark.conf.get("spark.sql.shuffle.partitions")))

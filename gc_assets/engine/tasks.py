@@ -1,8 +1,8 @@
-"""Where a piece of a stage's work runs: in this process, or in an executor (design 11).
+"""Run the tasks of a stage in this process or in Spark executors, depending on their size.
 
-A Spark job costs a tenth of a second, whatever it does. So little work is done here, and only much
-of it in executors. Both places run the same callable over the same files, so they publish the same
-rows.
+A Spark job costs a tenth of a second whatever it does, so small tasks run in this process
+(docs/adr/0005-in-process-engine.md). Both ways call the same function on the same files, so they
+publish the same rows.
 """
 
 from __future__ import annotations
@@ -14,47 +14,59 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from gc_assets.core.requests import counted, shared_by
+from gc_assets.core.requests import count_requests, share_budget
 from gc_assets.engine.progress import count_progress
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import PARTS_DDL, REQUESTS, Task, collect, parallelism, run_in_process
 
-# A task that reads more rows of metadata than this runs in an executor, so that this process stays
-# small. This many take some 50 MB and less than a second.
+# A larger task runs in an executor, so that this process stays small. This many rows need about 50
+# MB and less than a second.
 MAX_IN_PROCESS_ROWS: Final = 100_000
-# So many rows of one column pass through this process in less than a second, a batch at a time.
-# The files that hold them are in memory whole.
+# One column of this many rows is read in less than a second, batch by batch. The files are held in
+# memory.
 MAX_IN_PROCESS_COLUMN_ROWS: Final = 1_000_000
 MAX_IN_PROCESS_COLUMN_BYTES: Final = 128 * 2**20
-# One that reads more files than this would ask the state for them one by one.
+# More files than this would need too many single requests to the state.
 MAX_IN_PROCESS_FILES: Final = 16
-# Pieces that read more bytes than this together are spread over executors.
+# Tasks that read more bytes than this in total run in executors.
 MAX_IN_PROCESS_BYTES: Final = 4 * 2**20
-# A plan of so many files is acted on by the process that applies it.
+# Larger plans are applied by executors.
 MAX_IN_PROCESS_ACTIONS: Final = 2_000
-# A reading of which nobody knows how much it brings is begun here, and left to executors once it
-# has brought more than this.
+# A task of unknown size starts in this process. If it yields more than this, executors repeat it.
 MAX_TRIAL_ROWS: Final = 20_000
 MAX_TRIAL_BYTES: Final = 16 * 2**20
 
 
 def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
-    """Runs a task that is called with one batch of one row, and returns what it reports (rows of
-    `PARTS_DDL`). The task reads so many rows of metadata from so many files of the state.
+    """Run a task over one batch with one row and return the rows that it reports (`PARTS_DDL`).
+
+    Args:
+        spark: The session of the executors.
+        task: The task.
+        rows: Number of metadata rows that the task reads.
+        files: Number of state files that the task reads.
     """
     return run_in_process(task, [_task_numbers(1)]) if fits_in_process(rows, files) else _run_remote(spark, task, 1)
 
 
 def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
-    """Runs a task over the numbers of independent pieces (column `id`), and returns what it reports
-    (rows of `PARTS_DDL`). `size_bytes` is how much the pieces read together.
+    """Run a task over the numbers of independent work items and return the reported rows
+    (`PARTS_DDL`).
+
+    Args:
+        spark: The session of the executors.
+        task: The task. Its input column is `id`.
+        pieces: Number of work items.
+        size_bytes: Number of bytes that all items read together.
     """
     return run_in_process(task, [_task_numbers(pieces)]) if size_bytes <= MAX_IN_PROCESS_BYTES else _run_remote(spark, task, pieces)
 
 
 def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
-    """Returns what a task yields for the numbers of so many pieces (column `id`), or null where
-    that is more than this process should hold. The task must not write anything.
+    """Return the batches that a task yields for `pieces` work items, or None if they are too large.
+
+    The limits are `MAX_TRIAL_ROWS` and `MAX_TRIAL_BYTES`. The task must have no side effects,
+    because executors repeat it after None.
     """
     found: list[pa.RecordBatch] = []
     rows = size_bytes = 0
@@ -69,19 +81,20 @@ def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
 
 
 def read_in_process(task: Task, pieces: int) -> list[pa.RecordBatch]:
-    """Returns what a task yields for the numbers of so many pieces (column `id`): little, as
-    `is_little` says.
+    """Return the batches that a task yields for `pieces` work items (column `id`).
+
+    The caller checks the size with `fits_in_process` first.
     """
     return list(task(iter([_task_numbers(pieces)])))
 
 
 def fits_in_process(rows: int, files: int) -> bool:
-    """Says whether so many rows of metadata in so many files of the state are read here."""
+    """Return True if a task that reads this many rows and files runs in this process."""
     return rows <= MAX_IN_PROCESS_ROWS and files <= MAX_IN_PROCESS_FILES
 
 
 def column_fits_in_process(rows: int, files: Sequence[int]) -> bool:
-    """Says whether a column of so many rows in files of these sizes (in bytes) passes through this
+    """Return True if one column of this many rows, in files of these sizes in bytes, fits in this
     process.
     """
     return rows <= MAX_IN_PROCESS_COLUMN_ROWS and len(files) <= MAX_IN_PROCESS_FILES and sum(files) <= MAX_IN_PROCESS_COLUMN_BYTES
@@ -97,27 +110,29 @@ def _run_remote(spark: SparkSession, task: Task, pieces: int) -> Sequence[Any]:
 
 
 def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:
-    """Returns how many of so many tasks run at the same time at most. A cluster may grow, so there
-    it is all that a stage spreads over.
+    """Return the maximum number of tasks that run at the same time.
+
+    A cluster may grow during the stage, so all of its parallelism is assumed.
     """
     return min(tasks, spark.sparkContext.defaultParallelism if is_local(spark) else parallelism(spark))
 
 
 @dataclass(frozen=True)
 class BudgetedTask:
-    """Runs a task in an executor, one of so many at the same time. It keeps to its share of every
-    budget of requests, and says in the column `requests` what it sent.
+    """A task in an executor that uses its share of every request budget.
+
+    It reports the requests that it sent in the column `requests`.
     """
 
     task: Task
     parallel_tasks: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with counted() as tally, shared_by(self.parallel_tasks):
+        with count_requests() as tally, share_budget(self.parallel_tasks):
             for batch in self.task(batches):
                 if batch.num_rows == 0:
                     continue
                 sent = tally.take()
-                told = pa.array([sent.to_json() if sent else None] + [None] * (batch.num_rows - 1), pa.string())
-                place = batch.schema.get_field_index(REQUESTS)
-                yield batch.set_column(place, REQUESTS, told) if place >= 0 else batch.append_column(REQUESTS, told)
+                column = pa.array([sent.to_json() if sent else None] + [None] * (batch.num_rows - 1), pa.string())
+                index = batch.schema.get_field_index(REQUESTS)
+                yield batch.set_column(index, REQUESTS, column) if index >= 0 else batch.append_column(REQUESTS, column)

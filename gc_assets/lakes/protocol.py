@@ -386,14 +386,14 @@ class IncrementalLake(Lake, Protocol):
     need no credentials.
     """
 
-    def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:
+    def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
         """Yield the commits of a source that are not known.
 
         Args:
             source: A source of the current freeze.
             known: Ids of commits that were read before. The walk stops there, because their
                 ancestors are also known.
-            former: Ids of commits of an earlier run that a ref may no longer reach. Their
+            previous_heads: Commits of an earlier run that a ref may no longer reach. Their
                 ancestors are yielded too. Commits that the lake no longer has are left out.
 
         Raises:

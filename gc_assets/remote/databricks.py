@@ -18,7 +18,7 @@ from databricks.sdk import WorkspaceClient
 from databricks.sdk.service.jobs import Run, RunLifeCycleState, RunState, SubmitTask
 
 from gc_assets.config.jobs import Databricks
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.errors import UsageError
 from gc_assets.remote import exchange
 
@@ -30,7 +30,7 @@ _ENDED: Final = {RunLifeCycleState.TERMINATED, RunLifeCycleState.SKIPPED, RunLif
 
 
 def run_job(
-    settings: Databricks, places: Places, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
+    settings: Databricks, places: Connections, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
     """Yield the reports of a job.
 

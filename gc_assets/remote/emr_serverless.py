@@ -12,14 +12,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesEMRServerlessClient
 
 from gc_assets.config.jobs import EmrServerless
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.remote import exchange
 
 _FINAL_STATES: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"})
 
 
 def run_job(
-    settings: EmrServerless, places: Places, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
+    settings: EmrServerless, places: Connections, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
     """Yield the reports of a job.
 

@@ -45,13 +45,13 @@ class Jobs:
         if spark.emr_serverless is not None and spark.mode == "emr_serverless":
             from gc_assets.remote.emr_serverless import run_job
 
-            reports = run_job(spark.emr_serverless, config.places(), context, extras)
+            reports = run_job(spark.emr_serverless, config.connections(), context, extras)
         elif spark.databricks is not None and spark.mode == "databricks":
             if find_spec("dagster_databricks") is None:
                 raise UsageError("spark.mode databricks needs additional libraries. Run pip install 'gc-assets[databricks]'.")
             from gc_assets.remote import databricks
 
-            reports = databricks.run_job(spark.databricks, config.places(), context, extras)
+            reports = databricks.run_job(spark.databricks, config.connections(), context, extras)
         else:
             from gc_assets.remote.spark_submit import run_job
 

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from gc_assets.config.spark import place_of
+from gc_assets.config.spark import without_parameters
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.executors import build_package
 
@@ -32,7 +32,7 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
         UsageError: If the server refuses the session, or has another minor version of Spark.
         GcError: If the server does not answer.
     """
-    url, place = _address_with_token(remote, token), place_of(remote)
+    url, place = _address_with_token(remote, token), without_parameters(remote)
     _require_answer(url, place)
     if SparkContext._active_spark_context is not None:  # pyright: ignore[reportPrivateUsage]  (pyspark checks it in the same way)
         raise UsageError(f"this process already has a Spark session, so it cannot open one on {place}. Stop that session first.")

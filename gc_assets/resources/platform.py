@@ -74,7 +74,7 @@ def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, te
         text: The content of the file, if it is on another machine.
     """
     config = load_config(path, environment, config_models(), floor, find_unsupported_settings, text)
-    return config.model_copy(update={"lakes": tuple(lake.completed() for lake in config.lakes)})
+    return config.model_copy(update={"lakes": tuple(lake.with_library_settings() for lake in config.lakes)})
 
 
 def clock_of(environment: Mapping[str, str]) -> Clock:

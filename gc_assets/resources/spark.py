@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
-from gc_assets.config.spark import LOCAL, is_local, place_of
+from gc_assets.config.spark import LOCAL, is_local, without_parameters
 from gc_assets.core.errors import GcError
 from gc_assets.engine.tables import READ_BY_SPARK
 from gc_assets.resources.class_archive import jvm_options
@@ -131,7 +131,7 @@ class SparkRuntime(dg.ConfigurableResource):
         if self._session is None:
             opened = {"session": lambda: self._open_classic(was_small), "connect": self._open_connect, "submitted": self._open_submitted}
             spark = opened[self.mode]()
-            where = {"session": self.master, "connect": place_of(self.remote)}.get(self.mode, "") or str(spark.sparkContext.master)
+            where = {"session": self.master, "connect": without_parameters(self.remote)}.get(self.mode, "") or str(spark.sparkContext.master)
             if not is_local(where):
                 try:
                     check_executors(spark, where)

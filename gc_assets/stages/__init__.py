@@ -1,1 +1,1 @@
-"""What a night and an apply do, over Spark and Arrow. Knows no Dagster."""
+"""The stages of a run and of an apply, with Spark and Arrow and without Dagster."""

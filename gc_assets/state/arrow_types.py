@@ -40,12 +40,12 @@ _SINCE: Final = "since"
 
 
 def schema_of(*columns: Column) -> pa.Schema:
-    """Returns the columns as a schema of Arrow's. The sentences and releases are metadata."""
+    """Return the columns as a schema of Arrow's. The sentences and releases are metadata."""
     return pa.schema([_field(column) for column in columns])
 
 
-def was_added(field: pa.Field) -> bool:
-    """Decides whether parts of an older release may lack the column."""
+def is_added_column(field: pa.Field) -> bool:
+    """Return True if parts of an older release may lack the column."""
     return _SINCE.encode() in (field.metadata or {})
 
 

@@ -14,7 +14,7 @@ class FileStat(NamedTuple):
     size_bytes: int
 
 
-class Seen(NamedTuple):
+class VersionedContent(NamedTuple):
     """What stood at a path at one moment: the content, and the token that `replace_if` compares.
     Both are null where nothing was there.
     """
@@ -23,22 +23,22 @@ class Seen(NamedTuple):
     version: str | None
 
 
-ABSENT: Final = Seen(None, None)
+ABSENT: Final = VersionedContent(None, None)
 # Below it lie the fresh marks of applies. The next apply deletes what a dead one left there, and
 # reads nothing of it.
 VERIFICATION_MARKS: Final = "_recheck"
 
 
-def outlives_its_writer(path: str) -> bool:
-    """Says whether a file of the state is read after the process that wrote it has ended."""
+def outlives_process(path: str) -> bool:
+    """Return True if a file of the state is read after the process that wrote it has ended."""
     return not path.startswith(f"{VERIFICATION_MARKS}/")
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """Files by their paths relative to the state. `Files` says what each method promises."""
 
     @property
-    def reads_at_once(self) -> int:
+    def parallel_reads(self) -> int:
         """How many reads that are under way together are worth their memory."""
         ...
 
@@ -54,7 +54,7 @@ class Place(Protocol):
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None: ...
 
-    def prove(self) -> str: ...
+    def check_conditions(self) -> str: ...
 
     def size(self, path: str) -> int: ...
 

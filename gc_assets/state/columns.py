@@ -52,5 +52,5 @@ class Column:
 
 
 def column(name: str, type_: ColumnType, doc: str, *, since: str | None = None) -> Column:
-    """Returns a column with its sentence."""
+    """Return a column with its sentence."""
     return Column(name, type_, doc, since)

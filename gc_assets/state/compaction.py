@@ -23,13 +23,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
-from gc_assets.state.backend import ABSENT, Seen
+from gc_assets.core.renamed_keys import RenamedKeys
+from gc_assets.core.untrusted_input import parse_json
+from gc_assets.state.backend import ABSENT, VersionedContent
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary, ManifestEntriesSummary
@@ -37,30 +38,31 @@ from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary, Mani
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FOLDED: Final = frozenset({ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
-LIST: Final = "_folds.json"
-VERSION: Final = 1
+COMPACTED_TABLES: Final = frozenset({ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
+LIST_FILE: Final = "_folds.json"
+VERSION: Final = 2
+_READ_VERSIONS: Final = frozenset({1, VERSION})
 DIRECTORY: Final = "_folds"
 # So many small pieces in a row become one, up to this many bytes and pieces at a time. A piece that
 # is not small is worth its request.
-FOLD_PIECES: Final = 8
-SMALL_BYTES: Final = 4 * 2**20
-FOLD_BYTES: Final = 64 * 2**20
-MOST_PIECES: Final = 256
+MIN_SEGMENTS: Final = 8
+MAX_SMALL_BYTES: Final = 4 * 2**20
+MAX_COMPACTED_BYTES: Final = 64 * 2**20
+MAX_SEGMENTS: Final = 256
 # Fewer become one up to so many bytes, which is less than a night writes of as many files anyway:
 # two where a table has folds, and three where it has none. A fold of the first two runs would cost
 # the second night more requests than it spares.
-NEWEST_BYTES: Final = 2**20
-FIRST_PIECES: Final = 3
-MORE_PIECES: Final = 2
+MAX_NEWEST_BYTES: Final = 2**20
+MIN_FIRST_SEGMENTS: Final = 3
+MIN_NEXT_SEGMENTS: Final = 2
 # A state of many nights without folds is folded in a few runs, so that none of them takes long.
-MOST_FOLDS: Final = 8
+MAX_COMPACTIONS: Final = 8
 # So many replaced folds stay on the list: for a reader who began before the newest run, or who asks
 # what was known before it.
-FORMER: Final = 2
+MAX_REPLACED: Final = 2
 # A run that began before others may publish after them. In logs the last word counts, so a fold that
 # lacks such a run is of no use. The order of other tables' runs tells nothing.
-ORDERED: Final = frozenset({DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
+ORDERED_TABLES: Final = frozenset({DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
 # The column of `deletion_log` that names a row's run. Rows of releases without it get the run's id
 # in a fold.
 RUN_ID: Final = "run_id"
@@ -70,46 +72,48 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
-class FoldPart(Part):
+class CompactedPart(Part):
     """A Parquet file of a fold."""
 
     sha256: str
 
 
-class Fold(_Model):
+class CompactedSegment(_Model):
     """Copies of the rows of `runs`, in this order. That is the order of their ids, but for runs of
     tables that are not `ORDERED`.
     """
 
     name: str
     runs: tuple[str, ...]
-    parts: tuple[FoldPart, ...]
+    parts: tuple[CompactedPart, ...]
 
 
-class Folds(_Model):
+class CompactedSegments(RenamedKeys, _Model):
     """What `_folds.json` lists. `former` are the last folds whose place a larger one took, the newest
     first. `replaced` tells when others were: readers that began before may still read them.
     """
 
-    folds: tuple[Fold, ...] = ()
-    former: tuple[Fold, ...] = ()
-    replaced: Mapping[str, datetime] = Field(default_factory=dict[str, datetime])
+    RENAMED: ClassVar = {"folds": "segments", "former": "replaced_segments", "replaced": "replaced_at"}
+
+    segments: tuple[CompactedSegment, ...] = ()
+    replaced_segments: tuple[CompactedSegment, ...] = ()
+    replaced_at: Mapping[str, datetime] = Field(default_factory=dict[str, datetime])
 
 
-class Listed(NamedTuple):
+class SegmentList(NamedTuple):
     """The list of a table's folds, and its object as it was seen."""
 
-    folds: Folds
-    seen: Seen
+    content: CompactedSegments
+    seen: VersionedContent
 
-    def names_others(self, runs: Sequence[PastRun]) -> bool:
-        """Says whether a fold holds a run that is not among these."""
+    def has_other_runs(self, runs: Sequence[PastRun]) -> bool:
+        """Return True if a fold holds a run that is not among these."""
         known = {run.run_id for run in runs}
-        return not all(known.issuperset(fold.runs) for fold in self.folds.folds)
+        return not all(known.issuperset(fold.runs) for fold in self.content.segments)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SegmentFile:
     """A Parquet file, relative to the state. `run_id` is the run of its rows that do not name
     theirs.
     """
@@ -119,17 +123,17 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Segment:
     """What is folded next: a run, or a fold of earlier nights."""
 
     runs: tuple[PastRun, ...]
-    fold: Fold | None
+    compacted: CompactedSegment | None
 
     @property
     def size_bytes(self) -> int:
         """Its size. A run of unknown size counts as a large one."""
-        parts = self.fold.parts if self.fold is not None else self.runs[0].entry.parts
-        return sum(part.size_bytes if part.size_bytes is not None else FOLD_BYTES for part in parts)
+        parts = self.compacted.parts if self.compacted is not None else self.runs[0].entry.parts
+        return sum(part.size_bytes if part.size_bytes is not None else MAX_COMPACTED_BYTES for part in parts)
 
     @property
     def has_rows(self) -> bool:
@@ -137,53 +141,53 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Segments:
     """Where the rows of `runs` of one table lie: in folds, by the ids of the runs, or in files of
     their own.
     """
 
     runs: tuple[PastRun, ...]
-    folds: Mapping[str, Fold]
+    compacted: Mapping[str, CompactedSegment]
 
-    def sources(self, side: str | None = None) -> list[Source]:
-        """Returns the files that hold the rows, or those of a side table, in the order of the runs."""
-        found: list[Source] = []
+    def files(self, side: str | None = None) -> list[SegmentFile]:
+        """Return the files that hold the rows, or those of a side table, in the order of the runs."""
+        found: list[SegmentFile] = []
         told: set[str] = set()
         for run in self.runs:
-            fold = self.folds.get(run.run_id)
+            fold = self.compacted.get(run.run_id)
             if fold is None:
-                found += [Source(path, run.run_id) for path in run.paths(side)]
+                found += [SegmentFile(path, run.run_id) for path in run.paths(side)]
             elif fold.name not in told:
                 told.add(fold.name)
                 base = f"{run.group}/{run.asset}/{DIRECTORY}/{fold.name}"
-                found += [Source(f"{base}/{part.name}", "") for part in fold.parts if part.lies_in(side)]
+                found += [SegmentFile(f"{base}/{part.name}", "") for part in fold.parts if part.belongs_to(side)]
         return found
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Returns the paths of `sources`."""
-        return [source.path for source in self.sources(side)]
+        """Return the paths of `sources`."""
+        return [source.path for source in self.files(side)]
 
 
-def pieces(files: Files, runs: Sequence[PastRun]) -> Pieces:
-    """Returns where the rows of these runs lie. All are runs of one table."""
+def find_segments(files: Files, runs: Sequence[PastRun]) -> Segments:
+    """Return where the rows of these runs lie. All are runs of one table."""
     if not runs:
-        return Pieces((), {})
-    there = listed(files, runs[0].group, runs[0].asset).folds
-    return Pieces(tuple(runs), _by_run((*there.folds, *there.former), runs))
+        return Segments((), {})
+    there = read_list(files, runs[0].group, runs[0].asset).content
+    return Segments(tuple(runs), _segments_by_run((*there.segments, *there.replaced_segments), runs))
 
 
-def listed(files: Files, group: str, asset: str) -> Listed:
-    """Returns the list of a table's folds. It is empty where it is missing or damaged: then every
+def read_list(files: Files, group: str, asset: str) -> SegmentList:
+    """Return the list of a table's folds. It is empty where it is missing or damaged: then every
     run is read by itself.
     """
     try:
-        content, version = files.read_version(f"{group}/{asset}/{LIST}")
+        content, version = files.read_version(f"{group}/{asset}/{LIST_FILE}")
     except FileNotFoundError:
-        return Listed(Folds(), ABSENT)
-    return Listed(_parsed(content) or Folds(), Seen(content, version))
+        return SegmentList(CompactedSegments(), ABSENT)
+    return SegmentList(_parse(content) or CompactedSegments(), VersionedContent(content, version))
 
 
-def fold(files: Files, runs: Sequence[PastRun], there: Listed) -> Fold | None:
+def compact(files: Files, runs: Sequence[PastRun], there: SegmentList) -> CompactedSegment | None:
     """Folds the first long row of small pieces among all runs of a table, else the newest ones.
     `there` was read before `runs` were. Returns null where too few are small, or where another
     process changed the list meanwhile.
@@ -195,15 +199,15 @@ def fold(files: Files, runs: Sequence[PastRun], there: Listed) -> Fold | None:
         return None
     base = f"{runs[0].group}/{runs[0].asset}"
     ordered = sorted(runs, key=lambda run: run.run_id)
-    row = _row_of_pieces(ordered, there.folds.folds)
+    row = _select_segments(ordered, there.content.segments)
     if row is None:
         return None
     of = [run for piece in row for run in piece.runs]
     name = uuid.uuid4().hex
     names_runs = runs[0].asset == DeletionLogSummary.TABLE
-    parts = [part for piece in row for part in _parts(piece, base)]
-    copies = tuple(_copied(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
-    made = Fold(name=name, runs=tuple(run.run_id for run in of), parts=copies)
+    parts = [part for piece in row for part in _segment_parts(piece, base)]
+    copies = tuple(_copy_parts(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
+    made = CompactedSegment(name=name, runs=tuple(run.run_id for run in of), parts=copies)
     expected, found = sum(part.rows for run in of for part in run.entry.parts), sum(part.rows for part in made.parts)
     if found != expected:
         files.delete_directory(f"{base}/{DIRECTORY}/{name}")
@@ -218,34 +222,34 @@ def fold(files: Files, runs: Sequence[PastRun], there: Listed) -> Fold | None:
         nonlocal is_listed, was_listed
         is_listed = content == there.seen.content
         was_listed = content is not None and name.encode() in content  # by a put whose answer was lost
-        return _content(_with(there.folds, made, ordered)) if is_listed else content or _content(Folds())
+        return _format(_add_segment(there.content, made, ordered)) if is_listed else content or _format(CompactedSegments())
 
-    files.change(f"{base}/{LIST}", with_made, there.seen)
+    files.change(f"{base}/{LIST_FILE}", with_made, there.seen)
     if not is_listed and not was_listed:
         files.delete_directory(f"{base}/{DIRECTORY}/{name}")
     return made if is_listed else None
 
 
-def _with(before: Folds, made: Fold, runs: Sequence[PastRun]) -> Folds:
-    """Returns the list with one more fold, which takes the place of all within it."""
-    useful = {fold.name for fold in _by_run(before.folds, runs).values()}  # not one that lacks a run, or whose run is gone
-    within = [fold for fold in before.folds if fold.name in useful and set(fold.runs) <= set(made.runs)]
-    kept = [fold for fold in before.folds if fold.name in useful and fold not in within]
+def _add_segment(before: CompactedSegments, made: CompactedSegment, runs: Sequence[PastRun]) -> CompactedSegments:
+    """Return the list with one more fold, which takes the place of all within it."""
+    useful = {fold.name for fold in _segments_by_run(before.segments, runs).values()}  # not one that lacks a run, or whose run is gone
+    within = [fold for fold in before.segments if fold.name in useful and set(fold.runs) <= set(made.runs)]
+    kept = [fold for fold in before.segments if fold.name in useful and fold not in within]
     known = {run.run_id for run in runs}
-    former = (*within, *(fold for fold in before.former if known.issuperset(fold.runs)))[:FORMER]
+    former = (*within, *(fold for fold in before.replaced_segments if known.issuperset(fold.runs)))[:MAX_REPLACED]
     names = {fold.name for fold in (*kept, *former)}
-    gone = {fold.name: datetime.now(UTC) for fold in (*before.folds, *before.former) if fold.name not in names}
-    return Folds(folds=(*kept, made), former=former, replaced={**before.replaced, **gone})
+    gone = {fold.name: datetime.now(UTC) for fold in (*before.segments, *before.replaced_segments) if fold.name not in names}
+    return CompactedSegments(segments=(*kept, made), replaced_segments=former, replaced_at={**before.replaced_at, **gone})
 
 
-def damaged(files: Files, group: str, asset: str) -> list[str]:
-    """Returns one sentence for each file that the list of folds names and that does not hold what
+def find_damage(files: Files, group: str, asset: str) -> list[str]:
+    """Return one sentence for each file that the list of folds names and that does not hold what
     was written. Reads all of them.
     """
     base = f"{group}/{asset}"
     found: list[str] = []
-    there = listed(files, group, asset).folds
-    for held in (*there.folds, *there.former):
+    there = read_list(files, group, asset).content
+    for held in (*there.segments, *there.replaced_segments):
         for part in held.parts:
             path = f"{base}/{DIRECTORY}/{held.name}/{part.name}"
             try:
@@ -253,25 +257,25 @@ def damaged(files: Files, group: str, asset: str) -> list[str]:
             except FileNotFoundError:
                 is_sound = False
             if not is_sound:
-                found.append(f"{files.root}/{path} is named by {LIST} and is not there as it was written")
+                found.append(f"{files.root}/{path} is named by {LIST_FILE} and is not there as it was written")
     return found
 
 
-def forget(files: Files, group: str, asset: str) -> None:
+def clear_list(files: Files, group: str, asset: str) -> None:
     """Empties the list of folds, so that every run is read by itself. Their files count as
     replaced.
     """
 
     def emptied(content: bytes | None) -> bytes:
-        before = _parsed(content) or Folds()
-        gone = {held.name: datetime.now(UTC) for held in (*before.folds, *before.former)}
-        return _content(Folds(replaced={**before.replaced, **gone}))
+        before = _parse(content) or CompactedSegments()
+        gone = {held.name: datetime.now(UTC) for held in (*before.segments, *before.replaced_segments)}
+        return _format(CompactedSegments(replaced_at={**before.replaced_at, **gone}))
 
-    files.change(f"{group}/{asset}/{LIST}", emptied)
+    files.change(f"{group}/{asset}/{LIST_FILE}", emptied)
 
 
-def unused(files: Files, group: str, asset: str, before: datetime) -> list[str]:
-    """Returns the directories of folds that were replaced before a moment. They are taken off the
+def take_replaced(files: Files, group: str, asset: str, before: datetime) -> list[str]:
+    """Return the directories of folds that were replaced before a moment. They are taken off the
     list.
 
     What the list never named stays: a process may be about to list it.
@@ -280,65 +284,65 @@ def unused(files: Files, group: str, asset: str, before: datetime) -> list[str]:
     old: set[str] = set()
 
     def without_old(content: bytes | None) -> bytes:
-        there = _parsed(content)
+        there = _parse(content)
         if content is None or there is None:
-            return content or _content(Folds())
+            return content or _format(CompactedSegments())
         old.clear()
-        old.update(name for name, at in there.replaced.items() if at < before)
-        kept = {name: at for name, at in there.replaced.items() if name not in old}
-        return _content(there.model_copy(update={"replaced": kept})) if old else content
+        old.update(name for name, at in there.replaced_at.items() if at < before)
+        kept = {name: at for name, at in there.replaced_at.items() if name not in old}
+        return _format(there.model_copy(update={"replaced_at": kept})) if old else content
 
     if files.directories(f"{base}/{DIRECTORY}"):
-        files.change(f"{base}/{LIST}", without_old)
+        files.change(f"{base}/{LIST_FILE}", without_old)
     return [f"{base}/{DIRECTORY}/{name}" for name in sorted(old)]
 
 
-def _row_of_pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> list[_Piece] | None:
-    """Returns the first row of adjacent small pieces of which at least `FOLD_PIECES` have rows, else
+def _select_segments(runs: Sequence[PastRun], folds: Sequence[CompactedSegment]) -> list[_Segment] | None:
+    """Return the first row of adjacent small pieces of which at least `FOLD_PIECES` have rows, else
     the newest pieces that hold `NEWEST_BYTES` together, null where these are too few.
     """
-    newest: list[_Piece] = []
-    for row in _rows_of_pieces(runs, folds):
-        if sum(piece.has_rows for piece in row) >= FOLD_PIECES:
+    newest: list[_Segment] = []
+    for row in _adjacent_segments(runs, folds):
+        if sum(piece.has_rows for piece in row) >= MIN_SEGMENTS:
             return row
         newest = row
     total = 0
     for start in range(len(newest) - 1, -1, -1):
         total += newest[start].size_bytes
-        if total > NEWEST_BYTES:
+        if total > MAX_NEWEST_BYTES:
             newest = newest[start + 1 :]
             break
-    least = MORE_PIECES if folds else FIRST_PIECES
+    least = MIN_NEXT_SEGMENTS if folds else MIN_FIRST_SEGMENTS
     return newest if sum(piece.has_rows for piece in newest) >= least else None
 
 
-def _rows_of_pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[list[_Piece]]:
-    """Yields the longest rows of adjacent small pieces that fit into one fold, oldest first. The last
+def _adjacent_segments(runs: Sequence[PastRun], folds: Sequence[CompactedSegment]) -> Iterator[list[_Segment]]:
+    """Yield the longest rows of adjacent small pieces that fit into one fold, oldest first. The last
     one ends at the newest run, and is empty where that is not small.
     """
-    row: list[_Piece] = []
+    row: list[_Segment] = []
     size_bytes = segments_with_rows = 0
-    for piece in _pieces(runs, folds):
+    for piece in _iterate_segments(runs, folds):
         size = piece.size_bytes
-        has_room = segments_with_rows < MOST_PIECES and size_bytes + size <= FOLD_BYTES
-        if row and not (size <= SMALL_BYTES and has_room and _alike(row[-1], piece)):
+        has_room = segments_with_rows < MAX_SEGMENTS and size_bytes + size <= MAX_COMPACTED_BYTES
+        if row and not (size <= MAX_SMALL_BYTES and has_room and _are_compatible(row[-1], piece)):
             yield row
             row, size_bytes, segments_with_rows = [], 0, 0
-        if size <= SMALL_BYTES:
+        if size <= MAX_SMALL_BYTES:
             row.append(piece)
             size_bytes += size
             segments_with_rows += piece.has_rows
     yield row
 
 
-def _by_run(folds: Sequence[Fold], runs: Sequence[PastRun]) -> dict[str, Fold]:
-    """Returns the largest folds of which all runs are wanted, by the id of each run. No two hold the
+def _segments_by_run(folds: Sequence[CompactedSegment], runs: Sequence[PastRun]) -> dict[str, CompactedSegment]:
+    """Return the largest folds of which all runs are wanted, by the id of each run. No two hold the
     same run. One with fewer or more rows than its runs have by the index is not among them: a run
     was published again since.
     """
     wanted = {run.run_id: sum(part.rows for part in run.entry.parts) for run in runs}
-    in_order = sorted(wanted) if runs and runs[0].asset in ORDERED else None
-    held: dict[str, Fold] = {}
+    in_order = sorted(wanted) if runs and runs[0].asset in ORDERED_TABLES else None
+    held: dict[str, CompactedSegment] = {}
     for fold in sorted(folds, key=lambda fold: len(fold.runs), reverse=True):
         is_whole = wanted.keys() >= set(fold.runs) and held.keys().isdisjoint(fold.runs)
         is_whole = is_whole and sum(part.rows for part in fold.parts) == sum(wanted[run_id] for run_id in fold.runs)
@@ -347,39 +351,39 @@ def _by_run(folds: Sequence[Fold], runs: Sequence[PastRun]) -> dict[str, Fold]:
     return held
 
 
-def _has_no_gap(fold: Fold, wanted: Sequence[str]) -> bool:
-    """Says whether a fold holds all runs that are wanted between its first and its last one."""
+def _has_no_gap(fold: CompactedSegment, wanted: Sequence[str]) -> bool:
+    """Return True if a fold holds all runs that are wanted between its first and its last one."""
     return bisect_right(wanted, fold.runs[-1]) - bisect_left(wanted, fold.runs[0]) == len(fold.runs)
 
 
-def _pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[_Piece]:
+def _iterate_segments(runs: Sequence[PastRun], folds: Sequence[CompactedSegment]) -> Iterator[_Segment]:
     by_id = {run.run_id: run for run in runs}
-    held = _by_run(folds, runs)
+    held = _segments_by_run(folds, runs)
     for run in runs:
         if run.run_id not in held:
-            yield _Piece((run,), None)
+            yield _Segment((run,), None)
         elif held[run.run_id].runs[0] == run.run_id:
-            yield _Piece(tuple(by_id[run_id] for run_id in held[run.run_id].runs), held[run.run_id])
+            yield _Segment(tuple(by_id[run_id] for run_id in held[run.run_id].runs), held[run.run_id])
 
 
-def _alike(one: _Piece, other: _Piece) -> bool:
-    """Runs that readers tell apart by their facts are wanted apart, so no fold holds both."""
+def _are_compatible(one: _Segment, other: _Segment) -> bool:
+    """Run that readers tell apart by their facts are wanted apart, so no fold holds both."""
     return one.runs[0].entry.summary.get("decoded_as") == other.runs[0].entry.summary.get("decoded_as")
 
 
-def _parts(piece: _Piece, base: str) -> Iterator[tuple[Part, Source]]:
-    """Yields every file of a piece and where it lies."""
-    if piece.fold is not None:
-        for part in piece.fold.parts:
-            yield part, Source(f"{base}/{DIRECTORY}/{piece.fold.name}/{part.name}", "")
+def _segment_parts(piece: _Segment, base: str) -> Iterator[tuple[Part, SegmentFile]]:
+    """Yield every file of a piece and where it lies."""
+    if piece.compacted is not None:
+        for part in piece.compacted.parts:
+            yield part, SegmentFile(f"{base}/{DIRECTORY}/{piece.compacted.name}/{part.name}", "")
         return
     for run in piece.runs:
         for part in run.entry.parts:
-            yield part, Source(f"{run.path}/{part.name}", run.run_id)
+            yield part, SegmentFile(f"{run.path}/{part.name}", run.run_id)
 
 
-def _copied(files: Files, directory: str, parts: Sequence[tuple[Part, Source]], *, names_runs: bool) -> Iterator[FoldPart]:
-    """Writes the rows of all parts into few, those of each side table and schema together. With
+def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, SegmentFile]], *, names_runs: bool) -> Iterator[CompactedPart]:
+    """Write the rows of all parts into few, those of each side table and schema together. With
     `names_runs` each row of the table itself names its run.
     """
     import pyarrow as pa  # slow to load, and of no use to a reader
@@ -390,26 +394,26 @@ def _copied(files: Files, directory: str, parts: Sequence[tuple[Part, Source]], 
     writers: dict[str, list[PartWriter]] = defaultdict(list)
     for part, source in parts:
         side = part.name.rpartition("/")[0]
-        rows = pq.read_table(pa.BufferReader(_verified(files, part, source)))
+        rows = pq.read_table(pa.BufferReader(_read_verified(files, part, source)))
         if names_runs and not side and source.run_id:
-            rows = _naming_their_run(rows, source.run_id)
+            rows = _add_run_id(rows, source.run_id)
         if not writers[side] or not writers[side][-1].schema.equals(rows.schema):
             writers[side].append(PartWriter(files, directory, rows.schema, side))
         for batch in rows.to_batches():
             writers[side][-1].write(batch)
     for writer in (writer for group in writers.values() for writer in group):
         for made in writer.close():
-            yield FoldPart(name=made.name, rows=made.rows, size_bytes=made.size_bytes, sha256=made.sha256)
+            yield CompactedPart(name=made.name, rows=made.rows, size_bytes=made.size_bytes, sha256=made.sha256)
 
 
-def _verified(files: Files, part: Part, source: Source) -> bytes:
+def _read_verified(files: Files, part: Part, source: SegmentFile) -> bytes:
     content = files.read(source.path)
-    if isinstance(part, FoldPart) and hashlib.sha256(content).hexdigest() != part.sha256:
+    if isinstance(part, CompactedPart) and hashlib.sha256(content).hexdigest() != part.sha256:
         raise StateError(f"{files.root}/{source.path} holds other bytes than were written; `gc-assets doctor --repair` forgets it")
     return content
 
 
-def _naming_their_run(rows: pa.Table, run_id: str) -> pa.Table:
+def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -419,17 +423,21 @@ def _naming_their_run(rows: pa.Table, run_id: str) -> pa.Table:
     return rows.set_column(index, rows.schema.field(RUN_ID), pc.fill_null(rows.column(RUN_ID), run_id))
 
 
-def _parsed(content: bytes | None) -> Folds | None:
-    """Returns a list, or null where it is missing, damaged or of another version."""
+def _parse(content: bytes | None) -> CompactedSegments | None:
+    """Return a list, or null where it is missing, damaged or of another version."""
     try:
-        document: Any = parsed_json(content or b"")
+        document: Any = parse_json(content or b"")
         listed = document["list"]
-        return Folds.model_validate(listed) if document["sha256"] == _digest(listed) and document["version"] == VERSION else None
+        return (
+            CompactedSegments.model_validate(listed)
+            if document["sha256"] == _digest(listed) and document["version"] in _READ_VERSIONS
+            else None
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _content(listed: Folds) -> bytes:
+def _format(listed: CompactedSegments) -> bytes:
     document = listed.model_dump(mode="json")
     return json.dumps({"version": VERSION, "sha256": _digest(document), "list": document}, indent=1).encode()
 

@@ -18,10 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from gc_assets.config.s3 import EVERYWHERE, S3Config
+from gc_assets.config.s3 import DEFAULT_CONNECTIONS, S3Config
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.paths import S3, scheme_of
-from gc_assets.state.backend import ABSENT, FileStat, Place, Seen
+from gc_assets.state.backend import ABSENT, Backend, FileStat, VersionedContent
 from gc_assets.state.local_files import LocalFiles
 
 # A conditional write that lost against another begins again. This many losses in a row are no
@@ -38,9 +38,9 @@ class Files:
     """
 
     root: str
-    s3: S3Config = EVERYWHERE.default
+    s3: S3Config = DEFAULT_CONNECTIONS.default
 
-    def _place(self) -> Place:
+    def _backend(self) -> Backend:
         if "://" not in self.root and not self.root.startswith("file:"):
             return LocalFiles(str(Path(self.root).absolute()))
         if self.root.startswith("file:"):
@@ -55,27 +55,27 @@ class Files:
     @property
     def are_local(self) -> bool:
         """True on a disk that every process of the cluster reads by the same path."""
-        return isinstance(self._place(), LocalFiles)
+        return isinstance(self._backend(), LocalFiles)
 
     def uri(self, path: str) -> str:
-        """Returns the address of `path`."""
-        return self._place().uri(path)
+        """Return the address of `path`."""
+        return self._backend().uri(path)
 
     def spark_uri(self, path: str) -> str:
-        """Returns the address by which a file system of Spark knows `path`: `file://`, or `s3a://`
+        """Return the address by which a file system of Spark knows `path`: `file://`, or `s3a://`
         where it has one for that.
         """
-        return self._place().spark_uri(path)
+        return self._backend().spark_uri(path)
 
     def read(self, path: str) -> bytes:
-        """Returns the content. Raises `FileNotFoundError` where there is no such file."""
-        return self._place().read(path)
+        """Return the content. Raises `FileNotFoundError` where there is no such file."""
+        return self._backend().read(path)
 
     def contents(self, paths: Sequence[str]) -> Iterator[bytes]:
-        """Yields the contents of files in the order of their paths. From an object store some are
+        """Yield the contents of files in the order of their paths. From an object store some are
         read ahead.
         """
-        at_once = self._place().reads_at_once
+        at_once = self._backend().parallel_reads
         if at_once == 1 or len(paths) == 1:
             yield from map(self.read, paths)
             return
@@ -87,23 +87,23 @@ class Files:
                 yield under_way.popleft().result()
 
     def replace(self, path: str, content: bytes) -> None:
-        """Replaces the content atomically: readers see the old content or the new one, nothing in
+        """Replace the content atomically: readers see the old content or the new one, nothing in
         between.
 
         Where this raises, an object store may have written nevertheless, and may even do so later.
         """
-        self._place().replace(path, content)
+        self._backend().replace(path, content)
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Returns the content, and a token that `replace_if` compares. Equal tokens mean equal
+        """Return the content, and a token that `replace_if` compares. Equal tokens mean equal
         content (an object store's ETag).
 
         Raises `FileNotFoundError` where there is no such file.
         """
-        return self._place().read_version(path)
+        return self._backend().read_version(path)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Replaces `path` only while it is at `version`, or only while it is absent if `version` is
+        """Replace `path` only while it is at `version`, or only while it is absent if `version` is
         None. Returns the token of the new content, as `read_version` would, or None where it did
         not replace.
 
@@ -112,16 +112,16 @@ class Files:
         whose answer was lost may be told that it did not where another has replaced its content
         since. Raises `StateError` where the store turns out not to compare.
         """
-        return self._place().replace_if(path, content, version)
+        return self._backend().replace_if(path, content, version)
 
-    def prove(self) -> str:
-        """Returns in words why `replace_if` can be relied on here. Raises `StateError` where it
+    def check_conditions(self) -> str:
+        """Return in words why `replace_if` can be relied on here. Raises `StateError` where it
         cannot.
         """
-        return self._place().prove()
+        return self._backend().check_conditions()
 
-    def change(self, path: str, new: Callable[[bytes | None], bytes], seen: Seen | None = None) -> Seen:
-        """Replaces the content by the result of `new`, which gets the content so far, or None where
+    def change(self, path: str, new: Callable[[bytes | None], bytes], seen: VersionedContent | None = None) -> VersionedContent:
+        """Replace the content by the result of `new`, which gets the content so far, or None where
         there is no file. Returns what stands there afterwards.
 
         Whoever has just `seen` what is there spares this a request. It need not be there any more:
@@ -129,34 +129,34 @@ class Files:
         that does not end.
         """
         for attempt in range(_ATTEMPTS):
-            before = seen if seen is not None else self._seen(path)
+            before = seen if seen is not None else self._read_or_absent(path)
             after = new(before.content)
             if after == before.content and seen is None:
                 return before
             if after != before.content and (version := self.replace_if(path, after, before.version)) is not None:
-                return Seen(after, version)
+                return VersionedContent(after, version)
             if seen is not None:
                 seen = None
                 continue
             time.sleep(random.uniform(0, 0.002 * min(attempt + 1, 50)))  # noqa: S311  (spreads writers, no secret)
         raise StateError(f"{self.root}/{path} was replaced by other processes {_ATTEMPTS} times in a row; repeat this when less runs")
 
-    def _seen(self, path: str) -> Seen:
+    def _read_or_absent(self, path: str) -> VersionedContent:
         try:
-            return Seen(*self.read_version(path))
+            return VersionedContent(*self.read_version(path))
         except FileNotFoundError:
             return ABSENT
 
     def size(self, path: str) -> int:
-        """Returns the size in bytes. Raises `FileNotFoundError` where there is no such file."""
-        return self._place().size(path)
+        """Return the size in bytes. Raises `FileNotFoundError` where there is no such file."""
+        return self._backend().size(path)
 
     def sizes(self, paths: Sequence[str]) -> Sequence[int]:
-        """Returns the sizes of files, by one listing of each directory that holds some of them.
+        """Return the sizes of files, by one listing of each directory that holds some of them.
         Raises `FileNotFoundError` for a file that is not there.
         """
         directories = sorted({path.rpartition("/")[0] for path in paths})
-        with ThreadPoolExecutor(self._place().reads_at_once) as pool:
+        with ThreadPoolExecutor(self._backend().parallel_reads) as pool:
             listed = dict(zip(directories, pool.map(self.list, directories), strict=True))
         found = {f"{directory}/{stat.name}": stat.size_bytes for directory, stats in listed.items() for stat in stats}
         if gone := [path for path in paths if path not in found]:
@@ -164,32 +164,32 @@ class Files:
         return [found[path] for path in paths]
 
     def modified_at(self, path: str) -> datetime:
-        """Returns when the file was written, by the clock of the disk or store."""
-        return self._place().modified_at(path)
+        """Return when the file was written, by the clock of the disk or store."""
+        return self._backend().modified_at(path)
 
     def list(self, path: str, *, recursive: bool = False) -> Sequence[FileStat]:
-        """Returns the files (not directories) below `path`, in order of name. The list is empty
+        """Return the files (not directories) below `path`, in order of name. The list is empty
         where there is no such directory.
         """
-        return self._place().list(path, recursive=recursive)
+        return self._backend().list(path, recursive=recursive)
 
     def directories(self, path: str) -> Sequence[str]:
-        """Returns the names of the directories directly below `path`, in order."""
-        return self._place().directories(path)
+        """Return the names of the directories directly below `path`, in order."""
+        return self._backend().directories(path)
 
     def delete(self, path: str) -> None:
-        """Deletes a file that was there. An object store does not tell whether it was."""
-        self._place().delete(path)
+        """Delete a file that was there. An object store does not tell whether it was."""
+        self._backend().delete(path)
 
     def delete_directory(self, path: str) -> None:
-        """Deletes a directory and everything below it. An object store has no directories, so it
+        """Delete a directory and everything below it. An object store has no directories, so it
         does not tell whether this one was there.
         """
         if not path.strip("/"):
             raise ValueError("the whole state is no directory to delete")
-        self._place().delete_directory(path)
+        self._backend().delete_directory(path)
 
 
-def may_not_write(error: OSError) -> bool:
-    """Says whether the error tells that this process only reads the state."""
+def is_read_only(error: OSError) -> bool:
+    """Return True if the error tells that this process only reads the state."""
     return error.errno in _READ_ONLY

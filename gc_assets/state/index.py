@@ -11,21 +11,25 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
-from gc_assets.state.backend import Seen
+from gc_assets.core.renamed_keys import RenamedKeys
+from gc_assets.core.untrusted_input import parse_json
+from gc_assets.state.backend import VersionedContent
 from gc_assets.state.files import Files
-from gc_assets.state.receipts import PartFile, Receipt, places
-from gc_assets.state.summaries import HEADLINES, MANY_RUNS, Headline
+from gc_assets.state.receipts import PartFile, Receipt, invalid_keys
+from gc_assets.state.summaries import CUMULATIVE_TABLES, INDEX_SUMMARIES, IndexSummary
 
 INDEX: Final = "_index.json"
-INDEX_VERSION: Final = 1
+# 2: entries have the keys `summary` and `is_published`, as release 0.4 writes them. Version 1 is still
+# read. An earlier release refuses the newer version and asks for an upgrade.
+INDEX_VERSION: Final = 2
+_READ_VERSIONS: Final = frozenset({1, INDEX_VERSION})
 
-_H = TypeVar("_H", bound=Headline)
+_H = TypeVar("_H", bound=IndexSummary)
 
 
 class _Model(BaseModel):
@@ -39,27 +43,29 @@ class Part(_Model):
     rows: int
     size_bytes: int | None = None
 
-    def lies_in(self, side: str | None) -> bool:
+    def belongs_to(self, side: str | None) -> bool:
         return self.name.rpartition("/")[0] == (side or "")
 
 
-class Entry(_Model):
+class IndexEntry(RenamedKeys, _Model):
     """One run. `is_there` becomes true only after the run's receipt is written. While it is false,
     the run may have died.
     """
+
+    RENAMED: ClassVar = {"facts": "summary", "is_there": "is_published"}
 
     run_date: date
     run_id: str
     created_at: datetime
     rows: int
     receipt_sha256: str
-    is_there: bool
+    is_published: bool
     summary: dict[str, Any] = Field(default_factory=dict[str, Any])
     parts: tuple[Part, ...] = ()
 
 
 class _Runs(_Model):
-    runs: tuple[Entry, ...]
+    runs: tuple[IndexEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class PastRun:
 
     group: str
     asset: str
-    entry: Entry
+    entry: IndexEntry
 
     @property
     def run_date(self) -> date:
@@ -86,51 +92,51 @@ class PastRun:
 
     @property
     def path(self) -> str:
-        return f"{partition_of(self.group, self.asset, self.run_date)}/{self.run_id}"
+        return f"{partition_path(self.group, self.asset, self.run_date)}/{self.run_id}"
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Returns the Parquet files of a table that consists of many runs, or of its side table.
+        """Return the Parquet files of a table that consists of many runs, or of its side table.
         Paths are relative to the state.
         """
-        if self.asset not in MANY_RUNS:
+        if self.asset not in CUMULATIVE_TABLES:
             raise ValueError(f"the index of {self.asset} names no parts; open the run")
-        return [f"{self.path}/{part.name}" for part in self.entry.parts if part.lies_in(side)]
+        return [f"{self.path}/{part.name}" for part in self.entry.parts if part.belongs_to(side)]
 
-    def headline(self, model: type[_H]) -> _H:
-        """Returns the run's headline. Raises `StateError` where the run's receipt lacks a fact of
+    def summary(self, model: type[_H]) -> _H:
+        """Return the run's headline. Raises `StateError` where the run's receipt lacks a fact of
         it.
         """
         try:
             return model.model_validate(self.entry.summary)
         except ValidationError as error:
             raise StateError(
-                f"the receipt in {self.path} is damaged (wrong or missing facts: {places(error)}); run its asset again"
+                f"the receipt in {self.path} is damaged (wrong or missing facts: {invalid_keys(error)}); run its asset again"
             ) from error
 
 
-def partition_of(group: str, asset: str, run_date: date) -> str:
+def partition_path(group: str, asset: str, run_date: date) -> str:
     return f"{group}/{asset}/run_date={run_date.isoformat()}"
 
 
-def entry_of(receipt: Receipt, sha256: str, *, is_there: bool) -> Entry:
-    """Returns the entry of a receipt. A receipt that lacks a fact of its headline makes an entry
+def make_entry(receipt: Receipt, sha256: str, *, is_there: bool) -> IndexEntry:
+    """Return the entry of a receipt. A receipt that lacks a fact of its headline makes an entry
     without any; only `PastRun.headline` then raises.
     """
-    parts: tuple[PartFile, ...] = receipt.parts if receipt.asset in MANY_RUNS else ()
-    return Entry(
+    parts: tuple[PartFile, ...] = receipt.parts if receipt.asset in CUMULATIVE_TABLES else ()
+    return IndexEntry(
         run_date=receipt.run_date,
         run_id=receipt.run_id,
         created_at=receipt.created_at,
         rows=receipt.rows,
         receipt_sha256=sha256,
-        is_there=is_there,
-        summary=_headline(receipt),
+        is_published=is_there,
+        summary=_index_summary(receipt),
         parts=tuple(Part(name=part.name, rows=part.rows, size_bytes=part.size_bytes) for part in parts if part.rows),
     )
 
 
-def _headline(receipt: Receipt) -> dict[str, Any]:
-    model = HEADLINES.get(receipt.asset)
+def _index_summary(receipt: Receipt) -> dict[str, Any]:
+    model = INDEX_SUMMARIES.get(receipt.asset)
     if model is None:
         return {}
     try:
@@ -139,14 +145,14 @@ def _headline(receipt: Receipt) -> dict[str, Any]:
         return {}
 
 
-Entries = dict[str, Entry]
+Entries = dict[str, IndexEntry]
 
 
-class Indexed(NamedTuple):
+class IndexContent(NamedTuple):
     """The entries of an index, and its object as it was then."""
 
     entries: Entries
-    at: Seen
+    at: VersionedContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +163,16 @@ class Index:
     path: str
 
     def read(self) -> Entries | None:
-        """Returns the entries, or None where there is no index. Raises `StateError` where the index
+        """Return the entries, or None where there is no index. Raises `StateError` where the index
         is damaged or of a newer release.
         """
         try:
-            return self._parsed(self.files.read(self.path))
+            return self._parse(self.files.read(self.path))
         except FileNotFoundError:
             return None
 
-    def change(self, change: Callable[[Entries], Entries], make: Callable[[], Entries], seen: Indexed | None = None) -> Indexed:
-        """Applies `change`. Returns the entries as they are afterwards.
+    def change(self, change: Callable[[Entries], Entries], make: Callable[[], Entries], seen: IndexContent | None = None) -> IndexContent:
+        """Apply `change`. Returns the entries as they are afterwards.
 
         `change` may be called again, on what others wrote meanwhile. `make` gives the entries where
         there is no index yet. Raises `StateError` where the index is damaged. Whoever has just
@@ -179,34 +185,34 @@ class Index:
             if seen is not None and content is not None and content == seen.at.content:
                 before = seen.entries
             else:
-                before = make() if content is None else self._parsed(content)
+                before = make() if content is None else self._parse(content)
             after = change(before)
-            return content if content is not None and after == before else _content(after)
+            return content if content is not None and after == before else _format(after)
 
         at = self.files.change(self.path, changed, seen.at if seen is not None else None)
-        return Indexed(after, at)
+        return IndexContent(after, at)
 
     def replace(self, entries: Entries) -> None:
-        """Puts these entries in the place of whatever is there, readable or not."""
-        self.files.change(self.path, lambda _: _content(entries))
+        """Put these entries in the place of whatever is there, readable or not."""
+        self.files.change(self.path, lambda _: _format(entries))
 
-    def _parsed(self, content: bytes) -> Entries:
+    def _parse(self, content: bytes) -> Entries:
         where = f"{self.files.root}/{self.path}"
         try:
-            document = parsed_json(content)
+            document = parse_json(content)
             version, digest, runs = int(document["index_version"]), document["sha256"], document["runs"]
-            entries = _Runs.model_validate({"runs": runs}).runs if version == INDEX_VERSION else ()
-            damage = None if version != INDEX_VERSION or digest == _digest(runs) else "its sum does not agree"
+            entries = _Runs.model_validate({"runs": runs}).runs if version in _READ_VERSIONS else ()
+            damage = None if version not in _READ_VERSIONS or digest == _digest(runs) else "its sum does not agree"
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             version, entries, damage = INDEX_VERSION, (), "; ".join(str(error).splitlines()[:2])
-        if version != INDEX_VERSION:
-            raise StateError(f"{where} has version {version}, this release reads version {INDEX_VERSION}; upgrade gc-assets")
+        if version not in _READ_VERSIONS:
+            raise StateError(f"{where} has version {version}, this release reads up to version {INDEX_VERSION}; upgrade gc-assets")
         if damage is not None:
             raise StateError(f"{where} is damaged ({damage}); `gc-assets doctor --repair` makes it again from the receipts")
         return {entry.run_id: entry for entry in entries}
 
 
-def _content(entries: Entries) -> bytes:
+def _format(entries: Entries) -> bytes:
     ordered = sorted(entries.values(), key=lambda entry: (entry.run_date, entry.run_id))
     runs = [entry.model_dump(mode="json", exclude_defaults=True) for entry in ordered]
     head = json.dumps({"index_version": INDEX_VERSION, "sha256": _digest(runs)})

@@ -26,14 +26,14 @@ from pydantic import ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
+from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state import compaction as folds
 from gc_assets.state.backend import ABSENT, FileStat
-from gc_assets.state.compaction import FOLDED, MOST_FOLDS, Pieces, Source
-from gc_assets.state.files import Files, may_not_write
-from gc_assets.state.index import INDEX, Entries, Entry, Index, Indexed, PastRun, entry_of, partition_of
-from gc_assets.state.receipts import PartFile, Receipt, places
+from gc_assets.state.compaction import COMPACTED_TABLES, MAX_COMPACTIONS, SegmentFile, Segments
+from gc_assets.state.files import Files, is_read_only
+from gc_assets.state.index import INDEX, Entries, Index, IndexContent, IndexEntry, PastRun, make_entry, partition_path
+from gc_assets.state.receipts import PartFile, Receipt, invalid_keys
 from gc_assets.state.schemas import SCHEMA_VERSION
 from gc_assets.state.summaries import Summary
 
@@ -58,7 +58,7 @@ class TableRun:
 
     @property
     def path(self) -> str:
-        return f"{partition_of(self.group, self.asset, self.run_date)}/{self.run_id}"
+        return f"{partition_path(self.group, self.asset, self.run_date)}/{self.run_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class PublishedTable:
         return self.receipt.rows
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Returns the table's Parquet files, relative to the state."""
+        """Return the table's Parquet files, relative to the state."""
         return [f"{self.path}/{part.name}" for part in self.parts(side)]
 
     def parts(self, side: str | None = None) -> Sequence[PartFile]:
-        """Returns the table's Parquet files as the receipt names them."""
+        """Return the table's Parquet files as the receipt names them."""
         return self.receipt.files if side is None else self.receipt.side.get(side, ())
 
     def summary(self, model: type[_F]) -> _F:
-        """Returns what the stage found out. Raises `StateError` naming the facts that are missing
+        """Return what the stage found out. Raises `StateError` naming the facts that are missing
         or wrong.
         """
         if self.receipt.asset != model.TABLE:
@@ -89,7 +89,9 @@ class PublishedTable:
         try:
             return model.model_validate(self.receipt.summary)
         except ValidationError as error:
-            raise StateError(f"{self.path}/{RECEIPT} is damaged (wrong or missing facts: {places(error)}); run its asset again") from error
+            raise StateError(
+                f"{self.path}/{RECEIPT} is damaged (wrong or missing facts: {invalid_keys(error)}); run its asset again"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +102,20 @@ class State:
 
     @classmethod
     def at(cls, root: str) -> State:
-        """Returns the state at an address that is reached as the environment says."""
+        """Return the state at an address that is reached as the environment says."""
         return cls(Files(root))
 
     @classmethod
     def of(cls, config: Config) -> State:
-        """Returns the state that a configuration names."""
+        """Return the state that a configuration names."""
         return cls(Files(config.state, config.state_s3()))
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> TableRun:
-        """Returns a directory that nobody has used. Run ids sort by time."""
-        return TableRun(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.order():016x}{uuid.uuid4().hex[:4]}")
+        """Return a directory that nobody has used. Run ids sort by time."""
+        return TableRun(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.sequence_number():016x}{uuid.uuid4().hex[:4]}")
 
     def publish(self, run: TableRun, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> PublishedTable:
-        """Makes the run's table the current one of its date. Whoever has just `listed` all files of
+        """Make the run's table the current one of its date. Whoever has just `listed` all files of
         the run spares a request.
 
         Raises `StateError` where the completeness counts do not balance or a part is missing.
@@ -127,19 +129,19 @@ class State:
         content = receipt.model_dump_json(indent=1).encode()
         self._check_parts(run.path, receipt, listed)
         sha256 = hashlib.sha256(content).hexdigest()
-        index = self._enter(run, entry_of(receipt, sha256, is_there=False))
+        index = self._add_entry(run, make_entry(receipt, sha256, is_there=False))
         self.files.replace(f"{run.path}/{RECEIPT}", content)
         pointer = json.dumps({"run_id": run.run_id, "receipt_sha256": sha256}).encode()
         is_first = not any(other.run_date == run.run_date for other in index.entries.values() if other.run_id != run.run_id)
         # On a condition, so that a put which the network held back replaces no newer pointer.
-        partition = partition_of(run.group, run.asset, run.run_date)
+        partition = partition_path(run.group, run.asset, run.run_date)
         self.files.change(f"{partition}/{CURRENT}", lambda _: pointer, ABSENT if is_first else None)
-        index = self._enter(run, entry_of(receipt, sha256, is_there=True), index)
-        if run.asset in FOLDED and receipt.parts:
-            self._fold(run.group, run.asset, index.entries)
+        index = self._add_entry(run, make_entry(receipt, sha256, is_there=True), index)
+        if run.asset in COMPACTED_TABLES and receipt.parts:
+            self._compact(run.group, run.asset, index.entries)
         return PublishedTable(run.path, receipt)
 
-    def _fold(self, group: str, asset: str, entries: Entries) -> None:
+    def _compact(self, group: str, asset: str, entries: Entries) -> None:
         """Folds small runs of a table that consists of many. What is beyond `MOST_FOLDS` waits for the
         next run that has rows.
 
@@ -148,28 +150,28 @@ class State:
         import pyarrow as pa  # slow to load, and of no use to a reader
 
         try:
-            runs = self._finished(group, asset, entries)
-            for _ in range(MOST_FOLDS):
-                there = folds.listed(self.files, group, asset)
+            runs = self._finished_runs(group, asset, entries)
+            for _ in range(MAX_COMPACTIONS):
+                there = folds.read_list(self.files, group, asset)
                 # Another process may have published and folded since.
-                runs = self.history(group, asset) if there.names_others(runs) else runs
-                if folds.fold(self.files, runs, there) is None:
+                runs = self.history(group, asset) if there.has_other_runs(runs) else runs
+                if folds.compact(self.files, runs, there) is None:
                     break
         except (StateError, OSError, ValueError, pa.ArrowException) as error:  # ValueError: a damaged name is no UTF-8
             _log.warning("%s/%s: its small runs stay apart: %s", group, asset, error)
 
     def current(self, group: str, asset: str, run_date: date) -> PublishedTable | None:
-        """Returns the table of a run date, verified against its receipt, or None where that date
+        """Return the table of a run date, verified against its receipt, or None where that date
         was never published.
 
         Raises `StateError` naming what is missing, half written or of a newer schema version.
         """
-        partition = partition_of(group, asset, run_date)
+        partition = partition_path(group, asset, run_date)
         pointer = self._pointer(partition)
         return self._read(f"{partition}/{pointer[0]}", pointer[1], CURRENT) if pointer is not None else None
 
     def require(self, group: str, asset: str, run_date: date) -> PublishedTable:
-        """Returns the same as `current`. A date that was never published raises `StateError`, which
+        """Return the same as `current`. A date that was never published raises `StateError`, which
         says what to run.
         """
         found = self.current(group, asset, run_date)
@@ -180,50 +182,50 @@ class State:
         return found
 
     def history(self, group: str, asset: str) -> tuple[PastRun, ...]:
-        """Returns every finished run of every date, current or not, from one read of the index.
+        """Return every finished run of every date, current or not, from one read of the index.
         Runs are ordered by date, and within a date as they began.
 
         Raises `StateError` where the index is damaged.
         """
         index = Index(self.files, f"{group}/{asset}/{INDEX}")
         found = index.read()
-        return self._finished(group, asset, found if found is not None else self._indexed(index, group, asset))
+        return self._finished_runs(group, asset, found if found is not None else self._create_index(index, group, asset))
 
-    def _finished(self, group: str, asset: str, entries: Entries) -> tuple[PastRun, ...]:
+    def _finished_runs(self, group: str, asset: str, entries: Entries) -> tuple[PastRun, ...]:
         runs = (PastRun(group, asset, entry) for entry in entries.values())
-        finished = (run for run in runs if run.entry.is_there or self._receipt_sha256(run.path) == run.entry.receipt_sha256)
+        finished = (run for run in runs if run.entry.is_published or self._receipt_sha256(run.path) == run.entry.receipt_sha256)
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
-    def pieces(self, runs: Sequence[PastRun]) -> Pieces:
-        """Returns the files that hold the rows of these runs of one table and of their side tables.
+    def segments(self, runs: Sequence[PastRun]) -> Segments:
+        """Return the files that hold the rows of these runs of one table and of their side tables.
         Many small runs lie in few files (`state.folds`).
         """
-        return folds.pieces(self.files, runs)
+        return folds.find_segments(self.files, runs)
 
-    def sources(self, runs: Sequence[PastRun], side: str | None = None) -> list[Source]:
-        """Returns the sources of `pieces`."""
-        return self.pieces(runs).sources(side)
+    def segment_files(self, runs: Sequence[PastRun], side: str | None = None) -> list[SegmentFile]:
+        """Return the sources of `pieces`."""
+        return self.segments(runs).files(side)
 
     def paths(self, runs: Sequence[PastRun], side: str | None = None) -> list[str]:
-        """Returns the paths of `pieces`."""
-        return self.pieces(runs).paths(side)
+        """Return the paths of `pieces`."""
+        return self.segments(runs).paths(side)
 
     def open(self, run: PastRun) -> PublishedTable:
-        """Returns the run's table. Its receipt is verified against the index."""
+        """Return the run's table. Its receipt is verified against the index."""
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
     def runs(self, group: str, asset: str) -> Iterator[PublishedTable]:
-        """Opens every finished run, with a few requests for each. `history` describes all runs in
+        """Open every finished run, with a few requests for each. `history` describes all runs in
         one request.
         """
         return map(self.open, self.history(group, asset))
 
     def dates(self, group: str, asset: str) -> list[date]:
-        """Returns the run dates that have a finished run, oldest first."""
+        """Return the run dates that have a finished run, oldest first."""
         return sorted({run.run_date for run in self.history(group, asset)})
 
     def latest(self, group: str, asset: str, before: date | None = None) -> PublishedTable | None:
-        """Returns the table of the newest run date (strictly before `before`, if given), or None."""
+        """Return the table of the newest run date (strictly before `before`, if given), or None."""
         for day in reversed(self.dates(group, asset)):
             if before is None or day < before:
                 found = self.current(group, asset, day)
@@ -232,7 +234,7 @@ class State:
         return None
 
     def verify(self, table: PublishedTable) -> None:
-        """Checks that the bytes of every part are those that were written. It reads all of them, so
+        """Check that the bytes of every part are those that were written. It reads all of them, so
         it is for tables that decide what is deleted.
 
         Raises `StateError` naming the part that is missing or holds other bytes.
@@ -247,7 +249,7 @@ class State:
                 )
 
     def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = ()) -> list[str]:
-        """Removes run directories that are not current and older than `keep_days`, and folds that
+        """Remove run directories that are not current and older than `keep_days`, and folds that
         were replaced before that. Returns their paths.
 
         The assets in `protected` are left alone: the old runs of append-only tables are their
@@ -257,14 +259,14 @@ class State:
         limit = clock.now().timestamp() - timedelta(days=keep_days).total_seconds()
         for group in self.files.directories(""):
             for asset in self.files.directories(group):
-                if asset not in {*protected, *FOLDED}:
+                if asset not in {*protected, *COMPACTED_TABLES}:
                     removed += self._prune(group, asset, limit)
-                if asset in FOLDED:
-                    removed += self._prune_folds(group, asset, keep_days)
+                if asset in COMPACTED_TABLES:
+                    removed += self._prune_segments(group, asset, keep_days)
         return removed
 
-    def unindexed(self) -> list[str]:
-        """Returns one sentence for each run with a receipt that the index of its asset lacks, for
+    def find_index_errors(self) -> list[str]:
+        """Return one sentence for each run with a receipt that the index of its asset lacks, for
         each finished run of an index whose receipt is gone, and for each file of a fold that is.
 
         Reads every receipt. A damaged index is one sentence. A missing index is none: the next
@@ -272,8 +274,8 @@ class State:
         """
         found: list[str] = []
         for group, asset in self._assets():
-            if asset in FOLDED:
-                found += folds.damaged(self.files, group, asset)
+            if asset in COMPACTED_TABLES:
+                found += folds.find_damage(self.files, group, asset)
             index = Index(self.files, f"{group}/{asset}/{INDEX}")
             try:
                 read = index.read()
@@ -284,13 +286,13 @@ class State:
                 continue  # made from the receipts when it is needed
             there = {PastRun(group, asset, entry).path for entry in read.values()}
             receipts = {path for path, _ in self._receipts(group, asset)}
-            gone = {PastRun(group, asset, entry).path for entry in read.values() if entry.is_there} - receipts
+            gone = {PastRun(group, asset, entry).path for entry in read.values() if entry.is_published} - receipts
             found += [f"{self.files.root}/{index.path} lacks the run {path}" for path in sorted(receipts - there)]
             found += [f"{self.files.root}/{index.path} names the run {path}, whose receipt is gone" for path in sorted(gone)]
         return found
 
     def repair(self) -> list[str]:
-        """Makes the indexes that exist again from the receipts, and empties lists of folds whose
+        """Make the indexes that exist again from the receipts, and empties lists of folds whose
         files are gone. Returns the paths of what this changed. Only groups directly below the root
         are visited, so no re-check is.
 
@@ -299,9 +301,9 @@ class State:
         """
         changed: list[str] = []
         for group, asset in self._assets():
-            if asset in FOLDED and folds.damaged(self.files, group, asset):
-                folds.forget(self.files, group, asset)
-                changed.append(f"{group}/{asset}/{folds.LIST}")
+            if asset in COMPACTED_TABLES and folds.find_damage(self.files, group, asset):
+                folds.clear_list(self.files, group, asset)
+                changed.append(f"{group}/{asset}/{folds.LIST_FILE}")
             index = Index(self.files, f"{group}/{asset}/{INDEX}")
             try:
                 read = index.read()
@@ -314,32 +316,32 @@ class State:
             before = read
 
             def with_receipts(entries: Entries, group: str = group, asset: str = asset) -> Entries:
-                waiting = {run_id: entry for run_id, entry in entries.items() if not entry.is_there}
+                waiting = {run_id: entry for run_id, entry in entries.items() if not entry.is_published}
                 return {**waiting, **self._from_receipts(group, asset)}
 
             if index.change(with_receipts, dict).entries != before:
                 changed.append(index.path)
         return changed
 
-    def _enter(self, run: TableRun, entry: Entry, seen: Indexed | None = None) -> Indexed:
-        """Adds or replaces the entry of a run. It also notes which other waiting runs have been
+    def _add_entry(self, run: TableRun, entry: IndexEntry, seen: IndexContent | None = None) -> IndexContent:
+        """Add or replaces the entry of a run. It also notes which other waiting runs have been
         published meanwhile.
         """
 
         def entered(entries: Entries) -> Entries:
-            return {**{run_id: self._settled(run, other) for run_id, other in entries.items()}, entry.run_id: entry}
+            return {**{run_id: self._settle_entry(run, other) for run_id, other in entries.items()}, entry.run_id: entry}
 
         index = Index(self.files, f"{run.group}/{run.asset}/{INDEX}")
         return index.change(entered, lambda: self._from_receipts(run.group, run.asset), seen)
 
-    def _settled(self, run: TableRun, other: Entry) -> Entry:
-        if other.is_there or other.run_id == run.run_id:
+    def _settle_entry(self, run: TableRun, other: IndexEntry) -> IndexEntry:
+        if other.is_published or other.run_id == run.run_id:
             return other
         path = PastRun(run.group, run.asset, other).path
-        return other.model_copy(update={"is_there": self._receipt_sha256(path) == other.receipt_sha256})
+        return other.model_copy(update={"is_published": self._receipt_sha256(path) == other.receipt_sha256})
 
-    def _indexed(self, index: Index, group: str, asset: str) -> Entries:
-        """Returns the entries of a state that a release before 0.3 wrote, or that lost its index.
+    def _create_index(self, index: Index, group: str, asset: str) -> Entries:
+        """Return the entries of a state that a release before 0.3 wrote, or that lost its index.
         They are kept as the index where this process may write.
         """
         entries = self._from_receipts(group, asset)
@@ -348,15 +350,15 @@ class State:
         try:
             return index.change(dict, lambda: entries).entries
         except OSError as error:
-            if not may_not_write(error):
+            if not is_read_only(error):
                 raise
             return entries
 
     def _from_receipts(self, group: str, asset: str) -> Entries:
         found: Entries = {}
         for path, content in self._receipts(group, asset):
-            receipt = self._parsed(path, content)
-            found[receipt.run_id] = entry_of(receipt, hashlib.sha256(content).hexdigest(), is_there=True)
+            receipt = self._parse(path, content)
+            found[receipt.run_id] = make_entry(receipt, hashlib.sha256(content).hexdigest(), is_there=True)
         return found
 
     def _receipts(self, group: str, asset: str) -> Iterator[tuple[str, bytes]]:
@@ -390,11 +392,11 @@ class State:
             raise StateError(f"{self.files.root}/{partition} is no run date like run_date=2026-01-31; move it out of the state") from None
 
     def _pointer(self, partition: str) -> tuple[str, str] | None:
-        """Returns the current run id of a partition and the sha256 of its receipt, or None where
+        """Return the current run id of a partition and the sha256 of its receipt, or None where
         nothing was ever published.
         """
         try:
-            pointer = parsed_json(self.files.read(f"{partition}/{CURRENT}"))
+            pointer = parse_json(self.files.read(f"{partition}/{CURRENT}"))
             return pointer["run_id"], pointer["receipt_sha256"]
         except FileNotFoundError:
             return None
@@ -412,14 +414,14 @@ class State:
             raise StateError(f"{where} is missing: the table is half written or was removed; run its asset again") from None
         if hashlib.sha256(content).hexdigest() != digest:
             raise StateError(f"{where} is not the receipt that {named_by} names: it was changed after publication; run its asset again")
-        receipt = self._parsed(path, content)
+        receipt = self._parse(path, content)
         self._check_parts(path, receipt)
         return PublishedTable(path, receipt)
 
-    def _parsed(self, path: str, content: bytes) -> Receipt:
+    def _parse(self, path: str, content: bytes) -> Receipt:
         where = f"{self.files.root}/{path}/{RECEIPT}"
         try:
-            document = parsed_json(content)
+            document = parse_json(content)
             version = int(document["schema_version"])
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(f"{where} is damaged ({error}); run its asset again") from error
@@ -431,7 +433,7 @@ class State:
         try:
             return Receipt.model_validate(document)
         except ValidationError as error:
-            raise StateError(f"{where} is damaged (wrong or missing: {places(error)}); run its asset again") from error
+            raise StateError(f"{where} is damaged (wrong or missing: {invalid_keys(error)}); run its asset again") from error
 
     def _check_parts(self, path: str, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> None:
         if not receipt.parts:
@@ -446,15 +448,15 @@ class State:
                     "the table is half there; run its asset again"
                 )
 
-    def _prune_folds(self, group: str, asset: str, keep_days: int) -> list[str]:
+    def _prune_segments(self, group: str, asset: str, keep_days: int) -> list[str]:
         # A job that began before a fold was replaced may read it still, whatever the user keeps.
-        old = folds.unused(self.files, group, asset, datetime.now(UTC) - timedelta(days=max(keep_days, 1)))
+        old = folds.take_replaced(self.files, group, asset, datetime.now(UTC) - timedelta(days=max(keep_days, 1)))
         for path in old:
             self.files.delete_directory(path)
         return old
 
     def _prune(self, group: str, asset: str, limit: float) -> list[str]:
-        """Removes the runs from the index before it removes their directories, so that a half
+        """Remove the runs from the index before it removes their directories, so that a half
         removed run is in nobody's way.
         """
         old: list[str] = []
@@ -463,7 +465,7 @@ class State:
             if partition.startswith(_PARTITION):
                 pointer = self._pointer(path)
                 for run_id in self.files.directories(path):
-                    started = _started(run_id)
+                    started = _start_time(run_id)
                     if started is not None and started < limit and (pointer is None or run_id != pointer[0]):
                         old.append(f"{path}/{run_id}")
         index = Index(self.files, f"{group}/{asset}/{INDEX}")
@@ -479,8 +481,8 @@ class State:
         return old
 
 
-def _started(run_id: str) -> float | None:
-    """Returns when a run began, in seconds since 1970, or None for a directory that no run of ours
+def _start_time(run_id: str) -> float | None:
+    """Return when a run began, in seconds since 1970, or None for a directory that no run of ours
     made.
     """
     try:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.errors import StateError
-from gc_assets.state.backend import FileStat, outlives_its_writer
+from gc_assets.state.backend import FileStat, outlives_process
 
 # Why there is nothing to be said of a name: it went meanwhile, or is a link that leads nowhere.
-_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LocalFiles:
     root: str
 
     @property
-    def reads_at_once(self) -> int:
+    def parallel_reads(self) -> int:
         return 1
 
     def uri(self, path: str) -> str:
@@ -46,7 +46,7 @@ class LocalFiles:
         return content, _version_of(content)
 
     def replace(self, path: str, content: bytes) -> None:
-        local, lasts = Path(f"{self.root}/{path}"), outlives_its_writer(path)
+        local, lasts = Path(f"{self.root}/{path}"), outlives_process(path)
         _make_directory(local.parent, lasts=lasts)
         temporary = local.with_name(f".{local.name}.{uuid.uuid4().hex}.tmp")
         try:
@@ -63,7 +63,7 @@ class LocalFiles:
             _fsync_directory(local.parent)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        with _exclusive(Path(f"{self.root}/{path}"), lasts=outlives_its_writer(path)):
+        with _lock_path(Path(f"{self.root}/{path}"), lasts=outlives_process(path)):
             try:
                 found = self.read_version(path)[1]
             except FileNotFoundError:
@@ -73,7 +73,7 @@ class LocalFiles:
             self.replace(path, content)
             return _version_of(content)
 
-    def prove(self) -> str:
+    def check_conditions(self) -> str:
         return "a lock of the disk lets one of several writers succeed"
 
     def size(self, path: str) -> int:
@@ -106,7 +106,7 @@ class LocalFiles:
 
 
 def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields what lies in a directory, by its path there, and what each link leads to. Nothing where
+    """Yield what lies in a directory, by its path there, and what each link leads to. Nothing where
     there is no such directory; what goes meanwhile is passed over. So is a link that leads to itself
     or up to one of the directories `above` (device and inode).
 
@@ -131,7 +131,7 @@ def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int
             try:
                 info = entry.stat()
             except OSError as error:
-                if error.errno in _GONE:
+                if error.errno in _MISSING:
                     continue
                 raise
             yield entry.name, info
@@ -145,7 +145,7 @@ def _version_of(content: bytes) -> str:
 
 
 @contextmanager
-def _exclusive(path: Path, *, lasts: bool) -> Generator[None]:
+def _lock_path(path: Path, *, lasts: bool) -> Generator[None]:
     """Holds a name for one holder at a time. The kernel frees it when a process dies."""
     _make_directory(path.parent, lasts=lasts)
     lock = path.with_name(f".{path.name}.lock")
@@ -158,7 +158,7 @@ def _exclusive(path: Path, *, lasts: bool) -> Generator[None]:
 
 
 def _make_directory(directory: Path, *, lasts: bool) -> None:
-    """Makes the directory and its parents. What lasts survives a power cut: a directory's name lies
+    """Make the directory and its parents. What lasts survives a power cut: a directory's name lies
     in its parent.
     """
     new = [path for path in (directory, *directory.parents) if not path.exists()] if lasts else []

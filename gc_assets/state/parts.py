@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gc_assets.core.errors import StateError
-from gc_assets.state.arrow_types import was_added
+from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
 
@@ -136,20 +136,20 @@ def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
 def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, wanted)
-    return with_added(source.read([name for name in wanted.names if name not in missing]), wanted)
+    return add_missing_columns(source.read([name for name in wanted.names if name not in missing]), wanted)
 
 
 def missing_columns(found: pa.Schema, wanted: pa.Schema) -> set[str]:
     """Return the added columns that a part of an older release lacks."""
-    return {field.name for field in wanted if was_added(field)} - set(found.names)
+    return {field.name for field in wanted if is_added_column(field)} - set(found.names)
 
 
-def with_added(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:
+def add_missing_columns(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:
     """Return the rows with the columns of a schema, in its order. An added column that is missing
     is null.
     """
     arrays = [
-        pa.nulls(rows.num_rows, field.type) if was_added(field) and field.name not in rows.schema.names else rows.column(field.name)
+        pa.nulls(rows.num_rows, field.type) if is_added_column(field) and field.name not in rows.schema.names else rows.column(field.name)
         for field in wanted
     ]
     return type(rows).from_arrays(arrays, names=wanted.names).cast(wanted)

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.state.schemas import SCHEMA_VERSION
 
 
@@ -33,7 +34,7 @@ class Balance(_Model):
     found: int
 
 
-class Receipt(_Model):
+class Receipt(RenamedKeys, _Model):
     """A table as published.
 
     `digest` is the sum of the rows' hashes modulo 2^64: equal content has an equal digest, in any
@@ -41,6 +42,8 @@ class Receipt(_Model):
     skip (`_containers`). `summary` are what the stage found out (cut-offs, totals by reason).
     `unsafe` names the safety limits that were lowered.
     """
+
+    RENAMED: ClassVar = {"facts": "summary"}
 
     schema_version: int = SCHEMA_VERSION
     group: str
@@ -76,6 +79,6 @@ class Receipt(_Model):
         return f"{self.run_id}:{self.digest}"
 
 
-def places(error: ValidationError) -> str:
-    """Returns the keys of a document that are wrong or missing, for messages."""
+def invalid_keys(error: ValidationError) -> str:
+    """Return the keys of a document that are wrong or missing, for messages."""
     return ", ".join(".".join(map(str, item["loc"])) for item in error.errors())

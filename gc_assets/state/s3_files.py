@@ -24,10 +24,10 @@ from gc_assets.state import conditions
 from gc_assets.state.backend import FileStat
 
 # Reads under way together hold as many whole parts in memory.
-_READS_AT_ONCE: Final = 4
+_PARALLEL_READS: Final = 4
 # An answer that broke off is asked for again, and so is a key whose deletion failed in passing.
 _ATTEMPTS: Final = 5
-_PASSING: Final = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
+_TRANSIENT: Final = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class S3Files:
     settings: S3Config
 
     @property
-    def reads_at_once(self) -> int:
-        return _READS_AT_ONCE
+    def parallel_reads(self) -> int:
+        return _PARALLEL_READS
 
     @property
     def server(self) -> Hashable:
@@ -72,7 +72,7 @@ class S3Files:
             self._client().put_object(**self._target(path), Body=bytes(content))
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        spelling = conditions.proved(self)
+        spelling = conditions.etag_quoting(self)
         return self.put_if(path, content, version, spelling.absent() if version is None else spelling.at(version))
 
     def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> str | None:
@@ -89,17 +89,17 @@ class S3Files:
         except PermissionError:
             raise
         except OSError as error:
-            found, at = self._found(path)
+            found, at = self._read_or_none(path)
             if found == content:
                 return at
             if at == version and not _is_refusal(error):
                 raise
             return None
         # No server that we know leaves it out.
-        return answer["ETag"].strip('"') if "ETag" in answer else self._found(path)[1]
+        return answer["ETag"].strip('"') if "ETag" in answer else self._read_or_none(path)[1]
 
-    def prove(self) -> str:
-        conditions.raced(self)
+    def check_conditions(self) -> str:
+        conditions.check_races(self)
         return "the server compares before it writes, and lets one of several writers succeed"
 
     def size(self, path: str) -> int:
@@ -110,19 +110,21 @@ class S3Files:
         return self._head(path)["LastModified"].astimezone(UTC)
 
     def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
-        base = self._below(path)
+        base = self._directory_prefix(path)
         found: list[FileStat] = []
         for page in self._pages(base, "" if recursive else "/"):
             for key, size in zip(page.keys, page.sizes, strict=True):
-                name = self._text(key)[len(base) :]
+                name = self._decode_key(key)[len(base) :]
                 # A key that ends in a slash is how consoles make a directory.
                 if name and not name.endswith("/"):
                     found.append(FileStat(name, size))
         return sorted(found)
 
     def directories(self, path: str) -> Sequence[str]:
-        base = self._below(path)
-        return sorted(name for page in self._pages(base, "/") for prefix in page.common if (name := self._text(prefix)[len(base) : -1]))
+        base = self._directory_prefix(path)
+        return sorted(
+            name for page in self._pages(base, "/") for prefix in page.common if (name := self._decode_key(prefix)[len(base) : -1])
+        )
 
     def delete(self, path: str) -> None:
         with translate_errors(self.uri(path)):
@@ -131,8 +133,8 @@ class S3Files:
     def delete_directory(self, path: str) -> None:
         if not path.strip("/"):
             raise ValueError("the whole state is no directory to delete")
-        for page in self._pages(self._below(path), ""):
-            keys = [self._text(key) for key in page.keys]
+        for page in self._pages(self._directory_prefix(path), ""):
+            keys = [self._decode_key(key) for key in page.keys]
             for attempt in range(_ATTEMPTS):
                 keys = self._delete(keys, is_last=attempt + 1 == _ATTEMPTS)
                 if not keys:
@@ -150,7 +152,7 @@ class S3Files:
             named = [{"Key": key} for key in keys]
             answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": named}, **payer_params(self.settings))
             wrong = {item["Key"]: item for item in answer.get("Errors", []) if item.get("Code") not in NOT_FOUND}
-            final = next((item for item in wrong.values() if is_last or item.get("Code") not in _PASSING), None)
+            final = next((item for item in wrong.values() if is_last or item.get("Code") not in _TRANSIENT), None)
             if final is not None:
                 said = f"{final['Key']}: {final.get('Message', '')}"
                 raise ClientError({"Error": {"Code": final.get("Code", ""), "Message": said}}, "DeleteObjects")
@@ -159,7 +161,7 @@ class S3Files:
             raise OSError(errno.EIO, f"the answer to a deletion names {len(unnamed):,} of its keys neither as deleted nor as failed", place)
         return list(wrong)
 
-    def _found(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
+    def _read_or_none(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         try:
             return self.read_version(path)
         except FileNotFoundError:
@@ -175,10 +177,10 @@ class S3Files:
         except StoreError as error:
             raise StateError(str(error)) from error
 
-    def _below(self, path: str) -> str:
+    def _directory_prefix(self, path: str) -> str:
         return f"{self.prefix}{path}/" if path else self.prefix
 
-    def _text(self, key: bytes) -> str:
+    def _decode_key(self, key: bytes) -> str:
         try:
             return key.decode()
         except UnicodeDecodeError as error:

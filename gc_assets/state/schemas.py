@@ -29,7 +29,10 @@ from gc_assets.state.columns import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA_VERSION: Final = 1
+# Version of the layout of the state, in every receipt. 2: the keys that release 0.4 renamed, such as
+# `facts` -> `summary` in receipts. Version 1 (releases up to 0.3) is still read. An earlier release
+# refuses a newer version and asks for an upgrade.
+SCHEMA_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ TABLE_NAME = column("table_name", STRING, "The table's identifier `namespace.tab
 
 
 def table(name: str, scope: str, doc: str, key: tuple[str, ...], *columns: Column, by_apply: bool = False) -> Table:
-    """Returns a table of these columns. `scope` is `lake` or `storage`."""
+    """Return a table of these columns. `scope` is `lake` or `storage`."""
     return Table(name, doc, scope, key, columns, by_apply)
 
 

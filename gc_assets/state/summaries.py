@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
+from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.requests import Requests
 from gc_assets.core.units import format_bytes
 
@@ -24,7 +25,7 @@ Counts = dict[str, int]
 Amounts = dict[str, Amount]
 
 
-class Summary(BaseModel):
+class Summary(RenamedKeys):
     """The facts of one table. `TABLE` is the table's name.
 
     `requests` counts what was sent to object stores for it, by kind, and `requests_usd` is its
@@ -40,17 +41,17 @@ class Summary(BaseModel):
     requests_usd: float | None = None
     spark_jobs: int | None = None
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return what the stage found out, as JSON."""
         return self.model_dump(mode="json", exclude={"requests", "requests_usd", "spark_jobs"})
 
 
-def sent_for(summary: Mapping[str, Any]) -> Requests:
+def requests_of(summary: Mapping[str, Any]) -> Requests:
     """Return what was sent to object stores for a table, by the facts in its receipt."""
     return Requests(summary.get("requests") or {}, summary.get("requests_usd"))
 
 
-class Headline(BaseModel):
+class IndexSummary(RenamedKeys):
     """The few facts of a run that are read without opening its receipt. The index of runs keeps
     them.
     """
@@ -58,7 +59,7 @@ class Headline(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> Headline:
+    def of(cls, summary: Mapping[str, Any]) -> IndexSummary:
         """Return the headline of the facts in a receipt. Raises `ValidationError` where one is
         missing.
         """
@@ -72,7 +73,7 @@ class PolicyTableSummary(Summary):
     policy_digest: str
 
 
-class Freeze(Headline):
+class FreezeTime(IndexSummary):
     """When refs were frozen, and whether a rehearsal's clock said so."""
 
     frozen_at: Moment
@@ -162,7 +163,7 @@ class SnapshotHistorySummary(Summary):
     expired: int
 
 
-class Segment(Headline):
+class SegmentSummary(IndexSummary):
     """The facts of one segment of the cache. `decoded_as` stands for what its rows depend on
     besides the containers. `external` counts its addresses that lie in no storage.
     """
@@ -203,6 +204,16 @@ class LiveFilesSummary(Summary):
     """
 
     TABLE: ClassVar = "live_files"
+    RENAMED: ClassVar = {
+        "sick": "unreadable",
+        "carried_files": "reused_files",
+        "carried_from": "reused_from",
+        "full_for": "full_recompute_reason",
+        "full_on": "full_recompute_on",
+        "nights_carried": "incremental_runs",
+        "nights_uncompared": "uncompared_runs",
+        "made_as": "fingerprint",
+    }
 
     files: int
     live_bytes: int
@@ -220,7 +231,7 @@ class LiveFilesSummary(Summary):
     reused_files: int = 0
     reused_from: str | None = None
     full_recompute_reason: str | None = None
-    full_on: date | None = None
+    full_recompute_on: date | None = None
     incremental_runs: int = 0
     uncompared_runs: int = 0
     differences: tuple[str, ...] = ()
@@ -230,7 +241,7 @@ class LiveFilesSummary(Summary):
     segments_digest: str = ""
 
 
-class Compared(Headline):
+class ComparisonSummary(IndexSummary):
     """The `fingerprint` of rows that were found to be wrong where they were carried over. It is null
     where nothing was found.
     """
@@ -238,8 +249,9 @@ class Compared(Headline):
     wrong: str | None = None
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> Compared:
-        return cls(wrong=summary.get("fingerprint", summary.get("made_as")) if summary.get("differences") else None)
+    def of(cls, summary: Mapping[str, Any]) -> ComparisonSummary:
+        current = LiveFilesSummary.with_current_keys(summary)
+        return cls(wrong=current.get("fingerprint") if current.get("differences") else None)
 
 
 class LiveFilterSummary(Summary):
@@ -292,6 +304,7 @@ class StorageInventorySummary(Summary):
     """
 
     TABLE: ClassVar = "storage_inventory"
+    RENAMED: ClassVar = {"carried_directories": "reused_directories", "carried_objects": "reused_objects"}
 
     objects: int
     bytes: int
@@ -302,14 +315,14 @@ class StorageInventorySummary(Summary):
     location: str | None = None
     flow: str = "clean"
     full_listing_on: date
-    carried_directories: int = 0
-    carried_objects: int = 0
+    reused_directories: int = 0
+    reused_objects: int = 0
     unfinished: UnfinishedUploads | None = None
     report: str | None = None
     report_as_of: Moment | None = None
 
 
-class Sweep(Headline):
+class SweepSummary(IndexSummary):
     """Whether the night looked at another day than its own, and how many containers' objects are
     others than were decoded.
     """
@@ -329,10 +342,11 @@ class OrphanFilesSummary(Summary):
     """
 
     TABLE: ClassVar = "orphan_files"
+    RENAMED: ClassVar = {"sick": "unreadable", "waterfall": "storage_breakdown"}
 
     grace_cutoff: Moment
     historical: bool
-    storage_breakdown: Amounts = Field(validation_alias=AliasChoices("storage_breakdown", "waterfall"))
+    storage_breakdown: Amounts
     by_reason: Amounts
     unneeded_metadata: Amount = Amount()
     live_keys: int
@@ -363,44 +377,53 @@ class DeletionPlanSummary(Summary):
     header: PlanHeader
 
 
-class Planned(Headline):
+class PlanIndexSummary(IndexSummary):
     """A plan as it is listed."""
 
     plan: PlanSummary
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> Planned:
+    def of(cls, summary: Mapping[str, Any]) -> PlanIndexSummary:
         return cls(plan=DeletionPlanSummary.model_validate(summary).header.summary)
 
 
 class DeletionLogSummary(Summary):
-    """`books` has the keys `<phase>/<outcome>`. `edits` counts the edits of history by verdict.
-    `plan_id` may be that of a restore. `words` are what people said of the plan (empty before 0.4).
+    """The outcomes of an apply or a restore.
+
+    Attributes:
+        plan_id: The id of the plan, or of the restore.
+        approval_events: The approvals and rejections of the plan (empty before 0.4).
+        by_outcome: Files and bytes by `<phase>/<outcome>`.
+        edits: The number of edits of history by verdict.
     """
 
     TABLE: ClassVar = "deletion_log"
+    RENAMED: ClassVar = {"words": "approval_events", "books": "by_outcome"}
 
     plan_id: str
     phases: tuple[str, ...] = ()
     approved_by: str | None = None
-    words: tuple[ApprovalEvent, ...] = ()
+    approval_events: tuple[ApprovalEvent, ...] = ()
     overrides: tuple[str, ...] = ()
-    books: Amounts
+    by_outcome: Amounts
     edits: Counts = Field(default_factory=dict)
 
 
-class Verdicts(Headline):
+class ExpiryOutcomes(IndexSummary):
     """How many edits of history came to which verdict."""
 
-    books: Counts
+    RENAMED: ClassVar = {"books": "by_outcome"}
+
+    by_outcome: Counts
 
 
 class ExpiryLogSummary(Summary):
     TABLE: ClassVar = "expiry_log"
+    RENAMED: ClassVar = {"books": "by_outcome"}
 
     plan_id: str
     approved_by: str | None = None
-    books: Counts
+    by_outcome: Counts
 
 
 class UncommittedObjectsSummary(Summary):
@@ -431,15 +454,17 @@ class LifecycleObjectsSummary(Summary):
 
 
 # The facts that the index of a table's runs keeps. Of other tables it keeps none.
-HEADLINES: Final[Mapping[str, type[Headline]]] = {
-    LakeRefsSummary.TABLE: Freeze,
-    ManifestEntriesSummary.TABLE: Segment,
-    LiveFilesSummary.TABLE: Compared,
-    OrphanFilesSummary.TABLE: Sweep,
-    DeletionPlanSummary.TABLE: Planned,
-    ExpiryLogSummary.TABLE: Verdicts,
+INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
+    LakeRefsSummary.TABLE: FreezeTime,
+    ManifestEntriesSummary.TABLE: SegmentSummary,
+    LiveFilesSummary.TABLE: ComparisonSummary,
+    OrphanFilesSummary.TABLE: SweepSummary,
+    DeletionPlanSummary.TABLE: PlanIndexSummary,
+    ExpiryLogSummary.TABLE: ExpiryOutcomes,
 }
 
 # Tables whose content is the rows of many runs together. The index of their runs names the parts
 # too.
-MANY_RUNS: Final = frozenset({ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE, DeletionPlanSummary.TABLE})
+CUMULATIVE_TABLES: Final = frozenset(
+    {ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE, DeletionPlanSummary.TABLE}
+)

@@ -72,7 +72,7 @@ def run(
 
 
 def first_run_date(at: Platform, moment: datetime) -> Platform:
-    return replace(at, config=at.config.model_copy(update={"first_night": moment.date()}))
+    return replace(at, config=at.config.model_copy(update={"first_run_date": moment.date()}))
 
 
 def materializations(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetMaterialization]:

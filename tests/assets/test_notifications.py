@@ -74,7 +74,7 @@ def test_a_night_that_never_came_is_told(tmp_path: Path, alerts: Web, instance: 
     at = telling(tmp_path, alerts)
     stored_plan(at)
     tick(replace(at, clock=Clock(NOW + timedelta(hours=31))), instance)
-    assert heard(alerts) == [["night_missed"]]
+    assert heard(alerts) == [["run_missed"]]
 
 
 def test_an_apply_that_dagster_ran_and_that_failed_is_told_with_the_platforms_own_words(

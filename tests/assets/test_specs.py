@@ -307,7 +307,7 @@ def test_the_partitions_begin_with_the_first_night_and_no_analysis_is_one(tmp_pa
     frozen(at, date(2026, 3, 1), NOW - timedelta(days=9))
     frozen(at, date(2026, 3, 5), NOW - timedelta(days=9))
     assert first_run_date(at) == date(2026, 3, 5)
-    asked = replace(at, config=at.config.model_copy(update={"first_night": date(2026, 2, 1)}))
+    asked = replace(at, config=at.config.model_copy(update={"first_run_date": date(2026, 2, 1)}))
     assert first_run_date(asked) == date(2026, 2, 1)
     assert build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("run").partitions_def == run_dates(at.clock, date(2026, 1, 1))
 

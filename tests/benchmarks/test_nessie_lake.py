@@ -13,7 +13,7 @@ from benchmarks.resident import Resident
 from tests.depth import deep
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
-from tests.lakes.nessie.support import log_of
+from tests.lakes.nessie.oracle import log_of
 
 pytestmark = deep
 

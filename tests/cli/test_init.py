@@ -24,7 +24,7 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import served as rest_catalog
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeRepository, FakeServer
-from tests.lakes.nessie.scripted import CONFIG, scripted
+from tests.lakes.nessie.scripted_server import CONFIG, scripted
 
 AT = datetime(2026, 1, 10, tzinfo=UTC)
 

@@ -102,9 +102,9 @@ def _is_short_for(token: str, word: str) -> bool:
 
 @pytest.mark.parametrize("width", [20, 40])
 def test_the_lines_of_a_message_keep_its_margin(width: int) -> None:
-    found = wrap("  storages[0].grase: no such key; did you mean grace?", width)
+    found = wrap("  storages[0].grase: unknown key; did you mean grace?", width)
     assert all(line.startswith("  ") and len(line) <= width for line in found)
-    assert " ".join(line.strip() for line in found) == "storages[0].grase: no such key; did you mean grace?"
+    assert " ".join(line.strip() for line in found) == "storages[0].grase: unknown key; did you mean grace?"
 
 
 def test_an_empty_table_has_its_header() -> None:

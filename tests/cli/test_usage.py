@@ -119,8 +119,8 @@ def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str)
         (["run", "--run-date", "1997-12-31"], "outside 1998-01-01"),
         (["run", "--run-date", (date.today() + timedelta(days=3)).isoformat()], "outside 1998-01-01"),  # noqa: DTZ011  (any zone is 3 days short)
         (["run", "--as-of", "noon"], "not a time"),
-        (["run", "--lake", "lost"], "there is no lake named 'lost'; the configuration has sales"),
-        (["run", "--storage", "lost"], "there is no storage named 'lost'; the configuration has warehouse"),
+        (["run", "--lake", "lost"], "no lake is named 'lost'; the configuration has sales"),
+        (["run", "--storage", "lost"], "no storage is named 'lost'; the configuration has warehouse"),
         (["run", "--through", "lost"], "there are policy_table, current_rules"),
         (["run", "--lake", "sales", "--through", "orphan_files"], "name the storage with --storage"),
         (["show", "lost"], "there are policy_table, current_rules"),

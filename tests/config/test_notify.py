@@ -61,22 +61,22 @@ def test_who_is_told_is_no_policy_of_a_plan(tmp_path: Path) -> None:
     "target, said",
     [
         ("alerts", "notify[0]: write a mapping with the keys name and kind"),
-        ({"name": "a", "kind": "pigeon"}, "notify[0].kind: there are webhook, slack, email, command (found 'pigeon')"),
-        ({**HOOK, "uri": URL}, "notify[0].uri: no such key"),
+        ({"name": "a", "kind": "pigeon"}, "notify[0].kind: write one of webhook, slack, email, command (found 'pigeon')"),
+        ({**HOOK, "uri": URL}, "notify[0].uri: unknown key"),
         ({**HOOK, "events": ["plan_eaten"]}, "notify[0].events"),
         ({**HOOK, "url": "ftp://hooks.example.org/s3cr3t"}, "notify[0].url: write a URL with http:// or https://"),
         ({**HOOK, "url": "https:///s3cr3t"}, "notify[0].url: write a URL with http:// or https://"),
         ({**HOOK, "url": "https://hooks.example.org:s3cr3t/"}, "notify[0].url: write a URL"),
-        ({**HOOK, "url": "https://ada:s3cr3t@hooks.example.org/"}, "notify[0].url: a URL with a name or password is not sent"),
-        ({**HOOK, "url": ["s3cr3t"]}, "notify[0].url: write a text, best as ${NAME}"),
-        ({**HOOK, "headers": {"Authorization": "s3cr3t\r\nX: y"}}, "notify[0].headers.Authorization: a header holds printable ASCII only"),
+        ({**HOOK, "url": "https://ada:s3cr3t@hooks.example.org/"}, "notify[0].url: a URL must not contain a user or password"),
+        ({**HOOK, "url": ["s3cr3t"]}, "notify[0].url: write a string, preferably as ${NAME}"),
+        ({**HOOK, "headers": {"Authorization": "s3cr3t\r\nX: y"}}, "notify[0].headers.Authorization: a header may contain only printable ASCII characters"),
         ({**HOOK, "headers": "Authorization: s3cr3t"}, "notify[0].headers: write a mapping of names and values"),
-        ({**HOOK, "headers": {"Authorization: s3cr3t": "x"}}, "notify[0].headers: the name of a header holds letters"),
+        ({**HOOK, "headers": {"Authorization: s3cr3t": "x"}}, "notify[0].headers: the name of a header may contain only letters"),
         ({**MAIL, "to": []}, "notify[0].to"),
         ({**MAIL, "to": ["lakes@example.org\nBcc: all@example.org"]}, "notify[0].to[0]"),
-        ({**MAIL, "username": "ada"}, "notify[0]: username and password go together"),
+        ({**MAIL, "username": "ada"}, "notify[0]: username and password require each other"),
         ({**MAIL, "username": "ada", "password": "s3cr3t", "security": "none"}, "notify[0]: with `security: none` the password"),
-        ({**MAIL, "username": "ada", "password": 53274}, "notify[0].password: write a text, best as ${NAME}"),
+        ({**MAIL, "username": "ada", "password": 53274}, "notify[0].password: write a string, preferably as ${NAME}"),
         ({"name": "pager", "kind": "command", "command": []}, "notify[0].command"),
         ({"name": "pager", "kind": "command", "command": "page --team lakes"}, "notify[0].command"),
     ],
@@ -88,7 +88,7 @@ def test_a_wrong_target_is_refused_by_the_path_of_its_key_and_without_its_secret
 
 
 def test_two_targets_of_one_name_are_refused(tmp_path: Path) -> None:
-    assert "every target of notify needs a name of its own; used twice: alerts" in refusal(tmp_path, HOOK, HOOK)
+    assert "every target of notify needs a unique name; used twice: alerts" in refusal(tmp_path, HOOK, HOOK)
 
 
 def test_no_secret_is_in_the_words_for_a_target(tmp_path: Path) -> None:

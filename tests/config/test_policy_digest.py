@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pyiceberg.utils.config import Config as PyicebergConfig
 
-from gc_assets.lakes.iceberg.config import IcebergLakeConfig, pyiceberg_is_told
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig, has_pyiceberg_config
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import load_platform
 
@@ -150,7 +150,7 @@ def test_what_pyiceberg_merges_in_by_itself_is_in_the_digest_and_told_without_se
     after = load_platform({}, str(lakes_yaml)).config
     (found,) = after.lakes
     assert isinstance(found, IcebergLakeConfig)
-    assert found.merged_in == ("prefix=one", "token (not shown)", "warehouse=s3://other/")
+    assert found.merged_properties == ("prefix=one", "token (not shown)", "warehouse=s3://other/")
     assert found.catalog["uri"].get_secret_value() == "http://in-the-file:8181"
     assert before.policy_digest() != after.policy_digest()
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TOKEN", "another")
@@ -169,11 +169,11 @@ def test_a_lake_is_configured_whatever_the_home_of_its_user(monkeypatch: pytest.
     else:
         monkeypatch.setenv("HOME", home)
     lake = IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": {"type": "sql"}})
-    assert lake.completed() == lake
+    assert lake.with_library_settings() == lake
 
 
 def test_pyiceberg_has_no_configuration_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where `pyiceberg_is_told` says no, pyiceberg is not asked. A release of pyiceberg that reads one more file fails here."""
+    """Where `has_pyiceberg_config` says no, pyiceberg is not asked. A release of pyiceberg that reads one more file fails here."""
     for name in [name for name in os.environ if name.lower().startswith("pyiceberg_")]:
         monkeypatch.delenv(name)
     home, here = tmp_path / "home", tmp_path / "here"
@@ -184,13 +184,13 @@ def test_pyiceberg_has_no_configuration_where_nobody_looks(tmp_path: Path, monke
     asked: list[str] = []
     is_file = os.path.isfile
     monkeypatch.setattr("os.path.isfile", lambda path: (asked.append(str(path)), is_file(path))[1])
-    assert not pyiceberg_is_told()
+    assert not has_pyiceberg_config()
     assert dict(PyicebergConfig().config) == {}
     assert asked == [str(home / ".pyiceberg.yaml"), str(here / ".pyiceberg.yaml")]
     for told in asked:
         Path(told).write_text("catalog: {default: {token: sesame}}")
-        assert pyiceberg_is_told()
+        assert has_pyiceberg_config()
         Path(told).unlink()
     monkeypatch.setenv("Pyiceberg_Catalog__default__Token", "sesame")
-    assert pyiceberg_is_told()
+    assert has_pyiceberg_config()
     assert PyicebergConfig().get_catalog_config("default") == {"token": "sesame"}

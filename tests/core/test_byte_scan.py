@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gc_assets.core import byte_scan
-from gc_assets.core.byte_scan import has_irregular_components, rows_with
+from gc_assets.core.byte_scan import find_rows, has_irregular_components
 
 KEYS = st.lists(st.text(st.sampled_from("a/.é%"), max_size=6), max_size=12)
 
@@ -28,7 +28,7 @@ def test_a_row_is_irregular_if_a_component_may_be_empty_or_dots(keys: list[str],
 @given(KEYS, st.integers(0, 4))
 def test_a_byte_is_found_in_exactly_the_rows_that_hold_it(keys: list[str], start: int) -> None:
     column = pa.array(keys, pa.string()).slice(start)
-    assert rows_with(column, lambda byte, _: byte == ord("%")).tolist() == ["%" in key for key in column.to_pylist()]
+    assert find_rows(column, lambda byte, _: byte == ord("%")).tolist() == ["%" in key for key in column.to_pylist()]
 
 
 def test_a_pattern_across_the_border_of_two_windows_is_found() -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gc_assets.core.claims import Claim, Claims, Owner, own_claims, too_wide
+from gc_assets.core.claims import Claim, Claims, Owner, find_wide_prefixes, narrow_claims
 
 SALES, NESTED = Owner("sales", "u1"), Owner("sales", "u2")
 
@@ -45,7 +45,7 @@ def test_nothing_is_owned_without_a_claim() -> None:
 
 
 def test_a_claim_that_is_no_directory_is_refused() -> None:
-    with pytest.raises(ValueError, match="ends in '/'"):
+    with pytest.raises(ValueError, match="must end in '/'"):
         Claims.of([Claim("t", SALES)])
 
 
@@ -56,7 +56,7 @@ def test_a_shielded_key_is_nobodys_whatever_is_claimed_around_it() -> None:
 
 
 def reach(*claims: Claim) -> tuple[list[str], list[str]]:
-    own, wide = own_claims(claims)
+    own, wide = narrow_claims(claims)
     return sorted(claim.prefix for claim in own), [claim.prefix for claim in wide]
 
 
@@ -100,4 +100,4 @@ def test_too_wide_is_what_is_empty_or_holds_the_prefix_of_another_table(location
         for prefix in owners
         if not prefix or any(other != prefix and other.startswith(prefix) and table not in owners[prefix] for other, table in locations)
     }
-    assert too_wide(locations) == expected
+    assert find_wide_prefixes(locations) == expected

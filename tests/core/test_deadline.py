@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.core.deadline import within
+from gc_assets.core.deadline import run_with_deadline
 
 SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 
@@ -15,16 +15,16 @@ SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 def test_what_never_answers_is_waited_for_so_long_and_named() -> None:
     reader, writer = os.pipe()
     began = time.monotonic()
-    with pytest.raises(OSError, match=r"no whole answer within 0\.2 s \(`read_timeout`\).*'/mnt/manifest'"):
-        within(0.2, "/mnt/manifest", lambda: os.read(reader, 1))
+    with pytest.raises(OSError, match=r"no complete answer in 0\.2 s \(`read_timeout`\).*'/mnt/manifest'"):
+        run_with_deadline(0.2, "/mnt/manifest", lambda: os.read(reader, 1))
     assert time.monotonic() - began < 5
     os.close(writer)
 
 
 def test_answers_and_errors_come_through_as_they_are() -> None:
     token = SEEN.set("as the caller sees it")
-    assert within(60, "x", SEEN.get) == "as the caller sees it"
+    assert run_with_deadline(60, "x", SEEN.get) == "as the caller sees it"
     SEEN.reset(token)
-    assert within(60, "x", lambda: None) is None
+    assert run_with_deadline(60, "x", lambda: None) is None
     with pytest.raises(FileNotFoundError):
-        within(60, "x", lambda: Path("/nowhere").stat())
+        run_with_deadline(60, "x", lambda: Path("/nowhere").stat())

@@ -19,7 +19,7 @@ def random_hashes(count: int, seed: int = 0) -> NDArray[np.int64]:
 
 
 def filled(hashes: NDArray[np.int64], seed: int = SEED, keys: int | None = None) -> Filter:
-    live = Filter.empty(FilterSpec.sized(len(hashes) if keys is None else keys, seed))
+    live = Filter.empty(FilterSpec.for_keys(len(hashes) if keys is None else keys, seed))
     live.add(hashes)
     return live
 
@@ -66,7 +66,7 @@ def test_another_run_date_takes_other_dead_keys_for_live() -> None:
 
 
 def test_an_empty_filter_holds_nothing() -> None:
-    empty = Filter.empty(FilterSpec.sized(0, SEED))
+    empty = Filter.empty(FilterSpec.for_keys(0, SEED))
     assert not empty.contains(random_hashes(1_000)).any()
     assert Filter.from_bytes(empty.to_bytes()).contains(random_hashes(0)).shape == (0,)
 
@@ -78,16 +78,16 @@ def test_merging_parts_gives_the_filter_of_the_whole(first: NDArray[np.int64], s
     assert part.to_bytes() == whole.to_bytes()
 
 
-@pytest.mark.parametrize("other", [FilterSpec.sized(100, SEED + 1), FilterSpec.sized(101, SEED)])
+@pytest.mark.parametrize("other", [FilterSpec.for_keys(100, SEED + 1), FilterSpec.for_keys(101, SEED)])
 def test_filters_of_different_specs_are_not_merged(other: FilterSpec) -> None:
     with pytest.raises(StateError, match="cannot be merged"):
-        Filter.empty(FilterSpec.sized(100, SEED)).merge(Filter.empty(other))
+        Filter.empty(FilterSpec.for_keys(100, SEED)).merge(Filter.empty(other))
 
 
 def test_a_filter_survives_its_bytes_and_can_be_added_to() -> None:
     hashes, more = random_hashes(5_000), random_hashes(50, seed=1)
     again = Filter.from_bytes(filled(hashes).to_bytes())
-    assert again.spec == FilterSpec.sized(5_000, SEED)
+    assert again.spec == FilterSpec.for_keys(5_000, SEED)
     again.self_test(hashes)
     again.add(more)
     again.self_test(more)
@@ -96,7 +96,7 @@ def test_a_filter_survives_its_bytes_and_can_be_added_to() -> None:
 @pytest.mark.parametrize("kept", [0, 7, 30, 47, 48, 1_000, -1])
 def test_truncated_bytes_are_refused(kept: int) -> None:
     raw = filled(random_hashes(1_000)).to_bytes()
-    with pytest.raises(StateError, match="make it anew"):
+    with pytest.raises(StateError, match="create it again"):
         Filter.from_bytes(raw[:kept])
 
 
@@ -123,4 +123,4 @@ def test_the_self_test_names_how_many_live_keys_are_missing() -> None:
 
 def test_a_storage_too_large_for_one_filter_is_refused_with_the_limit() -> None:
     with pytest.raises(GcError, match=r"3,435,973,836 keys, found 4,000,000,000"):
-        FilterSpec.sized(4_000_000_000, SEED)
+        FilterSpec.for_keys(4_000_000_000, SEED)

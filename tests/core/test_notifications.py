@@ -11,19 +11,19 @@ import pytest
 from gc_assets.core.gates import delete_bytes, live_drop
 from gc_assets.core.notifications import (
     EVENTS,
-    MOST_SPELLED_OUT,
+    MAX_LISTED,
     FailedApply,
     LastRun,
     Notification,
     StorageSummary,
-    body,
-    document,
-    notifications,
+    format_body,
+    format_subject,
+    list_notifications,
     state_unread,
-    subject,
     target_failed,
+    to_document,
 )
-from gc_assets.core.plan import APPLY_WITHIN, APPROVE_WITHIN, Amount, LiveCount, PlanHeader, Unreadable, Uploads, sealed
+from gc_assets.core.plan import APPLY_WITHIN, APPROVE_WITHIN, Amount, LiveCount, PlanHeader, Unreadable, Uploads, seal
 from tests.core.test_plan import NOW, SUBSTANCE
 
 SECOND = timedelta(seconds=1)
@@ -34,7 +34,7 @@ SICK = Unreadable(
 
 
 def header(**changes: Any) -> PlanHeader:
-    return sealed(**{**SUBSTANCE, "created_at": NOW, **changes})
+    return seal(**{**SUBSTANCE, "created_at": NOW, **changes})
 
 
 def summary(plan: PlanHeader | None = None, status: str = "ready", missing: str | None = "not approved", **more: Any) -> StorageSummary:
@@ -43,11 +43,11 @@ def summary(plan: PlanHeader | None = None, status: str = "ready", missing: str 
 
 
 def events(*found: StorageSummary, after: timedelta = timedelta(minutes=1)) -> list[str]:
-    return [item.event for item in notifications(found, NOW + after)]
+    return [item.event for item in list_notifications(found, NOW + after)]
 
 
 def only(*found: StorageSummary, after: timedelta = timedelta(minutes=1)) -> Notification:
-    (notification,) = notifications(found, NOW + after)
+    (notification,) = list_notifications(found, NOW + after)
     return notification
 
 
@@ -73,7 +73,7 @@ def test_a_plan_that_only_aborts_uploads_names_them() -> None:
 
 
 def test_a_plan_that_lacks_a_second_name_says_so() -> None:
-    assert "It is approved by 1 of 2 names" in only(summary(missing="approved by 1 of 2 names that its storage asks for")).text
+    assert "It is approved by 1 of 2 names" in only(summary(missing="approved by 1 of 2 names that its storage requires")).text
 
 
 def test_a_plan_with_nothing_to_do_is_no_event() -> None:
@@ -111,21 +111,23 @@ def test_six_hours_before_an_approval_runs_out_unused_it_is_told(after: timedelt
 
 
 def test_the_end_of_approving_and_the_end_of_applying_are_two_events() -> None:
-    ready = notifications([summary()], NOW + APPROVE_WITHIN - timedelta(hours=1))
-    approved = notifications([StorageSummary("warehouse", None, approved=(header().summary,))], NOW + APPLY_WITHIN - timedelta(hours=1))
+    ready = list_notifications([summary()], NOW + APPROVE_WITHIN - timedelta(hours=1))
+    approved = list_notifications(
+        [StorageSummary("warehouse", None, approved=(header().summary,))], NOW + APPLY_WITHIN - timedelta(hours=1)
+    )
     assert len({item.id for item in [*ready, *approved]}) == 3
 
 
 def test_a_sick_table_is_told_with_since_when_and_why() -> None:
     told = only(summary(header(unreadable=(SICK,)), "applied"))
-    assert (told.event, told.lake) == ("table_sick", "sales")
-    assert told.title == "table shop.orders of lake sales cannot be read since 2026-03-12 09:30 UTC"
+    assert (told.event, told.lake) == ("table_unreadable", "sales")
+    assert told.title == "table shop.orders of lake sales has been unreadable since 2026-03-12 09:30 UTC"
     assert "torn manifest" in told.text
 
 
 def test_a_sick_table_that_concerns_two_storages_is_one_event() -> None:
     both = [summary(header(storage=name, unreadable=(SICK,)), "applied") for name in ("warehouse", "archive")]
-    assert events(*both) == ["table_sick"]
+    assert events(*both) == ["table_unreadable"]
 
 
 def test_a_table_that_was_mended_and_is_sick_again_is_another_event() -> None:
@@ -146,15 +148,15 @@ def test_a_table_that_was_mended_and_is_sick_again_is_another_event() -> None:
     ],
 )
 def test_a_night_is_missed_thirty_hours_after_the_last_one_and_each_day_again(after: timedelta, missed: date | None) -> None:
-    found = notifications([summary(status="applied")], NOW + after)
-    assert [item.id for item in found] == ([] if missed is None else [f"warehouse/night_missed/{missed}"])
+    found = list_notifications([summary(status="applied")], NOW + after)
+    assert [item.id for item in found] == ([] if missed is None else [f"warehouse/run_missed/{missed}"])
 
 
 def test_an_apply_that_failed_is_told_with_why_and_how_to_go_on() -> None:
-    failed = FailedApply("a" * 64, "run 1", "no longer fits the lakes")
+    failed = FailedApply("a" * 64, "run 1", "no longer matches the lakes")
     told = only(StorageSummary("warehouse", None, failed=(failed,)))
     assert (told.event, told.plan_id) == ("apply_failed", "a" * 64)
-    assert told.text.startswith("no longer fits the lakes\n")
+    assert told.text.startswith("no longer matches the lakes\n")
     assert "gc-assets apply aaaaaaaaaaaa" in told.text
 
 
@@ -165,8 +167,8 @@ def test_each_attempt_to_apply_that_fails_is_an_event_of_its_own() -> None:
 
 def test_an_event_keeps_its_id_while_it_lasts() -> None:
     found = summary(header(gates=GATES, unreadable=(SICK,)), "refused", failed=(FailedApply("a" * 64, "run 1", ""),))
-    first = {item.id for item in notifications([found], NOW)}
-    assert first == {item.id for item in notifications([found], NOW + timedelta(hours=20))}
+    first = {item.id for item in list_notifications([found], NOW)}
+    assert first == {item.id for item in list_notifications([found], NOW + timedelta(hours=20))}
     assert len(first) == 3
 
 
@@ -175,14 +177,14 @@ def test_a_title_is_one_line_whatever_the_names_hold() -> None:
     told = only(summary(header(unreadable=(hostile,)), "applied"))
     assert told.title.startswith("table a  Bcc: x [2J b  of lake sales")
     assert (told.title + told.text.replace("\n", "")).isprintable()
-    assert body([told]).encode()
+    assert format_body([told]).encode()
 
 
 def test_every_event_has_words() -> None:
     now = NOW + timedelta(hours=30)
     found = [
-        *notifications([summary(header(unreadable=(SICK,)), failed=(FailedApply("a" * 64, "run 1", ""),))], now),
-        *notifications([summary(header(gates=GATES), "refused")], NOW),
+        *list_notifications([summary(header(unreadable=(SICK,)), failed=(FailedApply("a" * 64, "run 1", ""),))], now),
+        *list_notifications([summary(header(gates=GATES), "refused")], NOW),
         state_unread("warehouse", "the index is damaged"),
         target_failed("team", "the server answered 404"),
     ]
@@ -195,17 +197,17 @@ def many(count: int) -> list[Notification]:
 
 
 def test_one_subject_stands_for_all() -> None:
-    assert subject(many(1)) == "gc-assets: notifications do not reach t0"
-    assert subject(many(3)) == "gc-assets: notifications do not reach t0 (and 2 more)"
+    assert format_subject(many(1)) == "gc-assets: notifications cannot be delivered to t0"
+    assert format_subject(many(3)) == "gc-assets: notifications cannot be delivered to t0 (and 2 more)"
 
 
 def test_a_thousand_events_are_counted_and_not_spelled_out() -> None:
-    text = body(many(1_000 + MOST_SPELLED_OUT))
-    assert text.count("no answer") == MOST_SPELLED_OUT
+    text = format_body(many(1_000 + MAX_LISTED))
+    assert text.count("no answer") == MAX_LISTED
     assert text.endswith("And 1,000 more: see `gc-assets plans` and `gc-assets doctor`.")
 
 
 def test_the_document_is_json_with_every_event() -> None:
-    (told,) = json.loads(json.dumps(document([only(summary())])))["notifications"]
+    (told,) = json.loads(json.dumps(to_document([only(summary())])))["notifications"]
     assert told.keys() == {"event", "id", "title", "text", "storage", "lake", "plan_id"}
-    assert document([only(summary())]) == document([only(summary())])
+    assert to_document([only(summary())]) == to_document([only(summary())])

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, never_read, unreadable_tables
-from gc_assets.core.plan import Amount, PlanHeader, Unreadable, Uploads, is_intact, repeated, sealed
+from gc_assets.core.plan import Amount, PlanHeader, Unreadable, Uploads, is_intact, repeat, seal
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 SUBSTANCE: dict[str, Any] = {
@@ -27,7 +27,7 @@ SUBSTANCE: dict[str, Any] = {
     "policy_digest": "b" * 64,
     "live_files": 7,
     "live_by_lake": {"sales": 7},
-    "sick": (),
+    "unreadable": (),
     "live_bytes": 700,
     "totals": {"quarantine": Amount(files=2, bytes=200)},
     "by_reason": {"unreferenced": Amount(files=2, bytes=200)},
@@ -58,7 +58,7 @@ OTHER: dict[str, Any] = {
     "policy_digest": "d" * 64,
     "live_files": 6,
     "live_by_lake": {"sales": 6, "weather": 1},
-    "sick": (Unreadable(lake="sales", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1)),),
+    "unreadable": (Unreadable(lake="sales", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1)),),
     "live_bytes": 699,
     "totals": {"purge": Amount(files=2, bytes=200)},
     "by_reason": {"uncommitted": Amount(files=2, bytes=200)},
@@ -77,7 +77,7 @@ OTHER: dict[str, Any] = {
 
 
 def plan(created_at: datetime = NOW, **changes: Any) -> PlanHeader:
-    return sealed(**{**SUBSTANCE, **changes}, created_at=created_at)
+    return seal(**{**SUBSTANCE, **changes}, created_at=created_at)
 
 
 def test_every_part_of_a_plans_substance_has_another_value_to_try() -> None:
@@ -99,7 +99,7 @@ def test_the_id_changes_with_a_gates_number() -> None:
 
 
 def test_the_id_does_not_depend_on_the_words_of_what_could_not_be_read() -> None:
-    (item,) = OTHER["sick"]
+    (item,) = OTHER["unreadable"]
     said = item.model_copy(update={"why": "lost", "since": NOW, "good_on": date(2026, 2, 1)})
     first, again = (plan(unreadable=(one,), gates=(unreadable_tables([one], 10), never_read([one], "warehouse"))) for one in (item, said))
     assert first.plan_id == again.plan_id
@@ -132,15 +132,15 @@ def test_a_plan_that_would_end_later_than_others_is_not_intact(name: str) -> Non
 
 def test_under_a_key_nobody_else_can_make_an_expired_plan_younger() -> None:
     key = b"a secret of sixteen letters"
-    header = sealed(key, **SUBSTANCE, created_at=NOW)
-    younger = sealed(b"a key of the forger's own", **SUBSTANCE, created_at=NOW + timedelta(days=9))
+    header = seal(key, **SUBSTANCE, created_at=NOW)
+    younger = seal(b"a key of the forger's own", **SUBSTANCE, created_at=NOW + timedelta(days=9))
     times = ("created_at", "approve_before", "apply_before")
     revived = header.model_copy(update={name: getattr(younger, name) for name in times})
     assert is_intact(header, key)
     assert not is_intact(revived, key)
     assert not is_intact(revived.model_copy(update={"times_seal": younger.times_seal}), key)
     assert not is_intact(revived.model_copy(update={"times_seal": "", "keyed": False}), key)
-    assert is_intact(repeated(header, key), key)
+    assert is_intact(repeat(header, key), key)
 
 
 def test_a_header_reads_back_from_json_intact() -> None:
@@ -158,11 +158,11 @@ def test_a_header_with_a_part_more_or_less_is_refused() -> None:
 
 
 def test_a_plan_of_a_release_that_counted_no_kinds_lakes_and_uploads_is_still_that_plan() -> None:
-    unknown = {"by_kind", "live_by_lake", "sick", "uploads"}
-    then = sealed(**{name: value for name, value in SUBSTANCE.items() if name not in unknown}, created_at=NOW)
+    unknown = {"by_kind", "live_by_lake", "unreadable", "uploads"}
+    then = seal(**{name: value for name, value in SUBSTANCE.items() if name not in unknown}, created_at=NOW)
     document = {name: value for name, value in then.model_dump(mode="json").items() if name not in unknown}
     assert is_intact(PlanHeader.model_validate(document))
-    assert not any(is_intact(PlanHeader.model_validate({**document, name: [] if name == "sick" else {}})) for name in unknown)
+    assert not any(is_intact(PlanHeader.model_validate({**document, name: [] if name == "unreadable" else {}})) for name in unknown)
 
 
 def test_a_plan_waits_a_day_for_approval_and_three_for_execution() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gc_assets.core.suggest import did_you_mean, named
+from gc_assets.core.suggest import did_you_mean, join_names
 
 LAKES = ("sales", "weather", "Shop")
 
@@ -20,5 +20,5 @@ def test_what_is_like_no_name_is_not_guessed_at(given: str) -> None:
 
 
 def test_a_thousand_names_are_not_all_listed() -> None:
-    assert named([f"lake{number}" for number in range(20)]).endswith("lake18, lake19")
-    assert named([f"lake{number}" for number in range(1_020)]).endswith("lake18, lake19 and 1,000 others")
+    assert join_names([f"lake{number}" for number in range(20)]).endswith("lake18, lake19")
+    assert join_names([f"lake{number}" for number in range(1_020)]).endswith("lake18, lake19 and 1,000 others")

@@ -133,8 +133,8 @@ def test_a_cutoff_without_an_age_has_no_moment(value: str) -> None:
 
 def test_a_cutoff_says_in_words_what_it_keeps() -> None:
     assert str(Cutoff(keep_last=3, max_age=timedelta(hours=36))) == "the newest 3 or 1d12h"
-    assert parse_cutoff("1998-01-10").beyond == "older than 1998-01-10T00:00:00+00:00"
-    assert parse_cutoff("1998-01-10").within == "since 1998-01-10T00:00:00+00:00"
-    assert Cutoff(keep_last=3, max_age=timedelta(hours=36)).beyond == "older than 1d12h and not among the newest 3"
+    assert parse_cutoff("1998-01-10").expired_text == "older than 1998-01-10T00:00:00+00:00"
+    assert parse_cutoff("1998-01-10").retained_text == "since 1998-01-10T00:00:00+00:00"
+    assert Cutoff(keep_last=3, max_age=timedelta(hours=36)).expired_text == "older than 1d12h and not among the newest 3"
     assert str(parse_cutoff("1998-01-10")) == "since 1998-01-10T00:00:00+00:00"
     assert str(parse_cutoff("none")) == "forever"

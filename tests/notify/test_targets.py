@@ -30,7 +30,7 @@ SECRET = "/services/T0/B0/s3cr3t"  # noqa: S105  (to be searched for)
 SPACED = "/s3cr3t with a space"
 TOKEN = {"Authorization": "Bearer s3cr3t"}
 READY = Notification("plan_ready", "warehouse/plan_ready/1", "warehouse: plan 1 waits", "Can be undone: all <b>&</b> größer.", "warehouse")
-SICK = Notification("table_sick", "sales/table_sick/u", "table <!channel> cannot be read", "torn", lake="sales")
+SICK = Notification("table_unreadable", "sales/table_unreadable/u", "table <!channel> cannot be read", "torn", lake="sales")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from gc_assets.notify.dispatch import deliver
 from tests.notify.receivers import Web, smtp_server, web_server
 
 READY = Notification("plan_ready", "warehouse/plan_ready/1", "warehouse: plan 1 waits", "gc-assets approve 1 --by WHO", "warehouse")
-SICK = Notification("table_sick", "sales/table_sick/u", "table shop.orders cannot be read", "torn", lake="sales")
+SICK = Notification("table_unreadable", "sales/table_unreadable/u", "table shop.orders cannot be read", "torn", lake="sales")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_all_kinds_of_targets_are_told_of_the_same(alerts: Web, team: Web, tmp_p
         ]
         told = deliver(targets, [READY, SICK], Deliveries())
     assert str(told) == "; ".join(f"told {name} of 2 events" for name in ("alerts", "team", "mail", "pager"))
-    assert heard(alerts) == [["plan_ready", "table_sick"]]
+    assert heard(alerts) == [["plan_ready", "table_unreadable"]]
     assert READY.title in team.documents[0]["text"]
     assert SICK.title in team.documents[0]["text"]
     assert READY.text in mailbox.mails[0].get_content()
@@ -68,7 +68,7 @@ def test_nobody_is_told_twice(alerts: Web) -> None:
     again = deliver(targets, [READY], Deliveries.parse(told.to_json))
     assert (str(again), again.deliveries) == ("nothing new", told)
     deliver(targets, [READY, SICK], told)
-    assert heard(alerts) == [["plan_ready"], ["table_sick"]]
+    assert heard(alerts) == [["plan_ready"], ["table_unreadable"]]
 
 
 def test_where_nothing_happens_nobody_is_told(alerts: Web) -> None:
@@ -77,8 +77,8 @@ def test_where_nothing_happens_nobody_is_told(alerts: Web) -> None:
 
 
 def test_a_target_is_told_of_the_events_that_it_asks_for(alerts: Web, team: Web) -> None:
-    deliver([hook("alerts", alerts, events=["table_sick"]), hook("team", team, events=["night_missed"])], [READY, SICK], Deliveries())
-    assert (heard(alerts), heard(team)) == ([["table_sick"]], [])
+    deliver([hook("alerts", alerts, events=["table_unreadable"]), hook("team", team, events=["run_missed"])], [READY, SICK], Deliveries())
+    assert (heard(alerts), heard(team)) == ([["table_unreadable"]], [])
 
 
 def test_a_target_that_fails_holds_up_nobody_and_the_others_hear_of_it_once(alerts: Web, team: Web) -> None:
@@ -112,7 +112,7 @@ def test_a_target_that_fails_again_after_it_was_mended_is_told_again(alerts: Web
     for status, happening in ((500, [READY]), (200, [READY]), (500, [READY, SICK])):
         alerts.status = status
         told = deliver(targets, happening, told).deliveries
-    assert heard(team) == [["plan_ready"], ["target_failed"], ["table_sick"], ["target_failed"]]
+    assert heard(team) == [["plan_ready"], ["target_failed"], ["table_unreadable"], ["target_failed"]]
 
 
 def test_a_single_target_that_fails_is_told_again_until_it_hears(alerts: Web) -> None:

@@ -21,8 +21,8 @@ SEMANTICS: Final = st.sampled_from(["seed", "icechunk-v1"])
 Strategies = tuple[st.SearchStrategy[Any], ...]
 PROGRAMS: Final[dict[str, list[tuple[Callable[..., None], Strategies]]]] = {
     "iceberg": [
-        (iceberg.test_every_random_history_is_retained_as_iceberg_would, (iceberg.histories(),)),
-        (iceberg.test_what_keep_until_promises_is_kept_until_then, (iceberg.histories(),)),
+        (iceberg.test_retention_of_random_histories_matches_the_oracle, (iceberg.histories(),)),
+        (iceberg.test_snapshot_is_kept_until_keep_until, (iceberg.histories(),)),
     ],
     "icechunk": [
         (icechunk.test_what_the_rule_of_any_ref_keeps_stays_on_that_refs_own_history, (icechunk.histories(), SEMANTICS)),
@@ -32,7 +32,7 @@ PROGRAMS: Final[dict[str, list[tuple[Callable[..., None], Strategies]]]] = {
     "lakefs": [(lakefs.test_every_random_repository_keeps_the_active_commits, (lakefs.repositories(),))],
     "nessie": [
         (
-            nessie.test_live_contents_of_any_log_are_those_of_the_plain_rules,
+            nessie.test_live_contents_of_random_logs_match_the_oracle,
             (nessie.forests(), nessie.CUTOFFS, nessie.CUTOFFS, nessie.CUTOFFS, st.booleans(), st.sampled_from([None, None, 2])),
         )
     ],

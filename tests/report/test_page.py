@@ -53,7 +53,7 @@ def header(**changes: Any) -> PlanHeader:
         "policy_digest": "p",
         "live_files": 10,
         "live_by_lake": {"sales": 10},
-        "sick": (),
+        "unreadable": (),
         "live_bytes": 5_000_000_000,
         "totals": {"quarantine": Amount(files=3, bytes=2_000_000_000)},
         "by_reason": {"unreferenced": Amount(files=3, bytes=2_000_000_000)},

@@ -103,7 +103,7 @@ def test_variables_for_secrets_reach_the_configuration_and_no_other_place(tmp_pa
     path = tmp_path / "lakes.yaml"
     path.write_text(CONFIG.format(grace="'${GRACE}'"))
     assert load_platform({"GRACE": "30h"}, str(path)).config.storage("warehouse").grace == timedelta(hours=30)
-    with pytest.raises(UsageError, match=r"storages\[0\]\.grace: the environment has no variable GRACE"):
+    with pytest.raises(UsageError, match=r"storages\[0\]\.grace: the environment variable GRACE .* is not set"):
         load_platform({}, str(path))
 
 

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import LakeConfig
-from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.core.errors import GcError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.resources import executors
@@ -58,7 +58,7 @@ class Scene:
     bare: Path
 
     def house(self, spark: SparkSession) -> BucketHouse:
-        places = Places(default=self.server.settings)
+        places = Connections(default=self.server.settings)
         store = open_store(f"s3://{self.bucket}/{self.prefix}", places)
         bench = S3Bench(self.server, self.server.client(), self.bucket, self.prefix, store, places, "versioned")
         settings = {"quarantine": "versioned"}
@@ -77,7 +77,7 @@ def protocol(house: BucketHouse) -> dict[str, Any]:
     told: dict[str, Any] = {}
 
     def carried_out(header: PlanHeader) -> dict[str, int]:
-        return {"/".join(key): count for key, count in counts(house.carry_out(header).books).items()}
+        return {"/".join(key): count for key, count in counts(house.carry_out(header).by_outcome).items()}
 
     with all_in_executors():
         header = house.plan()
@@ -110,21 +110,21 @@ def refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
         for key, value in settings.items():
             session.conf.set(key, value)
         try:
-            executors.refuse_unfit(session, "spark://cluster")
+            executors.check_executors(session, "spark://cluster")
         except GcError as error:
             told[fault] = str(error)
 
     ask("no program", **{python: "/no/such/python3"})
     ask("no libraries", **{python: str(bare)})
     ask("speculation", **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", executors.SPECULATION: "true"})
-    patience, executors.PATIENCE_SECONDS = executors.PATIENCE_SECONDS, 1.0
+    patience, executors.TIMEOUT_SECONDS = executors.TIMEOUT_SECONDS, 1.0
     others = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(_long, "id long").collect())
     others.start()
     while not spark.sparkContext.statusTracker().getActiveStageIds():
         time.sleep(0.01)
     ask("no executor")
     others.join()
-    executors.PATIENCE_SECONDS = patience
+    executors.TIMEOUT_SECONDS = patience
     spark.sparkContext.pythonVer = "3.9"
     ask("another Python")
     return told

@@ -21,6 +21,6 @@ def all_in_executors() -> Iterator[None]:
         for bound in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES", "MAX_TRIAL_ROWS", "MAX_IN_PROCESS_COLUMN_ROWS"):
             bounds.setattr(engine, bound, -1)
         bounds.setattr(commit_graph, "MAX_IN_PROCESS_SOURCES", -1)
-        bounds.setattr(storage_inventory, "HERE_SECONDS", -1.0)
-        bounds.setattr(storage_inventory, "HERE_ENTRIES", 1)
+        bounds.setattr(storage_inventory, "MAX_IN_PROCESS_SECONDS", -1.0)
+        bounds.setattr(storage_inventory, "MAX_IN_PROCESS_ENTRIES", 1)
         yield

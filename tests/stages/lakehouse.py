@@ -47,7 +47,7 @@ def counts(books: Mapping[K, Totals]) -> dict[K, int]:
 
 
 def outcomes(applied: ApplyResult) -> set[str]:
-    return {outcome for _, outcome in applied.books}
+    return {outcome for _, outcome in applied.by_outcome}
 
 
 @dataclass

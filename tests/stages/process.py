@@ -44,7 +44,7 @@ def story(house: Lakehouse) -> dict[str, Any]:
         "plan_id": header.plan_id,
         "rows_digest": header.rows_digest,
         "live": sorted(house.live()),
-        "applied": {"/".join(key): rows for key, rows in counts(applied.books).items()},
+        "applied": {"/".join(key): rows for key, rows in counts(applied.by_outcome).items()},
         "after_apply": after_apply,
         "restored": restored,
         "after_restore": house.files(),

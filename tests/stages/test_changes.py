@@ -125,7 +125,7 @@ def test_a_plan_whose_rows_were_changed_after_approval_is_refused(untouched: Pla
     receipt = Path(untouched.house.root / "state" / untouched.plan.published.path / "_receipt.json")
     whole = receipt.read_text()
     document = json.loads(whole)
-    document["facts"]["header"]["rows"] = 1
+    document["summary"]["header"]["rows"] = 1
     receipt.write_text(json.dumps(document))
     with pytest.raises(StateError):
         find_plan(untouched.house.config, untouched.header.plan_id)
@@ -177,7 +177,7 @@ def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_
     assert {actions[house.key(path)] for path in came_back} == {"restore"}
     assert later.failed_gates == []  # a gate that failed for what the plan puts back would stop the very step that does it
     applied = house.apply(later, ("restore",))
-    assert list(applied.books) == [("restore", "done")]
+    assert list(applied.by_outcome) == [("restore", "done")]
     assert {path: path.read_bytes() for path in came_back} == planned.contents
     house.now = NOW + timedelta(days=2)
     assert "unfinished_apply" not in house.failed_gates(house.plan())

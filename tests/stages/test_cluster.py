@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config.s3 import Places
+from gc_assets.config.s3 import Connections
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stores.store import open_store
 from tests.cluster import CONF, Cluster
@@ -62,7 +62,7 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
     with ExitStack() as places:
         direct = places.enter_context(in_a_bucket("ceph", versioned=True, prefix="lakes/"))
         proxy = places.enter_context(proxied(shared("ceph")))
-        reached = Places(default=proxy.server.settings)
+        reached = Connections(default=proxy.server.settings)
         bench = replace(direct, places=reached, store=open_store(direct.store.location, reached))
         state, s3 = places.enter_context(place())
         house = BucketHouse(spark, folder, [], {"quarantine": "versioned"}, now, state=f"{state}/here", s3=s3, bench=bench)

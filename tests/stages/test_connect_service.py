@@ -145,7 +145,7 @@ def looked_at(remote: str, folder: str) -> list[dict[str, str]]:
 def alone_there(remote: str, folder: str) -> dict[str, Any]:
     """What doctor says of the server, and what is said of servers that cannot be used."""
     told: dict[str, Any] = {"doctor": looked_at(remote, folder)}
-    connect.ANSWERS_WITHIN_SECONDS = 2.0
+    connect.ANSWER_SECONDS = 2.0
 
     def ask(fault: str, place: str, token: str = TOKEN) -> None:
         try:

@@ -58,5 +58,5 @@ def test_lakes_of_every_kind_without_content_have_a_night_a_plan_and_an_apply(
         assert house.keys("deletion_plan") == {*gone, house.key(left)}
         assert header.live_by_lake.keys() == {"weather"}
         night = house.tonight()
-        assert all(checks.LIVE_WHILE_REFS.judge(night, night.table(LIVE_FILES, lake.name)).passed for lake in house.lakes)
+        assert all(checks.LIVE_WHILE_REFS.evaluate(night, night.table(LIVE_FILES, lake.name)).passed for lake in house.lakes)
         assert outcomes(house.carry_out(header)) == {"done"}

@@ -104,7 +104,7 @@ def test_the_inventory_of_a_report_is_that_of_a_listing_for_what_is_older(story:
     house = story.at(timedelta(days=2))
     listing = BucketHouse(house.spark, house.root / "listing", house.lakes, {"grace": "1s"}, house.now, bench=story.house.bench)
     storage_inventory(house.spark, listing.tonight(), STORAGE)
-    monkeypatch.setattr("gc_assets.stages.sweep.storage_inventory.HERE_ENTRIES", 1)  # so that executors read the report
+    monkeypatch.setattr("gc_assets.stages.sweep.storage_inventory.MAX_IN_PROCESS_ENTRIES", 1)  # so that executors read the report
     storage_inventory(house.spark, house.tonight(), STORAGE)
     assert older(story, house) == older(story, listing)
     assert {row["source"] for row in house.rows("storage_inventory")} == {"plain_inventory"}
@@ -173,7 +173,7 @@ def test_a_report_that_is_too_old_stops_the_night_and_doctor_says_so(story: Stor
     house = story.at(timedelta(days=9))
     assert [found.verdict for found in doctor(house.tonight()) if found.check == "inventory"] == ["ok"]
     house = story.at(timedelta(days=9, seconds=1))
-    with pytest.raises(StoreError, match=r"manifest.json, the newest that is finished, .* older than max_inventory_age \(9d\)"):
+    with pytest.raises(StoreError, match=r"manifest.json, the newest finished one, .* older than max_inventory_age \(9d\)"):
         house.plan()
     (found,) = [found for found in doctor(house.tonight()) if found.check == "inventory"]
     assert (found.verdict, "older than max_inventory_age" in found.found) == ("fail", True)

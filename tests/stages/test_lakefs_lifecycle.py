@@ -345,7 +345,7 @@ def test_an_object_once_kept_is_looked_at_again_unless_the_proposals_own_behavio
     kept.at.rules(all=days_10("again"))
     house.now = NOW + timedelta(days=1)
     for verification_id in (False, True):
-        house.lakes = [house.lakes[0].model_copy(update={"recheck_deduplicated": verification_id})]
+        house.lakes = [house.lakes[0].model_copy(update={"verify_deduplicated": verification_id})]
         house.mark()
         assert kept.at.objects()[kept.again]["deduplicated"] is not verification_id
         assert (f"ml-data/{kept.again}" in house.live()) is not verification_id

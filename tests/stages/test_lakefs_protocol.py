@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.plans import find_plan
-from gc_assets.stages.sweep.storage_inventory import carried_from, last_inventory, storage_inventory
+from gc_assets.stages.sweep.storage_inventory import find_baseline, last_inventory, storage_inventory
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer
 from tests.lakes.lakefs.support import config_of
@@ -126,7 +126,7 @@ def test_the_second_mark_decodes_nothing(story: Story[Filled]) -> None:
 
 
 def test_apply_quarantines_exactly_the_planned_files(story: Story[Filled]) -> None:
-    assert counts(story.house.carry_out(story.header).books) == {("quarantine", "done"): len(story.garbage)}
+    assert counts(story.house.carry_out(story.header).by_outcome) == {("quarantine", "done"): len(story.garbage)}
     assert story.builder.files() == story.builder.kept
     readable(story)
 
@@ -224,7 +224,7 @@ def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(
     builder.commit("main")
     builder.stage("main", "late", lost)
     applied = fresh.house.apply(header)
-    assert counts(applied.books) == {("quarantine", "changed"): 4}
+    assert counts(applied.by_outcome) == {("quarantine", "changed"): 4}
     assert {*expired, lost, hidden} <= builder.files()
 
 
@@ -312,19 +312,19 @@ def test_the_second_night_lists_only_partitions_that_changed_and_plans_what_a_cl
     house.now += timedelta(days=1)
     header = house.plan()
     summary = house.summary("storage_inventory")
-    assert (summary["flow"], summary["carried_directories"], summary["carried_objects"]) == ("optimized", 1, 2)
+    assert (summary["flow"], summary["reused_directories"], summary["reused_objects"]) == ("optimized", 1, 2)
     assert house.planned(BELOW).keys() == {first, second}
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(0)})]
     assert house.plan().rows_digest == header.rows_digest
     summary = house.summary("storage_inventory")
-    assert (summary["flow"], summary["carried_objects"]) == ("clean", 0)
+    assert (summary["flow"], summary["reused_objects"]) == ("clean", 0)
 
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(days=7)})]
     house.carry_out(header)
     house.now += timedelta(days=1)
     house.plan()
     summary = house.summary("storage_inventory")
-    assert (summary["flow"], summary["carried_directories"]) == ("optimized", 0)
+    assert (summary["flow"], summary["reused_directories"]) == ("optimized", 0)
     assert house.planned(BELOW) == {first: "purge", second: "purge"}
 
 
@@ -333,8 +333,8 @@ def test_the_whole_is_listed_every_seven_days(fresh: Fresh) -> None:
     fresh.builder.commit("main", a=b"1")
     published = storage_inventory(house.spark, house.tonight(), STORAGE)
     house.now += timedelta(days=6)
-    carried = carried_from(house.tonight(), last_inventory(house.tonight(), STORAGE))
+    carried = find_baseline(house.tonight(), last_inventory(house.tonight(), STORAGE))
     assert carried is not None
     assert carried.receipt == published.receipt
     house.now += timedelta(days=1)
-    assert carried_from(house.tonight(), last_inventory(house.tonight(), STORAGE)) is None
+    assert find_baseline(house.tonight(), last_inventory(house.tonight(), STORAGE)) is None

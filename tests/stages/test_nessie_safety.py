@@ -51,7 +51,7 @@ def written(path: Path, text: str = "x") -> Path:
     return path
 
 
-def test_metadata_that_a_head_shows_and_nobody_can_read_stops_the_run_by_its_name(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_unreadable_metadata_of_a_head_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     main.new("db.other")
@@ -148,17 +148,17 @@ def shared(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.
     return Shared(spark, nessie_server, tmp_path_factory.mktemp("shared"))
 
 
-def test_a_night_over_sound_tables_passes_its_gates(shared: Shared) -> None:
+def test_run_over_valid_tables_passes_its_gates(shared: Shared) -> None:
     assert shared.header.failed_gates == []
 
 
-def test_what_cannot_be_listed_is_kept_whole_and_reported(shared: Shared) -> None:
+def test_unsupported_contents_are_kept_and_reported(shared: Shared) -> None:
     assert not shared.keys(*shared.unlisted) & shared.planned
     assert shared.keys(*shared.around) <= shared.planned
     assert sum("cannot be listed" in note for note in shared.house.summary("live_files", "shop")["notes"]) == 2
 
 
-def test_spellings_of_one_place_are_one_place_and_unclaimed_files_are_left_alone(shared: Shared) -> None:
+def test_spellings_of_one_location_are_equal(shared: Shared) -> None:
     mine = {key for key in shared.planned if key.startswith(("bare/", "one/", "drop/"))}
     versions = {key for key in mine if "/metadata/00000-" in key and key.endswith(".metadata.json")}
     assert len(versions) == 2
@@ -166,13 +166,13 @@ def test_spellings_of_one_place_are_one_place_and_unclaimed_files_are_left_alone
     assert shared.house.key(shared.unowned) not in shared.planned
 
 
-def test_native_tags_and_listed_snapshots_of_a_live_metadata_file_stay_readable(shared: Shared) -> None:
+def test_native_tags_and_listed_snapshots_stay_readable(shared: Shared) -> None:
     reading = open_table(str(shared.listed))
     assert {shared.house.key(file) for file in reading.inspect.all_files()["file_path"].to_pylist()} <= shared.live
     assert {key.rpartition(".")[2] for key in shared.planned if key.startswith("listed/")} == {"json"}
 
 
-def test_expired_history_is_planned_with_the_commit_that_last_needed_it(shared: Shared) -> None:
+def test_plan_names_the_last_commit_of_expired_files(shared: Shared) -> None:
     rows = {row["key"]: row for row in shared.house.rows("orphan_files")}
     old = rows[shared.house.key(shared.expired)]
     assert (old["reason"], old["last_commit_id"]) == ("expired", shared.last)
@@ -180,13 +180,13 @@ def test_expired_history_is_planned_with_the_commit_that_last_needed_it(shared: 
     assert set(rows) == shared.planned
 
 
-def test_metadata_of_another_table_under_the_same_content_is_live_and_so_is_what_it_names(shared: Shared) -> None:
+def test_metadata_of_another_table_under_one_content_is_live(shared: Shared) -> None:
     reading = open_table(shared.taken)
     assert {shared.house.key(file) for file in reading.inspect.files()["file_path"].to_pylist()} <= shared.live
     assert shared.house.key(shared.replaced) in shared.planned
 
 
-def test_older_metadata_that_is_gone_stops_the_run_unless_that_is_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_missing_older_metadata_stops_the_run_unless_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     older = metadata_of(builder, "db.t")
@@ -202,7 +202,7 @@ def test_older_metadata_that_is_gone_stops_the_run_unless_that_is_tolerated(hous
     assert any(older.name in note for note in house.summary("live_files", "shop")["notes"])
 
 
-def test_a_repository_whose_every_table_was_dropped_since_the_last_accepted_night_passes_no_gate(
+def test_gates_refuse_if_all_tables_were_dropped(
     house: Lakehouse, builder: NessieBuilder
 ) -> None:
     main = builder.on()
@@ -214,7 +214,7 @@ def test_a_repository_whose_every_table_was_dropped_since_the_last_accepted_nigh
     assert {"lakes_present", "live_drop"} & house.failed_gates(house.plan())
 
 
-def test_a_table_on_a_store_that_is_not_configured_stops_the_run_by_its_address(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_table_in_unconfigured_storage_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
     builder.on().new("db.t")
     builder.put(["far"], iceberg_table("s3://elsewhere/far/metadata/1.metadata.json"))
     house.lakes = [builder.config(retention=HEADS)]
@@ -222,7 +222,7 @@ def test_a_table_on_a_store_that_is_not_configured_stops_the_run_by_its_address(
         house.mark()
 
 
-def test_a_path_that_climbs_is_refused_and_not_guessed(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_path_with_parent_component_is_refused(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     path = metadata_of(builder, "db.t")
@@ -235,7 +235,7 @@ def test_a_path_that_climbs_is_refused_and_not_guessed(house: Lakehouse, builder
         house.mark()
 
 
-def test_what_a_commit_after_the_plan_needs_is_not_taken(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_files_of_a_commit_after_the_plan_are_kept(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     old = builder.content(["db", "t"])
@@ -255,7 +255,7 @@ def test_what_a_commit_after_the_plan_needs_is_not_taken(house: Lakehouse, build
     assert open_table(old["metadataLocation"]).scan().to_arrow().num_rows > 0
 
 
-def test_deferred_quarantine_moves_nothing_and_does_not_purge_what_came_back_to_life(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_deferred_quarantine_does_not_purge_revived_files(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     old = builder.content(["db", "t"])
@@ -276,7 +276,7 @@ def test_deferred_quarantine_moves_nothing_and_does_not_purge_what_came_back_to_
     assert "purge" in actions.values()
 
 
-def test_a_content_at_a_snapshot_that_its_metadata_does_not_list_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_content_with_unlisted_snapshot_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     known = builder.content(["db", "t"])
@@ -287,7 +287,7 @@ def test_a_content_at_a_snapshot_that_its_metadata_does_not_list_stops_the_run(h
         house.mark()
 
 
-def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
+def test_contents_of_deleted_refs_are_kept_for_the_grace_period(
     house: Lakehouse, builder: NessieBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = builder.on()
@@ -318,7 +318,7 @@ def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
     assert mine <= house.keys("deletion_plan")
 
 
-def test_a_dropped_table_that_somebody_writes_on_stops_the_plan(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_dropped_table_with_new_writes_stops_the_plan(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     main.new("db.moved")
@@ -332,7 +332,7 @@ def test_a_dropped_table_that_somebody_writes_on_stops_the_plan(house: Lakehouse
     assert house.failed_gates(house.plan()) == {"foreign_metadata"}
 
 
-def test_nothing_is_purged_while_live_metadata_that_was_never_read_waits_in_quarantine(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_purge_waits_for_unread_live_metadata_in_quarantine(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     old = house.key(metadata_of(builder, "db.t"))
@@ -355,7 +355,7 @@ def test_nothing_is_purged_while_live_metadata_that_was_never_read_waits_in_quar
     assert (house.warehouse / old).exists()
 
 
-def test_an_empty_repository_makes_a_night_that_plans_nothing(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_empty_repository_plans_nothing(house: Lakehouse, builder: NessieBuilder) -> None:
     written(house.warehouse / "x.parquet")
     house.lakes = [builder.config()]
     house.plan()

@@ -11,18 +11,18 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from gc_assets.core.clock import start_of
+from gc_assets.core.clock import start_of_day
 from tests.days import noon
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.scenarios import SCENARIOS, Told, tell
 from tests.lakes.nessie.server import Server
-from tests.lakes.nessie.support import shown_from_the_cutoff_on
+from tests.lakes.nessie.oracle import shown_from_the_cutoff_on
 from tests.stages.lakehouse import Lakehouse, outcomes
 
 pytestmark = pytest.mark.spark
 
 START = noon(days=2)
-AS_OF = start_of(START.date())
+AS_OF = start_of_day(START.date())
 
 
 class Judged:
@@ -46,24 +46,24 @@ def judged(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.
     return Judged(spark, nessie_server, tmp_path_factory.mktemp("scenarios"))
 
 
-def test_the_night_passes_its_gates(judged: Judged) -> None:
+def test_run_passes_its_gates(judged: Judged) -> None:
     assert judged.header.failed_gates == []
 
 
 @pytest.mark.parametrize("number", range(len(SCENARIOS)), ids=[story.name for story in SCENARIOS])
-def test_every_file_of_a_scenario_has_its_fate(judged: Judged, number: int) -> None:
+def test_scenario_deletes_the_expected_files(judged: Judged, number: int) -> None:
     told: Told = judged.told[number]
     mine = {key for key in judged.planned if key.startswith(f"s{number:02}/")}
     assert mine == {judged.house.key(path) for path in told.gone}
 
 
-def test_every_file_stays_or_is_planned(judged: Judged) -> None:
+def test_every_file_is_kept_or_planned(judged: Judged) -> None:
     kept = {judged.house.key(path) for told in judged.told for path in told.kept}
     assert set(judged.house.files()) == kept | judged.planned
     assert not kept & judged.planned
 
 
-def test_after_apply_and_purge_every_content_reads_in_full_and_a_second_run_plans_nothing(judged: Judged) -> None:
+def test_all_contents_are_readable_after_the_purge(judged: Judged) -> None:
     house = judged.house
     house.carry_out(judged.header)
     house.now = START + timedelta(minutes=5)

@@ -142,7 +142,7 @@ def test_files_that_expiry_frees_are_not_quarantined_before_it(story: Story[Lake
 def test_apply_edits_the_histories_first_and_then_moves_exactly_the_planned_files_to_the_trash(story: Story[Lakes]) -> None:
     applied = story.house.apply(story.header)
     edits, planned = sum(story.header.expiry_actions.values()), story.garbage | freed(story)
-    assert counts(applied.books) == {("expire", "done"): edits, ("quarantine", "done"): len(planned)}
+    assert counts(applied.by_outcome) == {("expire", "done"): edits, ("quarantine", "done"): len(planned)}
     after = story.house.files()
     assert set(story.before) - set(after) == planned
     changed = {key for key, value in after.items() if story.before.get(key) != value}

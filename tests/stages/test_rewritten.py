@@ -94,7 +94,7 @@ def test_of_metadata_that_is_gone_since_the_mark_the_plan_says_which_night_found
     assert (item.name, item.good_on) == ("lake toys", older.run_date)
     house.name("a", days_ago(40))
     assert content == manifest.read_bytes()
-    assert counts(house.apply(older).books) == {("quarantine", "changed"): 1}
+    assert counts(house.apply(older).by_outcome) == {("quarantine", "changed"): 1}
 
 
 def test_of_a_store_that_tells_none_the_sweep_sees_it_and_the_next_night_reads(house: Rewritten, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import UsageError
-from gc_assets.core.notifications import LastRun, StorageSummary, notifications
+from gc_assets.core.notifications import LastRun, StorageSummary, list_notifications
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.plan import planned_actions
@@ -136,12 +136,12 @@ def test_what_is_sick_is_named_with_since_when_and_why(nights: Nights) -> None:
     assert {item.name: item.since for item in second.unreadable if item.name in unread} == {
         name: item.since for name, item in unread.items()
     }
-    assert "db.lost" in next(gate.message for gate in first.gates if gate.name == "sick_tables")
+    assert "db.lost" in next(gate.message for gate in first.gates if gate.name == "unreadable_tables")
 
 
 def test_what_is_sick_for_two_nights_is_one_event_each(nights: Nights) -> None:
     first, second = (
-        {item.id for item in notifications([StorageSummary("warehouse", LastRun(header, "applied", None, ()))], header.created_at)}
+        {item.id for item in list_notifications([StorageSummary("warehouse", LastRun(header, "applied", None, ()))], header.created_at)}
         for header in nights.headers[:2]
     )
     assert first == second
@@ -172,7 +172,7 @@ def test_nothing_is_purged_while_anything_is_sick_and_all_of_it_once_all_is_well
 
 
 def test_what_waits_to_be_purged_is_told_in_files_and_bytes(nights: Nights) -> None:
-    first, second, third, _ = ({gate.name: gate for gate in header.gates}["sick_tables"] for header in nights.headers)
+    first, second, third, _ = ({gate.name: gate for gate in header.gates}["unreadable_tables"] for header in nights.headers)
     waiting = {key for key, action in nights.planned[2].items() if action == "purge"}
     assert second.numbers["waiting_files"] == len(waiting)
     assert second.numbers["waiting_bytes"] == nights.headers[2].totals["purge"].bytes > 0

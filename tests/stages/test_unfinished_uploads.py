@@ -128,15 +128,15 @@ def test_what_is_young_or_too_much_or_not_to_be_aborted_is_not_planned(story: Up
 
 def test_everywhere_that_a_plan_is_shown_it_says_that_aborts_are_final(story: UploadStory) -> None:
     header, house = story.header, story.house
-    words = "5 unfinished uploads (32 B) are aborted for good, and what their writers had sent is gone"
+    words = "5 unfinished uploads (32 B) are aborted permanently, with the data that their writers sent"
     can, cannot, free = describe_reversibility(header, house.config).lines
     assert (can, cannot) == ("Can be undone: nothing.", f"Cannot be undone: {words}.")
-    assert free == "Becomes free: 32 B at once, by aborting unfinished uploads."
+    assert free == "Becomes free: 32 B immediately, by aborting unfinished uploads."
     assert plan_line(header) == f"{STORAGE}: plan {header.plan_id}, 0 files, 0 B, gates passed; aborts 5 unfinished uploads (32 B)"
     (listed,) = list_plans(house.config)
     assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
     (said,) = explain(house.tonight(), PLACE + "dead")
-    assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, for good." in said.sentence
+    assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, permanently." in said.sentence
     page = render(load_report(house.tonight()))
     assert words in page
     assert all(story.uploads[name]["UploadId"] in page for name in DEAD)
@@ -171,7 +171,7 @@ def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_o
 def test_a_plan_whose_uploads_are_others_than_were_approved_is_refused(story: UploadStory) -> None:
     rows = story.rows(story.header)
     header = story.forged(*rows[1:], uploads=story.header.uploads.model_copy(update={"later": 1}))
-    with pytest.raises(StateError, match="its uploads have the digest"):
+    with pytest.raises(StateError, match="the digest of its uploads is"):
         story.house.carry_out(header)
     assert len(story.left()) == len(story.uploads)
 
@@ -187,7 +187,7 @@ def test_each_planned_upload_is_judged_again_as_it_is_aborted(story: UploadStory
     before = house.contents()
     applied = house.carry_out(header)
     outcomes = {"done": 1, "changed": 1, "absent": 2, "denied": 3}
-    assert counts(applied.books) == {("abort", outcome): count for outcome, count in outcomes.items()}
+    assert counts(applied.by_outcome) == {("abort", outcome): count for outcome, count in outcomes.items()}
     log = {row["key"].removeprefix(PLACE): row for row in house.rows("deletion_log")}
     assert {name: row["outcome"] for name, row in log.items()} == {
         "dead": "done",
@@ -200,7 +200,7 @@ def test_each_planned_upload_is_judged_again_as_it_is_aborted(story: UploadStory
     assert {(row["phase"], row["plan_id"]) for row in log.values()} == {("abort", header.plan_id)}
     assert {name: row["version_id"] for name, row in log.items()} == {name: item["UploadId"] for name, item in story.uploads.items()}
     assert "AccessDenied" in log["denied"]["error"]
-    assert "no lake claims this place" in log["other/unowned"]["error"]
+    assert "no lake claims this key" in log["other/unowned"]["error"]
     kept = {PLACE + name: story.uploads[name]["UploadId"] for name in ("denied", "grown")}
     kept |= {PLACE + "restarted": restarted["UploadId"], **{key: story.uploads[key]["UploadId"] for key in ELSEWHERE}}
     assert dict(left(house.bench)) == kept

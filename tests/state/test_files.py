@@ -13,7 +13,7 @@ import pytest
 from pyarrow import fs
 
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.state.backend import ABSENT, FileStat, Seen
+from gc_assets.state.backend import ABSENT, FileStat, VersionedContent
 from gc_assets.state.files import Files
 from tests.state.s3_place import place
 
@@ -287,7 +287,7 @@ def test_who_saw_what_stands_there_changes_it_without_reading_it_again(files: Fi
 def test_what_was_seen_and_is_there_no_more_is_read_again(files: Files) -> None:
     seen = files.change("a", lambda _: b"1")
     files.replace("a", b"2")
-    assert files.change("a", lambda before: (before or b"") + b"+", seen) == Seen(*files.read_version("a"))
+    assert files.change("a", lambda before: (before or b"") + b"+", seen) == VersionedContent(*files.read_version("a"))
     assert files.read("a") == b"2+"
     files.change("a", lambda before: (before or b"") + b"+", ABSENT)
     assert files.read("a") == b"2++"
@@ -304,5 +304,5 @@ def test_what_was_seen_is_no_proof_that_nothing_is_to_be_done(files: Files) -> N
 
 
 def test_a_place_proves_that_one_of_several_writers_succeeds(files: Files) -> None:
-    assert "one of several writers" in files.prove()
+    assert "one of several writers" in files.check_conditions()
     assert files.list("", recursive=True) == []

@@ -17,7 +17,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
-from gc_assets.state.summaries import Freeze
+from gc_assets.state.summaries import FreezeTime
 from tests.state.publisher import DAY, NOW, publish_empty
 from tests.state.s3_place import place
 
@@ -91,7 +91,7 @@ def test_runs_published_by_processes_at_once_are_all_in_the_index(state: State) 
     made = {line for one in processes for line in one.communicate()[0].split()}
     assert len(made) == 3 * each
     assert set(run_ids(state)) == made
-    assert state.unindexed() == []
+    assert state.find_index_errors() == []
 
 
 def test_a_night_publishes_a_table_by_one_read(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_run_published_while_another_publishes_is_in_the_index_too(state: Stat
     monkeypatch.setattr(Files, "replace", with_another)
     last = publish_empty(state)
     assert run_ids(state) == sorted([last, *others])
-    assert state.unindexed() == []
+    assert state.find_index_errors() == []
     found = state.current("sales", "live_files", DAY)
     assert found is not None
     assert found.receipt.run_id == last, "the last to publish is the current one"
@@ -194,7 +194,7 @@ def test_a_damaged_index_stops_by_name_and_is_repaired_from_the_receipts(on_disk
         on_disk.history("sales", "live_files")
     with pytest.raises(StateError, match="is damaged"):
         publish_empty(on_disk)
-    assert [INDEX in line for line in on_disk.unindexed()] == [True]
+    assert [INDEX in line for line in on_disk.find_index_errors()] == [True]
     assert on_disk.repair() == [INDEX]
     assert run_ids(on_disk) == made
     assert Files.read(on_disk.files, INDEX) == before
@@ -223,10 +223,10 @@ def test_a_run_that_an_older_release_added_since_is_reported_and_repaired(state:
     before = Files.read(state.files, INDEX)
     late = publish_empty(state)
     state.files.replace(INDEX, before)
-    assert state.unindexed() == [f"{state.files.root}/{INDEX} lacks the run sales/live_files/run_date=2026-03-14/{late}"]
+    assert state.find_index_errors() == [f"{state.files.root}/{INDEX} lacks the run sales/live_files/run_date=2026-03-14/{late}"]
     assert state.repair() == [INDEX]
     assert late in run_ids(state)
-    assert state.unindexed() == []
+    assert state.find_index_errors() == []
 
 
 def test_a_repair_keeps_a_run_that_is_about_to_publish(state: State) -> None:
@@ -249,7 +249,7 @@ def test_pruned_runs_leave_the_index(state: State) -> None:
     old, kept = publish_empty(state), publish_empty(state)
     state.prune(0, Clock(NOW + timedelta(days=1)))
     assert run_ids(state) == [kept] != [old]
-    assert state.unindexed() == []
+    assert state.find_index_errors() == []
 
 
 def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
@@ -268,7 +268,7 @@ def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
     }
     publish_empty(on_disk, "lake_refs", **summary)
     (run,) = on_disk.history("sales", "lake_refs")
-    assert run.headline(Freeze) == Freeze(frozen_at=NOW, rehearsal=True)
+    assert run.summary(FreezeTime) == FreezeTime(frozen_at=NOW, rehearsal=True)
     assert set(run.entry.summary) == {"frozen_at", "rehearsal"}
 
 

@@ -21,7 +21,7 @@ from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.records import ledger
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.state.files import Files
-from gc_assets.state.index import Entry, Index, PastRun
+from gc_assets.state.index import Index, IndexEntry, PastRun
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG, LAKE_REFS, MANIFEST_ENTRIES, Table
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -101,7 +101,7 @@ def earlier_nights(state: State, like: date, before: date) -> None:
         index.replace({**entries, **{entry.run_id: entry for entry in added}})
 
 
-def _copies(state: State, group: str, asset: str, run: Entry, before: date) -> Iterator[Entry]:
+def _copies(state: State, group: str, asset: str, run: IndexEntry, before: date) -> Iterator[IndexEntry]:
     for number in range(1, NIGHTS + 1):
         has_rows = number % EVERY.get(asset, NIGHTS + 1) == 0
         if asset in {DELETION_LOG.name, EXPIRY_LOG.name} and not has_rows:
@@ -109,10 +109,10 @@ def _copies(state: State, group: str, asset: str, run: Entry, before: date) -> I
         day = before - timedelta(days=number)
         changed: dict[str, Any] = {"run_date": day, "run_id": f"{day:%Y%m%d}{run.run_id[8:]}"}
         if asset == LAKE_REFS.name:
-            changed["facts"] = {**run.summary, "frozen_at": f"{day}T03:00:00+00:00"}
+            changed["summary"] = {**run.summary, "frozen_at": f"{day}T03:00:00+00:00"}
         if asset == DELETION_PLAN.name:
             plan_id = hashlib.sha256(str(day).encode()).hexdigest()
-            changed["facts"] = {"plan": {**run.summary["plan"], "plan_id": plan_id, "run_date": str(day)}}
+            changed["summary"] = {"plan": {**run.summary["plan"], "plan_id": plan_id, "run_date": str(day)}}
         again = run.model_copy(update=changed if has_rows else {**changed, "rows": 0, "parts": ()})
         for part in again.parts:
             there, here = (Path(state.files.root) / PastRun(group, asset, entry).path / part.name for entry in (run, again))

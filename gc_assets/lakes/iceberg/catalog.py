@@ -35,7 +35,7 @@ from gc_assets.lakes.iceberg.removal import build_local_commit, build_rest_commi
 from gc_assets.lakes.iceberg.revalidate import Removal
 from gc_assets.lakes.protocol import UnreadableTable
 
-_Result = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 # Arrow's error for a store that denies a request or does not answer. Missing keys are excluded.
 _S3_ERROR = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
 _STORE_HINT = (

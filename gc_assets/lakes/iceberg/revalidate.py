@@ -92,7 +92,7 @@ def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registra
 
 
 def _revalidate_ref_deletion(
-    action: ExpiryAction, refs: Mapping[str, Mapping[str, SnapshotRef]], requested: set[tuple[str, str, str | None]]
+    action: ExpiryAction, refs: Mapping[str, dict[str, SnapshotRef]], requested: set[tuple[str, str, str | None]]
 ) -> ExpiryOutcome | Sequence[str]:
     """Return the names of the registrations to edit, or the outcome if nothing is to be edited.
 

@@ -1,1 +1,1 @@
-"""lakeFS repositories as a lake kind."""
+"""The lake kind of lakeFS repositories."""

@@ -1,10 +1,9 @@
-"""Says where the objects of a repository are: what an entry's address means (lakeFS
-`catalog.proto`, AddressType).
+"""The meaning of the address of an entry (lakeFS `catalog.proto`, AddressType).
 
-An address is relative to the repository's storage namespace, or full. One file may have both
-spellings. A server names a local block store by the path where it is mounted there, which need not
-be where we see it. The REST listing even writes the store's root twice. So a full address gives
-every name that it may mean here: too many names keep garbage, one too few would lose data. Pure.
+An address is relative to the repository's storage namespace, or full. The same file may have both
+spellings. A server names a local block store by its own mount point, which can differ from the path
+on this machine. The REST listing even writes the store's root twice. Therefore a full address gives
+every possible name: too many names keep garbage, too few lose data. Pure.
 """
 
 from __future__ import annotations
@@ -24,23 +23,26 @@ _LOCAL: Final = "local://"
 
 
 def is_full(addresses: pa.Array, types: pa.Array) -> pa.Array:
-    """Decides which addresses are full. The deprecated type decides by the text, as lakeFS does:
-    what begins with a scheme is full.
+    """Return which addresses are full.
+
+    As in lakeFS, an address of the deprecated type `BY_PREFIX` is full if it begins with a scheme.
     """
     by_text = pc.match_substring_regex(addresses, _SCHEME)
     return pc.if_else(pc.equal(types, BY_PREFIX), by_text, pc.equal(types, FULL))
 
 
-def within(location: str, relative: pa.Array) -> pa.Array:
-    """Returns relative addresses below the namespace's `location`, which ends in one `/`."""
+def absolute_addresses(location: str, relative: pa.Array) -> pa.Array:
+    """Return the addresses under the namespace's `location`, which ends in one `/`."""
     return pc.binary_join_element_wise(pa.scalar(location), relative, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Folders below which a path of the server's disk may lie here; all end in `/`.
+    """Folders that may contain a path of the server's disk. All end in `/`.
 
-    Below the namespace's own `location` only its objects are meant, below `others` anything.
+    Attributes:
+        location: Location of the namespace. It contains only the repository's own objects.
+        others: Further folders, which may contain any object.
     """
 
     location: str
@@ -48,8 +50,9 @@ class Roots:
 
     @classmethod
     def of(cls, location: str, storages: Iterable[str]) -> Roots:
-        """Returns the namespace, every storage, and the folder that holds the namespace within its
-        storage: other repositories may lie beside it.
+        """Return the roots: the namespace, every storage, and the folders between them.
+
+        Other repositories may be in the same folders.
         """
         others: list[str] = []
         for storage in storages:
@@ -59,22 +62,21 @@ class Roots:
                 others += [f"{storage}{'/'.join(steps[:count])}/" for count in range(1, len(steps))]
         return cls(location, tuple(root for root in dict.fromkeys(others) if root != location))
 
-    def below(self, end: str) -> Iterator[str]:
-        """Returns the names of a path's end below each root."""
+    def names_under_roots(self, end: str) -> Iterator[str]:
+        """Yield the names of the end of a path under each root."""
         if end.startswith(DATA):
             yield self.location + end
         for root in self.others:
             yield root + end
 
 
-def names_of(roots: Roots, address: str) -> Iterator[str]:
-    """Returns every name that a full address may have here, each once. The likeliest comes first:
-    the name in the namespace's own data, or the address itself.
+def possible_names(roots: Roots, address: str) -> Iterator[str]:
+    """Yield every possible name of a full address, each once.
 
-    `local://` is a path of the server's disk. Another server, or one in a container, sees the disk
-    mounted elsewhere, so whatever the path ends in may lie below any of the `roots`. Where the
-    store's root was written in front of a full path, the path's end is the full path. What lies
-    below no root is in no storage, and protects nothing.
+    The most likely name comes first: the name in the namespace's own data, or the address itself.
+    `local://` is a path of the server's disk. A server on another machine or in a container has
+    another mount point, so every end of the path may be under any of the roots. If the store's root
+    was written before a full path, the end is the full path. Names under no root are in no storage.
     """
     if not address.startswith(_LOCAL):
         yield address
@@ -83,9 +85,8 @@ def names_of(roots: Roots, address: str) -> Iterator[str]:
     steps = path.split("/")
     ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
     full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
-    names = dict.fromkeys((f"file:///{path}", *full, *(name for end in ends for name in roots.below(end))))
-    # The shortest of several: a server may well have its block store in a folder that is itself
-    # called data.
-    likeliest = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=next(iter(names)))
-    yield likeliest
-    yield from (name for name in names if name != likeliest)
+    names = dict.fromkeys((f"file:///{path}", *full, *(name for end in ends for name in roots.names_under_roots(end))))
+    # The shortest of several, because the server's block store may be in a folder with the name data.
+    likely_name = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=next(iter(names)))
+    yield likely_name
+    yield from (name for name in names if name != likely_name)

@@ -1,9 +1,9 @@
-"""Key and value pairs of many SSTable blocks at once (RocksDB wiki, "Rocksdb BlockBasedTable
-Format", section Block).
+"""Parser of the key-value pairs of SSTable blocks.
 
-A block holds prefix-compressed entries between restart points, where the full key stands. Every
-interval between two restart points is independent, so the n-th entry of all intervals is decoded in
-one step: sixteen steps read a range, however long.
+Format: RocksDB wiki, "Rocksdb BlockBasedTable Format", section Block. A block contains
+prefix-compressed entries. Each restart point has a full key. The intervals between restart points
+are independent, so the n-th entry of all intervals is decoded in one step. Sixteen steps read a
+range of any length.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gc_assets.lakes.lakefs.wire import Buffer, Bytes, Positions
 # `dbformat.h`).
 _TRAILER_BYTES: Final = 8
 _SET: Final = 1
-# Keys of this many intervals are held as one matrix.
-_INTERVALS_AT_ONCE: Final = 2048
+# Number of intervals whose keys are in one matrix.
+_INTERVAL_BATCH: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Pairs in the order of the table: user keys, and where their values lie in `buffer`."""
+    """The pairs in the order of the table: user keys, and the positions of values in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -40,17 +40,17 @@ class Entries:
         return self.buffer.texts(self.value_starts, self.value_sizes)
 
 
-def read_blocks(where: str, blocks: list[bytes]) -> Entries:
-    """Returns all entries of decompressed data blocks, in order, with keys without their trailer.
+def read_blocks(source: str, blocks: list[bytes]) -> Entries:
+    """Return all entries of decompressed data blocks in order. Keys have no trailer.
 
-    Raises `FormatError` for blocks that are not whole, and for entries that do anything but set a
-    value.
+    Raises:
+        FormatError: A block is damaged, or an entry does not set a value.
     """
-    buffer = Buffer.of(where, blocks)
+    buffer = Buffer.of(source, blocks)
     starts, ends = _intervals(buffer, blocks)
     parts = [
-        _read_intervals(buffer, starts[first : first + _INTERVALS_AT_ONCE], ends[first : first + _INTERVALS_AT_ONCE])
-        for first in range(0, len(starts), _INTERVALS_AT_ONCE)
+        _read_intervals(buffer, starts[first : first + _INTERVAL_BATCH], ends[first : first + _INTERVAL_BATCH])
+        for first in range(0, len(starts), _INTERVAL_BATCH)
     ]
     if not parts:
         return Entries(buffer, pa.array([], pa.binary()), np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -63,21 +63,21 @@ def read_blocks(where: str, blocks: list[bytes]) -> Entries:
 
 
 def _intervals(buffer: Buffer, blocks: list[bytes]) -> tuple[Positions, Positions]:
-    """Returns start and end of every interval, in positions of the joined buffer."""
+    """Return the start and end positions of every interval in the joined buffer."""
     starts: list[Positions] = [np.zeros(0, np.int64)]
     ends: list[Positions] = [np.zeros(0, np.int64)]
     base = 0
     for block in blocks:
         if len(block) < 4:
-            raise buffer.damaged(f"a block of {len(block)} bytes")
+            raise buffer.damage_error(f"a block of {len(block)} bytes")
         count = int.from_bytes(block[-4:], "little")
         tail = len(block) - 4 - 4 * count
         if tail < 0 or count == 0:
-            raise buffer.damaged(f"a block of {len(block):,} bytes with {count:,} restart points")
+            raise buffer.damage_error(f"a block of {len(block):,} bytes with {count:,} restart points")
         restarts = np.frombuffer(block, "<u4", count, tail).astype(np.int64)
         until = np.append(restarts[1:], tail)
         if restarts[0] != 0 or np.any(until < restarts):
-            raise buffer.damaged("restart points that are out of order")
+            raise buffer.damage_error("restart points that are out of order")
         starts.append(base + restarts)
         ends.append(base + until)
         base += len(block)
@@ -98,9 +98,9 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
         value_sizes, at = buffer.lengths(at, until, "a value")
         value_starts = at + fresh
         after = value_starts + value_sizes
-        buffer.within(after, until, "an entry")
+        buffer.check_bounds(after, until, "an entry")
         if np.any(shared > sizes):
-            raise buffer.damaged("a key that shares more than the key before it holds")
+            raise buffer.damage_error("a key that shares more than the key before it holds")
         sizes = shared + fresh
         held = _next_keys(buffer.data, held, shared, at, sizes)
         found_rows.append(rows)
@@ -123,8 +123,9 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
 
 
 def _next_keys(data: Bytes, held: Bytes, shared: Positions, at: Positions, sizes: Positions) -> Bytes:
-    """Returns the keys of this step as rows of bytes: the shared start of the key before, then the
-    bytes at `at`.
+    """Return the keys of this step as rows of bytes.
+
+    A key is the shared start of the previous key and the bytes at `at`.
     """
     width = int(sizes.max())
     columns = np.arange(width)
@@ -140,11 +141,11 @@ def _next_keys(data: Bytes, held: Bytes, shared: Positions, at: Positions, sizes
 
 def _user_keys(buffer: Buffer, keys: Bytes, sizes: Positions) -> pa.BinaryArray:
     if np.any(sizes < _TRAILER_BYTES):
-        raise buffer.damaged("a key without its trailer")
+        raise buffer.damage_error("a key without its trailer")
     kinds = keys[np.arange(len(sizes)), sizes - _TRAILER_BYTES]
     if np.any(kinds != _SET):
         strange = int(kinds[kinds != _SET][0])
-        raise buffer.damaged(f"an entry of kind {strange}, expected {_SET} (set)")
+        raise buffer.damage_error(f"an entry of kind {strange}, expected {_SET} (set)")
     user_sizes = sizes - _TRAILER_BYTES
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(user_sizes))).astype(np.int32)
     text = keys[np.arange(keys.shape[1]) < user_sizes[:, None]]

@@ -1,9 +1,8 @@
-"""What a lakeFS server says of one repository, read through the official `lakefs-sdk`.
+"""A client of one repository of a lakeFS server, based on the official `lakefs-sdk`.
 
-Every list is read to its end, and a page that cannot be the next one stops the reading. The server
-is asked again on 429, 5xx and lost connections, with growing pauses. If the answer is still not
-whole, `LakeUnreadable` names what was asked. Credentials are sent and never shown: errors carry the
-server's status and message only.
+Every list is read completely, and an inconsistent page is an error. Requests are repeated after 429,
+5xx and lost connections, with growing pauses. If a response is still incomplete, `LakeUnreadable`
+names the request. Errors contain the server's status and message, and never credentials.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.untrusted_input import parse_json
 
-_Answer = TypeVar("_Answer")
-# The server's own limit; more is an error (400).
+_Result = TypeVar("_Answer")
+# The server's limit. A larger number is an error (400).
 PAGE: Final = 1000
 RETRIES: Final = 5
 _TIMEOUT_SECONDS: Final = (10, 120)
 _RETRIED: Final = (429, 500, 502, 503, 504)
-# A dump of 5,000 commits takes 50 ms; this is for the largest.
-_DUMP_WITHIN: Final = timedelta(minutes=20)
-_WHAT_TO_DO: Final = {
+# A dump of 5,000 commits takes 50 ms. This limit is for the largest repositories.
+_DUMP_TIMEOUT: Final = timedelta(minutes=20)
+_HINTS: Final = {
     401: "check access_key_id and secret_access_key",
     403: "give the collector's user the permissions that docs/lakefs.md lists",
     404: "check endpoint and repository",
@@ -50,8 +49,14 @@ _WHAT_TO_DO: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server is and how to sign in; `base_url` ends before `/api/v1`. `pause_seconds` is
-    the first pause before asking again, `read_seconds` the longest wait for an answer.
+    """The address and the credentials of a server.
+
+    Attributes:
+        base_url: Address without `/api/v1`.
+        access_key_id: Access key id.
+        secret_access_key: Secret access key.
+        pause_seconds: First pause before a request is repeated.
+        read_seconds: Maximum time for a response.
     """
 
     base_url: str
@@ -66,17 +71,18 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository's own facts. `answered_at` is the server's clock."""
+    """The properties of a repository. `server_time` is the time of the server's clock."""
 
     storage_namespace: str
     read_only: bool
-    answered_at: datetime
+    server_time: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The server's garbage collection rules: days by branch, and days for every other branch. Of a
-    branch named twice the last entry counts.
+    """The server's garbage collection rules: days by branch, and days for all other branches.
+
+    If the server lists a branch twice, the last entry applies.
     """
 
     default_days: int
@@ -85,7 +91,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """Ids of the metaranges that hold all commits, branches and tags."""
+    """The ids of the metaranges with all commits, branches and tags."""
 
     commits: str
     branches: str
@@ -94,7 +100,7 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object as a reader of a ref sees it. `address` is as the REST listing spells it."""
+    """An object of a ref. `address` is spelled as in the REST listing."""
 
     path: str
     address: str
@@ -102,8 +108,8 @@ class ListedObject:
     written_at: int
 
 
-class RefGone(LakeUnreadable):
-    """A branch was deleted while it was read. A reader of the whole repository then reads it again."""
+class RefDeleted(LakeUnreadable):
+    """A branch was deleted while it was read. The whole repository has to be read again."""
 
 
 class RepositoryClient:
@@ -113,7 +119,7 @@ class RepositoryClient:
         configuration: Any = Configuration(
             host=f"{server.base_url}/api/v1", username=server.access_key_id, password=server.secret_access_key
         )
-        # Everything we send can be repeated: reads, and tasks that write a new file of their own.
+        # All requests can be repeated: they only read, or start tasks that write a new file.
         configuration.retries = urllib3.Retry(
             total=RETRIES, backoff_factor=server.pause_seconds, status_forcelist=_RETRIED, allowed_methods=None, raise_on_status=False
         )
@@ -122,177 +128,177 @@ class RepositoryClient:
         self._name = repository
 
     def repository(self) -> Repository:
-        answer: Any = self._ask("repository", lambda: RepositoriesApi(self._api).get_repository_with_http_info(self._name, **_BOUNDED))
-        date = (answer.headers or {}).get("Date")
+        response: Any = self._call("repository", lambda: RepositoriesApi(self._api).get_repository_with_http_info(self._name, **_OPTIONS))
+        date = (response.headers or {}).get("Date")
         if date is None:
-            raise self._unreadable("repository", "the answer has no Date header, so nobody can tell the server's clock")
-        return Repository(answer.data.storage_namespace, bool(answer.data.read_only), parsedate_to_datetime(date))
+            raise self._unreadable("repository", "the response has no Date header, so the server's time is unknown")
+        return Repository(response.data.storage_namespace, bool(response.data.read_only), parsedate_to_datetime(date))
 
     def namespaces(self) -> dict[str, str]:
-        """Returns the storage namespace of every repository of the server."""
+        """Return the storage namespace of every repository of the server."""
         api = RepositoriesApi(self._api)
-        pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **_BOUNDED))
+        pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **_OPTIONS))
         return {item.id: item.storage_namespace for page in pages for item in page}
 
     def branches(self) -> dict[str, str]:
-        """Returns the head commit by branch, hidden branches too."""
+        """Return the head commit of each branch, including hidden branches."""
         api = BranchesApi(self._api)
-        ask = lambda after: api.list_branches(self._name, after=after, amount=PAGE, show_hidden=True, **_BOUNDED)  # noqa: E731
-        return {item.id: item.commit_id for page in self._pages("the list of branches", ask) for item in page}
+        fetch = lambda after: api.list_branches(self._name, after=after, amount=PAGE, show_hidden=True, **_OPTIONS)  # noqa: E731
+        return {item.id: item.commit_id for page in self._pages("the list of branches", fetch) for item in page}
 
     def tags(self) -> dict[str, str]:
-        """Returns the commit by tag."""
+        """Return the commit of each tag."""
         api = TagsApi(self._api)
-        pages = self._pages("the list of tags", lambda after: api.list_tags(self._name, after=after, amount=PAGE, **_BOUNDED))
+        pages = self._pages("the list of tags", lambda after: api.list_tags(self._name, after=after, amount=PAGE, **_OPTIONS))
         return {item.id: item.commit_id for page in pages for item in page}
 
     def objects(self, ref: str) -> Iterator[ListedObject]:
-        """Yields what a reader of a ref sees, in order of path. Raises `RefGone` where the ref is
-        not there (any more).
+        """Yield the objects of a ref in order of path, including staged ones.
+
+        Raises:
+            RefDeleted: The ref does not exist.
         """
         api, what = ObjectsApi(self._api), f"objects of {ref}"
 
-        def ask(after: str) -> Any:
+        def fetch(after: str) -> Any:
             try:
-                # The SDK's models cost ten times what the listing itself does; a page is its text
-                # here.
-                answer: Any = api.list_objects_with_http_info(
-                    self._name, ref, after=after, amount=PAGE, presign=False, user_metadata=False, _preload_content=False, **_BOUNDED
+                # The SDK's models take ten times as long as the listing.
+                response: Any = api.list_objects_with_http_info(
+                    self._name, ref, after=after, amount=PAGE, presign=False, user_metadata=False, _preload_content=False, **_OPTIONS
                 )
             except NotFoundException as error:
-                raise RefGone(f"{self._where(what)}: not found: {_message(error)}; run again") from None
-            return _Page.of(parse_json(answer.raw_data))
+                raise RefDeleted(f"{self._describe(what)}: not found: {_message(error)}; run again") from None
+            return _Page.of(parse_json(response.raw_data))
 
-        for page in self._pages(what, ask, key="path"):
+        for page in self._pages(what, fetch, key="path"):
             yield from page
 
-    def rules(self) -> RetentionRules | None:
-        """Returns the garbage collection rules, or null where there are none. Ask for the
-        repository first: a missing one has no rules either.
+    def retention_rules(self) -> RetentionRules | None:
+        """Return the garbage collection rules, None if the repository has no rules.
+
+        The response is the same for a missing repository, so read `repository()` first.
         """
-        # `get_gc_rules` refuses `"branches": null`, which the server answers where no branch has a
-        # rule: only the text is taken.
+        # The SDK refuses `"branches": null`, which the server sends if no branch has a rule.
         api = RepositoriesApi(self._api)
 
-        def ask() -> str | None:
+        def fetch() -> str | None:
             try:
-                answer: Any = api.get_gc_rules_with_http_info(self._name, _preload_content=False, **_BOUNDED)
-                return answer.raw_data.decode()
+                response: Any = api.get_gc_rules_with_http_info(self._name, _preload_content=False, **_OPTIONS)
+                return response.raw_data.decode()
             except NotFoundException:
                 return None
 
         what = "garbage collection rules"
-        body = self._ask(what, ask)
+        body = self._call(what, fetch)
         if body is None:
             return None
         try:
             document = parse_json(body)
-            named = [(item["branch_id"], item["retention_days"]) for item in document["branches"] or ()]
+            branch_rules = [(item["branch_id"], item["retention_days"]) for item in document["branches"] or ()]
             default = document["default_retention_days"]
         except (ValueError, KeyError, TypeError) as error:
             raise self._unreadable(what, f"expected default_retention_days and branches, found {body[:200]!r}") from error
-        odd = [days for days in (default, *(days for _, days in named)) if type(days) is not int or days < 0]
-        if odd:
-            raise self._unreadable(what, f"expected days of 0 and more, found {odd[0]!r}; correct the rules")
-        return RetentionRules(default, dict(named))
+        invalid = [days for days in (default, *(days for _, days in branch_rules)) if type(days) is not int or days < 0]
+        if invalid:
+            raise self._unreadable(what, f"expected a number of days of at least 0, found {invalid[0]!r}; correct the rules")
+        return RetentionRules(default, dict(branch_rules))
 
     def link_expiry(self) -> timedelta:
-        """Returns how long an address that was handed out may still be linked."""
-        answer = self._ask("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**_BOUNDED))
-        if answer.grace_period is None or answer.grace_period < 0:
-            raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {answer.grace_period!r}")
-        return timedelta(seconds=answer.grace_period)
+        """Return how long a physical address can be linked after the server created it."""
+        response = self._call("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**_OPTIONS))
+        if response.grace_period is None or response.grace_period < 0:
+            raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {response.grace_period!r}")
+        return timedelta(seconds=response.grace_period)
 
-    def dump(self) -> RefsDump:
-        """Lets the server write all refs and commits, dangling ones too, to the namespace as they
-        are from now on.
-        """
+    def dump_refs(self) -> RefsDump:
+        """Let the server write all current refs and all commits to the namespace."""
         api = RepositoriesApi(self._api)
-        task = self._ask("refs dump", lambda: api.dump_submit(self._name, **_BOUNDED))
-        until, pause = time.monotonic() + _DUMP_WITHIN.total_seconds(), self._server.pause_seconds / 50
+        task = self._call("refs dump", lambda: api.dump_submit(self._name, **_OPTIONS))
+        until, pause = time.monotonic() + _DUMP_TIMEOUT.total_seconds(), self._server.pause_seconds / 50
         while True:
-            status = self._ask(f"refs dump {task.id}", lambda: api.dump_status(self._name, task.id, **_BOUNDED))
+            status = self._call(f"refs dump {task.id}", lambda: api.dump_status(self._name, task.id, **_OPTIONS))
             if status.error:
                 raise self._unreadable(f"refs dump {task.id}", f"failed: {status.error}")
             if status.done:
                 break
             if time.monotonic() > until:
-                raise self._unreadable(f"refs dump {task.id}", f"not done after {_DUMP_WITHIN}")
+                raise self._unreadable(f"refs dump {task.id}", f"not done after {_DUMP_TIMEOUT}")
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
         if status.refs is None:
-            raise self._unreadable(f"refs dump {task.id}", "done, but the answer names no metaranges")
+            raise self._unreadable(f"refs dump {task.id}", "done, but the response names no metaranges")
         return RefsDump(status.refs.commits_meta_range_id, status.refs.branches_meta_range_id, status.refs.tags_meta_range_id)
 
     def prepare_uncommitted(self) -> Sequence[str]:
-        """Returns where the server wrote what it takes for uncommitted, one location for each page
-        that has some.
+        """Let the server write its list of uncommitted objects, and return the location of each page.
 
-        Raises `LakeUnreadable` for a token that was answered before. lakeFS gives one token for
-        ever where a page's time limit is shorter than reading one branch (H18).
+        Raises:
+            LakeUnreadable: The server repeats a continuation token. lakeFS does so permanently if
+                a page's time limit is shorter than the time to read one branch.
         """
         api, what = InternalApi(self._api), "prepare_uncommited"
 
-        def ask(token: str | None) -> Any:
+        def fetch(token: str | None) -> Any:
             request = PrepareGCUncommittedRequest(continuation_token=token)
-            return api.prepare_garbage_collection_uncommitted(self._name, request, **_BOUNDED)
+            return api.prepare_garbage_collection_uncommitted(self._name, request, **_OPTIONS)
 
         locations: list[str] = []
-        asked: set[str | None] = set()
+        tokens: set[str | None] = set()
         token: str | None = None
-        while token not in asked:
-            asked.add(token)
-            answer = self._ask(what, partial(ask, token))
-            if answer.gc_uncommitted_location:
-                locations.append(answer.gc_uncommitted_location)
-            token = answer.continuation_token
+        while token not in tokens:
+            tokens.add(token)
+            response = self._call(what, partial(fetch, token))
+            if response.gc_uncommitted_location:
+                locations.append(response.gc_uncommitted_location)
+            token = response.continuation_token
             if not token:
                 return list(dict.fromkeys(locations))
-        raise self._unreadable(what, f"page {len(asked):,} leads back to an earlier one: the listing stands still; run again later")
+        raise self._unreadable(what, f"page {len(tokens):,} has the token of an earlier page, so the list does not end; run again later")
 
-    def _pages(self, what: str, ask: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
-        """Yields every page of a list. Raises `LakeUnreadable` where one cannot be the next: a page
-        lost here is data lost later.
+    def _pages(self, what: str, fetch: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
+        """Yield every page of a list.
+
+        Raises `LakeUnreadable` for an inconsistent page, because a missed page would lose data.
         """
         after = ""
         while True:
-            page = self._ask(f"{what} after {after!r}" if after else what, partial(ask, after))
+            page = self._call(f"{what} after {after!r}" if after else what, partial(fetch, after))
             items, pagination = page.results or [], page.pagination
             names = [after, *(getattr(item, key) for item in items)]
             if any(one >= other for one, other in zip(names if after else names[1:], names[1 if after else 2 :], strict=False)):
-                raise self._unreadable(what, f"a page after {after!r} that is out of order; expected names that ascend")
+                raise self._unreadable(what, f"the page after {after!r} is out of order; expected ascending names")
             if pagination.results != len(items):
-                raise self._unreadable(what, f"a page after {after!r} of {len(items):,} items that says {pagination.results:,}")
+                raise self._unreadable(what, f"the page after {after!r} has {len(items):,} items, but records {pagination.results:,}")
             yield items
             if not pagination.has_more:
                 return
             if not items or pagination.next_offset != names[-1]:
                 raise self._unreadable(
                     what,
-                    f"the page after {after!r} of {len(items):,} items goes on after {pagination.next_offset!r}, expected "
-                    f"{names[-1]!r}, its last: what lies between would be lost",
+                    f"the page after {after!r} of {len(items):,} items continues after {pagination.next_offset!r}, expected "
+                    f"{names[-1]!r}, its last item: the items between them would be missed",
                 )
             after = pagination.next_offset
 
-    def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
+    def _call(self, what: str, call: Callable[[], _Result]) -> _Result:
         try:
-            # The SDK's own timeout counts from byte to byte.
+            # The SDK's timeout limits the time between two bytes only.
             return run_with_deadline(self._server.read_seconds, what, call)
         except TimeoutError as error:
             raise self._unreadable(what, f"{error.strerror}; check that the server runs, then run again") from error
         except ApiException as error:
-            hint = _WHAT_TO_DO.get(error.status or 0, "look at the server's log, then run again")
+            hint = _HINTS.get(error.status or 0, "check the server's log, then run again")
             raise self._unreadable(what, f"HTTP {error.status}: {_message(error)}; {hint}") from None
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreadable(what, f"no answer ({error}); check that the server runs at this endpoint") from error
+            raise self._unreadable(what, f"no response ({error}); check that the server runs at this endpoint") from error
         except (ValidationError, ValueError, TypeError) as error:
-            raise self._unreadable(what, f"an answer that is not the API's ({error})") from error
+            raise self._unreadable(what, f"invalid response ({error})") from error
 
-    def _where(self, what: str) -> str:
+    def _describe(self, what: str) -> str:
         return f"lakeFS repository {self._name} at {self._server.base_url}: {what}"
 
     def _unreadable(self, what: str, why: str) -> LakeUnreadable:
-        return LakeUnreadable(f"{self._where(what)}: {why}")
+        return LakeUnreadable(f"{self._describe(what)}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +310,14 @@ class _Pagination:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """A page of objects, in the shape of the SDK's pages."""
+    """A page of objects, with the attributes of the SDK's pages."""
 
     results: list[ListedObject]
     pagination: _Pagination
 
     @classmethod
     def of(cls, document: Any) -> _Page:
-        """Reads a page. Raises `ValueError` or `TypeError` for what is no such page."""
+        """Parse a page. Raises `ValueError` or `TypeError` for other content."""
         try:
             rows = [
                 ListedObject(row["path"], row["physical_address"], row.get("size_bytes") or 0, row["mtime"]) for row in document["results"]
@@ -322,11 +328,11 @@ class _Page:
             raise ValueError(f"a page without {error}") from error
 
 
-_BOUNDED: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
+_OPTIONS: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
 
 
 def _message(error: ApiException) -> str:
-    """Returns the server's own sentence, without headers."""
+    """Return the server's message without headers."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         document = parse_json(body)

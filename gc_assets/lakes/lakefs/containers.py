@@ -1,5 +1,6 @@
-"""Metaranges and ranges as containers: the objects that a commit's metadata objects name, each
-verified against what its parent says.
+"""Decoder of metaranges and ranges: the objects that they name.
+
+Counts are verified against those in the parent.
 """
 
 from __future__ import annotations
@@ -21,28 +22,32 @@ CONTAINER_KINDS = (Kind.METARANGE, Kind.RANGE)
 
 
 def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa.RecordBatch:
-    """Returns the children of a metarange or range (columns `LOGICAL_ENTRY_SCHEMA`). Raises
-    `FormatError` naming the container.
+    """Return the children of a metarange or range, with the columns of `LOGICAL_ENTRY_SCHEMA`.
 
-    `storages` are the locations of the configured storages. An address of another mount point is
-    looked for in them.
+    Args:
+        container: The container.
+        raw: Content of the container.
+        storages: Locations of the configured storages, for addresses of another mount point.
+
+    Raises:
+        FormatError: The container is damaged, or its count differs from the expected one.
     """
-    where = f"{container.kind} {container.address}"
+    source = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)
     if container.kind not in CONTAINER_KINDS or not location.endswith("/") or not is_object_id(object_id):
-        raise FormatError(f"{where}: expected a {' or '.join(CONTAINER_KINDS)} at <namespace>/{METADATA}<64 hexadecimal digits>")
+        raise FormatError(f"{source}: expected a {' or '.join(CONTAINER_KINDS)} at <namespace>/{METADATA}<64 hexadecimal digits>")
     if container.kind == Kind.METARANGE:
-        return _range_rows(location, where, object_id, raw)
-    objects = read_range(where, object_id, raw)
+        return _range_rows(location, source, object_id, raw)
+    objects = read_range(source, object_id, raw)
     if container.expected_entries is not None and container.expected_entries != objects.num_rows:
         raise FormatError(
-            f"{where}: its metarange promises {container.expected_entries:,} objects, read {objects.num_rows:,}; "
+            f"{source}: its metarange records {container.expected_entries:,} objects, read {objects.num_rows:,}; "
             "restore the object from a backup"
         )
     return read_cached_entries(Roots.of(location, storages), objects)
 
 
-def _range_rows(location: str, where: str, object_id: str, raw: bytes) -> pa.RecordBatch:
+def _range_rows(location: str, source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
     rows = [
         {
             "address": f"{location}{METADATA}{item.range_id}",
@@ -51,6 +56,6 @@ def _range_rows(location: str, where: str, object_id: str, raw: bytes) -> pa.Rec
             "expected_entries": item.records,
             "must_exist": True,
         }
-        for item in read_metarange(where, object_id, raw)
+        for item in read_metarange(source, object_id, raw)
     ]
     return pa.RecordBatch.from_pylist(rows, schema=LOGICAL_ENTRY_SCHEMA)

@@ -1,4 +1,4 @@
-"""Finds the repositories of a lakeFS server."""
+"""Discovery of the repositories of a lakeFS server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from gc_assets.core.paths import S3, scheme_of
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
 from gc_assets.lakes.lakefs.client import RepositoryClient, Server
 
-# As lakeFS' own command line names them.
+# The names of the lakeFS command line, lakectl.
 _KEY_ID: Final = "LAKECTL_CREDENTIALS_ACCESS_KEY_ID"
 _SECRET: Final = "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"  # noqa: S105  (the name of a variable)
 _HEALTHY: Final = 204
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yields every repository that the user of `LAKECTL_CREDENTIALS_*` may see.
+    """Yield every repository that the user of `LAKECTL_CREDENTIALS_*` may read.
 
-    A namespace on the server's own disk (`local://…`) tells no place here. Raises `UsageError`
-    where the variables are not set.
+    The location of a namespace on the server's own disk (`local://…`) is unknown.
+
+    Raises:
+        UsageError: The target is a lakeFS server, and the variables are not set.
     """
     if not target.is_server:
         return
@@ -33,12 +35,12 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     if status != _HEALTHY:
         return
     if not key_id or not secret:
-        raise UsageError(f"{base} is a lakeFS server, and says nothing without credentials: set {_KEY_ID} and {_SECRET}")
+        raise UsageError(f"{base} is a lakeFS server and requires credentials: set {_KEY_ID} and {_SECRET}")
     for name, namespace in sorted(RepositoryClient(Server(base, key_id, secret), "").namespaces().items()):
         credentials = {"access_key_id": f"${{{_KEY_ID}}}", "secret_access_key": f"${{{_SECRET}}}"}
         entry: dict[str, Any] = {"kind": "lakefs", "endpoint": base, "repository": name, **credentials}
         if scheme_of(namespace) == S3:
             yield DiscoveredLake(name, entry, (namespace,))
         else:
-            here = "write where that lies here as its `location`, and a storage that holds it"
-            yield DiscoveredLake(name, entry, note=f"its files are in {namespace} of the server: {here}")
+            hint = "set `location` to the same folder on this machine, and add a storage that contains it"
+            yield DiscoveredLake(name, entry, note=f"its files are in {namespace} of the server: {hint}")

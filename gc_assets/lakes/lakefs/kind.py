@@ -24,9 +24,9 @@ def _has_lifecycle(config: LakeConfig) -> bool:
 
 
 def _named_times(keys: pa.Array) -> pa.Array:
-    from gc_assets.lakes.lakefs.xids import named_times
+    from gc_assets.lakes.lakefs.xids import times_of_names
 
-    return named_times(keys)
+    return times_of_names(keys)
 
 
 def _open(config: LakeFsLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:

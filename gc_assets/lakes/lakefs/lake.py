@@ -1,13 +1,12 @@
-"""The lakeFS lake kind: one repository of a server, behind `lakes.protocol.Lake`.
+"""`LakeFsLake`, the lake of one repository of a lakeFS server.
 
-Only `freeze` asks the server, in the driver. Commits, ranges and metaranges are read from the
-storage namespace, by ids to which refs lead. `_lakefs/` is never listed.
+Only `freeze` sends requests to the server, in the driver. Commits, ranges and metaranges are read
+from the storage namespace by the ids that refs lead to. `_lakefs/` is never listed.
 
-The order of reading is staging, then the dump of refs and commits, then staging again. Both
-readings of staging are kept, so what a commit takes from staging between them is in one of them.
-The common stages list the storage later. What is written meanwhile is younger than the grace
-cut-off, which was taken before the first ref was read, so that listing first could show nothing
-more.
+Staging is read before and after the dump of refs and commits, and both results are kept. Objects
+that a commit moves out of staging in the meantime are in one of them. The storage is listed later.
+Objects that are written in the meantime are younger than the grace cut-off, which is taken before
+the first ref is read.
 """
 
 from __future__ import annotations
@@ -27,24 +26,23 @@ from gc_assets.core.paths import Location
 from gc_assets.core.units import format_duration
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
-from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, names_of
-from gc_assets.lakes.lakefs.client import RefGone, Repository, RepositoryClient, RetentionRules, Server
+from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, possible_names
+from gc_assets.lakes.lakefs.client import RefDeleted, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
-from gc_assets.lakes.lakefs.namespaces import namespace_location, overlapping_repositories
+from gc_assets.lakes.lakefs.namespaces import namespace_location, refuse_overlap
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
-from gc_assets.lakes.lakefs.staging import StagedObject, listed_by_server, staged_objects
+from gc_assets.lakes.lakefs.staging import StagedObject, read_server_list, staged_objects
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, UncommittedObject
 
-# A repository where a branch is deleted or committed to at every moment of its reading is read
-# again this often.
+# Attempts to read a repository in which branches change or are deleted in the meantime.
 ATTEMPTS: Final = 5
-# kopia refuses beyond this too: ages are compared across the server's clock, the store's and ours
-# (reliability.md 2).
+# Ages are compared across the clocks of the server, the store and this machine. kopia has the same
+# limit.
 MAX_SKEW: Final = timedelta(minutes=5)
-# lakeFS's link expiry and its collector's minimum age are equal, which leaves no margin for clocks
-# and slow requests.
+# In lakeFS, the link expiry equals the minimum age of its garbage collector, which leaves no margin
+# for clocks and slow requests.
 LINK_MARGIN: Final = timedelta(hours=1)
 _RECORDS: Final = "records"
 # The last second that a `datetime` has.
@@ -55,9 +53,7 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 
 class LakeFsLake:
-    """One repository. Only `freeze` speaks to the server, in the driver. What is pickled for
-    executors has no credentials.
-    """
+    """One repository. Pickled instances contain no credentials."""
 
     kind = "lakefs"
 
@@ -72,20 +68,21 @@ class LakeFsLake:
         config = self._config.model_copy(update={"access_key_id": nothing, "secret_access_key": nothing})
         return {**self.__dict__, "_config": config}
 
-    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are read as they are now
-        """Returns every branch, hidden ones too, every tag, and every staged object.
+    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; the current refs are read
+        """Read all branches, including hidden ones, all tags, and all staged objects.
 
-        Raises `LakeUnreadable` naming what could not be read, for clocks that differ, and for a
-        second repository on the same storage.
+        Raises:
+            LakeUnreadable: Something cannot be read, clocks differ, or another repository uses the
+                same storage.
         """
         client = RepositoryClient(self._server(), self._config.repository)
         repository = client.repository()
-        self._refuse_skew(repository)
+        self._refuse_clock_skew(repository)
         location = namespace_location(self.name, repository.storage_namespace, self._config.location, self._storages)
-        overlapping_repositories(self.name, self._config.repository, repository.storage_namespace, client.namespaces())
-        rules = client.rules() if self._config.retention.source == "server" else None
+        refuse_overlap(self.name, self._config.repository, repository.storage_namespace, client.namespaces())
+        rules = client.retention_rules() if self._config.retention.source == "server" else None
         min_age = client.link_expiry() + LINK_MARGIN
-        refs, sources, staged = self._read_settled(client, repository, location, rules)
+        refs, sources, staged = self._read_consistent(client, repository, location, rules)
         roots = Roots.of(location, self._storages)
         return FrozenRefs(
             lake=self.name,
@@ -93,16 +90,14 @@ class LakeFsLake:
             refs=refs,
             sources=sources,
             claims=(Claim(f"{location}{DATA}"),),
-            pinned=_pinned(staged, roots),
-            notes=tuple(self._notes(repository, rules, refs, min_age)),
+            pinned=_pin_staged(staged, roots),
+            notes=tuple(self._build_notes(repository, rules, refs, min_age)),
             min_age_seconds=int(min_age.total_seconds()),
-            uncommitted=_uncommitted(staged, roots),
+            uncommitted=_build_uncommitted(staged, roots),
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Yields the commits of one range of the dump. Raises `LakeUnreadable` where it cannot be
-        read.
-        """
+        """Yield the commits of one range of the dump."""
         where = f"lake {self.name}: commits in {source.address}"
         try:
             location, _, object_id = source.address.rpartition(METADATA)
@@ -110,15 +105,15 @@ class LakeFsLake:
         except (OSError, FormatError) as error:
             raise LakeUnreadable(f"{where} cannot be read: {error}") from error
         if len(found) != int(source.properties[_RECORDS]):
-            raise LakeUnreadable(f"{where}: the dump promises {source.properties[_RECORDS]} commits, read {len(found):,}; run again")
+            raise LakeUnreadable(f"{where}: the dump records {source.properties[_RECORDS]} commits, read {len(found):,}; run again")
         yield from found
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """Returns the children of a metarange or range. Raises `FormatError` naming it."""
+        """Return the children of a metarange or range."""
         return containers.decode(container, raw, self._storages)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Returns what the rules keep at `as_of`. History is never edited."""
+        """Apply the rules. History is never edited."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def _server(self) -> Server:
@@ -126,56 +121,58 @@ class LakeFsLake:
         key, secret = config.access_key_id.get_secret_value(), config.secret_access_key.get_secret_value()
         return Server(config.endpoint, key, secret, read_seconds=config.read_seconds)
 
-    def _refuse_skew(self, repository: Repository) -> None:
-        skew = abs(repository.answered_at - Clock().now())
+    def _refuse_clock_skew(self, repository: Repository) -> None:
+        skew = abs(repository.server_time - Clock().now())
         if skew > MAX_SKEW:
             raise LakeUnreadable(
-                f"lake {self.name}: the server's clock says {repository.answered_at.astimezone(UTC).isoformat()}, ours differs by "
-                f"{format_duration(skew)}; expected at most {format_duration(MAX_SKEW)}, because ages decide what may go. Set the clocks."
+                f"lake {self.name}: the server's time is {repository.server_time.astimezone(UTC).isoformat()} and differs by "
+                f"{format_duration(skew)} from this machine; expected at most {format_duration(MAX_SKEW)}, because ages decide on "
+                "deletion. Synchronize the clocks."
             )
 
-    def _read_settled(
+    def _read_consistent(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
     ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject]]:
         for _ in range(ATTEMPTS - 1):
             try:
                 return self._read(client, repository, location, rules)
-            except RefGone:
+            except RefDeleted:
                 continue
         return self._read(client, repository, location, rules)
 
     def _read(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
     ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject]]:
-        """Returns refs, sources and staged objects that belong together. Raises `RefGone` where the
-        repository changed while it was read.
+        """Return consistent refs, sources and staged objects.
+
+        Raises `RefDeleted` if the repository changed while it was read.
         """
         heads = client.branches()
         staged = staged_objects(client, heads)
         if not repository.read_only:
-            staged += listed_by_server(self.name, self._objects, location, client.prepare_uncommitted())
-        dump = client.dump()
+            staged += read_server_list(self.name, self._objects, location, client.prepare_uncommitted())
+        dump = client.dump_refs()
         ranges = self._ranges(location, dump.commits, COMMIT)
-        commit_ids = {commit for item in ranges for commit in read_commit_ids(*self._raw(location, item.range_id, "range", COMMIT))}
+        commit_ids = {commit for item in ranges for commit in read_commit_ids(*self._read_object(location, item.range_id, "range", COMMIT))}
         branches = self._refs(location, dump.branches, BRANCH)
         tags = self._refs(location, dump.tags, TAG)
-        later, later_tags = client.branches(), client.tags()
-        staged += staged_objects(client, later)
-        self._refuse_names_of_commits({*heads, *branches, *later}, commit_ids)
-        for ref, head in (*heads.items(), *branches.items(), *later.items(), *later_tags.items(), *tags.items()):
+        later_branches, later_tags = client.branches(), client.tags()
+        staged += staged_objects(client, later_branches)
+        self._refuse_ambiguous_branches({*heads, *branches, *later_branches}, commit_ids)
+        for ref, head in (*heads.items(), *branches.items(), *later_branches.items(), *later_tags.items(), *tags.items()):
             if head not in commit_ids:
-                raise RefGone(
-                    f"lake {self.name}: {ref!r} points at commit {head}, which is not among the {len(commit_ids):,} of the refs dump; "
+                raise RefDeleted(
+                    f"lake {self.name}: {ref!r} points to commit {head}, which is not among the {len(commit_ids):,} of the refs dump; "
                     "the repository changes faster than it can be read, run again"
                 )
-        if unlisted := branches.keys() - heads.keys() - later.keys():
-            raise RefGone(
+        if unlisted := branches.keys() - heads.keys() - later_branches.keys():
+            raise RefDeleted(
                 f"lake {self.name}: branch {min(unlisted)!r} is in the refs dump and not in the server's list of branches (hidden ones "
-                "included), so what is staged on it cannot be read; run again"
+                "included), so its staging area cannot be read; run again"
             )
-        # What was made or moved since the dump counts as it is now: its head is among the commits,
-        # and nobody else protects it.
-        branches, tags = {**branches, **later}, {**tags, **later_tags}
+        # Refs that were created or moved after the dump count with their new heads, because nothing
+        # else protects these. They are among the commits.
+        branches, tags = {**branches, **later_branches}, {**tags, **later_tags}
         summary = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
         sources = tuple(
             CommitSource(f"{location}{METADATA}{item.range_id}", properties={_RECORDS: str(item.records), **summary}) for item in ranges
@@ -187,53 +184,54 @@ class LakeFsLake:
         )
         return refs, sources, staged
 
-    def _refuse_names_of_commits(self, branches: set[str], commit_ids: set[str]) -> None:
-        """Raises `LakeUnreadable` for a branch whose name is the beginning of one commit id. The
-        server takes such a name for the commit, and shows that commit in place of the branch's
-        staging area.
+    def _refuse_ambiguous_branches(self, branches: set[str], commit_ids: set[str]) -> None:
+        """Raise `LakeUnreadable` for a branch whose name is a prefix of exactly one commit id.
+
+        The server resolves such a name to the commit, and lists it instead of the staging area.
         """
         for name in sorted(branches):
             if _HEXADECIMAL.fullmatch(name) and sum(commit.startswith(name.lower()) for commit in commit_ids) == 1:
                 raise LakeUnreadable(
-                    f"lake {self.name}: branch {name!r} is the beginning of a commit id, so the server shows that commit in its "
-                    "place and what is staged on it cannot be read; rename the branch"
+                    f"lake {self.name}: the name of branch {name!r} is the prefix of a commit id, so the server lists that commit "
+                    "instead and the staging area of the branch cannot be read; rename the branch"
                 )
 
     def _refs(self, location: str, metarange_id: str, entity: str) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for item in self._ranges(location, metarange_id, entity):
-            found |= read_refs(*self._raw(location, item.range_id, "range", entity), entity)
+            found |= read_refs(*self._read_object(location, item.range_id, "range", entity), entity)
         return found
 
     def _ranges(self, location: str, metarange_id: str, entity: str) -> Sequence[RangeRef]:
-        return read_metarange(*self._raw(location, metarange_id, "metarange", entity), entity)
+        return read_metarange(*self._read_object(location, metarange_id, "metarange", entity), entity)
 
-    def _raw(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, str, bytes]:
-        """Returns what errors call an object of the dump, its id and its bytes."""
+    def _read_object(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, str, bytes]:
+        """Return the name in errors, the id and the content of an object of the dump."""
         address = f"{location}{METADATA}{object_id}"
         where = f"lake {self.name}: {kind} of the {entity} dump {address}"
         try:
             return where, object_id, self._objects.read(address)
         except FileNotFoundError as error:
             raise LakeUnreadable(
-                f"{where} is not there, although the server has just written it; check that `location` is where this repository's "
-                "storage namespace lies"
+                f"{where} does not exist, although the server has just written it; check that `location` is the location of this "
+                "repository's storage namespace"
             ) from error
         except OSError as error:
             raise LakeUnreadable(f"{where} cannot be read: {error}") from error
 
-    def _notes(self, repository: Repository, rules: RetentionRules | None, refs: Sequence[Ref], min_age: timedelta) -> Iterator[str]:
-        yield f"lake {self.name}: no file younger than {format_duration(min_age)} is a candidate: its address may yet be linked"
+    def _build_notes(self, repository: Repository, rules: RetentionRules | None, refs: Sequence[Ref], min_age: timedelta) -> Iterator[str]:
+        yield f"lake {self.name}: no file younger than {format_duration(min_age)} is a candidate, because it may still be linked"
         if repository.read_only:
-            yield f"lake {self.name}: the repository is read-only, so nothing can be staged in it"
+            yield f"lake {self.name}: the repository is read-only, so it has no staged objects"
         branches = {ref.ref_name for ref in refs if ref.ref_type == "branch"}
         for name in sorted(set() if rules is None else rules.branch_days.keys() - branches):
             yield f"lake {self.name}: the server has a retention rule for branch {name!r}, which does not exist"
 
 
-def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[UncommittedObject, ...]:
-    """Returns each staged object of each path once. An object that only the server's own list has
-    comes without branch and path.
+def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[UncommittedObject, ...]:
+    """Return each staged object of each path once.
+
+    An object that only the server's list contains has no branch and path.
     """
     found: dict[tuple[str, str | None, str | None], UncommittedObject] = {}
     for item in staged:
@@ -244,8 +242,8 @@ def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Uncommit
     return tuple(item for (address, branch, _), item in found.items() if branch is not None or address not in named)
 
 
-def _pinned(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
-    """Returns the names that staged objects' addresses may have here, each once."""
+def _pin_staged(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
+    """Return the possible names of the staged objects, each once."""
     sizes: dict[str, int | None] = {}
     objects: set[str] = set()
     for item in staged:
@@ -260,4 +258,4 @@ def _pinned(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, 
 
 
 def _names(address: str, roots: Roots) -> list[str]:
-    return list(names_of(roots, address)) if "://" in address else [roots.location + address]
+    return list(possible_names(roots, address)) if "://" in address else [roots.location + address]

@@ -1,11 +1,12 @@
-"""Decides which objects the lifecycle rules release: the rules over classes of branches, paths and
-ages. Pure, vectorised.
+"""The lifecycle rules of lakeFS: the objects that they release, by branch, path and age.
 
-Branches that no rule names behave alike, so they are one class (`OTHERS`), and a thousand of them
-cost as one. An object is released where every branch that reaches it releases it. On each branch
-one rule speaks: the rule with the longest matching prefix. Of equal prefixes the branch's own row
-comes before the row for all, and of several such rows the one with the longest retention. A
-disabled rule speaks and keeps.
+An object is released if every branch that reaches it releases it. On each branch, the rule with the
+longest matching prefix applies. Of equal prefixes, a row for the branch precedes a row for all
+branches. Of several such rows, the one with the longest retention applies. A disabled rule applies
+and keeps the object.
+
+Branches that no rule names are one class (`OTHERS`), so that their number does not matter. Pure and
+vectorized.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ _NO_LIMIT: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A row of `policy_table` about objects, with the bound that the newest finished deletion used
-    (`last_deleted`).
+    """A row of `policy_table` with the scope `objects`.
+
+    `last_deleted` is the bound that the newest finished deletion used, None without one.
     """
 
     rule_id: str
@@ -46,26 +48,25 @@ class Rule:
 
 
 def class_of(rules: Iterable[Rule], branch: str) -> str:
-    """Returns the branch itself where a rule names it, else `OTHERS`."""
+    """Return the branch if a rule names it, otherwise `OTHERS`."""
     return branch if any(rule.branch == branch for rule in rules) else OTHERS
 
 
 def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
-    """Returns the minimum `last_deleted` of the rules for a branch, its own and those for all, or
-    null where no enabled rule speaks for it.
+    """Return the minimum `last_deleted` of the rules for a branch or for all branches.
 
-    A rule that no finished run carried out yet counts from the beginning.
+    A rule without a finished deletion has the bound `BEGINNING`. If no enabled rule applies to the
+    branch, the result is None.
     """
     bounds = [rule.last_deleted or BEGINNING for rule in rules if rule.enabled and rule.branch in {branch, None}]
     return min(bounds, default=None)
 
 
 def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime | None:
-    """Returns what a commit must be younger than to be potential: the latest bound of the branches
-    that reach it.
+    """Return the latest bound of the branches that reach a commit.
 
-    Null means that the commit is not potential, because no branch reaches it, or no rule speaks for
-    one that does.
+    A commit after this bound is a potential commit. None if the commit is not potential: no branch
+    reaches it, or no rule applies to one of the branches.
     """
     bounds = [branch_bound(rules, branch) for branch in branches]
     known = [bound for bound in bounds if bound is not None]
@@ -73,21 +74,29 @@ def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime |
 
 
 @dataclass(frozen=True, slots=True)
-class Verdicts:
-    """For each (path, object): whether every branch that reaches it releases it, and by which rules
-    (ids, each once).
+class Releases:
+    """The decision on each path of an object.
+
+    Attributes:
+        released: Whether every branch that reaches the object releases it.
+        rules: Distinct ids of the rules that apply, as lists.
     """
 
     released: NDArray[np.bool_]
     rules: pa.Array
 
 
-def judge(rules: Sequence[Rule], paths: pa.Array, ages: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]) -> Verdicts:
-    """Applies the rules to objects under paths.
+def evaluate(
+    rules: Sequence[Rule], paths: pa.Array, ages: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]
+) -> Releases:
+    """Apply the rules to paths of objects. An object that no branch reaches is not released.
 
-    `ages` are UTC timestamps, the younger of an entry's time and its first commit's. `reach` names
-    for each row the set of `reaches` that holds the classes of branches that reach it. What no
-    branch reaches is not released here.
+    Args:
+        rules: The rules.
+        paths: Logical path of each row.
+        ages: The later of the entry's time and the time of its first commit, in UTC.
+        reach: Index in `reaches` of each row.
+        reaches: Sets of branch classes that reach a row.
     """
     prefixes = sorted({rule.prefix for rule in rules}, key=len)
     deepest = np.full(len(paths), 0, np.int64)
@@ -95,45 +104,45 @@ def judge(rules: Sequence[Rule], paths: pa.Array, ages: pa.Array, reach: NDArray
     numbers: dict[frozenset[str], int] = {groups[0]: 0}
     for prefix in prefixes:
         under = pc.fill_null(pc.starts_with(paths, prefix), False).to_numpy(zero_copy_only=False)
-        for before in np.unique(deepest[under]).tolist():
-            group = groups[before] | {prefix}
+        for number in np.unique(deepest[under]).tolist():
+            group = groups[number] | {prefix}
             if group not in numbers:
                 numbers[group] = len(groups)
                 groups.append(group)
-            deepest[under & (deepest == before)] = numbers[group]
+            deepest[under & (deepest == number)] = numbers[group]
     pairs = deepest * max(1, len(reaches)) + reach
     limits = np.full(len(paths), _KEPT, np.int64)
-    named = np.zeros(len(paths), np.int64)
-    names: list[list[str]] = []
+    list_numbers = np.zeros(len(paths), np.int64)
+    lists: list[list[str]] = []
     for pair in np.unique(pairs).tolist():
         group, classes = groups[pair // max(1, len(reaches))], reaches[pair % max(1, len(reaches))]
-        limit, speaking = _limit(rules, group, classes)
+        limit, rule_ids = _find_limit(rules, group, classes)
         limits[pairs == pair] = limit
-        named[pairs == pair] = len(names)
-        names.append(speaking)
+        list_numbers[pairs == pair] = len(lists)
+        lists.append(rule_ids)
     micros = ages.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    spoken = pa.array(names, pa.list_(pa.string())).take(pa.array(named))
-    return Verdicts(micros < limits, spoken)
+    rule_lists = pa.array(lists, pa.list_(pa.string())).take(pa.array(list_numbers))
+    return Releases(micros < limits, rule_lists)
 
 
-def _limit(rules: Sequence[Rule], prefixes: Collection[str], classes: Collection[str]) -> tuple[int, list[str]]:
-    """Returns the time (microseconds) strictly before which an object with those matching prefixes
-    is released on all classes, and the rules that say so.
+def _find_limit(rules: Sequence[Rule], prefixes: Collection[str], classes: Collection[str]) -> tuple[int, list[str]]:
+    """Return the time before which objects are released on all classes, and the rules that apply.
+
+    The time is in microseconds and exclusive. `prefixes` are the prefixes that match the objects.
     """
-    limit, speaking = _NO_LIMIT if classes else _KEPT, set[str]()
+    limit, rule_ids = _NO_LIMIT if classes else _KEPT, set[str]()
     for branch in classes:
-        rule = _speaking(rules, prefixes, branch)
+        rule = _find_rule(rules, prefixes, branch)
         if rule is None or not rule.enabled:
             return _KEPT, []
-        speaking.add(rule.rule_id)
+        rule_ids.add(rule.rule_id)
         limit = min(limit, (rule.date_to_be_deleted - datetime(1970, 1, 1, tzinfo=UTC)) // datetime.resolution)
-    return limit, sorted(speaking)
+    return limit, sorted(rule_ids)
 
 
-def _speaking(rules: Sequence[Rule], prefixes: Collection[str], branch: str) -> Rule | None:
-    mine = [rule for rule in rules if rule.prefix in prefixes and rule.branch in {branch or None, None}]
-    if not mine:
+def _find_rule(rules: Sequence[Rule], prefixes: Collection[str], branch: str) -> Rule | None:
+    matching = [rule for rule in rules if rule.prefix in prefixes and rule.branch in {branch or None, None}]
+    if not matching:
         return None
-    # The longest prefix speaks, then the branch's own row, then a row that keeps, then the earliest
-    # date.
-    return min(mine, key=lambda rule: (-len(rule.prefix), rule.branch is None, rule.enabled, rule.date_to_be_deleted))
+    # By longest prefix, then the branch's own row, then a row that keeps, then the earliest date.
+    return min(matching, key=lambda rule: (-len(rule.prefix), rule.branch is None, rule.enabled, rule.date_to_be_deleted))

@@ -1,9 +1,9 @@
-"""The lifecycle rules of a repository, as their owner writes them, and as rows with dates (lakeFS,
-*lifecycle policy Spark job*).
+"""Parser of the lifecycle rules of a repository, and their conversion to rows with dates.
 
+Source: lakeFS, *lifecycle policy Spark job*. The file contains
 `{"<rule id>": {"prefix": str, "days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`.
-`days` speaks for all branches, `branch_days` for one; a rule without `days` speaks only for the
-branches it names. Text in, rows out.
+`days` applies to all branches and `branch_days` to one. A rule without `days` applies only to the
+branches that it names.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from gc_assets.core.units import LONGEST
 from gc_assets.core.untrusted_input import parse_json
 
 
-def _whole(value: Any) -> Any:
-    # JSON's `true` is 1 to Python, and would delete everything older than a day.
+def _check_integer(value: Any) -> Any:
+    # Python accepts JSON's `true` as 1, which would release everything older than a day.
     if type(value) is not int:
-        raise ValueError("write a whole number of days")
+        raise ValueError("expected an integer number of days")
     return value
 
 
-Days = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=LONGEST.days)]
+Days = Annotated[int, BeforeValidator(_check_integer), Field(ge=0, le=LONGEST.days)]
 
 
 class LifecycleRule(BaseModel):
-    """One rule. The prefix is text, as in the lifecycle rules of S3: `foo/bar` is the beginning of
-    `foo/barn` too.
-    """
+    """One rule. As in lifecycle rules of S3, the prefix `foo/bar` also matches `foo/barn`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
@@ -48,13 +46,11 @@ class _Rules(RootModel[dict[str, LifecycleRule]]):
 
 
 class _RepeatedKeyError(Exception):
-    """A key that one JSON object has twice."""
+    """A JSON object has a key twice."""
 
 
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object, and raises for a key that it has twice: JSON lets the last of two equal
-    keys win, silently.
-    """
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object. Raise for a repeated key, of which JSON parsers silently use the last."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -63,17 +59,15 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_repeated(text: str) -> None:
+def _refuse_repeated_keys(text: str) -> None:
     try:
-        parse_json(text, _unrepeated)
+        parse_json(text, _build_object)
     except ValueError:
-        return  # no JSON at all: pydantic says where
+        return  # pydantic reports the position of the syntax error
 
 
 def read_rules(path: str) -> Mapping[str, LifecycleRule]:
-    """Returns the rules in a lake's rules file, as they are now. Raises `UsageError` naming the
-    file and what is wrong with it.
-    """
+    """Read the rules of a file. Raises `UsageError` if it cannot be read or is invalid."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -82,13 +76,13 @@ def read_rules(path: str) -> Mapping[str, LifecycleRule]:
 
 
 def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
-    """Returns the rules by id. Raises `UsageError` naming the file and each wrong key by its path."""
+    """Parse the rules by id. Raises `UsageError` with the path of each invalid key."""
     try:
-        _refuse_repeated(text)
+        _refuse_repeated_keys(text)
         rules = _Rules.model_validate_json(text).root
     except _RepeatedKeyError as error:
         raise UsageError(
-            f"lifecycle rules in {where} are not valid:\n  {error}: the key stands there twice; one would undo the other"
+            f"lifecycle rules in {where} are not valid:\n  {error}: the key is repeated; one value would replace the other"
         ) from None
     except ValidationError as error:
         lines = [f"  {'.'.join(str(step) for step in item['loc']) or 'the document'}: {item['msg']}" for item in error.errors()]
@@ -96,17 +90,19 @@ def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
     for rule_id, rule in rules.items():
         if rule.days is None and not rule.branch_days:
             raise UsageError(
-                f"lifecycle rules in {where} are not valid:\n  {rule_id}: give days, or branch_days; it would never do anything"
+                f"lifecycle rules in {where} are not valid:\n  {rule_id}: set days or branch_days, otherwise the rule has no effect"
             )
     return rules
 
 
 def rule_rows(rules: Mapping[str, LifecycleRule], as_of: datetime) -> list[dict[str, Any]]:
-    """Returns one row for the default of each rule and for each branch that it names (columns of
-    `policy_table` without the run's own).
+    """Return one row for the default of each rule and for each branch that it names.
 
     Days count back from `as_of`: on 20 January 1998, 10 days are the 10th, 5 the 15th and 8 the
-    12th. (The public text prints the 18th for 8 days; that is a slip.)
+    12th. (The lakeFS document prints the 18th for 8 days, which is a mistake.)
+
+    Returns:
+        Rows with the columns of `policy_table`, without those of the run.
     """
     rows: list[dict[str, Any]] = []
     for rule_id, rule in rules.items():

@@ -1,5 +1,6 @@
-"""Metaranges: the ranges of a commit, or of a part of the refs dump (lakeFS `committed.proto`,
-RangeData).
+"""Parser of metaranges: the ranges of a commit or of a part of the refs dump.
+
+Format: lakeFS `committed.proto`, RangeData.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ _FIELDS: Final = {_MIN_KEY: "min_key:bytes", _MAX_KEY: "max_key:bytes", _COUNT: 
 
 @dataclass(frozen=True, slots=True)
 class RangeRef:
-    """A range as a metarange lists it. Its `records` records lie between `min_key` and `max_key`,
-    both included.
-    """
+    """A range of a metarange, with its number of records and its inclusive bounds."""
 
     range_id: str
     min_key: bytes
@@ -28,24 +27,26 @@ class RangeRef:
     records: int
 
 
-def read_metarange(where: str, object_id: str, raw: bytes, entity: str | None = None) -> list[RangeRef]:
-    """Returns the ranges in order of key. Raises `FormatError` naming `where`, also for ranges that
-    overlap.
+def read_metarange(source: str, object_id: str, raw: bytes, entity: str | None = None) -> list[RangeRef]:
+    """Return the ranges in order of key.
+
+    Raises:
+        FormatError: The metarange is damaged, or ranges overlap.
     """
-    records = read_records(where, object_id, raw, METARANGES, entity)
+    records = read_records(source, object_id, raw, METARANGES, entity)
     count, buffer = len(records), records.buffer
     fields = scan_messages(buffer, records.data_starts, records.data_sizes, _FIELDS)
     ids = buffer.strings(records.identity_starts, records.identity_sizes, "a range id").to_pylist()
-    low, high = (buffer.texts(*fields[number].pieces(count)).to_pylist() for number in (_MIN_KEY, _MAX_KEY))
-    ranges = [RangeRef(*row) for row in zip(ids, low, high, fields[_COUNT].numbers(count).tolist(), strict=True)]
-    before = b""
+    min_keys, max_keys = (buffer.texts(*fields[number].spans(count)).to_pylist() for number in (_MIN_KEY, _MAX_KEY))
+    ranges = [RangeRef(*row) for row in zip(ids, min_keys, max_keys, fields[_COUNT].numbers(count).tolist(), strict=True)]
+    previous_max = b""
     for position, (item, key) in enumerate(zip(ranges, records.keys.to_pylist(), strict=True)):
         if not is_object_id(item.range_id):
-            raise FormatError(f"{where}: names the range {item.range_id!r}; expected 64 hexadecimal digits")
-        if item.max_key != key or item.min_key > item.max_key or (position and item.min_key <= before) or item.records < 1:
+            raise FormatError(f"{source}: names the range {item.range_id!r}; expected 64 hexadecimal digits")
+        if item.max_key != key or item.min_key > item.max_key or (position and item.min_key <= previous_max) or item.records < 1:
             raise FormatError(
-                f"{where}: range {item.range_id} from {item.min_key!r} to {item.max_key!r} with {item.records:,} records stands under "
-                f"{key!r} after {before!r}; expected ranges that follow each other; restore the object from a backup"
+                f"{source}: range {item.range_id} from {item.min_key!r} to {item.max_key!r} with {item.records:,} records has the key "
+                f"{key!r} and follows {previous_max!r}; expected ranges in ascending order; restore the object from a backup"
             )
-        before = item.max_key
+        previous_max = item.max_key
     return ranges

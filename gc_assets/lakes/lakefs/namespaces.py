@@ -1,5 +1,6 @@
-"""Decides where a repository's storage namespace lies for us, and whether another repository lies
-there too. Pure.
+"""The location of a repository's storage namespace, and the check for overlapping repositories.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ _LOCAL: Final = "local://"
 
 
 def namespace_location(lake: str, namespace: str, configured: str | None, storages: Sequence[str]) -> str:
-    """Returns the location of a namespace, ending in one `/`: the configured one, else the storage
-    that the server's word for it names.
+    """Return the location of a namespace, which ends in one `/`.
 
-    `local://<folder>` and full local paths are matched to the one storage whose last folder has
-    that name, because a local block store is mounted wherever its server runs. Raises
-    `LakeUnreadable` where no storage or several match.
+    It is the configured one, or the location of the namespace. A local namespace has the mount
+    point of the server's machine, so it is matched to the storage with the same last folder.
+
+    Args:
+        lake: Name of the lake, for errors.
+        namespace: Address of the namespace on the server.
+        configured: `location` of the configuration.
+        storages: Locations of the configured storages.
+
+    Raises:
+        LakeUnreadable: No storage or several storages match a local namespace.
     """
     if configured is not None:
         return str(Location.parse(configured))
@@ -31,28 +39,32 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
     if len(matching) != 1:
         raise LakeUnreadable(
             f"lake {lake}: its storage namespace is {namespace}, and {len(matching)} configured storages end in the folder {folder!r}; "
-            "expected one. Set `location` of the lake to where the namespace lies here."
+            "expected one. Set `location` of the lake to the location of the namespace."
         )
     return f"{matching[0].rstrip('/')}/"
 
 
-def overlapping_repositories(lake: str, repository: str, own_namespace: str, namespaces: Mapping[str, str]) -> None:
-    """Raises `LakeUnreadable` where another repository of the server lies on, in or around the
-    namespace. Its files would look dead.
+def refuse_overlap(lake: str, repository: str, own_namespace: str, namespaces: Mapping[str, str]) -> None:
+    """Verify that no other repository of the server has an overlapping namespace.
+
+    Raises:
+        LakeUnreadable: A namespace overlaps. The files of that repository would look like orphans.
     """
-    own = _one_spelling(own_namespace)
+    own = _normalize(own_namespace)
     for name, namespace in sorted(namespaces.items()):
-        other = _one_spelling(namespace)
+        other = _normalize(namespace)
         if name != repository and (other.startswith(own) or own.startswith(other)):
             raise LakeUnreadable(
                 f"lake {lake}: repository {name} has the storage namespace {namespace}, which overlaps {own_namespace} of {repository}; "
-                "the files of one would look dead to the other, so nothing is collected. Delete one of them, or move it."
+                "files of one would look like orphans of the other, so nothing is collected. Delete or move one of them."
             )
 
 
-def _one_spelling(namespace: str) -> str:
-    """Returns the namespace, ending in one `/`. Servers keep it as it was typed; a local block
-    store cleans its path (`block/local/adapter.go`).
+def _normalize(namespace: str) -> str:
+    """Return the namespace with a normalized path, which ends in one `/`.
+
+    Servers store it as it was typed. A local block store normalizes its path
+    (`block/local/adapter.go`).
     """
     if not namespace.startswith(_LOCAL):
         return f"{namespace.rstrip('/')}/"

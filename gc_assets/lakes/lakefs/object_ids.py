@@ -1,9 +1,9 @@
-"""Names of ranges and metaranges, which are hashes of what they hold (lakeFS
-`pkg/graveler/sstable/writer.go`, `pkg/ident`). Pure.
+"""Names of ranges and metaranges, which are hashes of their content. Pure.
 
-sha256 over the records, each key and value behind its length in decimal digits and before a bar,
-then over the properties that the writer was given. What it counted itself at the end is not part of
-it. So since lakeFS fd4c1e93d of January 2021, which also made the folder flat in which tables lie.
+Source: lakeFS `pkg/graveler/sstable/writer.go` and `pkg/ident`. The name is the SHA-256 of the
+records and of the properties that the writer received. Each key and value follows its length in
+decimal digits and ends with a bar. Properties that the writer counts itself are not included. This
+holds since lakeFS fd4c1e93d of January 2021, which also stores all tables in one folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BAR: Final = pa.scalar(b"|")
 
 
 def is_object_id(text: str) -> bool:
-    """Decides whether a text can be the name of a range or metarange."""
+    """Return whether a text can be the name of a range or metarange."""
     return _OBJECT_ID.fullmatch(text) is not None
 
 
 def object_id(table: SSTable) -> str:
-    """Returns the name under which lakeFS stores a table of these records and properties."""
+    """Return the name under which lakeFS stores a table with these records and properties."""
     keys, values = table.entries.keys, table.entries.values()
     records = pc.binary_join_element_wise(_digits(keys), keys, _BAR, _digits(values), values, _BAR, pa.scalar(b""))
     content = hashlib.sha256()

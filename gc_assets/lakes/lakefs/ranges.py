@@ -1,4 +1,4 @@
-"""Ranges: a commit's objects, as rows (lakeFS `catalog.proto`, Entry)."""
+"""Parser of ranges: the objects of a commit as rows. Format: lakeFS `catalog.proto`, Entry."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.entries import LOGICAL_ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.lakefs.addresses import BY_PREFIX, FULL, Roots, is_full, names_of, within
+from gc_assets.lakes.lakefs.addresses import BY_PREFIX, FULL, Roots, absolute_addresses, is_full, possible_names
 from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
 from gc_assets.lakes.lakefs.wire import Buffer, Positions, scan_messages
 
 _ADDRESS, _LAST_MODIFIED, _SIZE, _ADDRESS_TYPE = 1, 2, 3, 6
 _FIELDS: Final = {_ADDRESS: "address:bytes", _LAST_MODIFIED: "last_modified:bytes", _SIZE: "size", _ADDRESS_TYPE: "address_type"}
 _SECONDS, _NANOS = 1, 2
-# `datetime` and Spark end here; a user may give any time.
+# Limits of `datetime` and Spark. Users can set any time.
 _LATEST_SECOND: Final = 253_402_300_799
 _EARLIEST_SECOND: Final = -62_135_596_800
 OBJECTS: Final = pa.schema(
@@ -32,34 +32,42 @@ OBJECTS: Final = pa.schema(
 )
 
 
-def read_range(where: str, object_id: str, raw: bytes) -> pa.RecordBatch:
-    """Returns the objects of the range stored as `object_id` (columns `OBJECTS`), one row per
-    entry, addresses as written. Raises `FormatError` naming `where`.
+def read_range(source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
+    """Return the objects of a range.
+
+    Args:
+        source: Name of the range in errors.
+        object_id: Id of the range.
+        raw: Content of the range.
+
+    Returns:
+        One row per entry with the columns `OBJECTS`, and addresses as written.
+
+    Raises:
+        FormatError: The range is damaged or unknown.
     """
-    records = read_records(where, object_id, raw, RANGES)
+    records = read_records(source, object_id, raw, RANGES)
     count, buffer = len(records), records.buffer
     fields = scan_messages(buffer, records.data_starts, records.data_sizes, _FIELDS)
-    address_starts, address_sizes = fields[_ADDRESS].pieces(count)
+    address_starts, address_sizes = fields[_ADDRESS].spans(count)
     if np.any(address_sizes == 0):
-        raise buffer.damaged("an entry without an address")
+        raise buffer.damage_error("an entry without an address")
     types = fields[_ADDRESS_TYPE].numbers(count)
     if np.any((types < BY_PREFIX) | (types > FULL)):
-        raise FormatError(f"{where}: address type {int(types.max())}; {BY_PREFIX} to {FULL} are known, gc-assets must learn it first")
+        raise FormatError(f"{source}: address type {int(types.max())}; this release supports {BY_PREFIX} to {FULL}")
     addresses = buffer.strings(address_starts, address_sizes, "an address")
     columns = [
         _paths(records),
         addresses,
         is_full(addresses, pa.array(types)),
         pa.array(fields[_SIZE].numbers(count)),
-        timestamps(buffer, *fields[_LAST_MODIFIED].pieces(count)),
+        timestamps(buffer, *fields[_LAST_MODIFIED].spans(count)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=OBJECTS)
 
 
 def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
-    """Reads `google.protobuf.Timestamp` messages. Times outside the years 1 to 9999 become the
-    nearest inside.
-    """
+    """Read `google.protobuf.Timestamp` messages. Times are limited to the years 1 to 9999."""
     count = len(starts)
     fields = scan_messages(buffer, starts, sizes, {_SECONDS: "seconds", _NANOS: "nanos"})
     seconds = np.clip(fields[_SECONDS].numbers(count), _EARLIEST_SECOND, _LATEST_SECOND)
@@ -68,24 +76,23 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
 
 
 def read_cached_entries(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the objects as rows of `LOGICAL_ENTRY_SCHEMA`: one for a relative address, one for
-    every name that a full address may have.
+    """Return the objects as rows of `LOGICAL_ENTRY_SCHEMA`.
 
-    Of the names of a full address the likeliest is the object, the others are only possible. None
-    need exist.
+    A relative address is one row. A full address is one row per possible name: the first name has
+    the kind of an object, the others that of a possible object. These names need not exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))
-    own = _rows(relative, within(roots.location, relative.column("address")), must_exist=True)
+    certain = _rows(relative, absolute_addresses(roots.location, relative.column("address")), must_exist=True)
     full = objects.filter(objects.column("is_full"))
     if not full.num_rows:
-        return own
-    names = [list(names_of(roots, address)) for address in full.column("address").to_pylist()]
+        return certain
+    names = [list(possible_names(roots, address)) for address in full.column("address").to_pylist()]
     owners = np.repeat(np.arange(full.num_rows), [len(of_one) for of_one in names])
     spelled = pa.array([name for of_one in names for name in of_one], pa.string())
-    guessed = _rows(full.take(pa.array(owners)), spelled, must_exist=False)
-    kinds = pa.array([Kind.POSSIBLE_OBJECT if place else Kind.OBJECT for of_one in names for place in range(len(of_one))])
-    guessed = guessed.set_column(guessed.schema.get_field_index("kind"), guessed.schema.field("kind"), kinds)
-    return pa.Table.from_batches([own, guessed]).combine_chunks().to_batches()[0]
+    possible = _rows(full.take(pa.array(owners)), spelled, must_exist=False)
+    kinds = pa.array([Kind.POSSIBLE_OBJECT if position else Kind.OBJECT for of_one in names for position in range(len(of_one))])
+    possible = possible.set_column(possible.schema.get_field_index("kind"), possible.schema.field("kind"), kinds)
+    return pa.Table.from_batches([certain, possible]).combine_chunks().to_batches()[0]
 
 
 def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> pa.RecordBatch:
@@ -104,8 +111,10 @@ def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> 
 
 
 def _paths(records: Records) -> pa.Array:
-    """Returns the keys as text. lakeFS does not insist on UTF-8, and a path only explains, so odd
-    bytes are shown in hexadecimal.
+    """Return the keys as text.
+
+    lakeFS does not require UTF-8, and paths are used only for explanations. Other bytes are written
+    in hexadecimal.
     """
     try:
         return records.keys.cast(pa.string())

@@ -1,9 +1,8 @@
-"""The records of a graveler table: a range, a metarange, or a part of the refs dump (lakeFS
-`pkg/graveler/committed/value.go`).
+"""Parser of the records of a graveler table: a range, a metarange, or a part of the refs dump.
 
-A value is an identity and data, each behind its length as a Go signed varint. Which records there
-are is verified against the table's own properties `type`, `entity`, `count`, `min_key` and
-`max_key`, and against its name.
+Format: lakeFS `pkg/graveler/committed/value.go`. A value is an identity and data, each after its
+length as a signed varint of Go. The records are verified against the table's properties `type`,
+`entity`, `count`, `min_key` and `max_key`, and against its name.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ METARANGES: Final = "metaranges"
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Keys in order, and where each record's identity and data lie in `buffer`."""
+    """The keys in order, and the positions of each record's identity and data in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -38,50 +37,56 @@ class Records:
         return len(self.data_starts)
 
 
-def read_records(where: str, object_id: str, raw: bytes, table_type: str, entity: str | None = None) -> Records:
-    """Returns the records of the table stored as `object_id`. `entity` is null for a commit's
-    objects; a refs dump names branch, tag or commit.
+def read_records(source: str, object_id: str, raw: bytes, table_type: str, entity: str | None = None) -> Records:
+    """Return the records of a table.
 
-    Raises `FormatError` naming `where` for another type, entity or content, and where the table
-    holds more or less than it says.
+    Args:
+        source: Name of the table in errors.
+        object_id: Id of the table.
+        raw: Content of the table.
+        table_type: `RANGES` or `METARANGES`.
+        entity: Branch, tag or commit for a refs dump, None for the objects of a commit.
+
+    Raises:
+        FormatError: The table has another type, entity or content, or its counts are wrong.
     """
-    table = read_sstable(where, raw)
+    table = read_sstable(source, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))
     if found != (table_type, entity):
-        raise FormatError(f"{where}: a table of type and entity {found}, expected {(table_type, entity)}; it is another object")
-    _verify_bounds(where, table)
+        raise FormatError(f"{source}: a table of type and entity {found}, expected {(table_type, entity)}; it is another object")
+    _verify_bounds(source, table)
     if (found_id := id_of(table)) != object_id:
-        raise FormatError(f"{where}: holds what is named {found_id}, expected {object_id}; restore the object from a backup")
+        raise FormatError(f"{source}: has the content of {found_id}, expected {object_id}; restore the object from a backup")
     entries = table.entries
     buffer, ends = entries.buffer, entries.value_starts + entries.value_sizes
-    identity_starts, identity_sizes = _framed(buffer, entries.value_starts, ends)
-    data_starts, data_sizes = _framed(buffer, identity_starts + identity_sizes, ends)
+    identity_starts, identity_sizes = _read_frames(buffer, entries.value_starts, ends)
+    data_starts, data_sizes = _read_frames(buffer, identity_starts + identity_sizes, ends)
     return Records(buffer, entries.keys, identity_starts, identity_sizes, data_starts, data_sizes)
 
 
-def _framed(buffer: Buffer, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Returns start and length of the pieces at the given positions."""
+def _read_frames(buffer: Buffer, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
+    """Return the start and length of the values at the given positions."""
     if np.any(at >= ends):
-        raise buffer.damaged("a value that ends before its data")
+        raise buffer.damage_error("a value that ends before its data")
     sizes, starts = buffer.uvarints(at)
     if np.any(sizes & np.uint64(1)) or np.any(sizes > np.uint64(2 * len(buffer.data))):
-        raise buffer.damaged("a value with a negative length, or one beyond the table")
+        raise buffer.damage_error("a value with a negative length, or one beyond the table")
     lengths = (sizes >> np.uint64(1)).astype(np.int64)
-    buffer.within(starts + lengths, ends, "a value")
+    buffer.check_bounds(starts + lengths, ends, "a value")
     return starts, lengths
 
 
-def _verify_bounds(where: str, table: SSTable) -> None:
+def _verify_bounds(source: str, table: SSTable) -> None:
     keys = table.entries.keys
     count = _text(table, "count")
     if count is None or not count.isdecimal() or int(count) != len(keys):
-        raise FormatError(f"{where}: its property count is {count}, read {len(keys):,} records; restore the object from a backup")
+        raise FormatError(f"{source}: its property count is {count}, read {len(keys):,} records; restore the object from a backup")
     if len(keys) == 0:
         return
     for name, key in (("min_key", keys[0].as_py()), ("max_key", keys[-1].as_py())):
         if table.properties.get(name.encode()) != key:
             raise FormatError(
-                f"{where}: its property {name} is {table.properties.get(name.encode())!r}, the record there has {key!r}; "
+                f"{source}: its property {name} is {table.properties.get(name.encode())!r}, the record there has {key!r}; "
                 "restore the object from a backup"
             )
 

@@ -1,9 +1,8 @@
-"""The refs dump: every branch, tag and commit, also those that no ref reaches (lakeFS
-`graveler.proto`; `POST …/dump`).
+"""Parser of the refs dump: all branches, tags and commits, including commits that no ref reaches.
 
-Tables like a commit's own, told apart by the property `entity`. The server writes commits first,
-then branches, then tags, so a dump is not one moment: a head may be younger than the commits beside
-it.
+Format: lakeFS `graveler.proto` and `POST …/dump`. The tables have the same format as those of a
+commit, with the property `entity`. The server writes commits, branches and tags in this order, so
+a head can be newer than the commits of the same dump.
 """
 
 from __future__ import annotations
@@ -38,47 +37,51 @@ _COMMIT_FIELDS: Final = {
     _PARENTS: "parents:bytes",
     _VERSION: "version",
 }
-# Before this version the last parent of a merge is the line that was merged into (graveler
+# Before this version the last parent of a merge is the branch that was merged into (graveler
 # `CommitVersionParentSwitch`).
 _PARENT_SWITCH: Final = 1
 
 
-def read_refs(where: str, object_id: str, raw: bytes, entity: str) -> dict[str, str]:
-    """Returns commit by name, of one range of branches or tags. Raises `FormatError` naming
-    `where`.
-    """
-    records = read_records(where, object_id, raw, RANGES, entity)
+def read_refs(source: str, object_id: str, raw: bytes, entity: str) -> dict[str, str]:
+    """Return the commit of each ref in one range. Raises `FormatError` for a damaged range."""
+    records = read_records(source, object_id, raw, RANGES, entity)
     count = len(records)
     fields = scan_messages(records.buffer, records.data_starts, records.data_sizes, _REF_FIELDS)
-    names = records.buffer.strings(*fields[_REF_ID].pieces(count), "a ref's name").to_pylist()
-    commits = records.buffer.strings(*fields[_REF_COMMIT].pieces(count), "a commit id").to_pylist()
-    _verify_keys(where, records, names)
+    names = records.buffer.strings(*fields[_REF_ID].spans(count), "a ref's name").to_pylist()
+    commits = records.buffer.strings(*fields[_REF_COMMIT].spans(count), "a commit id").to_pylist()
+    _verify_keys(source, records, names)
     for name, commit in zip(names, commits, strict=True):
         if not commit:
-            raise FormatError(f"{where}: {entity} {name!r} names no commit; expected its head")
+            raise FormatError(f"{source}: {entity} {name!r} names no commit; expected its head")
     return dict(zip(names, commits, strict=True))
 
 
-def read_commit_ids(where: str, object_id: str, raw: bytes) -> list[str]:
-    """Returns the ids of one range of commits. Raises `FormatError` naming `where`."""
-    records = read_records(where, object_id, raw, RANGES, COMMIT)
+def read_commit_ids(source: str, object_id: str, raw: bytes) -> list[str]:
+    """Return the ids in one range of commits. Raises `FormatError` for a damaged range."""
+    records = read_records(source, object_id, raw, RANGES, COMMIT)
     return [key.decode(errors="backslashreplace") for key in records.keys.to_pylist()]
 
 
-def read_commits(where: str, object_id: str, raw: bytes, location: str) -> Iterator[Commit]:
-    """Yields the commits of one range. The parent that was the line itself stands first. `location`
-    is the namespace's, ending in `/`.
+def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iterator[Commit]:
+    """Yield the commits of one range. The first parent is the previous commit of the branch.
 
-    Raises `FormatError` naming `where`.
+    Args:
+        source: Name of the range in errors.
+        object_id: Id of the range.
+        raw: Content of the range.
+        location: Location of the namespace, which ends in `/`.
+
+    Raises:
+        FormatError: The range is damaged.
     """
-    records = read_records(where, object_id, raw, RANGES, COMMIT)
+    records = read_records(source, object_id, raw, RANGES, COMMIT)
     count, buffer = len(records), records.buffer
     fields = scan_messages(buffer, records.data_starts, records.data_sizes, _COMMIT_FIELDS)
-    ids = buffer.strings(*fields[_ID].pieces(count), "a commit id").to_pylist()
-    _verify_keys(where, records, ids)
-    messages = buffer.texts(*fields[_MESSAGE].pieces(count)).to_pylist()
-    metaranges = buffer.strings(*fields[_METARANGE].pieces(count), "a metarange id").to_pylist()
-    created: list[datetime] = timestamps(buffer, *fields[_CREATED].pieces(count)).to_pylist()
+    ids = buffer.strings(*fields[_ID].spans(count), "a commit id").to_pylist()
+    _verify_keys(source, records, ids)
+    messages = buffer.texts(*fields[_MESSAGE].spans(count)).to_pylist()
+    metaranges = buffer.strings(*fields[_METARANGE].spans(count), "a metarange id").to_pylist()
+    created: list[datetime] = timestamps(buffer, *fields[_CREATED].spans(count)).to_pylist()
     versions = fields[_VERSION].numbers(count).tolist()
     parents = _parents(records, fields[_PARENTS].messages.tolist(), fields[_PARENTS].values.tolist(), fields[_PARENTS].sizes.tolist())
     for row, commit_id in enumerate(ids):
@@ -87,15 +90,13 @@ def read_commits(where: str, object_id: str, raw: bytes, location: str) -> Itera
             commit_id=commit_id,
             parents=tuple(line if versions[row] >= _PARENT_SWITCH else reversed(line)),
             committed_at=created[row],
-            content_roots=_roots(where, commit_id, metaranges[row], location),
+            content_roots=_roots(source, commit_id, metaranges[row], location),
             message=messages[row].decode(errors="backslashreplace"),
         )
 
 
 def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[int]) -> Mapping[int, list[str]]:
-    """Returns the parents by row, in the order in which the commit names them: later ones of a
-    message are met in later steps of the scan.
-    """
+    """Return the parents by row in the order of the commit, which is also the order of the scan."""
     found: dict[int, list[str]] = {}
     data = records.buffer.data
     for row, start, size in zip(rows, starts, sizes, strict=True):
@@ -103,15 +104,15 @@ def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[i
     return found
 
 
-def _roots(where: str, commit_id: str, metarange_id: str, location: str) -> tuple[ContentRoot, ...]:
-    """The first commit of a repository has no metarange and no files."""
+def _roots(source: str, commit_id: str, metarange_id: str, location: str) -> tuple[ContentRoot, ...]:
+    """Return the metarange of a commit. The first commit of a repository has none."""
     if not metarange_id:
         return ()
     if not is_object_id(metarange_id):
-        raise FormatError(f"{where}: commit {commit_id} names the metarange {metarange_id!r}; expected 64 hexadecimal digits")
+        raise FormatError(f"{source}: commit {commit_id} names the metarange {metarange_id!r}; expected 64 hexadecimal digits")
     return (ContentRoot(f"{location}{METADATA}{metarange_id}", Kind.METARANGE, is_container=True),)
 
 
-def _verify_keys(where: str, records: Records, names: list[str]) -> None:
+def _verify_keys(source: str, records: Records, names: list[str]) -> None:
     if not records.keys.equals(pa.array([name.encode() for name in names], pa.binary())):
-        raise FormatError(f"{where}: records stand under other keys than their own names; restore the object from a backup")
+        raise FormatError(f"{source}: the keys of records differ from their names; restore the object from a backup")

@@ -1,9 +1,7 @@
-"""The policy over the commits of a repository: one verdict per commit, and the sentence that
-explains it. Pure.
+"""The retention policy of a repository: the state of each commit and the reason. Pure.
 
-The rules are the server's (`source: server`) or the configuration's. Two differences from lakeFS
-are intended: a tag protects the commit it points at, and a repository without rules keeps
-everything.
+The rules are those of the server (`source: server`) or of the configuration. Two differences from
+lakeFS are intended: a tag protects its commit, and a repository without rules keeps everything.
 """
 
 from __future__ import annotations
@@ -17,25 +15,27 @@ import pyarrow as pa
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.graph import CYCLE, MISSING_PARENT, CommitGraph
 from gc_assets.core.units import Cutoff
-from gc_assets.lakes.lakefs.active import Start, active_commits, dangling
+from gc_assets.lakes.lakefs.active_commits import Start, find_active_commits, find_dangling
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitState, FrozenRefs, Ref, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
-# Frozen facts: the days of a branch's own rule (a ref's property), and of the rule for every other
-# one (a source's property).
+# Frozen properties: the days of a branch's own rule, and those of the rule for all other branches.
+# The first is a property of the ref, the second one of the source.
 RETENTION_DAYS: Final = "retention_days"
 DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 _FOREVER: Final = Cutoff(forever=True)
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: LakeFsLakeConfig) -> Retention:
-    """Returns one row per commit of `commits`, in its order. lakeFS's history is never edited, so
-    `expiry` is empty.
+    """Apply the policy to the commit graph.
 
-    Raises `LakeUnreadable` where a head or a parent is not among the commits: the dump was read in
-    part.
+    `reachable` has the order of `commits`. `expiry` is empty, because the history of lakeFS is
+    never edited.
+
+    Raises:
+        LakeUnreadable: A head or a parent is not among the commits, so the dump is incomplete.
     """
     graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
     for problem in graph.problems:
@@ -44,10 +44,10 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     policy = _Policy(refs, config)
     committed_at: list[datetime] = commits["committed_at"].cast(TIMESTAMP).to_pylist()
     branches = {ref.ref_name for ref in refs.refs if ref.ref_type == "branch"}
-    head_of = {_spelled(ref, branches): ref.head_commit_id or "" for ref in refs.refs}
+    head_of = {_ref_label(ref, branches): ref.head_commit_id or "" for ref in refs.refs}
     reaching, counts = graph.reaching_refs(head_of)
     starts = list(policy.starts(graph))
-    activity = active_commits(graph, committed_at, starts, as_of)
+    activity = find_active_commits(graph, committed_at, starts, as_of)
     tagged = policy.protecting_tags()
     heads = {ref.head_commit_id: ref.ref_name for ref in refs.refs if ref.ref_type == "branch"}
     rows: list[dict[str, Any]] = []
@@ -59,16 +59,16 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
         if commit_id in heads:
             reason = f"kept: head of branch {heads[commit_id]}"
         elif commit_id in tagged:
-            reason = f"kept: tag {tagged[commit_id]} points at it"
+            reason = f"kept: tag {tagged[commit_id]} points to it"
         elif activity.active[index]:
             until = activity.until[index]
-            reason = f"kept: {policy.words(activity.held_by[index] or '')}"
+            reason = f"kept: {policy.explain(activity.held_by[index] or '')}"
         elif committed_at[index] >= grace_cutoff:
             reason = "kept: younger than the grace period"
         else:
             state = EXPIRED if count else DANGLING
-            who = "no branch had it as head" if count else "no ref reaches it, and it was nobody's head"
-            reason = f"{who} within the time kept"
+            who = "no branch had it as head" if count else "no ref reaches it, and it was no branch head"
+            reason = f"{who} within the retention time"
         rows.append({"commit_id": commit_id, "state": state, "refs": names, "refs_count": count, "keep_until": until, "reason": reason})
     return Retention(
         reachable=pa.Table.from_pylist(rows, schema=REACHABLE_SNAPSHOTS.schema),
@@ -78,9 +78,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """The rules that hold for the refs of a run, from the server as frozen or from the
-    configuration.
-    """
+    """The rules for the refs of a run, frozen from the server or configured."""
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs
@@ -88,22 +86,20 @@ class _Policy:
         self._server = config.retention.source == "server"
         days = {source.properties.get(DEFAULT_RETENTION_DAYS) for source in refs.sources}
         self._default_days: str | None = next(iter(days), None)
-        self._labelled = {f"{ref.ref_type} {ref.ref_name}": ref for ref in refs.refs}
+        self._refs_by_label = {f"{ref.ref_type} {ref.ref_name}": ref for ref in refs.refs}
 
     @property
     def _has_no_rules(self) -> bool:
         return self._server and self._default_days is None
 
     def starts(self, graph: CommitGraph) -> Iterator[Start]:
-        """Yields walks from branch heads, from tags where a tag is like a branch, and from what is
-        nobody's first parent.
-        """
-        chosen = [ref for ref in self._refs.refs if ref.ref_type == "branch" or self._retention.tags == "policy"]
-        heads = graph.index_of([ref.head_commit_id or "" for ref in chosen]).tolist()
-        for ref, head in zip(chosen, heads, strict=True):
+        """Yield starts of walks: branch heads, tags with the policy `policy`, and dangling commits."""
+        walked = [ref for ref in self._refs.refs if ref.ref_type == "branch" or self._retention.tags == "policy"]
+        heads = graph.index_of([ref.head_commit_id or "" for ref in walked]).tolist()
+        for ref, head in zip(walked, heads, strict=True):
             yield Start(head, self._cutoff(ref), f"{ref.ref_type} {ref.ref_name}")
-        for commit in dangling(graph, heads):
-            yield Start(commit, self._unreached(), "", dangling=True)
+        for commit in find_dangling(graph, heads):
+            yield Start(commit, self._dangling_cutoff(), "", dangling=True)
 
     def _cutoff(self, ref: Ref) -> Cutoff:
         if not self._server:
@@ -116,16 +112,16 @@ class _Policy:
             return self._retention.default.as_cutoff()
         return _FOREVER if self._default_days is None else Cutoff(max_age=timedelta(days=int(self._default_days)))
 
-    def _unreached(self) -> Cutoff:
+    def _dangling_cutoff(self) -> Cutoff:
         return self._retention.dangling_cutoff() or self._default()
 
-    def words(self, held_by: str) -> str:
+    def explain(self, held_by: str) -> str:
         if self._has_no_rules:
-            return "the repository has no garbage collection rules, so everything is"
+            return "the repository has no garbage collection rules"
         if not held_by:
-            which = "default retention" if self._retention.dangling is None else "retention of what is dangling"
-            return f"no branch holds it, and it is within the {which} ({self._unreached()})"
-        return f"it was the head of {held_by} within its retention ({self._cutoff(self._labelled[held_by])})"
+            which = "default retention" if self._retention.dangling is None else "retention of dangling commits"
+            return f"no branch has it as head, and it is within the {which} ({self._dangling_cutoff()})"
+        return f"it was the head of {held_by} within its retention ({self._cutoff(self._refs_by_label[held_by])})"
 
     def protecting_tags(self) -> Mapping[str | None, str]:
         if self._retention.tags == "ignore":
@@ -137,12 +133,12 @@ class _Policy:
         if self._has_no_rules:
             yield f"lake {lake}: the server has no garbage collection rules for this repository, so every commit is kept"
         if self._retention.tags == "ignore":
-            yield f"lake {lake}: tags protect nothing (retention.tags is `ignore`): reads through an old tag will fail"
+            yield f"lake {lake}: tags protect nothing (retention.tags is `ignore`), so reads of an old tag will fail"
         early = sum(moment < datetime(1990, 1, 1, tzinfo=UTC) for moment in committed_at)
         if early:
-            yield f"lake {lake}: {early:,} commits are dated before 1990; users set commit dates, and retention goes by them"
+            yield f"lake {lake}: {early:,} commits are dated before 1990; users set commit dates, and retention depends on them"
 
 
-def _spelled(ref: Ref, branches: Collection[str]) -> str:
-    """Returns a ref's name. A tag that shares its name with a branch says that it is a tag."""
+def _ref_label(ref: Ref, branches: Collection[str]) -> str:
+    """Return the name of a ref. A tag with the same name as a branch gets the prefix `tag`."""
     return f"tag {ref.ref_name}" if ref.ref_type == "tag" and ref.ref_name in branches else ref.ref_name

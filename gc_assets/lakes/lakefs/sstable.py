@@ -1,9 +1,8 @@
-"""SSTables as lakeFS writes them: Pebble's, in RocksDB's block-based format version 2 (RocksDB
-wiki, "Rocksdb BlockBasedTable Format").
+"""Parser of the SSTables that lakeFS writes with Pebble: RocksDB's block-based format, version 2.
 
-Bytes in, entries out; knows nothing of lakeFS. Every block's checksum is verified and every count
-that the format carries. What is unknown is refused by name: another magic, checksum, compression,
-index or entry kind could mean that entries are missed.
+Format: RocksDB wiki, "Rocksdb BlockBasedTable Format". The parser is independent of lakeFS. It
+verifies the checksum of every block and all counts of the format. It refuses any unknown magic,
+checksum, compression, index or entry kind, because entries could be missed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CHECKSUMS: Final = {0: "none", 1: "CRC32C", 2: "xxHash", 3: "xxHash64", 4: "XXH
 _CRC32C: Final = 1
 _COMPRESSIONS: Final = {2: "zlib", 3: "bzip2", 4: "lz4", 5: "lz4hc", 6: "xpress", 7: "zstd"}
 _UNCOMPRESSED, _SNAPPY = 0, 1
-# A block is 4 KiB and grows by its last entry; the largest value graveler writes is 40 MiB.
+# A block has 4 KiB and its last entry. The largest value of graveler is 40 MiB.
 _LARGEST_BLOCK: Final = 2**28
 _SINGLE_INDEX, _TWO_LEVEL_INDEX = 0, 2
 _TRAILER_BYTES: Final = 5
@@ -43,60 +42,58 @@ _NUM_ENTRIES: Final = b"rocksdb.num.entries"
 
 @dataclass(frozen=True, slots=True)
 class SSTable:
-    """A whole table: its properties, the writer's own among them, and its entries in order of key."""
+    """A table: its properties, including those of the writer, and its entries in order of key."""
 
     properties: Mapping[bytes, bytes]
     entries: Entries
 
 
-def read_sstable(where: str, raw: bytes) -> SSTable:
-    """Returns the table in a file's bytes. Raises `FormatError` naming `where` for anything that is
-    not a whole and known table.
-    """
-    file = _File(where, raw)
+def read_sstable(source: str, raw: bytes) -> SSTable:
+    """Parse a table. Raises `FormatError` for a damaged, incomplete or unknown file."""
+    file = _File(source, raw)
     metaindex, index = file.footer()
     meta = dict(file.pairs(metaindex))
     if _RANGE_DELETIONS in meta:
-        raise FormatError(f"{where}: holds range deletions, which no table of lakeFS has; expected none")
+        raise FormatError(f"{source}: contains range deletions, which lakeFS never writes")
     if _PROPERTIES not in meta:
-        raise FormatError(f"{where}: has no properties block; restore the object from a backup")
+        raise FormatError(f"{source}: has no properties block; restore the object from a backup")
     properties = dict(file.pairs(file.handle(meta[_PROPERTIES])[:2]))
     blocks = [block for _, block in file.pairs(index)]
     index_type = int.from_bytes(properties.get(_INDEX_TYPE, bytes(4)), "little")
     if index_type == _TWO_LEVEL_INDEX:
         blocks = [block for part in blocks for _, block in file.pairs(file.handle(part)[:2])]
     elif index_type != _SINGLE_INDEX:
-        raise FormatError(f"{where}: index type {index_type}; expected {_SINGLE_INDEX} (one level) or {_TWO_LEVEL_INDEX} (two levels)")
-    entries = read_blocks(where, [file.block(file.handle(block)[:2]) for block in blocks])
+        raise FormatError(f"{source}: index type {index_type}; expected {_SINGLE_INDEX} (one level) or {_TWO_LEVEL_INDEX} (two levels)")
+    entries = read_blocks(source, [file.block(file.handle(block)[:2]) for block in blocks])
     file.verify_count("rocksdb.num.entries", file.uvarint(properties.get(_NUM_ENTRIES, b"\0"), 0)[0], len(entries))
     return SSTable(properties, entries)
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    where: str
+    source: str
     raw: bytes
 
-    def damaged(self, what: str) -> FormatError:
-        return FormatError(f"{self.where}: damaged, found {what}; restore the object from a backup")
+    def damage_error(self, what: str) -> FormatError:
+        return FormatError(f"{self.source}: damaged, found {what}; restore the object from a backup")
 
     def footer(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Returns the handles of the metaindex block and the index block."""
+        """Return the handles of the metaindex block and the index block."""
         magic = self.raw[-len(MAGIC) :]
         if magic in _OTHER_MAGICS:
-            raise FormatError(f"{self.where}: is {_OTHER_MAGICS[magic]}; expected one of RocksDB's block-based format")
+            raise FormatError(f"{self.source}: is {_OTHER_MAGICS[magic]}; expected one of RocksDB's block-based format")
         if len(self.raw) < FOOTER_BYTES or magic != MAGIC:
             raise FormatError(
-                f"{self.where}: expected an SSTable that ends in {MAGIC.hex()}, found {len(self.raw):,} bytes ending in {magic.hex()}; "
+                f"{self.source}: expected an SSTable that ends in {MAGIC.hex()}, found {len(self.raw):,} bytes ending in {magic.hex()}; "
                 "it is truncated or another file, restore the object from a backup"
             )
         footer = self.raw[-FOOTER_BYTES:]
         if footer[0] != _CRC32C:
             name = _CHECKSUMS.get(footer[0], "unknown")
-            raise FormatError(f"{self.where}: its checksums are {name} (type {footer[0]}); expected CRC32C (type {_CRC32C})")
+            raise FormatError(f"{self.source}: its checksums are {name} (type {footer[0]}); expected CRC32C (type {_CRC32C})")
         (version,) = struct.unpack_from("<I", footer, FOOTER_BYTES - 12)
         if version != FORMAT_VERSION:
-            raise FormatError(f"{self.where}: format version {version}; expected {FORMAT_VERSION}")
+            raise FormatError(f"{self.source}: format version {version}; expected {FORMAT_VERSION}")
         *metaindex, after = self.handle(footer, 1)
         offset, size, _ = self.handle(footer, after)
         return (metaindex[0], metaindex[1]), (offset, size)
@@ -109,40 +106,41 @@ class _File:
             at, shift = at + 1, shift + 7
             if byte < 0x80:
                 return value, at
-        raise self.damaged("a number that does not end")
+        raise self.damage_error("a number that does not end")
 
     def handle(self, data: bytes, at: int = 0) -> tuple[int, int, int]:
-        """Returns offset and size of a block, and the position behind the handle."""
+        """Return the offset and size of a block, and the position after the handle."""
         offset, at = self.uvarint(data, at)
         size, at = self.uvarint(data, at)
         return offset, size, at
 
     def block(self, handle: tuple[int, int]) -> bytes:
-        """Returns a block's bytes, verified and decompressed."""
+        """Return the verified and decompressed content of a block."""
         offset, size = handle
         trailer = offset + size
         if trailer + _TRAILER_BYTES > len(self.raw):
-            raise self.damaged(f"a block at {offset:,} of {size:,} bytes in a file of {len(self.raw):,}")
+            raise self.damage_error(f"a block at {offset:,} of {size:,} bytes in a file of {len(self.raw):,}")
         (stored,) = struct.unpack_from("<I", self.raw, trailer + 1)
         if stored != masked_crc32c(self.raw[offset : trailer + 1]):
-            raise self.damaged(f"a block at {offset:,} with a wrong checksum")
+            raise self.damage_error(f"a block at {offset:,} with a wrong checksum")
         compression = self.raw[trailer]
         if compression == _UNCOMPRESSED:
             return self.raw[offset:trailer]
         if compression != _SNAPPY:
             name = _COMPRESSIONS.get(compression, "unknown")
-            raise FormatError(f"{self.where}: a block is compressed with {name} (type {compression}); expected none or snappy")
+            raise FormatError(f"{self.source}: a block is compressed with {name} (type {compression}); expected none or snappy")
         length, _ = self.uvarint(self.raw[offset:trailer], 0)
         if length > _LARGEST_BLOCK:
-            raise self.damaged(f"a block at {offset:,} that unpacks to {length:,} bytes")
+            raise self.damage_error(f"a block at {offset:,} that unpacks to {length:,} bytes")
         try:
             return pa.decompress(self.raw[offset:trailer], decompressed_size=length, codec="snappy", asbytes=True)
         except (pa.ArrowInvalid, OSError) as error:
-            raise self.damaged(f"a block at {offset:,} that does not unpack ({error})") from error
+            raise self.damage_error(f"a block at {offset:,} that does not unpack ({error})") from error
 
     def pairs(self, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
-        """Returns keys and values of one of the few small blocks (index, properties), where a step
-        for many at once would cost more.
+        """Return the keys and values of a small block, such as the index and the properties.
+
+        For these, a plain loop is faster than `read_blocks`.
         """
         block, at, key = self.block(handle), 0, b""
         end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
@@ -152,20 +150,20 @@ class _File:
             fresh, at = self.uvarint(block, at)
             size, at = self.uvarint(block, at)
             if shared > len(key) or at + fresh + size > end:
-                raise self.damaged("an entry that runs past its block")
+                raise self.damage_error("an entry that runs past its block")
             key = key[:shared] + block[at : at + fresh]
             found.append((key, block[at + fresh : at + fresh + size]))
             at += fresh + size
         if end < 0 or at != end:
-            raise self.damaged(f"a block of {len(block):,} bytes whose entries end at {at:,}, expected {end:,}")
+            raise self.damage_error(f"a block of {len(block):,} bytes whose entries end at {at:,}, expected {end:,}")
         return found
 
     def verify_count(self, name: str, expected: int, found: int) -> None:
         if expected != found:
-            raise FormatError(f"{self.where}: {name} is {expected:,}, read {found:,} entries; restore the object from a backup")
+            raise FormatError(f"{self.source}: {name} is {expected:,}, read {found:,} entries; restore the object from a backup")
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns CRC32C as tables store it (LevelDB `crc32c.h`, Mask)."""
+    """Return CRC32C in the form of tables (LevelDB `crc32c.h`, Mask)."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,9 +1,8 @@
-"""What is staged: the objects that a reader of a branch sees and the branch's head commit does not
-hold.
+"""The staged objects: those in the listing of a branch that its head commit does not contain.
 
-Staging is read from the two listings. They show what the server's own `prepare_uncommited` misses:
-a file uploaded again with identical bytes, and every full address (research/lakefs.md 12, H5). The
-server's list is read all the same and united with them.
+The difference of the two listings includes objects that the server's `prepare_uncommited` misses: a
+file that was uploaded again with identical content, and every full address. The server's list is
+read in addition.
 """
 
 from __future__ import annotations
@@ -20,18 +19,21 @@ import pyarrow.parquet as pq
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.lakefs.addresses import METADATA
-from gc_assets.lakes.lakefs.client import ListedObject, RefGone, RepositoryClient
+from gc_assets.lakes.lakefs.client import ListedObject, RefDeleted, RepositoryClient
 
-# Listing waits for the server and not for the processor.
+# Listings are limited by the server and not by the processor.
 _LISTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """An address that a branch's staging area names. It is full as a listing spells it, or relative
-    where only the server's list has it.
+    """An object in a branch's staging area.
 
-    `branch` and `path` are null where the server's list does not say. `written_at` is in seconds.
+    Attributes:
+        address: Full address of a listing, or relative address of the server's list.
+        branch: None if only the server's list contains the object.
+        path: None if only the server's list contains the object.
+        written_at: Seconds since 1970.
     """
 
     address: str
@@ -42,47 +44,59 @@ class StagedObject:
 
 
 def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[StagedObject]:
-    """Returns what all branches (head commit by name) have staged, by branch and path. A branch
-    deleted meanwhile has nothing staged.
+    """Return the staged objects of all branches, by branch and path.
 
-    Raises `RefGone` for a branch that cannot be listed and is still there.
+    A branch that is deleted in the meantime has no staged objects.
+
+    Args:
+        client: The client of the repository.
+        heads: Head commit by branch.
+
+    Raises:
+        RefDeleted: A branch or its head cannot be listed, but the branch still exists.
     """
     with ThreadPoolExecutor(_LISTERS) as listers:
-        found = list(listers.map(lambda branch: _staged_or_gone(client, branch, heads[branch]), sorted(heads)))
-    gone = [item for item in found if isinstance(item, RefGone)]
-    still = client.branches().keys() if gone else ()
+        found = list(listers.map(lambda branch: _try_staged_on(client, branch, heads[branch]), sorted(heads)))
+    deleted = [item for item in found if isinstance(item, RefDeleted)]
+    existing = client.branches().keys() if deleted else ()
     for branch, item in zip(sorted(heads), found, strict=True):
-        if isinstance(item, RefGone) and branch in still:
+        if isinstance(item, RefDeleted) and branch in existing:
             raise item
-    return [item for of_branch in found if not isinstance(of_branch, RefGone) for item in of_branch]
+    return [item for of_branch in found if not isinstance(of_branch, RefDeleted) for item in of_branch]
 
 
-def _staged_or_gone(client: RepositoryClient, branch: str, head: str) -> list[StagedObject] | RefGone:
+def _try_staged_on(client: RepositoryClient, branch: str, head: str) -> list[StagedObject] | RefDeleted:
     try:
         return list(_staged_on(client, branch, head))
-    except RefGone as error:
+    except RefDeleted as error:
         return error
 
 
 def _staged_on(client: RepositoryClient, branch: str, head: str) -> Iterator[StagedObject]:
     committed = client.objects(head)
-    below: ListedObject | None = next(committed, None)
+    committed_item: ListedObject | None = next(committed, None)
     for item in client.objects(branch):
-        while below is not None and below.path < item.path:
-            below = next(committed, None)
-        if below is None or below.path != item.path or below.address != item.address:
+        while committed_item is not None and committed_item.path < item.path:
+            committed_item = next(committed, None)
+        if committed_item is None or committed_item.path != item.path or committed_item.address != item.address:
             yield StagedObject(item.address, branch, item.path, item.size_bytes, item.written_at)
 
 
-def listed_by_server(lake: str, objects: Objects, location: str, where: Sequence[str]) -> list[StagedObject]:
-    """Returns the addresses in the files that `prepare_uncommited` wrote, relative to the namespace
-    at `location`.
+def read_server_list(lake: str, objects: Objects, location: str, pages: Sequence[str]) -> list[StagedObject]:
+    """Read the files that `prepare_uncommited` wrote. Their addresses are relative to the namespace.
 
-    Raises `LakeUnreadable` for a page whose files are not there: what they protect would be lost.
+    Args:
+        lake: Name of the lake, for errors.
+        objects: Reads the files.
+        location: Location of the namespace.
+        pages: Locations of the pages on the server.
+
+    Raises:
+        LakeUnreadable: The files of a page cannot be read or do not exist.
     """
     found: list[StagedObject] = []
-    for place in where:
-        tail = place.rpartition(f"/{METADATA}")[2].rstrip("/")
+    for page in pages:
+        tail = page.rpartition(f"/{METADATA}")[2].rstrip("/")
         prefix = f"{location}{METADATA}{tail}/"
         try:
             files = [address for address, _, _ in objects.list(prefix)]
@@ -91,8 +105,8 @@ def listed_by_server(lake: str, objects: Objects, location: str, where: Sequence
             raise LakeUnreadable(f"lake {lake}: the server's list of uncommitted objects in {prefix} cannot be read: {error}") from error
         if not files:
             raise LakeUnreadable(
-                f"lake {lake}: the server wrote its list of uncommitted objects to {place}, and there is none in {prefix}; "
-                "check that `location` is where this repository's storage namespace lies"
+                f"lake {lake}: the server wrote its list of uncommitted objects to {page}, but {prefix} contains no file; "
+                "check that `location` is the location of this repository's storage namespace"
             )
         rows = [row for table in tables for row in table.to_pylist()]
         found += [StagedObject(row["physical_address"], None, None, None, row["creation_date"]) for row in rows]

@@ -1,8 +1,7 @@
-"""Varints, protobuf fields and texts of very many messages at once, with numpy (protobuf.dev,
-"Encoding"; Go's `encoding/binary`).
+"""Vectorized parser of varints, protobuf fields and strings of many messages, with numpy.
 
-Positions in, values out: one pass handles the same step of every message. Knows neither SSTables
-nor what a message means.
+Format: protobuf.dev, "Encoding", and Go's `encoding/binary`. The functions convert positions to
+values, and one pass handles the same step of every message. They do not interpret messages.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
 
-# A varint that starts at the last byte and never ends still reads inside the buffer: it is found to
-# be too long or past its end.
+# An unterminated varint at the last byte is read inside the padding, and then refused because it is
+# too long or exceeds its limit.
 PADDING: Final = 16
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
@@ -30,26 +29,28 @@ _LONGEST_VARINT: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Bytes with `PADDING` zeros behind them. `where` names the object in errors."""
+    """Bytes, followed by `PADDING` zeros. `source` names the object in errors."""
 
-    where: str
+    source: str
     data: Bytes
 
     @classmethod
-    def of(cls, where: str, parts: Collection[bytes]) -> Buffer:
-        return cls(where, np.frombuffer(b"".join((*parts, bytes(PADDING))), np.uint8))
+    def of(cls, source: str, parts: Collection[bytes]) -> Buffer:
+        return cls(source, np.frombuffer(b"".join((*parts, bytes(PADDING))), np.uint8))
 
-    def damaged(self, what: str) -> FormatError:
-        return FormatError(f"{self.where}: damaged, found {what}; restore the object from a backup")
+    def damage_error(self, what: str) -> FormatError:
+        return FormatError(f"{self.source}: damaged, found {what}; restore the object from a backup")
 
-    def within(self, ends: Positions, limits: Positions, what: str) -> None:
-        """Raises `FormatError` where a piece runs past the message or block that it is part of."""
+    def check_bounds(self, ends: Positions, limits: Positions, what: str) -> None:
+        """Raise `FormatError` if a part exceeds its message or block."""
         if np.any(ends > limits):
-            raise self.damaged(f"{what} that runs past its end")
+            raise self.damage_error(f"{what} that runs past its end")
 
     def uvarints(self, at: Positions) -> tuple[Numbers, Positions]:
-        """Returns the unsigned varint at each position, and the position behind it. Raises
-        `FormatError` for one longer than 64 bits.
+        """Return the unsigned varint at each position, and the position after it.
+
+        Raises:
+            FormatError: A varint has more than 64 bits.
         """
         first = self.data[at]
         values = (first & 0x7F).astype(np.uint64)
@@ -63,50 +64,50 @@ class Buffer:
             after[rows] += 1
             rows = rows[(byte & 0x80) != 0]
         if len(rows):
-            raise self.damaged("a varint of more than 10 bytes")
+            raise self.damage_error("a varint of more than 10 bytes")
         return values, after
 
     def lengths(self, at: Positions, limits: Positions, what: str) -> tuple[Positions, Positions]:
-        """Returns lengths written as unsigned varints, none reaching past its limit, and the
-        positions behind them.
-        """
+        """Return lengths (unsigned varints) inside their limits, and the positions after them."""
         values, after = self.uvarints(at)
         # Compared as unsigned first: a length of 2^63 and more would be a negative int64.
         if np.any(values > np.uint64(len(self.data))):
-            raise self.damaged(f"{what} that runs past its end")
+            raise self.damage_error(f"{what} that runs past its end")
         sizes = values.astype(np.int64)
-        self.within(after + sizes, limits, what)
+        self.check_bounds(after + sizes, limits, what)
         return sizes, after
 
     def texts(self, starts: Positions, sizes: Positions) -> pa.BinaryArray:
-        """Returns the pieces as one binary array. Raises `FormatError` where they hold more than 2
-        GiB together.
-        """
+        """Return the spans as a binary array. Raises `FormatError` for more than 2 GiB in total."""
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         if offsets[-1] > np.iinfo(np.int32).max:
-            raise self.damaged(f"{int(offsets[-1]):,} bytes of text in one object")
+            raise self.damage_error(f"{int(offsets[-1]):,} bytes of text in one object")
         places = np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], sizes)
         return pa.BinaryArray.from_buffers(
             pa.binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.data[places])]
         )
 
     def strings(self, starts: Positions, sizes: Positions, what: str) -> pa.StringArray:
-        """Returns the pieces as text. Raises `FormatError` where one is not UTF-8."""
+        """Return the spans as text. Raises `FormatError` for invalid UTF-8."""
         return as_utf8(self, self.texts(starts, sizes), what)
 
 
 def as_utf8(buffer: Buffer, texts: pa.BinaryArray, what: str) -> pa.StringArray:
-    """Raises `FormatError` where one is not UTF-8."""
+    """Convert bytes to text. Raises `FormatError` for invalid UTF-8."""
     try:
         return texts.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise buffer.damaged(f"{what} that is not UTF-8 ({error})") from error
+        raise buffer.damage_error(f"{what} that is not UTF-8 ({error})") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Occurrences of one field number, in order within each message: message, value or start of the
-    bytes, length of the bytes.
+    """All occurrences of one field number, in order within each message.
+
+    Attributes:
+        messages: Number of the message.
+        values: The value, or the start of the bytes.
+        sizes: Length of the bytes.
     """
 
     messages: Positions
@@ -114,37 +115,41 @@ class Field:
     sizes: Positions
 
     def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
-        """Returns for each message whether the field is there, and its last occurrence, which is
-        the one that counts.
-        """
+        """Return for each message whether it has the field, and the last occurrence, which applies."""
         present = np.zeros(count, np.bool_)
         values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
         present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes
         return present, values, sizes
 
     def numbers(self, count: int) -> NDArray[np.int64]:
-        """Returns the field as int64 per message; 0, protobuf's default, where it is absent."""
+        """Return the field as int64 per message, 0 (protobuf's default) if it is absent."""
         return self.last(count)[1].view(np.int64)
 
-    def pieces(self, count: int) -> tuple[Positions, Positions]:
-        """Returns start and length of the field's bytes per message; empty where it is absent."""
+    def spans(self, count: int) -> tuple[Positions, Positions]:
+        """Return the start and length of the field's bytes per message, empty if it is absent."""
         _, values, sizes = self.last(count)
         return values.view(np.int64), sizes
 
 
 def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: Mapping[int, str]) -> dict[int, Field]:
-    """Returns the wanted fields (number to name) of many protobuf messages; other fields are
-    skipped.
+    """Return some fields of many protobuf messages. Other fields are skipped.
 
-    Raises `FormatError` for a group, a field that runs past its message, and a wanted field of
-    another wire type than its name says (`name` is a varint, `name:bytes` is length-delimited).
+    Args:
+        buffer: The bytes.
+        starts: Start of each message.
+        sizes: Length of each message.
+        wanted: Name by field number: `name` for a varint, `name:bytes` for length-delimited bytes.
+
+    Raises:
+        FormatError: A message contains a group, a field exceeds its message, or a wanted field has
+            another wire type.
     """
-    hits: dict[int, list[tuple[Positions, Numbers, Positions]]] = {number: [] for number in wanted}
+    found_fields: dict[int, list[tuple[Positions, Numbers, Positions]]] = {number: [] for number in wanted}
     messages = np.flatnonzero(sizes > 0)
     at, ends = starts[messages], (starts + sizes)[messages]
     while len(messages):
         tags, after = buffer.uvarints(at)
-        buffer.within(after, ends, "a field tag")
+        buffer.check_bounds(after, ends, "a field tag")
         wire = (tags & np.uint64(7)).astype(np.int64)
         values, lengths = np.zeros(len(at), np.uint64), np.zeros(len(at), np.int64)
         is_varint, is_bytes = wire == _VARINT, wire == _BYTES
@@ -156,22 +161,22 @@ def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: M
             after = after + lengths
         fixed = np.where(wire == _FIXED64, 8, np.where(wire == _FIXED32, 4, 0))
         if np.any(~is_varint & ~is_bytes & (fixed == 0)):
-            raise buffer.damaged("a protobuf field of an unknown wire type")
+            raise buffer.damage_error("a protobuf field of an unknown wire type")
         after = after + fixed
-        buffer.within(after, ends, "a field")
+        buffer.check_bounds(after, ends, "a field")
         numbers = tags >> np.uint64(3)
         for number, name in wanted.items():
             mine = numbers == np.uint64(number)
             if mine.any():
                 if not np.all((is_bytes if name.endswith(":bytes") else is_varint)[mine]):
-                    raise buffer.damaged(f"the field {name.removesuffix(':bytes')} with another wire type")
-                hits[number].append((messages[mine], values[mine], lengths[mine]))
+                    raise buffer.damage_error(f"the field {name.removesuffix(':bytes')} with another wire type")
+                found_fields[number].append((messages[mine], values[mine], lengths[mine]))
         left = after < ends
         messages, at, ends = messages[left], after[left], ends[left]
-    return {number: _joined(found) for number, found in hits.items()}
+    return {number: _join_hits(found) for number, found in found_fields.items()}
 
 
-def _joined(found: list[tuple[Positions, Numbers, Positions]]) -> Field:
+def _join_hits(found: list[tuple[Positions, Numbers, Positions]]) -> Field:
     if not found:
         return Field(np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
     messages, values, sizes = (np.concatenate(columns) for columns in zip(*found, strict=True))

@@ -1,8 +1,8 @@
-"""The time in an object's name (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
+"""The upload time in the name of an object (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
 
-The last part of a name up to a comma is an xid: 12 bytes as 20 characters of base32hex in lower
-case, the first four of which are the second when the upload began (github.com/rs/xid). Pure,
-vectorised.
+The last part of a name up to a comma is an xid: 12 bytes as 20 lower-case characters of base32hex.
+The first four bytes are the time of the upload in seconds since 1970 (github.com/rs/xid). Pure and
+vectorized.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ _TIME_CHARS: Final = 7
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def named_times(keys: pa.Array) -> pa.Array:
-    """Returns when the upload of each object began, by its name, or null for a name that says
-    nothing.
-    """
+def times_of_names(keys: pa.Array) -> pa.Array:
+    """Return a column with the upload time in each name, null for a name without a time."""
     xids = pc.struct_field(pc.extract_regex(keys, _NAME), "xid")
     known = pc.is_valid(xids)
     texts = xids.filter(known).cast(pa.binary(_CHARS))

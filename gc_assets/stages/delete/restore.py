@@ -117,7 +117,7 @@ def _planned_files(header: PlanSummary | None) -> int | None:
 
 
 def _restore_in_process(
-    executor: RowExecutor, copies: CopySelection, readers: Sequence[LogReader | _MovedFiles], run: TableRun, state: State
+    executor: RowExecutor, copies: CopySelection, readers: Sequence[LogReader | MovedFiles], run: TableRun, state: State
 ) -> WrittenParts | None:
     """Restore the copies in this process.
 
@@ -134,7 +134,7 @@ def _restore_in_executors(
     spark: SparkSession,
     executor: RowExecutor,
     copies: CopySelection,
-    readers: Sequence[LogReader | _MovedFiles],
+    readers: Sequence[LogReader | MovedFiles],
     run: TableRun,
     state: State,
 ) -> WrittenParts:
@@ -146,7 +146,7 @@ def _restore_in_executors(
 
 def _read_moved(
     context: RunContext, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
-) -> Iterator[_MovedFiles]:
+) -> Iterator[MovedFiles]:
     """Yield readers of the files that these plans' write-ahead logs moved or may have moved.
 
     Raises:
@@ -161,11 +161,11 @@ def _read_moved(
             raise StateError(f"{files.root}/{directory} is the log of a plan that is not in the state; restore the state from a backup")
         header = headers[plan_id]
         log = open_log(files, directory, plan_id, header.rows)
-        yield _MovedFiles(log, header.quarantine, context.clock.now(), token, header.rehearsal, header.rows)
+        yield MovedFiles(log, header.quarantine, context.clock.now(), token, header.rehearsal, header.rows)
 
 
 @dataclass(frozen=True)
-class _MovedFiles:
+class MovedFiles:
     """Reads the files that a write-ahead log quarantined and that no published log may contain yet.
 
     It takes numbers of shares and yields rows of `deletion_log`. A move without an outcome counts

@@ -33,7 +33,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
 from gc_assets.stores.execution import execute, to_deletion_log
 from gc_assets.stores.protocol import Lease, PlannedAction, Result, UploadAborter
-from gc_assets.stores.write_ahead import Act, WriteAheadLog, share_of
+from gc_assets.stores.write_ahead import ActionKey, WriteAheadLog, share_of
 
 # The oldest uploads, at most this many, are aborted by one plan. Each costs four requests, and the
 # plan lists them for review.
@@ -154,7 +154,7 @@ class _SkipRefused:
     """
 
     inner: UploadAborter
-    skipped: Mapping[Act, Result]
+    skipped: Mapping[ActionKey, Result]
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         # An empty identity matches no upload, so none is aborted.

@@ -1,1 +1,1 @@
-"""What is live: refs, commit graph, retention, decoding, live files."""
+"""Compute the live set of a lake: refs, commit graph, retention, decoding, live files."""

@@ -1,4 +1,4 @@
-"""Marks one lake from end to end: freeze, graph, policy, expansion, live files."""
+"""Mark one lake: freeze, commit graph, retention, decoding, live files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gc_assets.state.journal import PublishedTable
 
 
 def mark(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes `live_files` of a lake, and everything before it first."""
+    """Publish all tables of a lake up to `live_files`, and return the latter."""
     lake_refs(context, lake_name)
     commit_graph(spark, context, lake_name)
     reachable_snapshots(spark, context, lake_name)

@@ -1,6 +1,4 @@
-"""Says what this run understands the policy to be (`policy_table`) and how far earlier runs carried
-it out (`current_rules`).
-"""
+"""Record the policy of each run (`policy_table`) and what earlier runs executed (`current_rules`)."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ from gc_assets.state.summaries import PolicyTableSummary
 
 @log_progress(POLICY_TABLE)
 def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes the rules of this run date below those of all earlier ones.
+    """Publish the rules of this run date after those of all earlier ones.
 
-    So it stays known what each run meant.
+    The table records which policy each run used.
     """
     state = context.state
     run = start_run(context, lake_name, POLICY_TABLE)
@@ -34,25 +32,25 @@ def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
         ],
         schema=POLICY_TABLE.schema,
     )
-    before = state.latest(lake_name, POLICY_TABLE.name, before=context.run_date)
-    rows = pa.concat_tables([read_rows(state, POLICY_TABLE, before), rules]) if before is not None else rules
+    previous = state.latest(lake_name, POLICY_TABLE.name, before=context.run_date)
+    rows = pa.concat_tables([read_rows(state, POLICY_TABLE, previous), rules]) if previous is not None else rules
     written = write_rows(rows, POLICY_TABLE, run, state.files)
     summary = PolicyTableSummary(rules=rules.num_rows, policy_digest=context.config.policy_digest())
-    return publish(state, run, written, context.clock, inputs=[before] if before else [], summary=summary, unsafe=context.unsafe)
+    return publish(state, run, written, context.clock, inputs=[previous] if previous else [], summary=summary, unsafe=context.unsafe)
 
 
 @log_progress(CURRENT_RULES)
 def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes the enabled rules of this run date with `last_deleted`.
+    """Publish the enabled rules of this run date with `last_deleted`.
 
-    That is the same rule's bound on the newest earlier date whose deletions finished in full. A
-    policy row does not prove a deletion: dates whose plans were not applied, failed or were
-    restored do not count.
+    `last_deleted` is the bound of the same rule on the newest earlier date whose deletions finished
+    in full. A row of `policy_table` does not prove a deletion: dates with plans that were not
+    applied, failed or were restored do not count.
     """
     state = context.state
     policy = context.table(POLICY_TABLE, lake_name)
     rows = read_rows(state, POLICY_TABLE, policy)
-    mine = rows.filter(pc.equal(rows.column("run_date"), pa.scalar(context.run_date)))
+    own = rows.filter(pc.equal(rows.column("run_date"), pa.scalar(context.run_date)))
     finished = find_finished_dates(context)
     bounds: dict[tuple[Any, ...], datetime | None] = {}
     for row in sorted(rows.to_pylist(), key=lambda item: item["run_date"]):
@@ -63,7 +61,7 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
             **{name: row[name] for name in ("rule_id", "prefix", "branch", "date_to_be_deleted", "scope")},
             "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"])),
         }
-        for row in mine.to_pylist()
+        for row in own.to_pylist()
         if row["enabled"]
     ]
     run = start_run(context, lake_name, CURRENT_RULES)
@@ -72,18 +70,18 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def find_finished_dates(context: RunContext) -> set[date]:
-    """Returns the run dates whose plans were all applied in full, none restored since.
+    """Return the run dates whose plans were all applied in full and not restored.
 
-    Plans with nothing to do do not count, so a date that has only such plans is not among them.
+    Empty plans do not count, so a date that has only empty plans is not returned.
     """
-    done: set[date] = set()
-    open_: set[date] = set()
+    finished: set[date] = set()
+    unfinished: set[date] = set()
     for plan in list_plans(context.config):
         applied = plan.record.finished_at is not None and plan.record.restored_at is None
-        (done if applied else open_).add(plan.header.run_date)
-    return done - open_
+        (finished if applied else unfinished).add(plan.header.run_date)
+    return finished - unfinished
 
 
 def newest_finished_date(context: RunContext) -> date | None:
-    """Returns the newest run date before this one whose deletions finished in full."""
+    """Return the newest run date before this one whose deletions finished in full."""
     return max((day for day in find_finished_dates(context) if day < context.run_date), default=None)

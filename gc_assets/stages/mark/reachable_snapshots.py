@@ -1,4 +1,4 @@
-"""Applies the retention policy to the whole commit graph, in one task per lake."""
+"""Apply the retention policy to the whole commit graph, in one task per lake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import merge_written, publish, report_parts, write_rows
+from gc_assets.engine.tables import WrittenParts, merge_written, publish, report_parts, write_rows
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, as_filtered
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
@@ -27,99 +27,122 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_
 from gc_assets.state.summaries import CommitGraphSummary, ExpiryPlanSummary, LakeRefsSummary, LiveContentsSummary, ReachableSnapshotsSummary
 
 
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The runs of the published tables. `contents` is None for lakes without `live_contents`."""
+
+    reachable: TableRun
+    expiry: TableRun
+    contents: TableRun | None
+
+
 @log_progress(REACHABLE_SNAPSHOTS)
 def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str) -> tuple[PublishedTable, ...]:
-    """Publishes `reachable_snapshots` and `expiry_plan` of a run date, and `live_contents` for
-    lakes that have it.
+    """Publish `reachable_snapshots`, `expiry_plan` and, for some kinds, `live_contents` of a run date.
 
-    Raises `LakeUnreadable` where a commit that must be kept cannot be read, unless the lake is one
-    repository: then all its commits stay, and the facts say why. Raises `StateError`
-    where the policy did not speak about every commit exactly once.
+    If a lake that is one repository is unreadable, all its commits are retained and the summary
+    gives the reason.
+
+    Raises:
+        LakeUnreadable: A commit that must be kept is unreadable.
+        StateError: The policy did not return exactly one state per commit.
     """
-    state = context.state
     refs = context.table(LAKE_REFS, lake_name)
     graph = context.table(COMMIT_GRAPH, lake_name)
-    told = refs.summary(LakeRefsSummary)
-    frozen_at, as_of = told.frozen_at, told.as_of
-    reachable_run = start_run(context, context.group(lake_name), REACHABLE_SNAPSHOTS)
-    expiry_run = start_run(context, context.group(lake_name), EXPIRY_PLAN)
-    has_contents = context.kind(lake_name).has_live_contents
-    contents_run = start_run(context, context.group(lake_name), LIVE_CONTENTS) if has_contents else None
-    grace_cutoff = frozen_at - context.longest_grace()
+    summary = refs.summary(LakeRefsSummary)
+    group, kind = context.group(lake_name), context.kind(lake_name)
+    runs = _Runs(
+        start_run(context, group, REACHABLE_SNAPSHOTS),
+        start_run(context, group, EXPIRY_PLAN),
+        start_run(context, group, LIVE_CONTENTS) if kind.has_live_contents else None,
+    )
     lake = context.lake(lake_name)
     frozen = read_policy_refs(context, lake, refs)
-    task = _Retain(
+    task = _ApplyRetention(
         lake,
         frozen,
         graph.summary(CommitGraphSummary).unread or next((item.reason for item in frozen.unreadable if item.table_name is None), None),
-        context.kind(lake_name).is_one_table,
-        state.files,
+        kind.is_one_table,
+        context.state.files,
         tuple(graph.paths()),
         find_expiry_logs(context, lake_name),
-        as_of,
-        grace_cutoff,
-        reachable_run,
-        expiry_run,
-        contents_run,
+        summary.as_of,
+        summary.frozen_at - context.longest_grace(),
+        runs,
     )
-    log_activity(f"{graph.receipt.rows:,} commits to judge")
+    log_activity(f"applying the retention policy to {graph.receipt.rows:,} commits")
     rows = run_single_task(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
     written = {json.loads(row["summary"])["asset"]: merge_written([row]) for row in rows}
+    return _publish(context, runs, [refs, graph], written)
+
+
+def _publish(
+    context: RunContext, runs: _Runs, inputs: list[PublishedTable], written: dict[str, WrittenParts]
+) -> tuple[PublishedTable, ...]:
+    state, commits = context.state, inputs[1].receipt.rows
     reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
     published = [
         publish(
             state,
-            reachable_run,
+            runs.reachable,
             reachable,
             context.clock,
-            inputs=[refs, graph],
-            balances=[Balance(name="commits", expected=graph.receipt.rows, found=reachable.rows)],
+            inputs=inputs,
+            balances=[Balance(name="commits", expected=commits, found=reachable.rows)],
             summary=ReachableSnapshotsSummary(**reachable.summary),
             unsafe=context.unsafe,
         ),
         publish(
             state,
-            expiry_run,
+            runs.expiry,
             expiry,
             context.clock,
-            inputs=[refs, graph],
+            inputs=inputs,
             summary=ExpiryPlanSummary(**expiry.summary),
             unsafe=context.unsafe,
         ),
     ]
-    if contents_run is not None:
+    if runs.contents is not None:
         contents = written[LIVE_CONTENTS.name]
-        inputs = [refs, graph, published[0]]
-        shown = LiveContentsSummary(contents=contents.rows)
-        published.append(publish(state, contents_run, contents, context.clock, inputs=inputs, summary=shown, unsafe=context.unsafe))
+        published.append(
+            publish(
+                state,
+                runs.contents,
+                contents,
+                context.clock,
+                inputs=[*inputs, published[0]],
+                summary=LiveContentsSummary(contents=contents.rows),
+                unsafe=context.unsafe,
+            )
+        )
     return tuple(published)
 
 
 def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> FrozenRefs:
-    """Returns the refs that a run froze as the policy is given them: with those that a night within
-    the grace period missed. `read_edits` adds the edits of history.
+    """Return the frozen refs as the policy gets them, with refs that changed within the grace period.
+
+    `read_edits` returns the edits of the history, which are not included.
     """
     frozen, frozen_at = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
     if as_filtered(lake) is None:
         return frozen
-    return replace(
-        frozen, previous=find_previous_refs(context, lake.name, build_freeze(frozen_at, frozen.refs), frozen_at - context.longest_grace())
-    )
+    current = build_freeze(frozen_at, frozen.refs)
+    return replace(frozen, previous=find_previous_refs(context, lake.name, current, frozen_at - context.longest_grace()))
 
 
 def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:
-    """Returns the parts of `expiry_log` of all executions, oldest first, or only of those that began
-    before the run `until`.
+    """Return the parts of `expiry_log` of all executions, oldest first.
+
+    With `until`, only executions that began before the run with this id are returned.
     """
     logs = [log for log in context.state.history(lake_name, EXPIRY_LOG.name) if until is None or log.run_id < until]
     return tuple(context.state.paths(sorted(logs, key=lambda log: log.run_id)))
 
 
 def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
-    """Returns the edits that plans of ours made and that still stand, of histories that a lake
-    keeps.
+    """Return the edits that plans made and that were not undone.
 
-    Removals of Iceberg snapshots are left out: such snapshots are in no graph any more.
+    Removals of Iceberg snapshots are left out, because no graph contains such snapshots.
     """
     newest: dict[tuple[str, ExpiryAction], str] = {}
     for path in logs:
@@ -130,10 +153,14 @@ def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
 
 
 @dataclass(frozen=True)
-class _Retain:
-    """Reads the published graph, asks the lake, and writes the tables.
+class _ApplyRetention:
+    """Apply the policy of the lake to the published graph, and write the tables.
 
-    One task, here or in an executor (`run_single_task`).
+    One task, in this process or in an executor (`run_single_task`).
+
+    Attributes:
+        unread: Why the lake is unreadable as a whole, if so.
+        logs: Parts of `expiry_log`, oldest first.
     """
 
     lake: Lake
@@ -145,33 +172,32 @@ class _Retain:
     logs: tuple[str, ...]
     as_of: datetime
     grace_cutoff: datetime
-    reachable_run: TableRun
-    expiry_run: TableRun
-    contents_run: TableRun | None
+    runs: _Runs
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             commits = read_parts(self.files, list(self.graph_paths), COMMIT_GRAPH.schema)
             refs = replace(self.refs, edits=read_edits(self.files, self.logs))
-            retention, unread = self._judged(refs, commits)
+            retention, unread = self._retain(refs, commits)
             self._check(commits, retention.reachable)
-            reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.reachable_run, self.files)
-            expiry = write_rows(retention.expiry, EXPIRY_PLAN, self.expiry_run, self.files)
+            reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.runs.reachable, self.files)
+            expiry = write_rows(retention.expiry, EXPIRY_PLAN, self.runs.expiry, self.files)
             states = {
                 state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
             }
             summary = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes), "unread": unread}
             yield report_parts(reachable.parts, reachable.digest, summary=summary)
             yield report_parts(expiry.parts, expiry.digest, summary={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
-            if self.contents_run is not None:
+            if self.runs.contents is not None:
                 if retention.contents is None:
-                    raise StateError(f"lake {self.refs.lake}: the policy did not say which contents are live, so nothing is published")
-                contents = write_rows(retention.contents, LIVE_CONTENTS, self.contents_run, self.files)
+                    raise StateError(f"lake {self.refs.lake}: the policy returned no live contents, so nothing is published")
+                contents = write_rows(retention.contents, LIVE_CONTENTS, self.runs.contents, self.files)
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
-    def _judged(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Retention, str | None]:
-        """Returns the policy's word, or why a lake that is one repository cannot have one. Then
-        every commit stays.
+    def _retain(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Retention, str | None]:
+        """Return the result of the policy, and why a lake that is one repository is unreadable.
+
+        All commits of an unreadable repository are retained.
         """
         unread = self.unread
         if unread is None:
@@ -189,12 +215,12 @@ class _Retain:
         return Retention(reachable, EXPIRY_PLAN.schema.empty_table()), unread
 
     def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
-        asked, answered = _commit_keys(commits), _commit_keys(reachable)
-        if asked != answered or len(answered) != reachable.num_rows:
-            example = next(iter(asked ^ answered), None)
+        expected, found = _commit_keys(commits), _commit_keys(reachable)
+        if expected != found or len(found) != reachable.num_rows:
+            example = next(iter(expected ^ found), None)
             raise StateError(
-                f"lake {self.refs.lake}: the policy gave {reachable.num_rows:,} answers for {len(asked):,} commits, see {example}; "
-                "a commit without an answer would lose its files, so nothing is published"
+                f"lake {self.refs.lake}: the policy returned {reachable.num_rows:,} states for {len(expected):,} commits, for example "
+                f"{example}; a commit without a state would lose its files, so nothing is published"
             )
 
 

@@ -1,9 +1,8 @@
-"""Remembers every snapshot of an Iceberg lake, also those that expiry removed from the tables'
-metadata.
+"""Record every snapshot of a lake, including those that expiry removed from its metadata.
 
-Source of the idea: Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle". The history is
-a table of ours and not of the catalog, because other engines delete what they do not know. Each
-night's table follows from the newest one before it.
+The idea is from Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle". The history is in
+the state and not in the catalog, because other engines delete properties that they do not support.
+Each table is computed from the newest one before it.
 """
 
 from __future__ import annotations
@@ -22,24 +21,25 @@ from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import Totals, collect, frame_from_arrow, publish, read_paths, read_table, write_frame
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT
 from gc_assets.state.compaction import Segments
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import LakeRefsSummary, SnapshotHistorySummary
 
+SNAPSHOT_HISTORY: Final = table_with(TableRole.HISTORY)
 ID: Final = ("table_uuid", "snapshot_id")
-ELSEWHERE: Final = "no longer listed when the table was read; another tool removed it"
+REMOVED_BY_OTHER_TOOL: Final = "no longer listed when the table was read; another tool removed it"
 
 
 @log_progress(SNAPSHOT_HISTORY)
 def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes `snapshot_history` of a run date.
+    """Publish `snapshot_history` of a run date.
 
-    It holds what the tables list now, and what an earlier night saw and `history.keep` still keeps.
-    A fresh mark (`verification_id`) renews the newest night's table, so that it tells what an expiry has
-    just removed.
+    It contains the snapshots that the tables list, and earlier ones for the time of `history.keep`.
+    A verification mark replaces the newest table, so that it includes the removals of the apply.
     """
     state = context.state
     inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
@@ -47,29 +47,29 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if context.verification_id is not None else None
     day = max(context.run_date, newest.receipt.run_date) if newest is not None else context.run_date
     earlier = _newest(context, lake_name, day)
-    edits = _edits(context, lake_name)
-    spark = _fitting(spark, edits, [*inputs, *([earlier] if earlier is not None else [])])
-    listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
+    edits = _expiry_logs(context, lake_name)
+    spark = _choose_session(spark, edits, [*inputs, *([earlier] if earlier is not None else [])])
+    listed = _list_snapshots(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
     known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
     missing = known.join(listed.select(*ID), list(ID), "left_anti")
-    # What could not be read tonight is not gone.
+    # Snapshots of unreadable tables are not expired.
     unread = [item.table_name for item in inputs[0].summary(LakeRefsSummary).unread]
     is_unread = F.coalesce(F.col("table_name").isin(unread), F.lit(False))
-    gone, unknown = missing.filter(~is_unread), missing.filter(is_unread)
-    remembered = (
-        _with_removals(spark, context, edits, gone)
+    removed, unknown = missing.filter(~is_unread), missing.filter(is_unread)
+    expired = (
+        _add_removals(spark, context, edits, removed)
         .select(
             *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"expired", "expired_at", "reason", "plan_id"}],
             F.lit(True).alias("expired"),
             F.coalesce("removed.at", "expired_at", F.lit(seen_at)).alias("expired_at"),
-            F.coalesce("removed.reason", "reason", F.lit(ELSEWHERE)).alias("reason"),
+            F.coalesce("removed.reason", "reason", F.lit(REMOVED_BY_OTHER_TOOL)).alias("reason"),
             F.coalesce("removed.plan_id", "plan_id").alias("plan_id"),
         )
-        .filter(F.col("expired_at") >= F.lit(seen_at - _keep(context, lake_name)))
+        .filter(F.col("expired_at") >= F.lit(seen_at - _retention_period(context, lake_name)))
     )
-    rows = listed.unionByName(remembered.select(*listed.columns)).unionByName(unknown.select(*listed.columns))
+    rows = listed.unionByName(expired.select(*listed.columns)).unionByName(unknown.select(*listed.columns))
     run = start_run(context, lake_name, SNAPSHOT_HISTORY, day)
-    log_activity(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier nights")
+    log_activity(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier runs")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
     summary = SnapshotHistorySummary(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
@@ -80,55 +80,60 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     )
 
 
-def record_removals(spark: SparkSession, again: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
-    """Publishes the newest history anew, with the plan and the reason by which snapshots are about
-    to be removed.
+def record_removals(spark: SparkSession, context: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
+    """Publish the newest history again, with the plan and the reason of the coming removals.
 
-    `actions` has the columns of `expiry_plan`, `again` is the night of the fresh mark. Raises
-    `StateError` naming a snapshot that the fresh mark lists and the history does not hold: once
-    removed it would be forgotten. A snapshot that is no longer listed has nothing left to lose.
+    Args:
+        spark: A Spark session.
+        context: The context of the verification mark.
+        lake_name: The lake.
+        plan_id: The plan that removes the snapshots.
+        actions: The removals (columns of `expiry_plan`).
+
+    Raises:
+        StateError: The history lacks a snapshot that the verification mark lists, so its removal
+            would not be recorded.
     """
-    state = again.state
-    newest = _newest(again, lake_name, again.clock.today())
+    state = context.state
+    newest = _newest(context, lake_name, context.clock.today())
     if newest is None:
         raise StateError(
-            f"lake {lake_name} has no snapshot_history, so snapshots that are removed would be forgotten; "
+            f"lake {lake_name} has no snapshot_history, so removed snapshots would not be recorded; "
             f"run `gc-assets run --lake {lake_name} --through snapshot_history` first"
         )
-    graph = again.table(COMMIT_GRAPH, lake_name)
-    spark = _fitting(spark, _edits(again, lake_name), [newest, graph])
+    graph = context.table(COMMIT_GRAPH, lake_name)
+    spark = _choose_session(spark, _expiry_logs(context, lake_name), [newest, graph])
     removed = actions.filter(pc.equal(actions.column("action"), REMOVE_SNAPSHOT)).select([*ID, "reason"])
-    removals = frame_from_arrow(spark, removed).withColumnRenamed("reason", "why")
+    removals = frame_from_arrow(spark, removed).withColumnRenamed("reason", "removal_reason")
     known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
     rows = known.join(removals, list(ID), "left").select(
         *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"reason", "plan_id"}],
-        F.coalesce("why", "reason").alias("reason"),
-        F.when(F.col("why").isNotNull(), plan_id).otherwise(F.col("plan_id")).alias("plan_id"),
+        F.coalesce("removal_reason", "reason").alias("reason"),
+        F.when(F.col("removal_reason").isNotNull(), plan_id).otherwise(F.col("plan_id")).alias("plan_id"),
     )
-    run = start_run(again, lake_name, SNAPSHOT_HISTORY, newest.receipt.run_date)
+    run = start_run(context, lake_name, SNAPSHOT_HISTORY, newest.receipt.run_date)
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["plan_id"])
     if written.totals.get((plan_id,), Totals()).rows < removed.num_rows:
         listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
-        _refuse_forgotten(lake_name, removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti"))
-    return publish(state, run, written, again.clock, inputs=[newest], summary=newest.summary(SnapshotHistorySummary), unsafe=again.unsafe)
+        _refuse_unrecorded(lake_name, removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti"))
+    return publish(state, run, written, context.clock, inputs=[newest], summary=newest.summary(SnapshotHistorySummary), unsafe=context.unsafe)
 
 
-def _refuse_forgotten(lake_name: str, forgotten: DataFrame) -> None:
-    """Raises `StateError` naming the first of these snapshots; there should be none."""
-    for row in collect(forgotten.limit(1)):
+def _refuse_unrecorded(lake_name: str, snapshots: DataFrame) -> None:
+    for row in collect(snapshots.limit(1)):
         raise StateError(
             f"lake {lake_name}: snapshot {row['snapshot_id']} of table {row['table_uuid']} is not in snapshot_history, "
-            "so removing it would lose its record; run the night again"
+            "so its removal would not be recorded; run gc-assets run again"
         )
 
 
-def _edits(context: RunContext, lake_name: str) -> Segments:
-    """Returns where the logs of all edits of a lake's history lie."""
+def _expiry_logs(context: RunContext, lake_name: str) -> Segments:
+    """Return the logs of all edits of the lake's history."""
     return context.state.segments(context.state.history(lake_name, EXPIRY_LOG.name))
 
 
-def _fitting(spark: SparkSession, edits: Segments, tables: Sequence[PublishedTable]) -> SparkSession:
-    """Returns the session for a query that reads these tables and the logs of all edits."""
+def _choose_session(spark: SparkSession, edits: Segments, tables: Sequence[PublishedTable]) -> SparkSession:
+    """Return the session for a query that reads these tables and the logs of all edits."""
     rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
     return choose_session(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
 
@@ -137,15 +142,15 @@ def _newest(context: RunContext, lake_name: str, until: date) -> PublishedTable 
     return context.state.latest(lake_name, SNAPSHOT_HISTORY.name, before=until + timedelta(days=1))
 
 
-def _keep(context: RunContext, lake_name: str) -> timedelta:
+def _retention_period(context: RunContext, lake_name: str) -> timedelta:
     keep = context.config.lake(lake_name).record_max_age
     if keep is None:
-        raise UsageError(f"lake {lake_name} is of kind {context.kind(lake_name).name}, of which no snapshot_history is kept")
+        raise UsageError(f"lake {lake_name} is of kind {context.kind(lake_name).name}, which has no snapshot_history")
     return keep
 
 
-def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
-    """Returns the snapshots that metadata lists now, columns of `snapshot_history`."""
+def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
+    """Return the snapshots that the metadata lists (columns of `snapshot_history`)."""
     reached = reachable.select("table_uuid", "commit_id", "refs")
     return commits.join(reached, ["table_uuid", "commit_id"]).select(
         "table_uuid",
@@ -164,8 +169,8 @@ def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
     )
 
 
-def _with_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
-    """Adds what the logs of all plans say of each snapshot that a plan removed (column `removed`)."""
+def _add_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
+    """Add the log entry of each snapshot that a plan removed (column `removed`)."""
     paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))

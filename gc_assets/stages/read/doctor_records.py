@@ -14,7 +14,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
-from gc_assets.core.plan import LiveCount
+from gc_assets.core.plan import LiveCount, gate_name
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
@@ -60,7 +60,7 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
     if last is None:
         return
     header, when = header_of(context.state.open(last.run)), f"the run of {last.header.run_date}"
-    refused = [gate for gate in header.failed_gates if gate.name not in {*_CHECKED_AGAIN, *last.verdict.overrides}]
+    refused = [gate for gate in header.failed_gates if gate_name(gate.name) not in {*_CHECKED_AGAIN, *last.verdict.overrides}]
     for gate in refused:
         found = f"{when}: refused by gate {gate.name}: {gate.message}"
         yield Finding(storage.name, "last_run", FAIL, found, "Fix the named problem, then `gc-assets run`.")

@@ -16,7 +16,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.approvals import ApprovalEvent, Verdict
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
-from gc_assets.core.plan import PlanHeader, PlanSummary, is_intact
+from gc_assets.core.plan import PlanHeader, PlanSummary, gate_name, is_intact
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.state.files import is_read_only
 from gc_assets.state.index import PastRun
@@ -369,11 +369,12 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
         GateRefused: A gate failed and is not overridden.
         UsageError: An override names no gate of the plan.
     """
-    unknown = set(overrides) - {gate.name for gate in header.gates}
+    overrides = tuple(map(gate_name, overrides))
+    unknown = set(overrides) - {gate_name(gate.name) for gate in header.gates}
     if unknown:
         known = ", ".join(gate.name for gate in header.gates if gate.overridable)
         raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate; gates that can be overridden are {known}")
-    stopped = [gate for gate in header.failed_gates if not (gate.overridable and gate.name in overrides)]
+    stopped = [gate for gate in header.failed_gates if not (gate.overridable and gate_name(gate.name) in overrides)]
     if stopped:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in stopped)
         raise GateRefused(f"plan {header.plan_id} of storage {header.storage} is refused by its gates:\n{lines}")

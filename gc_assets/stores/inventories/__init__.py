@@ -1,6 +1,6 @@
-"""Reports about a storage that take the place of its listing: finds the newest one, refuses what
-must not be believed, and reads its rows as a listing would show them.
+"""Inventory reports that replace the listing of a storage.
 
-Knows reports and neither lakes nor policies. Which store the reports are about, and where they lie,
-it asks through `SourceBucket` and `ReportFiles`.
+This package finds the newest report, refuses an unusable one, and reads its rows as a listing would
+return them. It has no lakes and no policies. `SourceBucket` and `ReportFiles` connect it to a
+store.
 """

@@ -1,7 +1,7 @@
-"""Reads files of reports batch by batch, and their columns in whatever types they come.
+"""Read files of reports batch by batch, and convert their columns from whatever types they have.
 
-CSV comes with every column as bytes, Parquet and ORC with types of their own. Empty text in a CSV
-is null.
+CSV columns are bytes, Parquet and ORC columns have their own types. In a CSV column, empty text
+means null.
 """
 
 from __future__ import annotations
@@ -25,35 +25,41 @@ _BLOCK_BYTES: Final = 4 * 2**20
 _GZIP: Final = b"\x1f\x8b"
 
 
-def batches(path: str, file_format: Format, columns: Sequence[str] | None, wanted: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a file, with those of its columns that are wanted. `columns` names all
-    columns of a CSV without header.
+def read_batches(path: str, file_format: Format, columns: Sequence[str] | None, needed: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file with those of its columns that are `needed`.
 
-    Raises `pa.ArrowException` where the file is not of its format.
+    Args:
+        path: The local file.
+        file_format: Its format.
+        columns: All columns of a CSV without header, in order.
+        needed: Names of columns.
+
+    Raises:
+        pa.ArrowException: The file does not have this format.
     """
     if file_format == "csv":
-        yield from _csv(path, columns, wanted)
+        yield from _read_csv(path, columns, needed)
     elif file_format == "parquet":
         with pq.ParquetFile(path) as source:
-            yield from source.iter_batches(_BATCH_ROWS, columns=_present(source.schema_arrow.names, wanted))
+            yield from source.iter_batches(_BATCH_ROWS, columns=_select_present(source.schema_arrow.names, needed))
     else:
         source = orc.ORCFile(path)
         for number in range(source.nstripes):
-            stripe = source.read_stripe(number, _present(source.schema.names, wanted))
+            stripe = source.read_stripe(number, _select_present(source.schema.names, needed))
             yield from (stripe.slice(start, _BATCH_ROWS) for start in range(0, stripe.num_rows, _BATCH_ROWS))
 
 
-def _present(names: Sequence[str], wanted: Collection[str]) -> list[str]:
-    return [name for name in names if name in wanted]
+def _select_present(names: Sequence[str], needed: Collection[str]) -> list[str]:
+    return [name for name in names if name in needed]
 
 
-def _csv(path: str, columns: Sequence[str] | None, wanted: Collection[str]) -> Iterator[pa.RecordBatch]:
+def _read_csv(path: str, columns: Sequence[str] | None, needed: Collection[str]) -> Iterator[pa.RecordBatch]:
     with Path(path).open("rb") as raw:
         compression = "gzip" if raw.read(2) == _GZIP else None
     with pa.input_stream(path, compression=compression) as stream:
         if not stream.read(1):
             return
-    names = columns if columns is not None else _header(path, compression)
+    names = columns if columns is not None else _read_csv_header(path, compression)
     with pa.input_stream(path, compression=compression) as stream:
         reader = pa_csv.open_csv(
             stream,
@@ -64,13 +70,13 @@ def _csv(path: str, columns: Sequence[str] | None, wanted: Collection[str]) -> I
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
-                include_columns=_present(names, wanted),
+                include_columns=_select_present(names, needed),
             ),
         )
         yield from reader
 
 
-def _header(path: str, compression: str | None) -> list[str]:
+def _read_csv_header(path: str, compression: str | None) -> list[str]:
     with pa.input_stream(path, compression=compression) as stream:
         first = stream.read(_BLOCK_BYTES).split(b"\n", 1)[0]
     try:
@@ -78,70 +84,70 @@ def _header(path: str, compression: str | None) -> list[str]:
     except (csv.Error, UnicodeDecodeError):
         names = []
     if not names:
-        raise FormatError(f"its first line is {first[:80]!r}, expected the names of its columns")
+        raise FormatError(f"the first line is {first[:80]!r}, expected column names")
     return names
 
 
-def column(rows: pa.RecordBatch, *names: str) -> pa.Array:
-    """Returns the first of these columns that there is. Raises `FormatError` where there is none."""
+def get_column(rows: pa.RecordBatch, *names: str) -> pa.Array:
+    """Return the first of these columns that exists. Raises `FormatError` if none exists."""
     for name in names:
         if name in rows.schema.names:
             return rows.column(name)
-    raise FormatError(f"it has no column {' or '.join(names)}, only {', '.join(rows.schema.names)}; let the report include it")
+    raise FormatError(f"there is no column {' or '.join(names)}, only {', '.join(rows.schema.names)}; include it in the report")
 
 
-def optional(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+def get_optional_column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
     return rows.column(name) if name in rows.schema.names else None
 
 
-def binary(values: pa.Array) -> pa.Array:
+def to_binary(values: pa.Array) -> pa.Array:
     return values.cast(pa.binary())
 
 
-def without(keys: pa.Array, prefix: bytes) -> pa.Array:
-    """Returns keys without the prefix that all of them have."""
-    # pyarrow 26 raises where `binary_slice` is to go to the end of a short array.
+def strip_prefix(keys: pa.Array, prefix: bytes) -> pa.Array:
+    """Remove the prefix that all keys have."""
+    # pyarrow 26 raises if `binary_slice` has no end and the array is short.
     return pc.binary_replace_slice(keys, 0, len(prefix), b"")
 
 
-def text(values: pa.Array | None, rows: int) -> pa.Array:
-    """Returns text; nulls for a column that is not there."""
+def to_text(values: pa.Array | None, rows: int) -> pa.Array:
+    """Return a column of text, with null in all rows if it does not exist."""
     return pa.nulls(rows, pa.string()) if values is None else values.cast(pa.string())
 
 
-def sizes(values: pa.Array) -> pa.Array:
-    return _words(values).cast(pa.int64())
+def to_sizes(values: pa.Array) -> pa.Array:
+    return _bytes_to_text(values).cast(pa.int64())
 
 
-def moments(values: pa.Array) -> pa.Array:
-    """Returns UTC times. Times without a zone are UTC; text must name its zone."""
-    found = _words(values)
+def to_timestamps(values: pa.Array) -> pa.Array:
+    """Return UTC times. Timestamps without a zone are UTC; text must contain its zone."""
+    found = _bytes_to_text(values)
     if pa.types.is_timestamp(found.type) and found.type.tz is None:
         found = found.cast(pa.timestamp(found.type.unit, tz="UTC"))
-    elif not pa.types.is_timestamp(found.type) and not _is_text(found.type):
-        raise FormatError(f"its times are of type {found.type}, expected timestamps or ISO 8601")
+    elif not pa.types.is_timestamp(found.type) and not _is_text_type(found.type):
+        raise FormatError(f"times have the type {found.type}, expected timestamps or ISO 8601")
     return found.cast(TIMESTAMP, safe=False)
 
 
-def flags(values: pa.Array | None, rows: int) -> pa.Array:
-    """Returns yes or no, from booleans or the words `true` and `false`; nulls for a column that is
-    not there.
+def to_booleans(values: pa.Array | None, rows: int) -> pa.Array:
+    """Convert booleans or the text `true` and `false`. All rows are null if the column does not
+    exist.
     """
     if values is None:
         return pa.nulls(rows, pa.bool_())
-    found = _words(values)
-    if not _is_text(found.type):
+    found = _bytes_to_text(values)
+    if not _is_text_type(found.type):
         return found.cast(pa.bool_())
-    word = pc.utf8_lower(found)
-    unknown = pc.filter(word, pc.invert(pc.is_in(word, pa.array(["true", "false", None], word.type))))
+    lowered = pc.utf8_lower(found)
+    unknown = pc.filter(lowered, pc.invert(pc.is_in(lowered, pa.array(["true", "false", None], lowered.type))))
     if len(unknown):
-        raise FormatError(f"a column of yes and no says {unknown[0].as_py()!r}, expected true or false")
-    return pc.equal(word, "true")
+        raise FormatError(f"a boolean column contains {unknown[0].as_py()!r}, expected true or false")
+    return pc.equal(lowered, "true")
 
 
-def _words(values: pa.Array) -> pa.Array:
+def _bytes_to_text(values: pa.Array) -> pa.Array:
     return values.cast(pa.string()) if pa.types.is_binary(values.type) else values
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text_type(kind: Any) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)

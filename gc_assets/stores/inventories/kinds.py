@@ -1,6 +1,4 @@
-"""The kinds of report that a store of this release can use. What reads them is imported when it is
-asked for, not before.
-"""
+"""The kinds of report that a store of this release can use. Readers are imported when needed."""
 
 from __future__ import annotations
 
@@ -16,8 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportKind:
-    """A kind of report. `about` is the scheme of the storages that such reports are about, and
-    `open_reader` tells how they are read.
+    """A kind of report.
+
+    Attributes:
+        about: The URL scheme of the storages that such reports list.
+        open_reader: Imports and returns the reader.
     """
 
     about: str
@@ -36,5 +37,5 @@ def _plain_reader() -> ReportReader:
     return PLAIN_REPORTS
 
 
-# By the names that they have in lakes.yaml.
+# By name in lakes.yaml.
 KINDS: Final[dict[str, ReportKind]] = {"s3": ReportKind(S3, _s3_reader), "plain": ReportKind(S3, _plain_reader)}

@@ -1,7 +1,7 @@
-"""Finds the newest report about a storage and refuses what must not be believed.
+"""Find the newest report about a storage and refuse an unusable one.
 
-With a refused report the plan of the storage stops: one that is too old or from the future, about
-another bucket or other keys, damaged, or without the columns that tell one object from another.
+A report is unusable if it is too old or from the future, lists another bucket or other keys, is
+damaged, or lacks the columns that identify an object. Then nothing is planned for the storage.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from gc_assets.config.inventory import InventoryConfig
-from gc_assets.config.models import StorageConfig
+from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.findings import OK, WARN, Finding
 from gc_assets.core.units import format_bytes, format_duration
@@ -24,16 +23,16 @@ from gc_assets.stores.inventories.report import Manifest, parse_scan_time
 from gc_assets.stores.inventories.task import ReportTask
 from gc_assets.stores.protocol import Directory, ListingPlan, Report, ReportFiles, SourceBucket
 
-# Files up to so many bytes together are one task: they are read in less than a second.
+# Reports up to this total size are one task, which reads them in less than a second.
 ONE_TASK_BYTES: Final = 2**20
-# A report from the future by more than this is one of a clock that is wrong.
+# A report from further in the future was dated by a wrong clock.
 MAX_SKEW: Final = timedelta(minutes=5)
 _CONCURRENT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLister:
-    """`Lister` of a storage from the reports that `config` names."""
+    """Lister of a storage from the inventory reports that `config` names."""
 
     config: InventoryConfig
     source_bucket: SourceBucket
@@ -42,12 +41,12 @@ class ReportLister:
     def plan(
         self, parallelism: int, now: datetime, unchanged: frozenset[str], settled_before: datetime, split_keys: Sequence[str] | None
     ) -> ListingPlan:
-        """Plans as the protocol says: a task for each file of the newest finished report."""
+        """Plan one task for each file of the newest finished report."""
         del parallelism, unchanged, settled_before, split_keys
-        manifest, _ = self._newest()
-        versions = self._require(manifest, now)
-        whole = ReportTask(self.config.kind, self.source_bucket, self.report_files, manifest.without_files(), versions, manifest.files)
-        tasks = [whole] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(whole, files=(file,)) for file in manifest.files]
+        manifest, _ = self._read_newest()
+        versions = self._require_usable(manifest, now)
+        task = ReportTask(self.config.kind, self.source_bucket, self.report_files, manifest.without_files(), versions, manifest.files)
+        tasks = [task] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(task, files=(file,)) for file in manifest.files]
         return ListingPlan(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
 
     def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
@@ -66,26 +65,28 @@ class ReportLister:
         try:
             return self.source_bucket.size_of(key)
         except OSError as error:
-            raise StoreError(f"{key!r} is in no report, and cannot be looked up: {error.strerror or error}") from error
+            raise StoreError(f"{key!r} is in no report and its size cannot be read: {error.strerror or error}") from error
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        manifest, unfinished = self._newest()
+        manifest, unfinished = self._read_newest()
         if unfinished:
-            found = f"{', '.join(unfinished[:3])}: not finished, so an older report counts"
-            yield Finding(storage.name, "inventory", WARN, found, "Wait until it is written, or look why it is not.")
-        self._require(manifest, now)
+            found = f"{', '.join(unfinished[:3])}: not finished, so an older report is used"
+            yield Finding(storage.name, "inventory", WARN, found, "Wait until it is written, or check why it is missing.")
+        self._require_usable(manifest, now)
         age = format_duration(timedelta(hours=max(0, (now - manifest.as_of) // timedelta(hours=1))))
-        told = f"{manifest.name}: scan of {manifest.as_of.isoformat()}, {age} ago, {len(manifest.files):,} files"
-        found = f"{told}, {format_bytes(manifest.size_bytes)}; what is younger is no candidate"
+        summary = f"{manifest.name}: scan of {manifest.as_of.isoformat()}, {age} ago, {len(manifest.files):,} files"
+        found = f"{summary}, {format_bytes(manifest.size_bytes)}; younger files are no candidates"
         yield Finding(storage.name, "inventory", OK, found)
 
     @property
     def _location(self) -> str:
         return self.config.location.rstrip("/") + "/"
 
-    def _newest(self) -> tuple[Manifest, list[str]]:
-        """Returns the newest finished report, and the folders of newer ones that are not finished.
-        Raises `StoreError` where there is none.
+    def _read_newest(self) -> tuple[Manifest, list[str]]:
+        """Return the newest finished report, and the folders of newer unfinished ones.
+
+        Raises:
+            StoreError: There is no finished report.
         """
         try:
             folders = self.report_files.folders(self._location)
@@ -93,7 +94,7 @@ class ReportLister:
             unfinished: list[str] = []
             for scan, folder in scans:
                 try:
-                    return KINDS[self.config.kind].open_reader().manifest(self.report_files, self._location, folder, scan), unfinished
+                    return KINDS[self.config.kind].open_reader().read_manifest(self.report_files, self._location, folder, scan), unfinished
                 except FileNotFoundError as error:
                     unfinished.append(str(error.filename))
         except FormatError as error:
@@ -102,44 +103,45 @@ class ReportLister:
             raise StoreError(f"reports in {self._location} cannot be read: {error.filename}: {error.strerror or error}") from error
         if unfinished:
             raise StoreError(
-                f"no report in {self._location} is finished: {unfinished[0]} is missing. Wait for a report, or list the storage"
+                f"no report in {self._location} is finished: {unfinished[0]} is missing. "
+                "Wait for a report, or remove `inventory` to list the storage"
             )
         raise StoreError(
             f"there is no report in {self._location}: expected folders such as 2026-11-22T01-00Z/. "
-            "`inventory.location` ends in the name of the inventory's configuration"
+            "`inventory.location` must end in the name of the inventory configuration"
         )
 
-    def _require(self, manifest: Manifest, now: datetime) -> bool:
-        """Returns whether the storage has versions. Raises `StoreError` naming the report where it
-        must not be believed.
+    def _require_usable(self, manifest: Manifest, now: datetime) -> bool:
+        """Return True if the storage has versions. Raises `StoreError` if the report must not be
+        used.
         """
         name, source_bucket, age = manifest.name, self.source_bucket, now - manifest.as_of
         if manifest.bucket != source_bucket.bucket:
             raise StoreError(
-                f"report {name} is about the bucket {manifest.bucket!r}, expected {source_bucket.bucket!r}; mend `inventory.location`"
+                f"report {name} lists bucket {manifest.bucket!r}, expected {source_bucket.bucket!r}; correct `inventory.location`"
             )
         if not source_bucket.prefix.startswith(manifest.prefixes):
             raise StoreError(
-                f"report {name} has the keys that begin with {' or '.join(map(repr, manifest.prefixes))}, and the storage's begin with "
-                f"{source_bucket.prefix!r}; let the report cover the storage"
+                f"report {name} lists keys that begin with {' or '.join(map(repr, manifest.prefixes))}, but the storage has the prefix "
+                f"{source_bucket.prefix!r}; extend the report to the storage"
             )
         if age > self.config.max_inventory_age:
             limit = format_duration(self.config.max_inventory_age)
             raise StoreError(
-                f"report {name}, the newest that is finished, is of {manifest.as_of.isoformat()}: older than max_inventory_age ({limit}). "
-                "Look why no newer one came, raise the limit, or leave `inventory` out to list the storage"
+                f"report {name}, the newest finished one, is from {manifest.as_of.isoformat()}: older than max_inventory_age ({limit}). "
+                "Check why there is no newer report, raise the limit, or remove `inventory` to list the storage"
             )
         if age < -MAX_SKEW:
-            raise StoreError(f"report {name} is of {manifest.as_of.isoformat()}, and now it is {now.isoformat()}; set the clocks")
+            raise StoreError(f"report {name} is from {manifest.as_of.isoformat()}, but now is {now.isoformat()}; set the clocks")
         try:
             versions = source_bucket.has_versions()
         except OSError as error:
             raise StoreError(
-                f"bucket {source_bucket.bucket}, about which {name} is, cannot be looked at: {error.strerror or error}"
+                f"cannot read the versioning of bucket {source_bucket.bucket}, which {name} lists: {error.strerror or error}"
             ) from error
         if versions and not manifest.versions:
             raise StoreError(
-                f"report {name} shows no versions, and bucket {source_bucket.bucket} has them. "
-                "Let the inventory include all versions (IncludedObjectVersions: All)"
+                f"report {name} lists no versions, but bucket {source_bucket.bucket} has versions. "
+                "Include all versions in the inventory (IncludedObjectVersions: All)"
             )
         return versions

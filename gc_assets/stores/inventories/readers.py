@@ -1,4 +1,4 @@
-"""How the reports of each kind are read."""
+"""The readers of each kind of report."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from gc_assets.stores.protocol import ReportFiles
 
 @dataclass(frozen=True, slots=True)
 class ReportReader:
-    """How the reports of a kind are read.
+    """Reads the reports of one kind.
 
-    `manifest` reads the report in a folder of a location (both end in `/`), whose name says when
-    its scan began. It raises `FileNotFoundError` where the report is not finished. `rows` reads the
-    rows of a file, of which it needs these `columns`.
+    Attributes:
+        read_manifest: Reads the report in a folder of a location (both end in `/`). The last
+            argument is the time in the folder's name. Raises `FileNotFoundError` if the report is
+            not finished.
+        normalize_rows: Converts the rows of a file.
+        columns: The columns that `normalize_rows` needs.
     """
 
-    manifest: Callable[[ReportFiles, str, str, datetime], Manifest]
-    rows: RowNormalizer
+    read_manifest: Callable[[ReportFiles, str, str, datetime], Manifest]
+    normalize_rows: RowNormalizer
     columns: Collection[str]
 
 
@@ -31,13 +34,13 @@ def _read_s3_manifest(report_files: ReportFiles, location: str, folder: str, sca
     checksum = report_files.read(f"{location}{folder}manifest.checksum")
     content = report_files.read(name)
     require_checksum(content, checksum, name)
-    return s3.manifest(content, name, location, scan)
+    return s3.parse_manifest(content, name, location, scan)
 
 
 def _read_plain_manifest(report_files: ReportFiles, location: str, folder: str, scan: datetime) -> Manifest:
     name = f"{location}{folder}manifest.json"
-    return plain.manifest(report_files.read(name), name, f"{location}{folder}", scan)
+    return plain.parse_manifest(report_files.read(name), name, f"{location}{folder}", scan)
 
 
-S3_REPORTS: Final = ReportReader(_read_s3_manifest, s3.rows, s3.COLUMNS)
-PLAIN_REPORTS: Final = ReportReader(_read_plain_manifest, plain.rows, plain.COLUMNS)
+S3_REPORTS: Final = ReportReader(_read_s3_manifest, s3.normalize_rows, s3.COLUMNS)
+PLAIN_REPORTS: Final = ReportReader(_read_plain_manifest, plain.normalize_rows, plain.COLUMNS)

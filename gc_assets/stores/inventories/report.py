@@ -1,6 +1,6 @@
-"""What every kind of report says, whoever made it: its files, and its rows in one form.
+"""The common form of all inventory reports: their files and their rows.
 
-Pure values. Manifests and rows of each vendor become these in a module of their own.
+Pure values. A module per vendor converts manifests and rows to this form.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gc_assets.core.errors import FormatError
 from gc_assets.core.untrusted_input import parse_json
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-# A row of a report. `key` is the whole name in the bucket, byte for byte. `is_latest` is null where
-# the report does not say. Delete markers and versions that are not the latest show no object.
+# A row of a report. `key` is the complete key in the bucket, byte for byte. The column `is_latest`
+# is null if the report does not contain it. Delete markers and old versions are no objects.
 ROWS: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -39,7 +39,7 @@ _FORMATS: Final[dict[str, Format]] = {"csv": "csv", "orc": "orc", "parquet": "pa
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a report. `md5` and `rows` are null where the manifest does not say."""
+    """A file of a report. `md5` and `rows` are None if the manifest does not contain them."""
 
     address: str
     size_bytes: int
@@ -49,11 +49,18 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A report as its manifest describes it.
+    """A report as described by its manifest.
 
-    `as_of` is when its scan began. It covers the keys of `bucket` that begin with one of
-    `prefixes`. `columns` are the columns in order, null where each file names its own. `versions`
-    says whether it shows versions, `rows` how many rows all files have together.
+    Attributes:
+        name: The address of the manifest.
+        as_of: The time when the scan started.
+        bucket: The bucket that it lists.
+        prefixes: It covers the keys that begin with one of these.
+        file_format: The format of all files.
+        files: The files.
+        columns: The columns in order, or None if each file names its own.
+        versions: True if it lists versions.
+        rows: The number of rows of all files, or None if unknown.
     """
 
     name: str
@@ -71,41 +78,41 @@ class Manifest:
         return sum(file.size_bytes for file in self.files)
 
     def without_files(self) -> Manifest:
-        """Returns the same report without its list of files, as each task carries it."""
+        """Return the report without its list of files, for the tasks."""
         return replace(self, files=())
 
 
-# Maps raw rows of one bucket's report to `ROWS`. Raises `FormatError` for what it does not know.
+# Converts rows of a file about one bucket to `ROWS`. Raises `FormatError` for unknown values.
 RowNormalizer = Callable[[pa.RecordBatch, str], pa.RecordBatch]
 
 
 def parse_document(content: bytes, name: str) -> Mapping[str, Any]:
-    """Reads a manifest. Raises `FormatError` where it is no JSON object."""
+    """Parse a manifest. Raises `FormatError` unless it is a JSON object."""
     try:
-        found = parse_json(content)
+        document = parse_json(content)
     except ValueError as error:
-        raise FormatError(f"{name} is no JSON ({error}); the report is not used") from None
-    if not isinstance(found, dict):
-        raise FormatError(f"{name} is no JSON object; the report is not used")
-    return found
+        raise FormatError(f"{name} is not valid JSON ({error}); the report is not used") from None
+    if not isinstance(document, dict):
+        raise FormatError(f"{name} is not a JSON object; the report is not used")
+    return document
 
 
 def require_checksum(content: bytes, checksum: bytes, name: str) -> None:
-    """Raises `FormatError` unless the checksum is the manifest's MD5 in hexadecimal."""
+    """Raise `FormatError` unless the checksum is the MD5 of the manifest in hexadecimal."""
     expected, found = checksum.decode("ascii", "replace").strip().lower(), hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != expected:
-        raise FormatError(f"{name}: its MD5 is {found}, the checksum file says {expected}; the report is damaged and not used")
+        raise FormatError(f"{name}: its MD5 is {found}, expected {expected} from the checksum file; the report is damaged and not used")
 
 
-def field(found: Mapping[str, Any], key: str, kind: type[Any], name: str) -> Any:
-    """Returns a value of a manifest. Raises `FormatError` where it is not there or of another kind."""
-    value = found.get(key)
+def get_field(document: Mapping[str, Any], key: str, kind: type[Any], name: str) -> Any:
+    """Return a value of a manifest. Raises `FormatError` if it is missing or has another type."""
+    value = document.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise FormatError(f"{name}: {key} is {value!r}, expected {_WORDS[kind]}; the report is not used")
+        raise FormatError(f"{name}: {key} is {value!r}, expected {_TYPE_NAMES[kind]}; the report is not used")
     return value
 
 
-_WORDS: Final[dict[type[Any], str]] = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
+_TYPE_NAMES: Final[dict[type[Any], str]] = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
 
 
 def parse_format(text: str, name: str) -> Format:
@@ -116,11 +123,11 @@ def parse_format(text: str, name: str) -> Format:
 
 
 def parse_time(text: str, name: str) -> datetime:
-    """Reads an ISO 8601 time with a zone."""
+    """Parse an ISO 8601 time with a zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise FormatError(f"{name}: {text!r} is no time in ISO 8601; the report is not used") from None
+        raise FormatError(f"{name}: {text!r} is not an ISO 8601 time; the report is not used") from None
     if found.tzinfo is None:
         raise FormatError(f"{name}: the time {text!r} has no zone; write Z for UTC")
     return found.astimezone(UTC)
@@ -130,9 +137,7 @@ _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")
 
 
 def parse_scan_time(folder: str) -> datetime | None:
-    """Returns the time in a folder's name (`2026-11-22T01-00Z/`), null for a folder of other
-    things.
-    """
+    """Return the time in a folder's name (`2026-11-22T01-00Z/`), or None for other folders."""
     match = _SCAN.fullmatch(folder.rstrip("/"))
     try:
         return datetime.fromisoformat(f"{match[1]}T{match[2]}:{match[3]}:{match[4] or '00'}+00:00") if match else None

@@ -1,8 +1,9 @@
-"""AWS S3 Inventory: `manifest.json` with its checksum, and rows in CSV, ORC or Parquet.
+"""AWS S3 Inventory: `manifest.json` with a checksum, and rows in CSV, ORC or Parquet.
 
-A report lies in `<location>/YYYY-MM-DDTHH-MMZ/manifest.json`, named by the time when its scan
-began. `manifest.checksum` beside it is written last. Its files lie in `<location>/data/`. A key in
-a CSV is URL-encoded, with a plus for a space. Keys in ORC and Parquet are raw.
+A report is in `<location>/YYYY-MM-DDTHH-MMZ/manifest.json`. The folder's name is the time when its
+scan started. `manifest.checksum` is next to it and is written last. The files are in
+`<location>/data/`. Keys in a CSV are URL-encoded, with a plus for a space. Keys in ORC and Parquet
+are not encoded.
 
 Source: Amazon S3 User Guide, storage-inventory and storage-inventory-location.
 """
@@ -18,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
-from gc_assets.stores.inventories.columns import binary, column, flags, moments, optional, sizes, text
-from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, field, parse_document, parse_format
+from gc_assets.stores.inventories.columns import get_column, get_optional_column, to_binary, to_booleans, to_sizes, to_text, to_timestamps
+from gc_assets.stores.inventories.report import ROWS, DataFile, Format, Manifest, get_field, parse_document, parse_format
 
-# The names of a CSV's columns as ORC and Parquet have them.
+# Column names of a CSV, and the corresponding names in ORC and Parquet.
 _COLUMNS: Final = {
     "Bucket": "bucket",
     "Key": "url_encoded_key",
@@ -42,37 +43,42 @@ _NAMES: Final[dict[Format, re.Pattern[str]]] = {
 }
 
 
-def manifest(content: bytes, name: str, location: str, scan: datetime) -> Manifest:
-    """Reads the manifest of the report whose folder is named by the time `scan`. The checksum was
-    compared before. `location` ends in `/`.
+def parse_manifest(content: bytes, name: str, location: str, scan: datetime) -> Manifest:
+    """Parse the manifest of a report. The caller has compared its checksum.
 
-    Raises `FormatError` for what is not as AWS documents it.
+    Args:
+        content: The manifest.
+        name: Its address.
+        location: The location of the reports. Ends in `/`.
+        scan: The time in the name of its folder.
+
+    Raises:
+        FormatError: The document is not as AWS documents it.
     """
-    found = parse_document(content, name)
-    version = field(found, "version", str, name)
+    document = parse_document(content, name)
+    version = get_field(document, "version", str, name)
     if version != _VERSION:
-        raise FormatError(f"{name}: its version is {version!r}, and this release knows {_VERSION}; the report is not used")
-    file_format = parse_format(field(found, "fileFormat", str, name), name)
-    schema = field(found, "fileSchema", str, name)
+        raise FormatError(f"{name}: its version is {version!r}, but this release supports {_VERSION}; the report is not used")
+    file_format = parse_format(get_field(document, "fileFormat", str, name), name)
+    schema = get_field(document, "fileSchema", str, name)
     columns: list[str] = _NAMES[file_format].findall(schema)
-    named = {_COLUMNS.get(column, column) for column in columns}
-    for needed, option in (("size", "Size"), ("last_modified_date", "LastModifiedDate"), ("e_tag", "ETag")):
-        if needed not in named:
-            raise FormatError(f"{name}: its columns are {schema!r}; add the field {option} to the configuration of the inventory")
+    names = {_COLUMNS.get(column, column) for column in columns}
+    for column, field_name in (("size", "Size"), ("last_modified_date", "LastModifiedDate"), ("e_tag", "ETag")):
+        if column not in names:
+            raise FormatError(f"{name}: its columns are {schema!r}; add the field {field_name} to the inventory configuration")
     return Manifest(
         name=name,
-        as_of=min(scan, _created(field(found, "creationTimestamp", str, name), name)),
-        bucket=field(found, "sourceBucket", str, name).rpartition(":")[2],
+        as_of=min(scan, _parse_creation_time(get_field(document, "creationTimestamp", str, name), name)),
+        bucket=get_field(document, "sourceBucket", str, name).rpartition(":")[2],
         prefixes=("",),
         file_format=file_format,
-        files=tuple(_file(item, name, location) for item in field(found, "files", list, name)),
+        files=tuple(_file(item, name, location) for item in get_field(document, "files", list, name)),
         columns=tuple(_COLUMNS.get(column, column) for column in columns) if file_format == "csv" else None,
-        versions="is_latest" in named and "version_id" in named,
+        versions="is_latest" in names and "version_id" in names,
     )
 
 
-def _created(text: str, name: str) -> datetime:
-    """Returns a number of milliseconds since 1970 as a time."""
+def _parse_creation_time(text: str, name: str) -> datetime:
     try:
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(text))
     except (ValueError, OverflowError):
@@ -80,50 +86,52 @@ def _created(text: str, name: str) -> datetime:
 
 
 def _file(item: object, name: str, location: str) -> DataFile:
-    """Returns a file of the report. It is looked for beside the manifest's folder, so that a report
-    that was copied elsewhere is whole there.
+    """Return a file of the report.
+
+    Its address is derived from the manifest's, so that a report that was copied to another location
+    stays complete.
     """
     if not isinstance(item, dict):
         raise FormatError(f"{name}: a file is {item!r}, expected an object; the report is not used")
-    folder, _, base = field(item, "key", str, name).rpartition("/")
-    md5 = field(item, "MD5checksum", str, name).lower()
-    return DataFile(f"{location}{folder.rpartition('/')[2]}/{base}", field(item, "size", int, name), md5)
+    folder, _, base = get_field(item, "key", str, name).rpartition("/")
+    md5 = get_field(item, "MD5checksum", str, name).lower()
+    return DataFile(f"{location}{folder.rpartition('/')[2]}/{base}", get_field(item, "size", int, name), md5)
 
 
-def rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
-    """Returns rows of a file as `ROWS`. Raises `FormatError` for a row about another bucket."""
+def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
+    """Return the rows of a file as `ROWS`. Raises `FormatError` for a row of another bucket."""
     require_bucket(raw, "bucket", bucket)
-    encoded = optional(raw, "url_encoded_key")
-    keys = binary(column(raw, "key")) if encoded is None else decode_keys(encoded)
+    encoded = get_optional_column(raw, "url_encoded_key")
+    keys = to_binary(get_column(raw, "key")) if encoded is None else decode_keys(encoded)
     return normalize_columns(raw, keys, "size", "last_modified_date", "e_tag")
 
 
 def normalize_columns(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, etag: str) -> pa.RecordBatch:
-    """Returns rows as `ROWS`: these keys, and what the columns of these names say of them."""
+    """Return rows as `ROWS`, with these keys and the columns of these names."""
     return pa.RecordBatch.from_arrays(
         [
             keys,
-            sizes(column(raw, size)),
-            moments(column(raw, modified)),
-            strip_quotes(text(column(raw, etag), raw.num_rows)),
-            text(optional(raw, "version_id"), raw.num_rows),
-            flags(optional(raw, "is_latest"), raw.num_rows),
-            flags(optional(raw, "is_delete_marker"), raw.num_rows),
-            text(optional(raw, "storage_class"), raw.num_rows),
+            to_sizes(get_column(raw, size)),
+            to_timestamps(get_column(raw, modified)),
+            strip_quotes(to_text(get_column(raw, etag), raw.num_rows)),
+            to_text(get_optional_column(raw, "version_id"), raw.num_rows),
+            to_booleans(get_optional_column(raw, "is_latest"), raw.num_rows),
+            to_booleans(get_optional_column(raw, "is_delete_marker"), raw.num_rows),
+            to_text(get_optional_column(raw, "storage_class"), raw.num_rows),
         ],
         schema=ROWS,
     )
 
 
 def require_bucket(raw: pa.RecordBatch, name: str, bucket: str) -> None:
-    """Raises `FormatError` where a row says that it is about another bucket."""
-    said = optional(raw, name)
-    if said is None:
+    """Raise `FormatError` if a row belongs to another bucket. `name` is the column of the bucket."""
+    buckets = get_optional_column(raw, name)
+    if buckets is None:
         return
-    others = pc.filter(said, pc.fill_null(pc.not_equal(text(said, raw.num_rows), bucket), True))
+    others = pc.filter(buckets, pc.fill_null(pc.not_equal(to_text(buckets, raw.num_rows), bucket), True))
     if len(others):
         raise FormatError(
-            f"a row is about the bucket {text(others, len(others))[0].as_py()!r}, expected {bucket!r}; mend `inventory.location`"
+            f"a row belongs to bucket {to_text(others, len(others))[0].as_py()!r}, expected {bucket!r}; correct `inventory.location`"
         )
 
 
@@ -132,9 +140,9 @@ def strip_quotes(etags: pa.Array) -> pa.Array:
 
 
 def decode_keys(keys: pa.Array) -> pa.Array:
-    """Decodes keys as a CSV of AWS has them."""
-    odd = pc.fill_null(pc.match_substring_regex(keys, pattern="[%+]"), False)
-    if not odd.true_count:
+    """Decode keys as a CSV of AWS encodes them."""
+    is_encoded = pc.fill_null(pc.match_substring_regex(keys, pattern="[%+]"), False)
+    if not is_encoded.true_count:
         return keys
-    values = [unquote_to_bytes(key.replace(b"+", b" ")) for key in keys.filter(odd).to_pylist()]
-    return pc.replace_with_mask(keys, odd, pa.array(values, pa.binary()))
+    values = [unquote_to_bytes(key.replace(b"+", b" ")) for key in keys.filter(is_encoded).to_pylist()]
+    return pc.replace_with_mask(keys, is_encoded, pa.array(values, pa.binary()))

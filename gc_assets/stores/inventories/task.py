@@ -1,7 +1,7 @@
-"""Reads the files of a report as a listing would show its objects.
+"""Read the files of a report as a listing would return its objects.
 
-A file is copied to a temporary one and compared with the manifest before a row of it counts. Its
-rows are read in batches, those of ORC a stripe at a time.
+A file is copied to a temporary file and compared with the manifest before its rows count. Rows are
+read in batches, those of ORC one stripe at a time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError, StoreError
-from gc_assets.stores.inventories.columns import batches, without
+from gc_assets.stores.inventories.columns import read_batches, strip_prefix
 from gc_assets.stores.inventories.kinds import KINDS
 from gc_assets.stores.inventories.report import DataFile, Manifest
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingBatch, Problem, ReportFiles, SourceBucket
 
-# A row of a compressed report is seldom smaller, so a file tells how many rows it has at most.
+# Rows of a compressed report are seldom smaller, so the size of a file bounds its number of rows.
 _ROW_BYTES: Final = 8
 _ATTEMPTS: Final = 3
 _EMPTY: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in INVENTORY_SCHEMA], schema=INVENTORY_SCHEMA)
@@ -31,8 +31,16 @@ _EMPTY: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in
 
 @dataclass(frozen=True, slots=True)
 class ReportTask:
-    """Files of a report of this kind. `versions` says whether the storage has versions. `is_left`
-    marks a file that an earlier round left over for its size.
+    """Files of a report.
+
+    Attributes:
+        kind: The kind of the report, a key of `KINDS`.
+        source_bucket: The bucket that it lists.
+        report_files: Reads the files.
+        manifest: The report without its list of files.
+        versions: True if the storage has versions.
+        files: The files of this task.
+        is_leftover: True for a file that an earlier round postponed because of its size.
     """
 
     kind: str
@@ -41,53 +49,54 @@ class ReportTask:
     manifest: Manifest
     versions: bool
     files: tuple[DataFile, ...]
-    is_left: bool = False
+    is_leftover: bool = False
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """Lists as `ListingTask.run` says. A file is read whole, or left over as large as it is. One
-        that cannot be read, or is not what the manifest says, is a problem of kind `unreadable`.
+        """List as `ListingTask.run` specifies. A file is read completely, or postponed as a whole.
+
+        A file that cannot be read or differs from the manifest is a problem of kind `unreadable`.
         """
-        left = [file for file in self.files if not self.is_left and file.size_bytes > budget * _ROW_BYTES]
+        postponed = [file for file in self.files if not self.is_leftover and file.size_bytes > budget * _ROW_BYTES]
         for file in self.files:
-            if file not in left:
+            if file not in postponed:
                 yield from self._read(file)
-        yield ListingBatch(_EMPTY, leftover=tuple(replace(self, files=(file,), is_left=True) for file in left))
+        yield ListingBatch(_EMPTY, leftover=tuple(replace(self, files=(file,), is_leftover=True) for file in postponed))
 
     def _read(self, file: DataFile) -> Iterator[ListingBatch]:
         kind, read = KINDS[self.kind].open_reader(), 0
         try:
             with tempfile.NamedTemporaryFile(prefix="gc-assets-report-") as copy:
-                _fetch(self.report_files, file, copy)
-                for raw in batches(copy.name, self.manifest.file_format, self.manifest.columns, kind.columns):
+                _copy_file(self.report_files, file, copy)
+                for raw in read_batches(copy.name, self.manifest.file_format, self.manifest.columns, kind.columns):
                     read += raw.num_rows
-                    yield self._listed(kind.rows(raw, self.manifest.bucket), raw.num_rows)
+                    yield self._to_listing_batch(kind.normalize_rows(raw, self.manifest.bucket), raw.num_rows)
             _require_rows(file, read)
         except (OSError, FormatError, StoreError, pa.ArrowException) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            yield ListingBatch(_EMPTY, (Problem(file.address, "unreadable", f"a file of report {self.manifest.name}: {why}"),))
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            yield ListingBatch(_EMPTY, (Problem(file.address, "unreadable", f"a file of report {self.manifest.name}: {reason}"),))
 
-    def _listed(self, rows: pa.RecordBatch, read: int) -> ListingBatch:
+    def _to_listing_batch(self, rows: pa.RecordBatch, read: int) -> ListingBatch:
         prefix = self.source_bucket.prefix.encode()
         latest, markers = rows.column("is_latest"), rows.column("is_marker")
         if self.versions and latest.null_count:
-            raise FormatError("a row does not say whether it is the latest version")
+            raise FormatError("a row has no value in is_latest")
         if rows.column("key").null_count:
             raise FormatError("a row has no key")
-        shown = pc.and_(pc.fill_null(latest, True), pc.invert(pc.fill_null(markers, False)))
-        mine = rows.filter(pc.and_(shown, pc.starts_with(rows.column("key"), pattern=prefix)))
-        keys = without(mine.column("key"), prefix)
-        mine = mine.set_column(0, "key", keys).filter(pc.invert(pc.starts_with(keys, pattern=RESERVED_PREFIX.encode())))
-        mine, problems = _named(mine)
+        is_object = pc.and_(pc.fill_null(latest, True), pc.invert(pc.fill_null(markers, False)))
+        own = rows.filter(pc.and_(is_object, pc.starts_with(rows.column("key"), pattern=prefix)))
+        keys = strip_prefix(own.column("key"), prefix)
+        own = own.set_column(0, "key", keys).filter(pc.invert(pc.starts_with(keys, pattern=RESERVED_PREFIX.encode())))
+        own, problems = _split_addressable(own)
         for name in ("size_bytes", "last_modified", "etag"):
-            if mine.column(name).null_count:
-                key = mine.filter(pc.is_null(mine.column(name))).column("key")[0].as_py()
-                raise FormatError(f"the row of {key!r} has no {name}, so nobody could tell the object from another")
-        return ListingBatch(self._objects(mine), problems, report_rows=read)
+            if own.column(name).null_count:
+                key = own.filter(pc.is_null(own.column(name))).column("key")[0].as_py()
+                raise FormatError(f"the row of {key!r} has no {name}, so the object cannot be identified")
+        return ListingBatch(self._objects(own), problems, report_rows=read)
 
     def _objects(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns rows of `storage_inventory`."""
+        """Return rows of `storage_inventory`."""
         etags = self.source_bucket.identities(rows.column("etag"), rows.column("size_bytes"), rows.column("last_modified"))
-        # What was written before a bucket had versions has the version `null`.
+        # Objects from before versioning was enabled have the version `null` (the text).
         versions = pc.fill_null(rows.column("version_id"), "null") if self.versions else pa.nulls(rows.num_rows, pa.string())
         columns = {
             "key": rows.column("key").cast(pa.string()),
@@ -103,8 +112,8 @@ class ReportTask:
         )
 
 
-def _named(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, ...]]:
-    """Returns the rows whose keys an address can name. What none can name is kept, and told."""
+def _split_addressable(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, ...]]:
+    """Return the rows whose keys an address can name, and a problem for each other key."""
     try:
         is_text = pa.repeat(True, rows.num_rows)
         rows.column("key").cast(pa.string())
@@ -115,9 +124,7 @@ def _named(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[Problem, ...]]:
         Problem(key.decode("utf-8", "backslashreplace"), "not_utf8", "the key is not UTF-8: kept")
         for key in rows.filter(pc.invert(is_text)).column("key").to_pylist()
     ]
-    problems += [Problem("", "special", "an object that is named as the storage's own prefix: kept")] * (
-        rows.num_rows - is_named.true_count
-    )
+    problems += [Problem("", "special", "the key equals the storage's prefix: kept")] * (rows.num_rows - is_named.true_count)
     return rows.filter(pc.and_(is_text, is_named)), tuple(problems)
 
 
@@ -129,11 +136,12 @@ def _is_text(key: bytes) -> bool:
     return True
 
 
-def _fetch(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
-    """Copies a file of a report. Tries again where the copy was cut.
+def _copy_file(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
+    """Copy a file of a report, and retry a copy that was cut.
 
-    Raises `OSError` where it cannot be read, and `FormatError` where it is not the one that the
-    manifest names.
+    Raises:
+        OSError: The file cannot be read.
+        FormatError: It differs from the manifest.
     """
     for attempt in range(_ATTEMPTS):
         copy.seek(0)
@@ -141,7 +149,7 @@ def _fetch(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
         try:
             report_files.copy(file.address, copy)
             copy.flush()
-            _compare(file, copy.name)
+            _require_match(file, copy.name)
         except (FileNotFoundError, PermissionError):
             raise
         except (OSError, FormatError):
@@ -151,16 +159,16 @@ def _fetch(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> None:
             return
 
 
-def _compare(file: DataFile, path: str) -> None:
+def _require_match(file: DataFile, path: str) -> None:
     found = Path(path).stat().st_size
     if found != file.size_bytes:
-        raise FormatError(f"it has {found:,} bytes, the manifest says {file.size_bytes:,}")
+        raise FormatError(f"it has {found:,} bytes, expected {file.size_bytes:,} from the manifest")
     with Path(path).open("rb") as content:
         md5 = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if file.md5 is not None and md5 != file.md5:
-        raise FormatError(f"its MD5 is {md5}, the manifest says {file.md5}")
+        raise FormatError(f"its MD5 is {md5}, expected {file.md5} from the manifest")
 
 
 def _require_rows(file: DataFile, read: int) -> None:
     if file.rows is not None and file.rows != read:
-        raise FormatError(f"it has {read:,} rows, the manifest says {file.rows:,}")
+        raise FormatError(f"it has {read:,} rows, expected {file.rows:,} from the manifest")

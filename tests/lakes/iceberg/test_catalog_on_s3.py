@@ -20,7 +20,7 @@ def properties(server: S3Server, root: Path, bucket: str) -> dict[str, str]:
     return {**place, **keys, "s3.endpoint": server.endpoint, "s3.region": REGION}
 
 
-def test_a_catalog_without_its_own_keys_says_how_to_give_them_and_not_to_drop_the_table(ceph: S3Server, tmp_path: Path) -> None:
+def test_error_of_missing_s3_keys_names_the_settings(ceph: S3Server, tmp_path: Path) -> None:
     bucket = ceph.bucket()
     catalog = SqlCatalog("default", **properties(ceph, tmp_path, bucket))
     catalog.create_namespace("db")
@@ -35,7 +35,7 @@ def test_a_catalog_without_its_own_keys_says_how_to_give_them_and_not_to_drop_th
     assert stranger.secret_key not in said
 
 
-def test_a_metadata_file_that_is_gone_is_not_taken_for_missing_keys(ceph: S3Server, tmp_path: Path) -> None:
+def test_missing_metadata_file_is_not_reported_as_missing_keys(ceph: S3Server, tmp_path: Path) -> None:
     bucket = ceph.bucket()
     given = properties(ceph, tmp_path, bucket)
     catalog = SqlCatalog("default", **given)

@@ -19,7 +19,7 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
 from tests.lakes.iceberg.rest_server import RestServer, served
 
 
@@ -99,7 +99,7 @@ def second_client(builder: LakeBuilder, name: str = "db.t") -> Any:
 # What is done
 
 
-def test_what_was_approved_is_done_in_one_commit_per_table(builder: LakeBuilder) -> None:
+def test_expiry_makes_one_commit_per_table(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     other, others = chain(builder, "db.u")
     table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
@@ -113,7 +113,7 @@ def test_what_was_approved_is_done_in_one_commit_per_table(builder: LakeBuilder)
     assert (versions(table), versions(other)) == (before[0] + 1, before[1] + 1)
 
 
-def test_expiring_again_finds_everything_absent_and_commits_nothing(builder: LakeBuilder) -> None:
+def test_second_expiry_commits_nothing(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
     read = lake(builder)
@@ -124,7 +124,7 @@ def test_expiring_again_finds_everything_absent_and_commits_nothing(builder: Lak
     assert table.metadata_location == location
 
 
-def test_no_more_than_was_approved_is_done(builder: LakeBuilder) -> None:
+def test_expiry_makes_only_approved_edits(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     some = [action for action in planned(read) if action.snapshot_id == ids[1]]
@@ -132,13 +132,13 @@ def test_no_more_than_was_approved_is_done(builder: LakeBuilder) -> None:
     assert listed(table) == [ids[0], ids[2], ids[3]]
 
 
-def test_nothing_to_do_opens_no_catalog(builder: LakeBuilder) -> None:
+def test_expiry_without_actions_opens_no_catalog(builder: LakeBuilder) -> None:
     builder.properties["uri"] = f"sqlite:///{builder.root / 'other.db'}"
     assert expired(lake(builder), []) == {}
     assert not (builder.root / "other.db").exists()
 
 
-def test_a_table_of_format_version_1_is_expired_too(builder: LakeBuilder) -> None:
+def test_expiry_supports_format_version_1(builder: LakeBuilder) -> None:
     table, ids = chain(builder, properties={"format-version": "1"})
     read = lake(builder)
     assert table.table.metadata.format_version == 1
@@ -146,7 +146,7 @@ def test_a_table_of_format_version_1_is_expired_too(builder: LakeBuilder) -> Non
     assert (listed(table), table.table.scan().count()) == ([ids[3]], 8)
 
 
-def test_a_retained_snapshot_keeps_its_parent_although_that_is_gone(builder: LakeBuilder) -> None:
+def test_retained_snapshot_keeps_id_of_removed_parent(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     expired(read, planned(read))
@@ -156,7 +156,7 @@ def test_a_retained_snapshot_keeps_its_parent_although_that_is_gone(builder: Lak
     table.append(START + 30 * DAY)  # and the table goes on
 
 
-def test_files_of_expired_snapshots_are_left_to_the_plan(builder: LakeBuilder) -> None:
+def test_expiry_deletes_no_files(builder: LakeBuilder) -> None:
     table, _ = chain(builder)
     before = builder.files()
     read = lake(builder)
@@ -165,7 +165,7 @@ def test_files_of_expired_snapshots_are_left_to_the_plan(builder: LakeBuilder) -
     assert before <= builder.files()
 
 
-def test_a_snapshot_that_a_tag_holds_stays_with_the_tag(builder: LakeBuilder) -> None:
+def test_tagged_snapshot_is_kept(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     table.tag(START + 9 * DAY, "v1", ids[0])
     read = lake(builder)
@@ -174,7 +174,7 @@ def test_a_snapshot_that_a_tag_holds_stays_with_the_tag(builder: LakeBuilder) ->
     assert heads(table) == {"main": ids[3], "v1": ids[0]}
 
 
-def test_who_stops_listening_stops_the_tables_that_have_not_begun(builder: LakeBuilder) -> None:
+def test_closing_the_generator_cancels_pending_tables(builder: LakeBuilder) -> None:
     writer, count = HistoryWriter(builder, START), 24
     for index in range(count):
         writer.table(f"t{index}", [Snap(1, None, START), Snap(2, 1, START + DAY)], {"main": {"snapshot-id": 2, "type": "branch"}})
@@ -189,7 +189,7 @@ def test_who_stops_listening_stops_the_tables_that_have_not_begun(builder: LakeB
 # What changed between plan and apply
 
 
-def test_a_snapshot_tagged_since_the_plan_stays_and_the_outcome_says_why(builder: LakeBuilder) -> None:
+def test_snapshot_tagged_after_the_plan_is_kept(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -201,7 +201,7 @@ def test_a_snapshot_tagged_since_the_plan_stays_and_the_outcome_says_why(builder
     assert heads(table)["audit"] == ids[0]
 
 
-def test_a_tag_made_since_the_plan_that_lapses_at_once_still_holds_its_snapshot(builder: LakeBuilder) -> None:
+def test_snapshot_of_new_lapsed_tag_is_kept(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -211,7 +211,7 @@ def test_a_tag_made_since_the_plan_that_lapses_at_once_still_holds_its_snapshot(
     assert heads(table)["short"] == ids[0]
 
 
-def test_a_ref_that_moved_or_was_renewed_since_the_plan_is_left_alone(builder: LakeBuilder) -> None:
+def test_ref_changed_after_the_plan_is_kept(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     for name in ("moved", "renewed", "gone"):
         table.tag(START + 9 * DAY, name, ids[0], max_ref_age_ms=1)
@@ -228,7 +228,7 @@ def test_a_ref_that_moved_or_was_renewed_since_the_plan_is_left_alone(builder: L
 
 
 @pytest.mark.parametrize("properties", [{"gc.enabled": "false"}, {"history.expire.max-snapshot-age-ms": str(2**62)}])
-def test_a_policy_that_keeps_more_since_the_plan_wins(builder: LakeBuilder, properties: dict[str, str]) -> None:
+def test_longer_retention_after_the_plan_is_applied(builder: LakeBuilder, properties: dict[str, str]) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -237,7 +237,7 @@ def test_a_policy_that_keeps_more_since_the_plan_wins(builder: LakeBuilder, prop
     assert listed(table) == ids
 
 
-def test_a_renamed_table_is_found_by_its_uuid(builder: LakeBuilder) -> None:
+def test_expiry_finds_renamed_table_by_uuid(builder: LakeBuilder) -> None:
     _, ids = chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -247,7 +247,7 @@ def test_a_renamed_table_is_found_by_its_uuid(builder: LakeBuilder) -> None:
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-def test_a_dropped_or_recreated_table_has_changed_and_the_new_one_is_left_alone(builder: LakeBuilder, recreated: bool) -> None:
+def test_expiry_skips_dropped_or_recreated_table(builder: LakeBuilder, recreated: bool) -> None:
     chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -259,7 +259,7 @@ def test_a_dropped_or_recreated_table_has_changed_and_the_new_one_is_left_alone(
     assert new is None or listed(new[0]) == new[1]
 
 
-def test_a_table_under_two_registrations_is_expired_in_both_by_what_neither_keeps(builder: LakeBuilder) -> None:
+def test_expiry_edits_all_registrations_of_a_table(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     copy = builder.register("db.copy", table.metadata_location)
     copy.tag(START + 9 * DAY, "v1", ids[0])
@@ -272,7 +272,7 @@ def test_a_table_under_two_registrations_is_expired_in_both_by_what_neither_keep
 # Other clients between load and commit
 
 
-def test_a_tag_made_between_load_and_commit_survives_with_its_snapshot(builder: LakeBuilder) -> None:
+def test_tag_created_between_load_and_commit_is_kept(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     actions = planned(lake(builder))
 
@@ -286,7 +286,7 @@ def test_a_tag_made_between_load_and_commit_survives_with_its_snapshot(builder: 
     assert table.table.scan(snapshot_id=int(ids[1])).count() == 4
 
 
-def test_a_branch_that_moves_between_load_and_commit_is_not_set_back(builder: LakeBuilder) -> None:
+def test_branch_moved_between_load_and_commit_is_kept(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     actions = planned(lake(builder))
     newer: list[str] = []
@@ -304,7 +304,7 @@ def test_a_branch_that_moves_between_load_and_commit_is_not_set_back(builder: La
     ],
     ids=["gc.enabled", "a ref's settings"],
 )
-def test_settings_that_change_between_load_and_commit_count(builder: LakeBuilder, change: Callable[..., None]) -> None:
+def test_settings_changed_between_load_and_commit_are_applied(builder: LakeBuilder, change: Callable[..., None]) -> None:
     table, ids = chain(builder)
     actions = planned(lake(builder))
     assert verdicts(expired(interrupted(builder, lambda: change(table, ids)), actions)) == {"changed": 3}
@@ -312,7 +312,7 @@ def test_settings_that_change_between_load_and_commit_count(builder: LakeBuilder
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-def test_a_table_dropped_or_recreated_between_load_and_commit_has_changed(builder: LakeBuilder, recreated: bool) -> None:
+def test_expiry_skips_table_recreated_between_load_and_commit(builder: LakeBuilder, recreated: bool) -> None:
     chain(builder)
     actions = planned(lake(builder))
 
@@ -325,7 +325,7 @@ def test_a_table_dropped_or_recreated_between_load_and_commit_has_changed(builde
     assert not recreated or len(listed(TableBuilder(builder, "db.t"))) == 4
 
 
-def test_a_second_attempt_checks_what_came_meanwhile(builder: LakeBuilder) -> None:
+def test_second_attempt_checks_new_snapshots(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     actions = planned(lake(builder))
     newer: list[str] = []
@@ -340,7 +340,7 @@ def test_a_second_attempt_checks_what_came_meanwhile(builder: LakeBuilder) -> No
     assert listed(table) == [*ids, *newer]
 
 
-def test_two_expiries_at_once_do_everything_once(builder: LakeBuilder) -> None:
+def test_concurrent_expiries_make_each_edit_once(builder: LakeBuilder) -> None:
     names = [f"db.t{index}" for index in range(6)]
     tables = [chain(builder, name, 3) for name in names]
     actions = planned(lake(builder))
@@ -355,7 +355,7 @@ def test_two_expiries_at_once_do_everything_once(builder: LakeBuilder) -> None:
     assert [listed(table) for table, _ in tables] == [ids[-1:] for _, ids in tables]
 
 
-def test_no_tag_is_lost_while_a_second_client_tags_as_fast_as_it_can(builder: LakeBuilder) -> None:
+def test_concurrent_tagging_loses_no_tag(builder: LakeBuilder) -> None:
     count = 40
     snapshots = [Snap(index + 1, index or None, START + index * DAY) for index in range(count)]
     HistoryWriter(builder, START).table("t", snapshots, {"main": {"snapshot-id": count, "type": "branch"}})
@@ -402,7 +402,7 @@ def manifest(table: TableBuilder) -> Path:
 @pytest.mark.parametrize(
     "which", [lambda table, ids: manifest_list(table, ids[3]), lambda table, ids: manifest(table)], ids=["manifest list", "manifest"]
 )
-def test_nothing_is_committed_where_what_stays_cannot_be_read(
+def test_expiry_fails_if_retained_metadata_is_unreadable(
     builder: LakeBuilder, damage: Callable[[Path], object], which: Callable[[TableBuilder, list[str]], Path]
 ) -> None:
     table, ids = chain(builder)
@@ -423,7 +423,7 @@ def test_nothing_is_committed_where_what_stays_cannot_be_read(
     assert len(listed(fine)) == 1
 
 
-def test_an_expired_snapshot_need_not_be_readable(builder: LakeBuilder) -> None:
+def test_unreadable_expired_snapshot_is_removed(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -431,7 +431,7 @@ def test_an_expired_snapshot_need_not_be_readable(builder: LakeBuilder) -> None:
     assert verdicts(expired(read, actions)) == {"done": 3}
 
 
-def test_a_table_that_cannot_be_read_fails_by_name_and_the_others_go_on(builder: LakeBuilder) -> None:
+def test_unreadable_table_fails_alone(builder: LakeBuilder) -> None:
     table, _ = chain(builder, "db.broken")
     fine, _ = chain(builder, "db.fine")
     read = lake(builder)
@@ -443,7 +443,7 @@ def test_a_table_that_cannot_be_read_fails_by_name_and_the_others_go_on(builder:
     assert len(listed(fine)) == 1
 
 
-def test_a_table_that_may_hide_behind_an_unreadable_name_is_not_called_gone(builder: LakeBuilder) -> None:
+def test_table_with_unreadable_new_name_fails(builder: LakeBuilder) -> None:
     table, _ = chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -455,7 +455,7 @@ def test_a_table_that_may_hide_behind_an_unreadable_name_is_not_called_gone(buil
     assert "db.renamed could not be read" in (outcomes[actions[0]].error or "")
 
 
-def test_a_catalog_that_does_not_open_fails_every_action_without_its_secrets(builder: LakeBuilder) -> None:
+def test_unreachable_catalog_fails_all_actions_without_secrets(builder: LakeBuilder) -> None:
     chain(builder)
     actions = planned(lake(builder))
     builder.properties["uri"] = "postgresql://me:hunter2@nowhere.invalid/catalog"
@@ -480,7 +480,7 @@ def as_nobody(root: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_read_only_metadata_directory_fails_its_table_and_the_others_go_on() -> None:
+def test_read_only_metadata_directory_fails_one_table() -> None:
     with tempfile.TemporaryDirectory() as directory:  # pytest's own are closed to other users
         builder = LakeBuilder(Path(directory))
         table, ids = chain(builder)
@@ -497,7 +497,7 @@ def test_a_read_only_metadata_directory_fails_its_table_and_the_others_go_on() -
         assert listed(table) == ids
 
 
-def test_a_table_of_a_format_version_that_pyiceberg_cannot_write_keeps_its_history_and_says_so(builder: LakeBuilder) -> None:
+def test_table_of_unwritable_format_version_keeps_history(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     actions = planned(lake(builder))
     path = table.path(table.metadata_location)
@@ -512,7 +512,7 @@ def test_a_table_of_a_format_version_that_pyiceberg_cannot_write_keeps_its_histo
 @pytest.mark.parametrize(
     "kind, versions", [("sql", {2}), ("glue", {2}), ("REST", {2, 3}), ("dynamodb", set[int]()), ("bigquery", set[int]())]
 )
-def test_history_is_kept_where_pyiceberg_cannot_commit(builder: LakeBuilder, kind: str, versions: set[int]) -> None:
+def test_registration_is_writable_only_if_pyiceberg_can_commit(builder: LakeBuilder, kind: str, versions: set[int]) -> None:
     table, _ = chain(builder)
     config = builder.config("sales")
     of_kind = IcebergLake(config.model_copy(update={"catalog": {**config.catalog, "type": SecretStr(kind)}}), LocalObjects())
@@ -529,7 +529,7 @@ def test_history_is_kept_where_pyiceberg_cannot_commit(builder: LakeBuilder, kin
 # REST catalogs: the server decides
 
 
-def test_a_rest_catalog_is_expired_by_the_protocols_own_updates(builder: LakeBuilder, server: RestServer) -> None:
+def test_rest_catalog_is_expired_with_protocol_updates(builder: LakeBuilder, server: RestServer) -> None:
     table, ids = chain(builder)
     table.statistics(START + 9 * DAY, ids[0])
     table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
@@ -541,7 +541,7 @@ def test_a_rest_catalog_is_expired_by_the_protocols_own_updates(builder: LakeBui
     assert server.commits == 1
 
 
-def test_a_known_ref_that_moves_during_the_commit_is_not_set_back_by_a_rest_catalog(builder: LakeBuilder, server: RestServer) -> None:
+def test_rest_commit_keeps_moved_branch(builder: LakeBuilder, server: RestServer) -> None:
     table, _ = chain(builder)
     read = over_rest(server)
     actions = planned(read)
@@ -558,7 +558,7 @@ def test_a_known_ref_that_moves_during_the_commit_is_not_set_back_by_a_rest_cata
     assert server.commits == 2
 
 
-def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(builder: LakeBuilder, server: RestServer) -> None:
+def test_tag_dropped_by_rest_server_is_reported_as_damage(builder: LakeBuilder, server: RestServer) -> None:
     table, ids = chain(builder)
     read = over_rest(server)
     actions = planned(read)
@@ -577,7 +577,7 @@ def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(build
     assert verdicts(expired(read, actions)) == {"failed": 3}
 
 
-def test_what_another_tool_expired_is_absent_although_its_old_metadata_is_gone(builder: LakeBuilder) -> None:
+def test_snapshots_expired_by_another_tool_are_absent(builder: LakeBuilder) -> None:
     table, ids = chain(builder)
     read = lake(builder)
     actions = planned(read)
@@ -587,7 +587,7 @@ def test_what_another_tool_expired_is_absent_although_its_old_metadata_is_gone(b
     assert verdicts(expired(read, actions)) == {"absent": 3}
 
 
-def test_a_catalog_that_always_rejects_is_left_after_a_few_attempts(builder: LakeBuilder, server: RestServer) -> None:
+def test_rejected_commit_fails_after_maximum_attempts(builder: LakeBuilder, server: RestServer) -> None:
     table, ids = chain(builder)
     listing = Listing()
     read = over_rest(server, listing)
@@ -604,7 +604,7 @@ def test_a_catalog_that_always_rejects_is_left_after_a_few_attempts(builder: Lak
 
 @pytest.mark.parametrize("took_effect", [False, True])
 @pytest.mark.parametrize("status", [500, 504])
-def test_after_an_answer_that_does_not_know_the_table_itself_tells(
+def test_unknown_commit_state_is_resolved_from_the_table(
     builder: LakeBuilder, server: RestServer, status: int, took_effect: bool
 ) -> None:
     table, ids = chain(builder)
@@ -625,7 +625,7 @@ def test_after_an_answer_that_does_not_know_the_table_itself_tells(
         assert "the catalog did not confirm the commit: CommitStateUnknownException" in (outcomes[actions[0]].error or "")
 
 
-def test_an_accepted_commit_that_changed_nothing_is_a_failure(builder: LakeBuilder, server: RestServer) -> None:
+def test_accepted_commit_without_effect_fails(builder: LakeBuilder, server: RestServer) -> None:
     table, ids = chain(builder)
     read = over_rest(server)
     actions = planned(read)
@@ -648,7 +648,7 @@ def test_an_accepted_commit_that_changed_nothing_is_a_failure(builder: LakeBuild
 # Cost
 
 
-def test_8000_snapshots_with_8000_lapsed_tags_take_no_quadratic_work(builder: LakeBuilder) -> None:
+def test_expiry_of_8000_snapshots_and_tags_is_not_quadratic(builder: LakeBuilder) -> None:
     count = 8_000
     snapshots = [Snap(index + 1, index or None, START + index * DAY / 100) for index in range(count)]
     refs: dict[str, dict[str, Any]] = {"main": {"snapshot-id": count, "type": "branch"}}
@@ -662,7 +662,7 @@ def test_8000_snapshots_with_8000_lapsed_tags_take_no_quadratic_work(builder: La
     assert verdicts(outcomes) == {"done": 2 * (count - 1)}
 
 
-def test_an_action_of_another_kind_of_lake_is_never_called_done(builder: LakeBuilder) -> None:
+def test_action_of_another_lake_kind_fails(builder: LakeBuilder) -> None:
     chain(builder)
     read = lake(builder)
     foreign = replace(planned(read)[0], action="edit_parent")

@@ -13,7 +13,7 @@ from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import times
 from tests.killed import Rounds, killed_at_random
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
 from tests.stages.oracles import iceberg_tables
 
 TABLES, SNAPSHOTS, KILLS = 20, 5, times(12, 30)
@@ -41,7 +41,7 @@ class Snapshots:
         return {name: len(json.loads(Path(metadata).read_bytes())["snapshots"]) for name, metadata in tables.items()}
 
 
-def test_an_expiry_killed_at_any_moment_leaves_whole_tables_and_the_next_one_does_the_rest(tmp_path: Path) -> None:
+def test_killed_expiry_leaves_valid_tables_and_is_completed(tmp_path: Path) -> None:
     builder = LakeBuilder(tmp_path)
     writer = HistoryWriter(builder, START)
     snapshots = [Snap(index + 1, index or None, START + index * DAY) for index in range(SNAPSHOTS)]

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
 from tests.stages.oracles import iceberg_retained, local
 
 HISTORIES = 60
@@ -59,7 +59,7 @@ def the_log_from_its_last_gap_on(log: list[dict[str, Any]], kept: set[int]) -> l
     return log[gaps[-1] + 1 :] if gaps else log
 
 
-def test_random_histories_end_as_the_oracle_says_and_everything_that_stays_reads_back(tmp_path: Path) -> None:
+def test_expiry_of_random_histories_matches_the_oracle(tmp_path: Path) -> None:
     builder, luck = LakeBuilder(tmp_path), random.Random(4)
     writer = HistoryWriter(builder, START)
     uuids = {f"db.t{index}": writer.table(f"t{index}", **random_history(luck)) for index in range(HISTORIES)}

@@ -61,7 +61,7 @@ def files_below(builder: LakeBuilder, commit: Commit) -> Iterator[dict[str, Any]
                 pending.append(Container(row["address"], row["kind"], row["size_bytes"], row["expected_entries"], row["snapshot_id"]))
 
 
-def test_it_is_a_lake_and_pickles_without_its_catalog(builder: LakeBuilder) -> None:
+def test_pickled_lake_reads_commits_without_catalog(builder: LakeBuilder) -> None:
     """An executor reads commits and containers, and never asks the catalog."""
     simple(builder)
     copy = pickle.loads(pickle.dumps(lake(builder)))  # noqa: S301 - made here
@@ -75,7 +75,7 @@ def test_it_is_a_lake_and_pickles_without_its_catalog(builder: LakeBuilder) -> N
 # What is frozen
 
 
-def test_every_branch_and_tag_is_frozen_with_its_own_settings(builder: LakeBuilder) -> None:
+def test_freeze_returns_refs_with_their_settings(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     first, second = table.append(START + DAY), table.append(START + 2 * DAY)
     table.tag(START + 3 * DAY, "v1", first, max_ref_age_ms=86_400_000)
@@ -89,24 +89,24 @@ def test_every_branch_and_tag_is_frozen_with_its_own_settings(builder: LakeBuild
     assert {(ref.table_uuid, ref.table_name) for ref in frozen(builder).refs} == {(table.uuid, "db.t")}
 
 
-def test_tables_of_nested_namespaces_are_found(builder: LakeBuilder) -> None:
+def test_freeze_finds_tables_of_nested_namespaces(builder: LakeBuilder) -> None:
     for name in ("a.t", "a.b.t", "a.b.c.d.t"):
         simple(builder, name)
     assert [source.table_name for source in frozen(builder).sources] == ["a.b.c.d.t", "a.b.t", "a.t"]
 
 
-def test_a_table_without_snapshots_has_one_row_main_without_a_head(builder: LakeBuilder) -> None:
+def test_table_without_snapshots_has_main_without_head(builder: LakeBuilder) -> None:
     builder.table("db.empty", START)
     assert [(ref.ref_name, ref.head_commit_id) for ref in frozen(builder).refs] == [("main", None)]
 
 
-def test_an_empty_catalog_is_fine_and_says_so(builder: LakeBuilder) -> None:
+def test_freeze_of_empty_catalog_adds_a_note(builder: LakeBuilder) -> None:
     refs = frozen(builder)
     assert (refs.refs, refs.sources, refs.claims, refs.pinned) == ((), (), (), ())
     assert refs.notes == ("lake sales: the catalog has no tables, so no location is claimed",)
 
 
-def test_retention_settings_of_the_table_are_frozen_with_it(builder: LakeBuilder) -> None:
+def test_freeze_returns_retention_settings_of_the_table(builder: LakeBuilder) -> None:
     properties = {"history.expire.max-snapshot-age-ms": "7", "history.expire.min-snapshots-to-keep": "2", "owner": "me"}
     simple(builder, properties=properties)
     [source] = frozen(builder).sources
@@ -114,7 +114,7 @@ def test_retention_settings_of_the_table_are_frozen_with_it(builder: LakeBuilder
     assert source.properties == {**properties, "collect": "true"}
 
 
-def test_the_current_metadata_must_exist_and_logged_ones_and_the_version_hint_may(builder: LakeBuilder) -> None:
+def test_only_current_metadata_must_exist(builder: LakeBuilder) -> None:
     table = simple(builder)
     pinned = {root.address: root for root in frozen(builder).pinned}
     current = pinned.pop(table.metadata_location)
@@ -145,7 +145,7 @@ def test_location_and_write_paths_are_claimed(builder: LakeBuilder) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"tables": ["other.*"]}, {"tables": []}])
-def test_a_table_outside_the_patterns_is_read_and_shields_its_location(builder: LakeBuilder, settings: dict[str, Any]) -> None:
+def test_location_of_table_outside_the_patterns_is_not_collected(builder: LakeBuilder, settings: dict[str, Any]) -> None:
     simple(builder)
     refs = frozen(builder, **settings)
     assert [claim.collect for claim in refs.claims] == [False]
@@ -154,14 +154,14 @@ def test_a_table_outside_the_patterns_is_read_and_shields_its_location(builder: 
     assert refs.notes == ("table db.t: no pattern of `tables` matches it, so all its files are kept",)
 
 
-def test_patterns_choose_by_namespace_and_table(builder: LakeBuilder) -> None:
+def test_patterns_match_namespace_and_table(builder: LakeBuilder) -> None:
     for name in ("db.orders", "db.orders_2", "dbx.orders"):
         simple(builder, name)
     collected = [source.table_name for source in frozen(builder, tables=["db.order?"]).sources if source.properties["collect"] == "true"]
     assert collected == ["db.orders"]
 
 
-def test_a_table_with_gc_disabled_keeps_everything(builder: LakeBuilder) -> None:
+def test_location_of_table_with_gc_disabled_is_not_collected(builder: LakeBuilder) -> None:
     simple(builder, properties={"gc.enabled": "false"})
     refs = frozen(builder)
     assert [claim.collect for claim in refs.claims] == [False]
@@ -169,7 +169,7 @@ def test_a_table_with_gc_disabled_keeps_everything(builder: LakeBuilder) -> None
     assert refs.notes == ("table db.t: gc.enabled is false, so all its files are kept",)
 
 
-def test_a_table_registered_twice_is_frozen_under_both_names(builder: LakeBuilder) -> None:
+def test_table_registered_twice_is_frozen_under_both_names(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     older = table.append(START + DAY)
     builder.register("db.copy", table.metadata_location)
@@ -187,14 +187,14 @@ def test_a_table_registered_twice_is_frozen_under_both_names(builder: LakeBuilde
     assert sum("registered 2 times" in note for note in refs.notes) == 2
 
 
-def test_a_table_registered_twice_is_not_claimed_where_one_registration_is_kept_whole(builder: LakeBuilder) -> None:
+def test_location_is_not_collected_if_one_registration_has_gc_disabled(builder: LakeBuilder) -> None:
     table = simple(builder)
     builder.register("db.copy", table.metadata_location)
     table.set_properties(START + 2 * DAY, {"gc.enabled": "false"})
     assert [claim.collect for claim in frozen(builder).claims] == [False]
 
 
-def test_a_location_that_two_tables_share_is_shielded_where_one_of_them_is_kept_whole(builder: LakeBuilder) -> None:
+def test_shared_location_is_protected_if_one_table_disables_gc(builder: LakeBuilder) -> None:
     shared = f"file://{builder.warehouse}/shared"
     simple(builder, "db.collected", location=shared)
     simple(builder, "db.kept", location=shared, properties={"gc.enabled": "false"})
@@ -204,7 +204,7 @@ def test_a_location_that_two_tables_share_is_shielded_where_one_of_them_is_kept_
 # The commit graph
 
 
-def test_every_listed_snapshot_is_a_commit_staged_ones_too(builder: LakeBuilder) -> None:
+def test_every_listed_snapshot_is_a_commit(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     first = table.append(START + DAY)
     second = table.append(START + 2 * DAY)
@@ -233,7 +233,7 @@ def test_statistics_files_are_content_roots_of_their_snapshot(builder: LakeBuild
 
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("layout", [{}, {"write.object-storage.enabled": "true"}], ids=["plain", "object storage"])
-def test_following_containers_finds_every_file_that_pyiceberg_finds(
+def test_containers_contain_the_same_files_as_pyiceberg(
     builder: LakeBuilder, partitioned: bool, layout: dict[str, str]
 ) -> None:
     table = builder.table("db.t", START, partitioned=partitioned, properties=layout)
@@ -252,7 +252,7 @@ def test_following_containers_finds_every_file_that_pyiceberg_finds(
     assert sizes == {address: table.path(address).stat().st_size for address in sizes}
 
 
-def test_nothing_that_a_live_table_has_on_disk_goes_unnamed_but_leftovers(builder: LakeBuilder) -> None:
+def test_all_files_except_leftovers_are_reachable(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     snapshot = table.append(START + DAY)
     table.statistics(START + 2 * DAY, snapshot)
@@ -271,7 +271,7 @@ def unread(builder: LakeBuilder, **settings: Any) -> dict[str | None, str]:
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "garbage", "fifo", "bomb"])
-def test_one_unreadable_table_is_named_and_the_others_are_frozen(builder: LakeBuilder, damage: str) -> None:
+def test_unreadable_table_does_not_stop_the_freeze(builder: LakeBuilder, damage: str) -> None:
     simple(builder, "db.fine")
     table = simple(builder, "db.broken")
     path = table.path(table.metadata_location)
@@ -289,7 +289,7 @@ def test_one_unreadable_table_is_named_and_the_others_are_frozen(builder: LakeBu
     assert broken.reason.startswith("lake sales: table db.broken could not be read: ")
 
 
-def test_a_relative_path_in_a_property_is_no_claim_and_a_note(
+def test_relative_path_is_not_claimed_and_adds_a_note(
     builder: LakeBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where pyiceberg writes the data
@@ -299,14 +299,14 @@ def test_a_relative_path_in_a_property_is_no_claim_and_a_note(
     assert [note for note in refs.notes if "table db.t: write.data.path is the relative path 'objects/'" in note]
 
 
-def test_a_table_with_an_address_of_two_meanings_is_unread(builder: LakeBuilder) -> None:
+def test_table_with_ambiguous_address_is_unreadable(builder: LakeBuilder) -> None:
     table = simple(builder)
     path = table.path(table.metadata_location)
     path.write_text(path.read_text().replace('"location":"', '"location":"file:///a/../b","old":"'))
     assert "`..` component" in unread(builder)["db.t"]
 
 
-def test_a_table_outside_every_namespace_is_frozen_like_the_others(builder: LakeBuilder, tmp_path: Path) -> None:
+def test_table_without_namespace_is_frozen(builder: LakeBuilder, tmp_path: Path) -> None:
     """Iceberg's JDBC catalog makes such tables, and pyiceberg loads none of them."""
     location = simple(builder).metadata_location
     with sqlite3.connect(tmp_path / "catalog.db") as database:
@@ -317,7 +317,7 @@ def test_a_table_outside_every_namespace_is_frozen_like_the_others(builder: Lake
     assert not refs.unreadable
 
 
-def test_a_table_with_a_ref_whose_snapshot_is_missing_is_unread(builder: LakeBuilder) -> None:
+def test_table_with_ref_to_missing_snapshot_is_unreadable(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     first = table.append(START + DAY)
     table.append(START + 2 * DAY)
@@ -329,7 +329,7 @@ def test_a_table_with_a_ref_whose_snapshot_is_missing_is_unread(builder: LakeBui
     assert f"tag 'v1' points at snapshot {first}" in unread(builder)["db.t"]
 
 
-def test_a_v1_table_with_embedded_manifests_is_unread(builder: LakeBuilder) -> None:
+def test_v1_table_with_embedded_manifests_is_unreadable(builder: LakeBuilder) -> None:
     table = simple(builder)
     path = table.path(table.metadata_location)
     document = json.loads(path.read_text())
@@ -339,13 +339,13 @@ def test_a_v1_table_with_embedded_manifests_is_unread(builder: LakeBuilder) -> N
     assert "manifest-list" in unread(builder)["db.t"]
 
 
-def test_an_unreadable_table_outside_the_patterns_is_unread_too(builder: LakeBuilder) -> None:
+def test_unreadable_table_outside_the_patterns_is_reported(builder: LakeBuilder) -> None:
     table = simple(builder)
     table.path(table.metadata_location).unlink()
     assert "db.t" in unread(builder, tables=["other.*"])
 
 
-def test_metadata_that_vanishes_after_the_freeze_is_named(builder: LakeBuilder) -> None:
+def test_error_names_metadata_deleted_after_the_freeze(builder: LakeBuilder) -> None:
     table = simple(builder)
     [source] = frozen(builder).sources
     table.path(source.address).unlink()
@@ -353,21 +353,21 @@ def test_metadata_that_vanishes_after_the_freeze_is_named(builder: LakeBuilder) 
         list(lake(builder).commits(source))
 
 
-def test_metadata_that_is_damaged_after_the_freeze_is_named(builder: LakeBuilder, tmp_path: Path) -> None:
+def test_error_names_metadata_damaged_after_the_freeze(builder: LakeBuilder, tmp_path: Path) -> None:
     damaged = tmp_path / "x.metadata.json"
     damaged.write_bytes(b"{")
     with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: .*x\.metadata\.json.*no complete JSON"):
         list(lake(builder).commits(CommitSource(f"file://{damaged}", "u", "db.t")))
 
 
-def test_a_catalog_that_hides_unreferenced_snapshots_is_refused(builder: LakeBuilder) -> None:
+def test_catalog_that_hides_snapshots_is_refused(builder: LakeBuilder) -> None:
     builder.properties["snapshot-loading-mode"] = "refs"
     with pytest.raises(LakeUnreadable, match="snapshot-loading-mode=refs hides snapshots"):
         frozen(builder)
 
 
 @pytest.mark.parametrize("uri", ["sqlite:///{}", "sqlite:///file:{}?uri=true"])
-def test_a_catalog_file_that_is_not_there_is_named_and_never_made(builder: LakeBuilder, tmp_path: Path, uri: str) -> None:
+def test_missing_catalog_file_is_not_created(builder: LakeBuilder, tmp_path: Path, uri: str) -> None:
     mistyped = tmp_path / "catalogue.db"
     builder.properties["uri"] = uri.format(mistyped)
     with pytest.raises(LakeUnreadable, match=r"its catalog .*catalogue\.db.* does not exist"):
@@ -375,7 +375,7 @@ def test_a_catalog_file_that_is_not_there_is_named_and_never_made(builder: LakeB
     assert not mistyped.exists()
 
 
-def test_no_catalog_is_made_in_another_database(builder: LakeBuilder, tmp_path: Path) -> None:
+def test_catalog_tables_are_not_created_in_another_database(builder: LakeBuilder, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as database:
         database.execute("create table orders (id integer)")
@@ -394,7 +394,7 @@ def test_no_catalog_is_made_in_another_database(builder: LakeBuilder, tmp_path: 
         {"type": "hunter2", "uri": "x", "s3.secret-access-key": "hunter2"},
     ],
 )
-def test_a_catalog_that_does_not_open_is_named_without_its_secrets(builder: LakeBuilder, properties: dict[str, str]) -> None:
+def test_error_of_unreachable_catalog_contains_no_secrets(builder: LakeBuilder, properties: dict[str, str]) -> None:
     builder.properties = properties
     with pytest.raises(LakeUnreadable, match="lake sales: the list of tables of catalog 'default' could not be read") as caught:
         frozen(builder)
@@ -412,7 +412,7 @@ def test_a_catalog_that_does_not_open_is_named_without_its_secrets(builder: Lake
         ({"type": "glue", "s3.secret-access-key": "a/b+c"}, "glue a%2Fb%2Bc a/b+c", "glue *** ***"),
     ],
 )
-def test_messages_lose_secrets_whole_and_in_parts_and_nothing_else(properties: dict[str, str], said: str, shown: str) -> None:
+def test_messages_contain_no_secrets(properties: dict[str, str], said: str, shown: str) -> None:
     for wrapped in (properties, {key: SecretStr(value) for key, value in properties.items()}):
         assert shown in str(CatalogClient("sales", "default", wrapped).unreadable("table x", said))
 
@@ -420,7 +420,7 @@ def test_messages_lose_secrets_whole_and_in_parts_and_nothing_else(properties: d
 # The builder itself
 
 
-def test_the_builders_delete_files_are_ones_pyiceberg_applies(builder: LakeBuilder) -> None:
+def test_pyiceberg_applies_delete_files_of_the_builder(builder: LakeBuilder) -> None:
     table = builder.table("db.t", START)
     table.append(START + DAY, ids=[1, 2, 3])
     table.position_deletes(START + 2 * DAY, 0)
@@ -428,7 +428,7 @@ def test_the_builders_delete_files_are_ones_pyiceberg_applies(builder: LakeBuild
     assert table.table.scan().to_arrow()["id"].to_pylist() == [2]
 
 
-def test_the_builder_dates_files_by_the_commit_that_wrote_them(builder: LakeBuilder) -> None:
+def test_builder_sets_file_times_to_commit_times(builder: LakeBuilder) -> None:
     table = simple(builder)
     table.append(START + 9 * DAY)
     assert {path.stat().st_mtime for path in builder.files()} == {(START + n * DAY).timestamp() for n in (0, 1, 9)}

@@ -116,7 +116,7 @@ def oracle(path: Path, inherited: str | None) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
 @pytest.mark.parametrize("from_bytes", [0, 2**62], ids=["datafusion", "fastavro"])
-def test_every_manifest_and_list_of_many_writers_decodes_as_fastavro_says(from_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_of_many_writers_decode_like_fastavro(from_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", from_bytes)
     for path in WILD_AVRO:
         raw = path.read_bytes()
@@ -128,7 +128,7 @@ def test_every_manifest_and_list_of_many_writers_decodes_as_fastavro_says(from_b
 
 
 @pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
-def test_datafusion_refuses_the_files_of_one_writer_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datafusion_rejects_only_bigquery_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", 0)
     asked: list[bytes] = []
     monkeypatch.setattr(avro, "read_with_fastavro", lambda raw, columns: asked.append(raw) or real(raw, columns))
@@ -140,13 +140,13 @@ def test_datafusion_refuses_the_files_of_one_writer_only(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("count", [1, LARGE])
-def test_an_entry_without_a_snapshot_inherits_the_manifests(count: int) -> None:
+def test_entry_without_snapshot_inherits_that_of_the_manifest(count: int) -> None:
     raw = manifest(*[{"snapshot_id": None}] * count)
     batch = decode(container(raw, expected_entries=count, snapshot_id="42"), raw)
     assert batch["snapshot_id"].to_pylist() == ["42"] * count
 
 
-def test_both_readers_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datafusion_and_fastavro_return_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = manifest(*({"status": i % 3, "content": i % 3, "snapshot_id": None if i % 5 else i} for i in range(LARGE)))
     monkeypatch.setattr(avro, "read_with_fastavro", lambda *_: pytest.fail("DataFusion refused the manifest"))
     fast = decode(container(raw, expected_entries=LARGE), raw)
@@ -155,14 +155,14 @@ def test_both_readers_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fast == decode(container(raw, expected_entries=LARGE), raw)
 
 
-def test_a_tiny_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "read_with_datafusion", lambda *_: pytest.fail("a tiny manifest is fastavro's"))
     raw = manifest(count=60)
     assert decode(container(raw, expected_entries=60), raw).num_rows == 60
 
 
 @pytest.mark.parametrize("promised", [True, False])
-def test_rows_that_datafusion_drops_are_read_by_fastavro(promised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fastavro_reads_rows_that_datafusion_drops(promised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """DataFusion 55 ends at a block it cannot finish and reports success; its count alone betrays it."""
     whole = avro.read_with_datafusion
     monkeypatch.setattr(avro, "read_with_datafusion", lambda *given: whole(*given).slice(0, LARGE // 2))
@@ -170,7 +170,7 @@ def test_rows_that_datafusion_drops_are_read_by_fastavro(promised: bool, monkeyp
     assert decode(container(raw, expected_entries=LARGE if promised else None), raw).num_rows == LARGE
 
 
-def test_a_delete_file_in_puffin_format_is_a_deletion_vector() -> None:
+def test_delete_file_in_puffin_format_is_a_deletion_vector() -> None:
     raw = manifest({"content": 1, "file_format": "puffin"}, {"content": 1}, {"content": 2})
     assert decode(container(raw), raw)["kind"].to_pylist() == ["deletion_vector", "position_deletes", "equality_deletes"]
 
@@ -187,35 +187,35 @@ def test_a_delete_file_in_puffin_format_is_a_deletion_vector() -> None:
     ],
 )
 @pytest.mark.parametrize("count", [0, LARGE])
-def test_an_entry_the_format_does_not_know_is_refused(change: dict[str, Any], message: str, count: int) -> None:
+def test_unknown_entry_is_refused(change: dict[str, Any], message: str, count: int) -> None:
     raw = manifest(*[{}] * count, change)
     with pytest.raises(FormatError, match=f"manifest file:///lake/metadata/m0.avro.*{message}"):
         decode(container(raw), raw)
 
 
-def test_a_manifest_list_row_of_unknown_content_is_refused() -> None:
+def test_manifest_list_with_unknown_content_is_refused() -> None:
     raw = listed(content=2)
     with pytest.raises(FormatError, match=r"manifest list file:///lake.*content 2"):
         decode(container(raw, Kind.MANIFEST_LIST), raw)
 
 
-def test_a_manifest_list_promises_the_sum_of_its_counts() -> None:
+def test_expected_entries_are_the_sum_of_counts() -> None:
     raw = listed()
     assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [6]
 
 
-def test_a_manifest_list_that_leaves_out_a_count_promises_none() -> None:
+def test_expected_entries_are_none_if_a_count_is_missing() -> None:
     raw = listed(existing_files_count=None)
     assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [None]
 
 
-def test_a_manifest_given_as_a_manifest_list_is_refused() -> None:
+def test_manifest_as_manifest_list_is_refused() -> None:
     raw = manifest()
     with pytest.raises(FormatError, match="not a manifest list"):
         decode(container(raw, Kind.MANIFEST_LIST), raw)
 
 
-def test_an_unknown_kind_of_container_is_refused() -> None:
+def test_unknown_container_kind_is_refused() -> None:
     raw = manifest()
     with pytest.raises(FormatError, match="kind 'snapshot' is no Iceberg container"):
         decode(container(raw, Kind.SNAPSHOT), raw)
@@ -223,14 +223,14 @@ def test_an_unknown_kind_of_container_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, LARGE])
 @pytest.mark.parametrize("wrong", [-1, 1])
-def test_an_entry_count_other_than_promised_is_refused(count: int, wrong: int) -> None:
+def test_wrong_entry_count_is_refused(count: int, wrong: int) -> None:
     raw = manifest(count=count)
     with pytest.raises(FormatError, match=f"read {count:,} entries, its manifest list states {count + wrong:,}"):
         decode(container(raw, expected_entries=count + wrong), raw)
 
 
 @pytest.mark.parametrize("count", [1, LARGE])
-def test_a_length_other_than_promised_is_refused(count: int) -> None:
+def test_wrong_length_is_refused(count: int) -> None:
     raw = manifest(count=count)
     with pytest.raises(FormatError, match=f"{len(raw) - 1:,} bytes, expected {len(raw):,}"):
         decode(Container("a", Kind.MANIFEST, len(raw), count), raw[:-1])
@@ -239,25 +239,25 @@ def test_a_length_other_than_promised_is_refused(count: int) -> None:
 @pytest.mark.parametrize("count", [1, LARGE, 20 * LARGE])
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("promised", [True, False])
-def test_a_truncated_manifest_is_refused_although_nobody_states_its_length(count: int, share: float, promised: bool) -> None:
+def test_truncated_manifest_of_unknown_length_is_refused(count: int, share: float, promised: bool) -> None:
     raw = manifest(count=count)
     with pytest.raises(FormatError, match="manifest a: "):
         decode(Container("a", Kind.MANIFEST, None, count if promised else None), raw[: int(len(raw) * share)])
 
 
-def test_a_large_manifest_without_promised_counts_decodes_whole() -> None:
+def test_large_manifest_without_expected_count_decodes() -> None:
     raw = manifest(count=LARGE)
     assert decode(Container("a", Kind.MANIFEST), raw).num_rows == LARGE
 
 
 @pytest.mark.parametrize("raw", [b"", b"garbage", b"x" * 100_000, b"Obj\x01", json.dumps({"a": 1}).encode()])
 @pytest.mark.parametrize("kind", [Kind.MANIFEST, Kind.MANIFEST_LIST])
-def test_bytes_that_are_no_avro_are_refused_by_name(raw: bytes, kind: str) -> None:
+def test_error_of_invalid_avro_names_the_file(raw: bytes, kind: str) -> None:
     with pytest.raises(FormatError, match=f"^{kind.replace('_', ' ')} file:///lake/metadata/m0.avro: .*restore"):
         decode(container(raw, kind), raw)
 
 
-def test_a_damaged_block_is_refused() -> None:
+def test_damaged_block_is_refused() -> None:
     raw = bytearray(manifest(count=LARGE))
     header = avro.read_header(bytes(raw))
     raw[raw.index(header.sync, header.first_block)] ^= 0xFF
@@ -265,7 +265,7 @@ def test_a_damaged_block_is_refused() -> None:
         decode(Container("a", Kind.MANIFEST), bytes(raw))
 
 
-def test_the_empty_partition_record_leaves_the_schema_and_nothing_else() -> None:
+def test_only_the_empty_partition_record_is_dropped() -> None:
     assert avro.drop_empty_records(ENTRY) == {
         **ENTRY,
         "fields": [
@@ -283,14 +283,14 @@ def test_the_empty_partition_record_leaves_the_schema_and_nothing_else() -> None
 
 @pytest.mark.parametrize("codec", ["deflate", "bzip2", "xz", "zstandard", "snappy"])
 @pytest.mark.parametrize("count", [2, 2_000])
-def test_a_compressed_manifest_reads_like_a_plain_one(codec: str, count: int) -> None:
+def test_compressed_manifest_decodes_like_uncompressed(codec: str, count: int) -> None:
     records = list(fastavro.reader(io.BytesIO(manifest(count=count))))
     packed = avro_file(ENTRY, records, codec)
     plain = avro_file(ENTRY, records)
     assert decode(container(packed), packed).equals(decode(container(plain), plain))
 
 
-def test_a_manifest_that_inflates_without_end_is_refused() -> None:
+def test_decompression_bomb_is_refused() -> None:
     records = list(fastavro.reader(io.BytesIO(manifest({"file_path": "a" * 70_000_000}))))
     bomb = avro_file(ENTRY, records, "deflate")
     with pytest.raises(FormatError, match="more than 67,108,864 bytes"):
@@ -312,7 +312,7 @@ def with_wrong_count_of_columns(raw: bytes) -> bytes:
     return raw[:at] + b"\x15" + raw[at + 1 :]
 
 
-def test_a_block_over_which_datafusion_comes_to_no_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_on_which_datafusion_hangs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "DATAFUSION_SECONDS", 1.0)
     raw = with_wrong_count_of_columns(with_statistics(LARGE))
     with pytest.raises(FormatError, match="cannot decode"):
@@ -334,7 +334,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
-def test_files_of_many_writers_decode_together_as_each_does_by_itself(together: list[int]) -> None:
+def test_grouped_and_single_decoding_agree_for_many_writers(together: list[int]) -> None:
     items = []
     for path in WILD_AVRO:
         if "big_query" not in str(path):
@@ -345,7 +345,7 @@ def test_files_of_many_writers_decode_together_as_each_does_by_itself(together: 
     assert len(together) == 2
 
 
-def test_each_of_many_manifests_lends_its_own_snapshot(together: list[int]) -> None:
+def test_grouped_entries_inherit_the_snapshot_of_their_manifest(together: list[int]) -> None:
     raws = [manifest({"snapshot_id": None}, {}) for _ in range(9)]
     items = [(Container("a", Kind.MANIFEST, len(raw), 2, str(number)), raw) for number, raw in enumerate(raws)]
     assert [rows["snapshot_id"].to_pylist() for rows in decode_many(items)] == [[str(number), "7"] for number in range(9)]
@@ -366,7 +366,7 @@ def test_each_of_many_manifests_lends_its_own_snapshot(together: list[int]) -> N
         with_wrong_count_of_columns,
     ],
 )
-def test_one_that_is_damaged_is_named_and_the_others_are_read(damage: Any, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_manifest_in_a_group_is_named(damage: Any, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "DATAFUSION_SECONDS", 1.0)
     whole = [with_statistics(3) for _ in range(20)]
     raws = [*whole[:11], damage(whole[11]), *whole[12:]]
@@ -378,7 +378,7 @@ def test_one_that_is_damaged_is_named_and_the_others_are_read(damage: Any, toget
     assert together
 
 
-def test_manifests_that_inflate_to_much_together_are_read_one_by_one(together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_with_large_decompressed_size_is_decoded_separately(together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MAX_GROUP_BYTES", 9 * 500_000)
     raws = [avro_file(ENTRY, list(fastavro.reader(io.BytesIO(manifest({"file_path": "a" * 500_000})))), "deflate") for _ in range(9)]
     inflated: list[bytes] = []
@@ -390,6 +390,6 @@ def test_manifests_that_inflate_to_much_together_are_read_one_by_one(together: l
     assert inflated == []
 
 
-def test_few_manifests_do_not_start_datafusion(together: list[int]) -> None:
+def test_small_group_does_not_start_datafusion(together: list[int]) -> None:
     assert len(decode_many(many(*[manifest()] * (manifests.MIN_GROUP_FILES - 1)))) == manifests.MIN_GROUP_FILES - 1
     assert together == []

@@ -43,7 +43,7 @@ def parsed(**changes: Any) -> Any:
 
 @pytest.mark.skipif(not WILD_METADATA, reason="the clone has no ../shared/fixtures/iceberg-wild")
 @pytest.mark.parametrize("path", WILD_METADATA, ids=lambda path: f"{path.parts[-3]}-{path.name[:8]}")
-def test_the_metadata_of_many_writers_reads_as_its_json_says(path: Path) -> None:
+def test_metadata_of_many_writers_matches_its_json(path: Path) -> None:
     raw = json.loads(path.read_bytes())
     table = parse_metadata(str(path), path.read_bytes())
     assert [snapshot.snapshot_id for snapshot in table.snapshots] == [str(item["snapshot-id"]) for item in raw.get("snapshots", [])]
@@ -53,13 +53,13 @@ def test_the_metadata_of_many_writers_reads_as_its_json_says(path: Path) -> None
     assert heads.get("main") == (None if current in {None, -1} else str(current))
 
 
-def test_snapshot_ids_beyond_53_bits_and_milliseconds_are_exact() -> None:
+def test_snapshot_ids_and_timestamps_are_exact() -> None:
     snapshot = parsed().snapshots[0]
     assert snapshot.snapshot_id == "9007199254740993"
     assert snapshot.committed_at == datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
 
 
-def test_gzipped_metadata_reads_like_plain() -> None:
+def test_gzipped_metadata_is_parsed_like_plain() -> None:
     raw = json.dumps(document()).encode()
     assert parse_metadata(ADDRESS, gzip.compress(raw)) == parse_metadata(ADDRESS, raw)
 
@@ -70,24 +70,24 @@ def test_metadata_without_refs_has_main_at_the_current_snapshot() -> None:
 
 
 @pytest.mark.parametrize("none", [None, -1])
-def test_a_table_without_a_current_snapshot_has_no_main(none: int | None) -> None:
+def test_table_without_current_snapshot_has_no_main(none: int | None) -> None:
     changes = {"current-snapshot-id": none, "refs": {}}
     assert parsed(**changes).refs == ()
 
 
-def test_statistics_of_a_snapshot_that_is_gone_are_still_files_of_the_table() -> None:
+def test_statistics_of_unlisted_snapshot_belong_to_the_table() -> None:
     statistics = [{"snapshot-id": 5, "statistics-path": "file:///s", "file-size-in-bytes": 3}]
     table = parsed(**{"partition-statistics": statistics})
     assert [(file.address, file.kind, file.size_bytes) for file in table.unlisted_statistics] == [("file:///s", "partition_statistics", 3)]
 
 
-def test_sequence_number_and_schema_join_the_summary() -> None:
+def test_summary_contains_sequence_number_and_schema_id() -> None:
     snapshot = {**document()["snapshots"][0], "sequence-number": 4, "schema-id": 0}
     assert parsed(snapshots=[snapshot]).snapshots[0].summary == {"operation": "append", "sequence-number": "4", "schema-id": "0"}
 
 
 @pytest.mark.parametrize("value, enabled", [("true", True), ("TRUE", True), ("false", False), ("no", False)])
-def test_gc_is_disabled_by_every_word_but_true(value: str, enabled: bool) -> None:
+def test_gc_is_enabled_only_by_true(value: str, enabled: bool) -> None:
     assert parsed(properties={"gc.enabled": value}).gc_enabled is enabled
 
 
@@ -120,26 +120,26 @@ SNAPSHOT = document()["snapshots"][0]
         ({"statistics": [{"snapshot-id": 1}]}, "statistics[0] has no `statistics-path`"),
     ],
 )
-def test_metadata_that_is_not_what_the_format_promises_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_metadata_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=re.escape(message)) as caught:
         parsed(**changes)
     assert str(caught.value).startswith(f"{ADDRESS}: ")
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe", b"\x1f\x8bgarbage", gzip.compress(b"{}" * 500, mtime=0)[:-8]])
-def test_bytes_that_are_no_metadata_are_refused(raw: bytes) -> None:
+def test_invalid_bytes_are_refused(raw: bytes) -> None:
     with pytest.raises(FormatError, match=f"^{ADDRESS}: "):
         parse_metadata(ADDRESS, raw)
 
 
-def test_metadata_cut_off_anywhere_is_refused() -> None:
+def test_truncated_metadata_is_refused() -> None:
     raw = json.dumps(document()).encode()
     for length in range(len(raw)):
         with pytest.raises(FormatError):
             parse_metadata(ADDRESS, raw[:length])
 
 
-def test_pyiceberg_writes_no_metadata_of_version_3_and_what_it_parsed_of_one_is_not_whole() -> None:
+def test_pyiceberg_cannot_write_format_version_3() -> None:
     """Why such tables keep their history outside REST. Where this fails, a release came that can (`lake.MAX_WRITABLE_FORMAT`)."""
     snapshot = {"snapshot-id": 1, "timestamp-ms": 1, "sequence-number": 1, "manifest-list": "/m", "summary": {"operation": "append"}}
     document: dict[str, Any] = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.depth import times
-from tests.lakes.iceberg.histories import AS_OF, DAY, DAY_MS, actions, branch, commit, retained, source, tag
+from tests.lakes.iceberg.snapshot_histories import AS_OF, DAY, DAY_MS, actions, branch, commit, retained, source, tag
 
 AGES = st.integers(0, 12)  # days: few values, so that stamps meet cut-offs and each other
 SOME_DAYS = st.integers(1, 12)  # an override of 0 is refused
@@ -111,7 +111,7 @@ def milliseconds(names: dict[str, str], values: dict[str, Any]) -> dict[str, int
 
 @settings(max_examples=times(200, 500), deadline=None)
 @given(histories())
-def test_every_random_history_is_retained_as_iceberg_would(history: dict[str, Any]) -> None:
+def test_retention_of_random_histories_matches_the_oracle(history: dict[str, Any]) -> None:
     names = {"min": "min_snapshots_to_keep", "age": "max_snapshot_age_ms", "ref_age": "max_ref_age_ms"}
     refs = [(tag if ref["tag"] else branch)(name, ref["head"], **milliseconds(names, ref)) for name, ref in history["refs"].items()]
     override = history["override"]
@@ -139,7 +139,7 @@ def test_every_random_history_is_retained_as_iceberg_would(history: dict[str, An
 
 @settings(max_examples=100, deadline=None)
 @given(histories())
-def test_what_keep_until_promises_is_kept_until_then(history: dict[str, Any]) -> None:
+def test_snapshot_is_kept_until_keep_until(history: dict[str, Any]) -> None:
     """A kept snapshot's own rule still keeps it at that moment, were no commit made in between."""
     names = {"min": "min_snapshots_to_keep", "age": "max_snapshot_age_ms", "ref_age": "max_ref_age_ms"}
     refs = [(tag if ref["tag"] else branch)(name, ref["head"], **milliseconds(names, ref)) for name, ref in history["refs"].items()]

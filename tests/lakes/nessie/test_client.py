@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.client import MAX_ATTEMPTS, NessieClient
 from tests.lakes.nessie.builder import NessieBuilder
-from tests.lakes.nessie.scripted import CONFIG, GONE, Answer, scripted
+from tests.lakes.nessie.scripted_server import CONFIG, GONE, Answer, scripted
 from tests.lakes.nessie.server import Server
 from tests.ports import free_port
 
@@ -26,14 +26,14 @@ def failing(times: int, status: int) -> Callable[[str, dict[str, str]], Answer]:
     return answer
 
 
-def test_a_server_tells_its_default_branch_and_the_hash_of_nothing(nessie: Server) -> None:
+def test_config_contains_default_branch_and_no_ancestor(nessie: Server) -> None:
     with NessieClient("shop", nessie.uri) as client:
         config = client.get_config()
         assert config.default_branch == "main"
         assert [reference.hash for reference in client.list_references()] == [config.no_ancestor]
 
 
-def test_every_ref_comes_with_the_length_of_its_log(nessie: Server, tmp_path: Any) -> None:
+def test_references_contain_number_of_commits(nessie: Server, tmp_path: Any) -> None:
     builder = NessieBuilder(nessie.uri, tmp_path)
     for number in range(3):
         builder.put(["t"], {"type": "UDF", "dialect": "d", "sqlText": str(number), **id_of(builder)})
@@ -50,19 +50,19 @@ def id_of(builder: NessieBuilder) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_a_passing_failure_is_tried_again(status: int) -> None:
+def test_transient_error_is_retried(status: int) -> None:
     with scripted(failing(3, status)) as (client, requests):
         assert client.get_config().default_branch == "main"
     assert len(requests) == 4
 
 
-def test_a_failure_that_does_not_pass_ends_the_run_with_the_call_and_the_words_of_the_server() -> None:
+def test_persistent_error_names_call_and_server_message() -> None:
     with scripted(failing(99, 503)) as (client, requests), pytest.raises(LakeUnreadable, match=r"/api/v2/config: status 503 .*try later"):
         client.get_config()
     assert len(requests) == MAX_ATTEMPTS
 
 
-def test_a_server_that_is_down_ends_the_run() -> None:
+def test_unreachable_server_stops_the_run() -> None:
     with (
         NessieClient("shop", f"http://127.0.0.1:{free_port()}/api/v2", max_wait=0.01) as client,
         pytest.raises(LakeUnreadable, match=r"lake shop: GET .*config: no answer \(ConnectError"),
@@ -73,14 +73,14 @@ def test_a_server_that_is_down_ends_the_run() -> None:
 @pytest.mark.parametrize(
     "status, advice", [(401, "set a valid `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")]
 )
-def test_a_refusal_is_not_tried_again_and_says_what_is_missing(status: int, advice: str) -> None:
+def test_refusal_is_not_retried_and_names_the_solution(status: int, advice: str) -> None:
     refused = pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}")
     with scripted(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:
         client.read_log("ab12")
     assert len(requests) == 1
 
 
-def test_the_token_is_sent_and_never_shown() -> None:
+def test_error_does_not_contain_the_token() -> None:
     with (
         pytest.raises(LakeUnreadable) as refused,
         NessieClient("shop", f"http://127.0.0.1:{free_port()}", SecretStr("s3cret"), 0.01) as client,
@@ -89,20 +89,20 @@ def test_the_token_is_sent_and_never_shown() -> None:
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_page_token_that_repeats_is_refused() -> None:
+def test_repeated_page_token_is_refused() -> None:
     page = {"hasMore": True, "token": "again", "references": []}
     with scripted(lambda path, _: (200, page)) as (client, requests), pytest.raises(LakeUnreadable, match="repeats the page token 'again'"):
         list(client.list_references())
     assert len(requests) == 2
 
 
-def test_more_without_a_token_is_refused() -> None:
+def test_page_without_token_is_refused() -> None:
     page = {"hasMore": True, "references": []}
     with scripted(lambda path, _: (200, page)) as (client, _), pytest.raises(LakeUnreadable, match="gives no page token"):
         list(client.list_references())
 
 
-def test_pages_are_read_to_the_end_even_if_they_are_short() -> None:
+def test_all_pages_are_read_even_if_some_are_empty() -> None:
     def answer(path: str, parameters: dict[str, str]) -> Answer:
         number = int(parameters.get("page-token", "0"))
         items = [{"type": "BRANCH", "name": f"b{number}", "hash": "aa", "unknown": 1}] if number % 2 else []
@@ -112,7 +112,7 @@ def test_pages_are_read_to_the_end_even_if_they_are_short() -> None:
         assert [reference.name for reference in client.list_references()] == ["b1", "b3", "b5"]
 
 
-def test_a_server_that_restarts_between_two_pages_is_waited_for() -> None:
+def test_client_waits_for_restart_between_pages() -> None:
     downtime = [GONE, GONE, 503]
 
     def answer(path: str, parameters: dict[str, str]) -> Answer:
@@ -135,12 +135,12 @@ UNKNOWN_TYPE = b'{"references": [{"type": "FORK", "name": "x", "hash": "a"}]}'
 
 
 @pytest.mark.parametrize("body", [b"<html>", NO_REFERENCE, UNKNOWN_TYPE])
-def test_an_answer_that_is_not_api_v2s_is_refused(body: bytes) -> None:
+def test_answer_that_does_not_match_api_v2_is_refused(body: bytes) -> None:
     with scripted(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer does not match API v2"):
         list(client.list_references())
 
 
-def test_a_server_of_api_v1_is_refused() -> None:
+def test_server_of_api_v1_is_refused() -> None:
     old = {**CONFIG, "maxSupportedApiVersion": 1}
     with scripted(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="v2 is needed"):
         client.get_config()

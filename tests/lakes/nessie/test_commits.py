@@ -26,7 +26,7 @@ from gc_assets.state.schemas import COMMIT_GRAPH
 from tests.depth import deep
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.server import OLDEST, Server, running
-from tests.lakes.nessie.support import contents, graph_of, log_of, plain_rule, retention_of
+from tests.lakes.nessie.oracle import contents, graph_of, log_of, plain_rule, retention_of
 
 NOW = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -70,14 +70,14 @@ def read(lake: NessieLake, refs: FrozenRefs, known: frozenset[str] = frozenset()
     return [commit for source in refs.sources for commit in lake.new_commits(source, known)]
 
 
-def test_a_lake_pickles_and_answers_the_protocol(builder: NessieBuilder) -> None:
+def test_pickled_lake_implements_the_protocols(builder: NessieBuilder) -> None:
     lake = pickle.loads(pickle.dumps(NessieLake(builder.config())))  # noqa: S301  (our own bytes)
     assert isinstance(lake, Lake)
     assert isinstance(lake, IncrementalLake)
     assert isinstance(lake, FilteredLake)
 
 
-def test_an_empty_repository_has_no_commits_and_says_so(builder: NessieBuilder) -> None:
+def test_empty_repository_has_no_commits_and_a_note(builder: NessieBuilder) -> None:
     _, refs = frozen(builder)
     assert [ref.head_commit_id for ref in refs.refs] == [None]
     assert refs.sources == ()
@@ -102,7 +102,7 @@ def test_shared_history_is_read_once_for_all_refs(builder: NessieBuilder, reques
     assert len(pages) <= 2 + 31
 
 
-def test_a_long_log_is_read_to_its_end(builder: NessieBuilder) -> None:
+def test_long_log_is_read_completely(builder: NessieBuilder) -> None:
     grow(builder, 300)
     lake, refs = frozen(builder)
     commits = {commit.commit_id: commit for commit in read(lake, refs)}
@@ -111,7 +111,7 @@ def test_a_long_log_is_read_to_its_end(builder: NessieBuilder) -> None:
     assert oldest.parents == ()
 
 
-def test_the_second_night_asks_for_new_commits_only(builder: NessieBuilder, requests: list[str]) -> None:
+def test_second_run_requests_only_new_commits(builder: NessieBuilder, requests: list[str]) -> None:
     grow(builder, 20)
     builder.tag("v1")
     lake, refs = frozen(builder)
@@ -127,7 +127,7 @@ def test_the_second_night_asks_for_new_commits_only(builder: NessieBuilder, requ
     assert sorted(path.rpartition("/")[2] for path in requests) == ["entries", "history"]
 
 
-def test_commits_of_dropped_refs_are_read_again_where_the_server_still_has_them(builder: NessieBuilder) -> None:
+def test_existing_commits_of_deleted_refs_are_read_again(builder: NessieBuilder) -> None:
     grow(builder, 3)
     builder.branch("dev")
     grow(builder, 2, "dev")
@@ -142,7 +142,7 @@ def test_commits_of_dropped_refs_are_read_again_where_the_server_still_has_them(
     assert list(lake.new_commits(source, frozenset(again), tips(before))) == []
 
 
-def test_a_ref_that_is_deleted_or_moved_during_the_mark_changes_nothing(builder: NessieBuilder) -> None:
+def test_ref_deleted_or_moved_during_the_mark_has_no_effect(builder: NessieBuilder) -> None:
     grow(builder, 3)
     builder.branch("dev")
     grow(builder, 2, "dev")
@@ -157,7 +157,7 @@ def test_a_ref_that_is_deleted_or_moved_during_the_mark_changes_nothing(builder:
     assert {commit.commit_id for commit in read(lake, refs)} == expected
 
 
-def test_a_merge_records_all_its_parents_and_is_followed_along_the_first(builder: NessieBuilder) -> None:
+def test_merge_has_all_parents_but_walk_follows_the_first(builder: NessieBuilder) -> None:
     grow(builder, 2)
     builder.branch("dev")
     grow(builder, 1)
@@ -172,7 +172,7 @@ def test_a_merge_records_all_its_parents_and_is_followed_along_the_first(builder
     assert source not in commits
 
 
-def test_a_commit_with_5000_operations_is_one_commit(builder: NessieBuilder) -> None:
+def test_commit_with_5000_operations_is_read(builder: NessieBuilder) -> None:
     builder.commit([put([f"t{number}"], table(number)) for number in range(5000)])
     builder.commit([delete([f"t{number}"]) for number in range(2500)])
     found = retention_of(builder.config(retention={"default": "1"}), NOW)
@@ -180,7 +180,7 @@ def test_a_commit_with_5000_operations_is_one_commit(builder: NessieBuilder) -> 
     assert len(contents(found)) == 2500
 
 
-def test_names_with_dots_slashes_and_unicode_are_names_of_their_own(builder: NessieBuilder) -> None:
+def test_keys_with_special_characters_stay_distinct(builder: NessieBuilder) -> None:
     keys = [("a.b",), ("a", "b"), ("a/b",), ("ä", "日本.語"), ("`q`",), ("a b%2F\\c",)]
     for number, key in enumerate(keys):
         builder.commit([*builder.namespaces(key, "main"), put(key, table(number))])
@@ -190,7 +190,7 @@ def test_names_with_dots_slashes_and_unicode_are_names_of_their_own(builder: Nes
     assert set(found.contents["content_key"].to_pylist()) == {"`a.b`", "a.b", "a/b", "ä.`日本.語`", "```q```", "a b%2F\\c"}
 
 
-def test_a_table_without_a_metadata_location_stops_the_run_by_its_name(builder: NessieBuilder) -> None:
+def test_error_names_table_without_metadata_location(builder: NessieBuilder) -> None:
     builder.commit([put(["lost"], {**iceberg_table(""), "metadataLocation": ""})])
     with pytest.raises(LakeUnreadable, match="puts ICEBERG_TABLE lost without a metadata location"):
         graph_of(*frozen(builder))
@@ -212,28 +212,28 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Broken]]:
     Broken.change = None
 
 
-def test_a_log_that_skips_a_commit_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
+def test_log_with_missing_commit_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
     grow(builder, 4)
     broken.change = lambda page: page.model_copy(update={"items": (page.items[0], *page.items[2:])})
     with pytest.raises(LakeUnreadable, match="may not see all commits"):
         graph_of(*frozen(builder))
 
 
-def test_an_empty_log_behind_a_head_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
+def test_empty_log_of_a_head_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
     grow(builder, 1)
     broken.change = lambda page: page.model_copy(update={"items": ()})
     with pytest.raises(LakeUnreadable, match="is empty"):
         graph_of(*frozen(builder))
 
 
-def test_a_page_that_ends_early_is_no_end_of_the_log(builder: NessieBuilder, broken: type[Broken]) -> None:
+def test_short_page_does_not_end_the_log(builder: NessieBuilder, broken: type[Broken]) -> None:
     grow(builder, 5)
     broken.change = lambda page: page.model_copy(update={"items": page.items[:2], "has_more": False})
     lake, refs = frozen(builder)
     assert [commit.commit_id for commit in read(lake, refs)] == [item.hash for item in log_of(builder.api, builder.head())]
 
 
-def test_a_commit_that_the_server_does_not_have_is_told_from_one_that_it_has(builder: NessieBuilder) -> None:
+def test_client_recognises_missing_commits_and_refs(builder: NessieBuilder) -> None:
     grow(builder, 1)
     with NessieClient("shop", builder.uri) as client:
         assert client.has_commit(builder.head())
@@ -242,7 +242,7 @@ def test_a_commit_that_the_server_does_not_have_is_told_from_one_that_it_has(bui
         assert not client.has_ref("no/such.ref")
 
 
-def test_fewer_commits_than_the_server_counts_stop_the_run(builder: NessieBuilder) -> None:
+def test_wrong_number_of_commits_stops_the_run(builder: NessieBuilder) -> None:
     grow(builder, 3)
     lake, refs = frozen(builder)
     graph = graph_of(lake, refs)
@@ -262,7 +262,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NessieBuilder]
         yield NessieBuilder(server.uri, folder / "warehouse")
 
 
-def test_a_commit_whose_operations_are_hidden_stops_the_run(guarded: NessieBuilder) -> None:
+def test_hidden_operations_stop_the_run(guarded: NessieBuilder) -> None:
     guarded.commit([put(["open"], table(1))])
     guarded.commit([put(["secret"], table(2))])
     lake, refs = frozen(guarded)
@@ -272,7 +272,7 @@ def test_a_commit_whose_operations_are_hidden_stops_the_run(guarded: NessieBuild
     assert NessieLake(guarded.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
 
 
-def test_a_ref_that_an_earlier_night_saw_and_that_is_hidden_now_stops_the_run(guarded: NessieBuilder) -> None:
+def test_hidden_ref_of_an_earlier_run_stops_the_run(guarded: NessieBuilder) -> None:
     body = {"type": "BRANCH", "name": "main", "hash": guarded.head()}
     guarded.api.post("trees", params={"name": "hidden", "type": "BRANCH"}, json=body)
     lake, refs = frozen(guarded)
@@ -284,7 +284,7 @@ def test_a_ref_that_an_earlier_night_saw_and_that_is_hidden_now_stops_the_run(gu
         lake.verify_deleted({"main"})
 
 
-def test_doctor_tells_whether_all_of_a_history_is_shown(guarded: NessieBuilder, tmp_path: Path) -> None:
+def test_doctor_reports_hidden_history(guarded: NessieBuilder, tmp_path: Path) -> None:
     storage = StorageConfig(name="warehouse", location=f"file://{tmp_path}/")
 
     def visible(**settings: str) -> Finding:
@@ -298,7 +298,7 @@ def test_doctor_tells_whether_all_of_a_history_is_shown(guarded: NessieBuilder, 
     assert visible(empty_commits="allow").verdict == OK
 
 
-def test_a_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -> None:
+def test_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -> None:
     builder.commit([put(["a"], table(1)), put(["b"], table(2))])
     lake, refs = frozen(builder)
     source = refs.sources[0]
@@ -313,7 +313,7 @@ def test_a_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder)
 
 
 @deep
-def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> None:
+def test_oldest_supported_server_is_read(tmp_path: Path) -> None:
     with running(tmp_path, OLDEST) as server:
         builder = NessieBuilder(server.uri, tmp_path / "warehouse")
         grow(builder, 5)
@@ -329,7 +329,7 @@ def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> N
             assert (client.has_commit(builder.head()), client.has_commit("ab" * 32)) == (True, False)
 
 
-def test_the_policy_over_an_empty_repository_keeps_nothing(builder: NessieBuilder) -> None:
+def test_retention_of_empty_repository_is_empty(builder: NessieBuilder) -> None:
     lake, refs = frozen(builder)
     found = lake.retain(refs, COMMIT_GRAPH.schema.empty_table(), NOW, NOW)
     assert found.contents is not None

@@ -11,7 +11,7 @@ from gc_assets.lakes.nessie.commits import read_commits
 from gc_assets.lakes.nessie.operations import OPERATIONS
 from gc_assets.lakes.nessie.retention import LOG_ENDS
 from gc_assets.lakes.protocol import Commit
-from tests.lakes.nessie.scripted import Answer, scripted
+from tests.lakes.nessie.scripted_server import Answer, scripted
 
 NO_ANCESTOR = "00"
 LOG = ["05", "04", "03", "02", "01"]
@@ -46,14 +46,14 @@ def commits_of(shown: int, absent: Answer | None = None) -> list[Commit]:
         return list(read_commits("shop", client, LOG[:1], NO_ANCESTOR))
 
 
-def test_a_page_that_ends_early_is_read_on_to_the_first_commit() -> None:
+def test_short_pages_are_read_to_the_root_commit() -> None:
     commits = commits_of(len(LOG))
     assert [commit.commit_id for commit in commits] == LOG
     assert not any(LOG_ENDS in commit.summary for commit in commits)
 
 
 @pytest.mark.parametrize("shown", [1, 2, 3, 4])
-def test_the_whole_state_stands_in_for_history_that_the_server_no_longer_has(shown: int) -> None:
+def test_state_replaces_history_that_was_cut(shown: int) -> None:
     commits = commits_of(shown)
     assert [commit.commit_id for commit in commits] == LOG[:shown]
     assert [LOG_ENDS in commit.summary for commit in commits] == [False] * (shown - 1) + [True]
@@ -67,6 +67,6 @@ def test_the_whole_state_stands_in_for_history_that_the_server_no_longer_has(sho
 @pytest.mark.parametrize(
     "absent", [(404, {"message": "nothing here"}), (404, b"<html>"), (403, {"message": "no"}), (404, {"errorCode": "CONTENT_NOT_FOUND"})]
 )
-def test_another_refusal_is_no_end_of_history(absent: Answer) -> None:
+def test_other_refusal_stops_the_run(absent: Answer) -> None:
     with pytest.raises(LakeUnreadable, match=r"trees/@03/history: status 40[34]"):
         commits_of(2, absent)

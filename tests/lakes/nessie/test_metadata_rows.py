@@ -33,7 +33,7 @@ def listed(tmp_path: Path) -> tuple[Container, bytes, list[str]]:
 
 
 @pytest.mark.parametrize("keep, kept", [("all", [0, 1, 2]), ("refs", [0, 2]), ("none", [2])])
-def test_a_live_metadata_file_keeps_the_snapshots_that_the_configuration_names(
+def test_metadata_file_keeps_configured_snapshots(
     listed: tuple[Container, bytes, list[str]], keep: KeepListed, kept: list[int]
 ) -> None:
     container, raw, ids = listed
@@ -50,7 +50,7 @@ def test_only_the_current_snapshot_must_exist(listed: tuple[Container, bytes, li
     assert {row["snapshot_id"] for row in rows if row["must_exist"]} == {ids[2]}
 
 
-def test_a_metadata_file_says_where_its_table_lies_and_which_it_is(tmp_path: Path) -> None:
+def test_metadata_file_yields_locations_and_uuid(tmp_path: Path) -> None:
     lake = LakeBuilder(tmp_path)
     table = lake.table("db.t", LONG_AGO, properties={"write.data.path": f"file://{tmp_path}/data/"})
     address = table.metadata_location
@@ -60,13 +60,13 @@ def test_a_metadata_file_says_where_its_table_lies_and_which_it_is(tmp_path: Pat
     assert [row["address"] for row in rows if row["kind"] == Kind.TABLE_UUID] == [f"urn:uuid:{table.uuid}"]
 
 
-def test_a_view_is_its_metadata_file_at_its_location() -> None:
+def test_view_yields_location_and_uuid() -> None:
     rows = view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), json.dumps(VIEW).encode()).to_pylist()
     assert [(row["kind"], row["address"]) for row in rows] == [("table_location", "s3://b/v/"), ("table_uuid", "urn:uuid:u")]
 
 
 @pytest.mark.parametrize("document", [b"", b"{", b"[]", b"null", b'{"location": "s3://b/v"}', json.dumps({**VIEW, "location": 1}).encode()])
-def test_view_metadata_that_is_none_is_refused_by_its_name(document: bytes) -> None:
+def test_error_names_invalid_view_metadata(document: bytes) -> None:
     with pytest.raises(FormatError, match=r"s3://b/v/metadata/1\.json: "):
         view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), document)
 
@@ -88,12 +88,12 @@ def content(**fields: Any) -> Content:
         ({"type": "NAMESPACE", "properties": {"location": "s3://b/"}}, []),
     ],
 )
-def test_a_content_that_cannot_be_listed_shields_the_place_it_names(fields: dict[str, Any], places: list[str]) -> None:
+def test_location_of_unsupported_content_is_protected(fields: dict[str, Any], places: list[str]) -> None:
     roots = build_content_roots("shop", "c0", [(Key(elements=("k",)), content(**fields))])
     assert [(root.kind, root.address, root.must_exist) for root in roots] == [(Kind.UNLISTED_LOCATION, place, False) for place in places]
 
 
-def test_tables_and_views_point_at_their_metadata_once() -> None:
+def test_metadata_of_tables_and_views_is_a_distinct_root() -> None:
     table = content(type="ICEBERG_TABLE", id="1", metadataLocation="s3://b/t/metadata/1.json", snapshotId=7, later={"field": 1})
     view = content(type="ICEBERG_VIEW", id="2", metadataLocation="s3://b/v/metadata/1.json", versionId=1)
     roots = build_content_roots("shop", "c0", [(Key(elements=(name,)), item) for name, item in (("t", table), ("u", table), ("v", view))])

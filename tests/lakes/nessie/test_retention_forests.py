@@ -20,7 +20,7 @@ from gc_assets.lakes.nessie.operations import OPERATIONS, operation_lines
 from gc_assets.lakes.nessie.retention import retain
 from gc_assets.lakes.protocol import FrozenRefs, Ref
 from gc_assets.state.schemas import COMMIT_GRAPH
-from tests.lakes.nessie.support import NO_GRACE, contents, kept_commits, log_of, plain_rule, readable_rule, state_of, states
+from tests.lakes.nessie.oracle import NO_GRACE, contents, kept_commits, log_of, plain_rule, readable_rule, state_of, states
 
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -85,7 +85,7 @@ def forests(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, int]]:
 
 @settings(max_examples=200, deadline=None)
 @given(forests(), CUTOFFS, CUTOFFS, CUTOFFS, st.booleans(), st.sampled_from([None, None, 2]))
-def test_live_contents_of_any_log_are_those_of_the_plain_rules(
+def test_live_contents_of_random_logs_match_the_oracle(
     drawn: tuple[list[dict[str, Any]], dict[str, int]], default: Any, of_branches: Any, of_tags: Any, at_cutoff: bool, grace: int | None
 ) -> None:
     commits, refs = drawn

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.depth import times
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.server import Server
-from tests.lakes.nessie.support import (
+from tests.lakes.nessie.oracle import (
     contents,
     kept_commits,
     log_of,
@@ -87,7 +87,7 @@ class Growing:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(STEPS, CUTOFFS, CUTOFFS, CUTOFFS)
-def test_live_contents_are_those_of_the_plain_rules(
+def test_live_contents_match_the_oracle(
     nessie_server: Server, tmp_path: Path, steps: list[tuple[str, int, int, int]], default: Any, of_branches: Any, of_tags: Any
 ) -> None:
     nessie_server.reset()

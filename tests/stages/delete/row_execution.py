@@ -1,4 +1,4 @@
-"""Rows of a plan acted on as an executor does it, without Spark. Light, for the processes that are killed doing it."""
+"""Execute rows of a plan like an executor, without Spark, for processes that are killed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from gc_assets.stores.write_ahead import open_log
 from tests.stores.builders import PLAN
 
 
-def act(root: Path, state: Path, rows: pa.RecordBatch, clock: Clock) -> pa.Table:
-    """A whole run: lease, log, actions, release. `state` is of one action."""
+def execute_all(root: Path, state: Path, rows: pa.RecordBatch, clock: Clock) -> pa.Table:
+    """Take the lease, open the log, execute the rows and release the lease. `state` is used for one
+    action.
+    """
     store = open_store(f"file://{root}/")
     lease = store.acquire(PLAN, str(os.getpid()), clock)
     log = open_log(Files(str(state)), "wal", PLAN, rows.num_rows)

@@ -1,4 +1,4 @@
-"""Several quarantined copies of one name: which of them comes back."""
+"""Several quarantined copies of one name, and which of them is restored."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SECOND = parquet_bytes(pa.table({"id": pa.array([2, 3, 4], pa.int64()), "part": 
 NAMES = ("older", "newer", "by_hand")
 
 
-def write(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     os.utime(path, (days_ago(20).timestamp(),) * 2)
 
 
 def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: SparkSession, tmp_path: Path) -> None:
-    """Each name is quarantined twice, with other bytes. Then the lake takes up one of the two."""
+    """Each name is quarantined twice with different bytes. Then the lake uses one of the two."""
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     house.settings = {"quarantine_days": 30}
     table = lake.table("db.t", days_ago(40))
@@ -35,16 +35,16 @@ def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: Spark
     house.lakes = [lake.config("sales")]
     data = house.warehouse / "db" / "t" / "data"
     places = {name: data / f"{name}.parquet" for name in NAMES}
-    for night, content in ((3, FIRST), (2, SECOND)):
-        house.now = days_ago(night)
+    for day, content in ((3, FIRST), (2, SECOND)):
+        house.now = days_ago(day)
         for place in places.values():
-            write(place, content)
+            write_file(place, content)
         house.carry_out(house.plan())
         assert not any(place.exists() for place in places.values())
 
     house.now = days_ago(1)
     for name, content in (("older", FIRST), ("newer", SECOND)):
-        write(places[name], content)
+        write_file(places[name], content)
         with lake.at(house.now):
             table.table.add_files([f"file://{places[name]}"], check_duplicate_files=False)
         places[name].unlink()

@@ -1,4 +1,6 @@
-"""In which order the files of a plan go and come back: wherever it is killed, what can be looked up can be read. Without Spark."""
+"""Files are removed and restored in the order of reference, so that no kill leaves a dangling
+snapshot.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
-# Every repository's first snapshot; it has no group to open.
+# The first snapshot of each repository has no group to open.
 EMPTY = "1CECHNKREP0F1RSTCMT0"
 KINDS = {"snapshots": Kind.SNAPSHOT, "transactions": Kind.TRANSACTION_LOG, "manifests": Kind.CHUNK_MANIFEST, "chunks": Kind.CHUNK}
 
@@ -62,7 +64,7 @@ def test_metadata_ranks_before_the_files_it_names(chain: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def expired_repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A storage with an expired repository, and every file of it that nothing needs any more, by canonical key, in no good order."""
+    """A storage with an expired repository, and the keys of all its garbage, not in order."""
     root = tmp_path_factory.mktemp("acting")
     tree: DocumentTree = document_tree(root / "repo", START)
     tree.builder.abandon_snapshot("main", START, numbers("reset", range(3)))
@@ -87,7 +89,7 @@ def snapshots(root: Path) -> list[str]:
 
 
 def build_rows(root: Path, keys: list[str], action: Action, held: Path | None = None) -> pa.RecordBatch:
-    """Columns of `EXECUTION_ROWS`."""
+    """Build rows with the columns `EXECUTION_ROWS`."""
     rows = [
         {
             "key": key,
@@ -109,7 +111,7 @@ def build_rows(root: Path, keys: list[str], action: Action, held: Path | None = 
 
 
 def test_outdated_plan_denies_a_move_that_always_fails(tmp_path: Path) -> None:
-    """The file is in its place and in the trash, as a restore leaves it that was killed between linking and unlinking."""
+    """The file is in its place and in the trash, as after a restore killed between link and unlink."""
     root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
     write(root, "repo/chunks/a")
     rows = build_rows(root, ["repo/chunks/a"], "quarantine")
@@ -134,7 +136,7 @@ def test_outdated_plan_denies_a_move_that_always_fails(tmp_path: Path) -> None:
 
 
 def test_executor_without_access_to_the_log_moves_nothing(tmp_path: Path) -> None:
-    """As an executor whose `/state` is its own disk: what it moved would stand in no book, and nobody could put it back."""
+    """For example an executor whose `/state` is a local disk: its moves would not be recorded."""
     root = tmp_path / "storage"
     write(root, "repo/chunks/a")
     store = open_store(f"file://{root}/")
@@ -144,13 +146,13 @@ def test_executor_without_access_to_the_log_moves_nothing(tmp_path: Path) -> Non
     with pytest.raises(StateError, match=r"does not exist on .*\. Nothing was changed\. `state` must be a location"):
         list(RowExecutor(store, missing_log, lease, CLOCK, PLAN)(iter([rows])))
     assert (root / "repo/chunks/a").exists()
-    with pytest.raises(StateError, match="does not exist on .*, which executes plan"):
+    with pytest.raises(StateError, match=r"does not exist on .*, which executes plan"):
         list(MovedFiles(missing_log, "trash", NOW, lease.token, rehearsal=False, rows=1)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 
 @dataclass(frozen=True)
 class MovedFile:
-    """A quarantined file: the answer of its move was lost, its name was taken, and a lake needs what was written there."""
+    """A quarantined file whose move has no outcome, whose name is taken, and which a lake needs."""
 
     store: Store
     lease: Lease
@@ -160,7 +162,7 @@ class MovedFile:
     copy: Path
 
     def outcomes(self, store: Store) -> list[str]:
-        """What the plan comes to when it goes on over this store."""
+        """Return the outcomes of the plan when it is resumed over this store."""
         (results,) = RowExecutor(store, self.log, self.lease, CLOCK, PLAN)(iter([self.row]))
         return results.column("outcome").to_pylist()
 
@@ -187,7 +189,7 @@ def test_moved_file_with_a_taken_name_stays_in_quarantine_and_ledger(tmp_path: P
 
 @dataclass(frozen=True)
 class StoreWithLostAnswers:
-    """A store that quarantines, and whose answers about it are lost."""
+    """A store that quarantines, and whose answers are lost."""
 
     inner: Store
 
@@ -200,7 +202,9 @@ class StoreWithLostAnswers:
 
 
 def test_moved_file_is_retried_if_the_trash_cannot_be_examined(tmp_path: Path) -> None:
-    """Found by program 9260: the answer was lost a second time, and the copy in the trash was on record nowhere."""
+    """Found by program 9260: the second answer was lost, and the copy in the trash was not
+    recorded.
+    """
     moved = moved_file_with_taken_name(tmp_path)
     assert moved.outcomes(cast("Store", StoreWithLostAnswers(moved.store))) == ["failed"]
     assert [row.key for row, _ in moved.log.read_quarantined(0)] == ["repo/chunks/a"]
@@ -208,7 +212,7 @@ def test_moved_file_is_retried_if_the_trash_cannot_be_examined(tmp_path: Path) -
 
 
 def dangling_snapshots(root: Path) -> list[str]:
-    """Snapshots that can be looked up and cannot be read in full."""
+    """Return the snapshots that can be looked up and cannot be read in full."""
     repo, found = open_repository(root), list[str]()
     for snapshot in set(snapshots(root)) - {EMPTY}:
         try:
@@ -221,9 +225,7 @@ def dangling_snapshots(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
-def test_killed_run_leaves_no_dangling_snapshot(
-    expired_repository: tuple[Path, list[str]], action: Action
-) -> None:
+def test_killed_run_leaves_no_dangling_snapshot(expired_repository: tuple[Path, list[str]], action: Action) -> None:
     readable, keys = expired_repository
     with in_memory() as base:
         for step in count(1):

@@ -1,4 +1,4 @@
-"""Edits of history by a plan whose process is killed at random moments, again and again: nothing is lost, and the books are whole."""
+"""Expiry whose process is killed at random moments: no edit is lost and all outcomes are recorded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HISTORIES, KILLS = times(10, 40), times(4, 50)
 
 @dataclass(frozen=True)
 class MakeEdits:
-    """What `apply` does in its phase `expire` between two Spark jobs."""
+    """The part of phase `expire` of an apply that runs between two Spark jobs."""
 
     work: tuple[tuple[ExpiryRecord, Sequence[ExpiryAction]], ...]
     lease: LocalLease
@@ -40,7 +40,7 @@ class MakeEdits:
         for record, actions in self.work:
             make_edits(record, actions, self.lease, only_interrupted=False)
 
-    def settled(self) -> list[int]:
+    def count_settled(self) -> list[int]:
         return [len(record.settled_actions()) for record, _ in self.work]
 
 
@@ -63,7 +63,7 @@ def test_expiry_killed_at_random_moments_is_completed_by_another_apply(
 
     lease = acquire(header.location, header.plan_id, "tester", house.clock)
     edits = MakeEdits(tuple((ExpiryRecord(house.tonight(), header, lake), actions) for lake, actions in planned.items()), lease)
-    rounds = killed_at_random(Rounds(edits, edits.settled, KILLS, 0.05, 0.2, seed=11), house.root / "rounds.pickle")
+    rounds = killed_at_random(Rounds(edits, edits.count_settled, KILLS, 0.05, 0.2, seed=11), house.root / "rounds.pickle")
     assert sum(item["killed"] for item in rounds) >= 3, "the kills came too late to fall into the work"
     lease.release()
 

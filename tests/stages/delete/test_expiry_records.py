@@ -1,4 +1,4 @@
-"""Edits of history on record: under a lease, run after run, by a plan that ends; and what an edit spoilt. Without Spark."""
+"""Recorded edits of history under a lease, also repeated, outdated and damaged ones. Without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
-from gc_assets.engine import run_context as nights
+from gc_assets.engine import run_context as runs
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.kinds import config_of
@@ -30,8 +30,8 @@ AS_OF = datetime(2026, 3, 14, tzinfo=UTC)
 EDITS = [ExpiryAction("remove_snapshot", str(number), "old", table_uuid="u", table_name="db.t") for number in range(4)]
 
 
-class Scripted(IcebergLake):
-    """A lake that answers as the test says. `between` is called before each answer."""
+class ScriptedLake(IcebergLake):
+    """A lake with the answers of the test. `between` is called before each answer."""
 
     def __init__(self, answers: Sequence[tuple[Any, ...]], between: Callable[[], None] = lambda: None) -> None:
         self.name = "sales"
@@ -56,33 +56,31 @@ def plan(context: RunContext, tmp_path: Path) -> StoredPlan:
     return load_plan(context.config, stored_plan(platform(tmp_path, mode="apply")))
 
 
-def leased(plan: StoredPlan, clock: Clock) -> LocalLease:
+def take_lease(plan: StoredPlan, clock: Clock) -> LocalLease:
     return acquire(plan.header.location, plan.header.plan_id, "tester", clock)
 
 
-def edited(
-    monkeypatch: pytest.MonkeyPatch, record: ExpiryRecord, lease: LocalLease, lake: Scripted, *, stale: bool = False
+def run_edits(
+    monkeypatch: pytest.MonkeyPatch, record: ExpiryRecord, lease: LocalLease, lake: ScriptedLake, *, stale: bool = False
 ) -> dict[str, str]:
-    """The newest verdict of each edit after a run."""
-    monkeypatch.setattr(nights, "open_lake", lambda *_: lake)
+    """Return the newest verdict of each edit after a run."""
+    monkeypatch.setattr(runs, "open_lake", lambda *_: lake)
     make_edits(record, EDITS, lease, only_interrupted=stale)
     return {action.snapshot_id: item.verdict for action, item in record.outcomes().items()}
 
 
-def test_each_run_has_its_own_record_named_by_its_lease(
-    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
-) -> None:
-    record, first = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
-    assert edited(monkeypatch, record, first, Scripted([("failed", "locked")] * 4)) == dict.fromkeys("0123", "failed")
+def test_each_run_has_its_own_record_named_by_its_lease(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+    record, first = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
+    assert run_edits(monkeypatch, record, first, ScriptedLake([("failed", "locked")] * 4)) == dict.fromkeys("0123", "failed")
     first.release()
-    second = leased(plan, context.clock)
-    assert edited(monkeypatch, record, second, Scripted([("done",)] * 4)) == dict.fromkeys("0123", "done")
+    second = take_lease(plan, context.clock)
+    assert run_edits(monkeypatch, record, second, ScriptedLake([("done",)] * 4)) == dict.fromkeys("0123", "done")
     names = [item.name for item in context.state.files.list(f"warehouse/apply/{plan.header.plan_id}/expiry/sales")]
     assert sorted(names) == ["000001-00000.outcome.json", "000002-00001.outcome.json", "intent.json"]
 
 
 def test_lease_is_renewed_during_edits(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
-    """Each edit takes longer than half a lease lasts."""
+    """Each edit takes longer than half the duration of a lease."""
     times = [context.clock.now()]
 
     class Passing(Clock):
@@ -90,44 +88,44 @@ def test_lease_is_renewed_during_edits(monkeypatch: pytest.MonkeyPatch, context:
             return times[0]
 
     clock = Passing()
-    lease = leased(plan, clock)
+    lease = take_lease(plan, clock)
 
     def slowly() -> None:
         times[0] += LEASE_DURATION * 0.6
         with pytest.raises(GateRefused, match="is being changed by"):
-            leased(plan, clock)
+            take_lease(plan, clock)
 
     record = ExpiryRecord(replace(context, clock=clock), plan.header, "sales")
-    assert edited(monkeypatch, record, lease, Scripted([("done",)] * 4, slowly)) == dict.fromkeys("0123", "done")
+    assert run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4, slowly)) == dict.fromkeys("0123", "done")
 
 
 def test_run_without_lease_stops_and_the_next_finds_its_edits(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
-    record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
+    record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
     with pytest.raises(GateRefused, match="lost"):
-        edited(monkeypatch, record, lease, Scripted([("done",)] * 4, lambda: lease.release()))
+        run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4, lambda: lease.release()))
     assert record.outcomes() == {}
-    again = Scripted([("absent",), *[("done",)] * 3])
-    assert edited(monkeypatch, record, leased(plan, context.clock), again) == dict.fromkeys("0123", "done")
+    again = ScriptedLake([("absent",), *[("done",)] * 3])
+    assert run_edits(monkeypatch, record, take_lease(plan, context.clock), again) == dict.fromkeys("0123", "done")
 
 
 def test_damaged_history_refuses_plans_until_its_record_is_removed(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
-    record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
+    record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
     lost = ("failed", "the catalog dropped tag audit", True)
     assert list_damage(context.state, ["sales"]) == []
-    assert set(edited(monkeypatch, record, lease, Scripted([lost] * 4)).values()) == {"failed"}
-    # The second run finds the snapshots gone, which says nothing of the tag.
-    assert set(edited(monkeypatch, record, lease, Scripted([("absent",)] * 4)).values()) == {"failed"}
+    assert set(run_edits(monkeypatch, record, lease, ScriptedLake([lost] * 4)).values()) == {"failed"}
+    # The second run finds the snapshots removed, which does not tell whether the tag was lost.
+    assert set(run_edits(monkeypatch, record, lease, ScriptedLake([("absent",)] * 4)).values()) == {"failed"}
     assert not record.settled_actions()
-    assert set(edited(monkeypatch, record, lease, Scripted([]), stale=True).values()) == {"changed"}
+    assert set(run_edits(monkeypatch, record, lease, ScriptedLake([]), stale=True).values()) == {"changed"}
     assert "dropped tag audit" in str(record.outcomes()[EDITS[0]].error)
-    (told,) = list_damage(context.state, ["weather", "sales"])
-    assert "Lake sales" in told
-    assert "the catalog dropped tag audit" in told
-    path = Path(told.rpartition("then remove ")[2].rstrip(".").removeprefix("file://"))
+    (messages,) = list_damage(context.state, ["weather", "sales"])
+    assert "Lake sales" in messages
+    assert "the catalog dropped tag audit" in messages
+    path = Path(messages.rpartition("then remove ")[2].rstrip(".").removeprefix("file://"))
     path.write_text("{")
     with pytest.raises(StateError, match="damaged"):
         list_damage(context.state, ["sales"])
@@ -135,12 +133,10 @@ def test_damaged_history_refuses_plans_until_its_record_is_removed(
     assert list_damage(context.state, ["sales"]) == []
 
 
-def test_outdated_plan_ends_failed_edits_and_starts_none(
-    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
-) -> None:
-    record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
-    edited(monkeypatch, record, lease, Scripted([("done",), ("failed", "locked"), ("changed", "kept")]))
-    assert edited(monkeypatch, record, lease, Scripted([("done",)] * 4), stale=True) == {
+def test_outdated_plan_ends_failed_edits_and_starts_none(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+    record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
+    run_edits(monkeypatch, record, lease, ScriptedLake([("done",), ("failed", "locked"), ("changed", "kept")]))
+    assert run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4), stale=True) == {
         "0": "done",
         "1": "changed",
         "2": "changed",
@@ -162,7 +158,7 @@ def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: Sto
 
     both, header = with_lakes("weather", "climate"), plan.header.model_copy(update={"expiry_actions": {"weather": 3, "climate": 3}})
     before = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
-    lease = leased(plan, context.clock)
+    lease = take_lease(plan, context.clock)
     for name, tree in trees.items():
         make_edits(ExpiryRecord(both, header, name), planned(lake_at(tree.builder.path, retention), AS_OF), lease, only_interrupted=False)
     lease.release()

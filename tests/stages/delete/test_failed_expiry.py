@@ -1,6 +1,7 @@
-"""Edits of history that fail: what they were to free stays, the rest of the plan is done, and the plan can always be brought to its end.
+"""Failed edits of history: their files stay, the rest of the plan is done, and the plan can always
+end.
 
-The failure is a real one: another client holds the catalog's write lock.
+The failure is real: another client holds the write lock of the catalog.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 
 @contextmanager
-def locked(house: Lakehouse) -> Iterator[None]:
-    """The catalog answers whoever reads and refuses whoever writes."""
+def lock_catalog(house: Lakehouse) -> Iterator[None]:
+    """Make the catalog readable and refuse all writes."""
     other = sqlite3.connect(house.root / "catalog.db")
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -51,7 +52,7 @@ def locked(house: Lakehouse) -> Iterator[None]:
         other.close()
 
 
-def freed(house: Lakehouse) -> set[str]:
+def freed_files(house: Lakehouse) -> set[str]:
     return house.keys("deletion_plan", after_expiry=True)
 
 
@@ -59,10 +60,10 @@ def test_files_of_a_failed_edit_stay_until_another_apply(
     planned: tuple[Lakehouse, TableBuilder, PlanHeader],
 ) -> None:
     house, orders, header = planned
-    waiting, leftovers, listed = freed(house), house.leftovers(), [item.snapshot_id for item in orders.table.snapshots()]
-    with locked(house):
-        books = counts(house.apply(header).by_outcome)
-    assert books == {("expire", "failed"): 2, ("quarantine", "done"): len(leftovers), ("quarantine", "failed"): len(waiting)}
+    waiting, leftovers, listed = freed_files(house), house.leftovers(), [item.snapshot_id for item in orders.table.snapshots()]
+    with lock_catalog(house):
+        by_outcome = counts(house.apply(header).by_outcome)
+    assert by_outcome == {("expire", "failed"): 2, ("quarantine", "done"): len(leftovers), ("quarantine", "failed"): len(waiting)}
     assert waiting <= set(house.files())
     assert not leftovers & set(house.files())
     assert [item.snapshot_id for item in orders.table.snapshots()] == listed
@@ -74,10 +75,12 @@ def test_files_of_a_failed_edit_stay_until_another_apply(
 
 
 def test_outdated_plan_ends_without_its_failed_edits(planned: tuple[Lakehouse, TableBuilder, PlanHeader]) -> None:
-    """And without a move that was interrupted and fails for ever: a file that is in its place and in the trash."""
+    """The plan also contains an interrupted move that always fails: a file in its place and in the
+    trash.
+    """
     house, orders, header = planned
-    waiting, listed = freed(house), [item.snapshot_id for item in orders.table.snapshots()]
-    with locked(house):
+    waiting, listed = freed_files(house), [item.snapshot_id for item in orders.table.snapshots()]
+    with lock_catalog(house):
         house.apply(header)
     leftovers = house.leftovers()
     key = min(leftovers)
@@ -85,9 +88,9 @@ def test_outdated_plan_ends_without_its_failed_edits(planned: tuple[Lakehouse, T
         outcome.unlink()
     (house.warehouse / key).hardlink_to(house.warehouse / ".gc-assets" / "trash" / header.plan_id / key)
     house.now = NOW + timedelta(days=4)
-    books = counts(house.apply(header).by_outcome)
+    by_outcome = counts(house.apply(header).by_outcome)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
-    assert books == {
+    assert by_outcome == {
         ("expire", "changed"): 2,
         ("quarantine", "done"): len(leftovers) - 1,
         ("quarantine", "denied"): 1,

@@ -1,6 +1,6 @@
-"""A real apply, with Spark, killed for real in the middle: applied again it ends as if nothing had happened.
+"""An apply with Spark that is killed and completed by another apply.
 
-The kill at every single step on the disk is in `tests/stores/test_kill.py`, without Spark.
+`tests/stores/test_kill.py` kills at every step on the disk, without Spark.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 
 pytestmark = pytest.mark.spark
 
-# Several batches of the write-ahead log, so that there is a middle to be killed in.
+# Several batches of the write-ahead log, so that the process can be killed between two.
 LEFTOVERS = 10_000
-# How long the killed process may take until its log begins: a start of Spark and a mark, on a busy machine.
+# Time until the log of the killed process begins: a start of Spark and a mark on a busy machine.
 PATIENCE_SECONDS = 400
 
 

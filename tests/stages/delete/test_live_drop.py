@@ -1,4 +1,4 @@
-"""What a night compares itself with: the last night that was accepted, never one that was refused (design 6.6)."""
+"""A run is compared with the last accepted run, never with a refused one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-def built(lake: LakeBuilder, name: str, commits: int) -> TableBuilder:
+def build_table(lake: LakeBuilder, name: str, commits: int) -> TableBuilder:
     table = lake.table(name, days_ago(40))
     for day in range(commits):
         table.append(days_ago(30 - day))
@@ -26,18 +26,18 @@ def built(lake: LakeBuilder, name: str, commits: int) -> TableBuilder:
 
 def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
-    built(lake, "db.t", 1).leftovers(days_ago(20), 2)
-    built(lake, "db.big", 9)
+    build_table(lake, "db.t", 1).leftovers(days_ago(20), 2)
+    build_table(lake, "db.big", 9)
     house.lakes = [lake.config("sales")]
     house.now = days_ago(3)
-    whole = house.plan()
-    assert not house.failed_gates(whole)
+    complete = house.plan()
+    assert not house.failed_gates(complete)
     lake.catalog.drop_table("db.big")
-    for night in (2, 1, 0):
-        house.now = days_ago(night)
+    for day in (2, 1, 0):
+        house.now = days_ago(day)
         refused = house.plan()
         assert house.failed_gates(refused) == {"live_drop"}
-        assert f"after {whole.live_files:,} in the last accepted night" in refused.failed_gates[0].message
+        assert f"after {complete.live_files:,} in the last accepted run" in refused.failed_gates[0].message
     with pytest.raises(GateRefused, match="--override live_drop"):
         house.approved(refused)
     house.approved(refused, "live_drop")
@@ -45,13 +45,11 @@ def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_p
     assert not house.failed_gates(house.plan())
 
 
-def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """The lake is small: alone its going would pass `live_drop` of the storage."""
+def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """The lake is small: its removal alone would pass `live_drop` of the storage."""
     house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")
-    built(large, "db.t", 12).leftovers(days_ago(20), 2)
-    built(small, "db.u", 1)
+    build_table(large, "db.t", 12).leftovers(days_ago(20), 2)
+    build_table(small, "db.u", 1)
     house.lakes = [large.config("sales"), small.config("little")]
     house.now = days_ago(4)
     header = house.plan()
@@ -80,7 +78,7 @@ def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(
     house.now = days_ago(1)
     assert not house.failed_gates(house.plan())
     house.lakes = [large.config("sales"), small.config("little")]
-    built(small, "db.v", 1)
+    build_table(small, "db.v", 1)
     house.now = days_ago(0)
     assert not house.failed_gates(house.plan())
     house.lakes = [large.config("sales")]
@@ -90,9 +88,9 @@ def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(
 
 def test_live_drop_of_a_small_lake_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
     house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")
-    built(large, "db.t", 14)
-    built(small, "db.u", 1)
-    built(small, "db.v", 1)
+    build_table(large, "db.t", 14)
+    build_table(small, "db.u", 1)
+    build_table(small, "db.v", 1)
     house.lakes = [large.config("sales"), small.config("little")]
     house.now = days_ago(1)
     house.plan()

@@ -1,4 +1,4 @@
-"""Without a plan id only what is needed again is put back; with one exactly that plan is executed."""
+"""A plan is executed only by its id; without an id only needed files are restored."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_rehearsal_applies_a_plan_only_if_the_storage_allows_it(tmp_path: Path, 
 def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date=YESTERDAY))
-    with pytest.raises(UsageError, match=f"this is warehouse of {TODAY}"):
+    with pytest.raises(UsageError, match=f"not to warehouse and {TODAY}"):
         select_plan(at.run_context(NOW.date()), "warehouse", header.plan_id)
 
 
 def test_in_mode_changes_one_storage_and_not_the_policy(tmp_path: Path) -> None:
-    night = platform(tmp_path).run_context(NOW.date())
-    other = in_mode(night, "warehouse", "apply")
-    assert (night.storage("warehouse").mode, other.storage("warehouse").mode) == ("plan", "apply")
-    assert other.config.policy_digest() == night.config.policy_digest()
+    run_context = platform(tmp_path).run_context(NOW.date())
+    other = in_mode(run_context, "warehouse", "apply")
+    assert (run_context.storage("warehouse").mode, other.storage("warehouse").mode) == ("plan", "apply")
+    assert other.config.policy_digest() == run_context.config.policy_digest()

@@ -1,4 +1,4 @@
-"""What nothing undoes rests on a mark of its own."""
+"""The mark before a purge reuses nothing of earlier runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-def test_mark_before_a_purge_reuses_no_live_files(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mark_before_a_purge_reuses_no_live_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     table = lake.table("db.t", days_ago(40))
     table.append(days_ago(30))
@@ -28,19 +26,19 @@ def test_mark_before_a_purge_reuses_no_live_files(
     house.lakes = [lake.config("sales")]
     mark, marked = verification.mark, list[tuple[str | None, str | None]]()
 
-    def heard(session: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
+    def record_mark(session: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
         live = mark(session, context, lake_name)
         summary = live.summary(LiveFilesSummary)
         marked.append((summary.reused_from, summary.full_recompute_reason))
         return live
 
-    monkeypatch.setattr(verification, "mark", heard)
+    monkeypatch.setattr(verification, "mark", record_mark)
     assert house.carry_out(house.plan()).by_outcome
     house.now += timedelta(days=1)
     purge = house.plan()
     assert set(purge.totals) == {"purge"}
     assert house.carry_out(purge).by_outcome
     assert not any(path.exists() for path in leftovers)
-    (taken, _), (from_nobody, why) = marked
-    assert taken is not None
-    assert (from_nobody, why) == (None, "full_every is 0")
+    (first_reused, _), (reused_from, reason) = marked
+    assert first_reused is not None
+    assert (reused_from, reason) == (None, "full_every is 0")

@@ -1,4 +1,4 @@
-"""What stops a plan: gates on the night's findings, each with the story that it remembers."""
+"""Gates that refuse a plan, each with the incident that it descends from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-def small(spark: SparkSession, root: Path) -> tuple[Lakehouse, LakeBuilder, TableBuilder]:
+def small_lake(spark: SparkSession, root: Path) -> tuple[Lakehouse, LakeBuilder, TableBuilder]:
     house, iceberg = Lakehouse(spark, root), LakeBuilder(root)
     table = iceberg.table("db.t", days_ago(40))
     table.append(days_ago(30))
@@ -24,7 +24,7 @@ def small(spark: SparkSession, root: Path) -> tuple[Lakehouse, LakeBuilder, Tabl
     return house, iceberg, table
 
 
-def old(path: Path, content: bytes = b"x") -> Path:
+def write_old(path: Path, content: bytes = b"x") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     os.utime(path, (days_ago(30).timestamp(),) * 2)
@@ -32,13 +32,15 @@ def old(path: Path, content: bytes = b"x") -> Path:
 
 
 def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None:
-    """A table that no catalog knows inside a claimed location; a near miss of a live name; live files behind a link."""
-    house, iceberg, _ = small(spark, tmp_path)
+    """A table in no catalog inside a claimed location, a near miss of a live name, and live files
+    behind a link.
+    """
+    house, iceberg, _ = small_lake(spark, tmp_path)
     home = house.warehouse / "db" / "t"
     stranger = LakeBuilder(tmp_path, "stranger", "stranger.db").table("x.stranger", days_ago(40), location=f"file://{home}/inside")
     stranger.append(days_ago(30))
     live = next((home / "data").glob("*.parquet"))
-    old(live.with_name(live.name.replace("-", "%2D", 1)))
+    write_old(live.with_name(live.name.replace("-", "%2D", 1)))
     moved = iceberg.table("db.linked", days_ago(40))
     moved.append(days_ago(30))
     linked = house.warehouse / "db" / "linked"
@@ -49,14 +51,14 @@ def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None
     assert house.failed_gates(header) == {"foreign_metadata", "spelling", "links", "live_listed"}
     with pytest.raises(GateRefused) as refusal:
         house.approved(header)
-    for words in ("which is in no configured catalog", "%2D", "symbolic links", "Nothing overrides this gate"):
-        assert words in str(refusal.value)
+    for fragment in ("which is in no configured catalog", "%2D", "symbolic links", "Nothing overrides this gate"):
+        assert fragment in str(refusal.value)
     with pytest.raises(GateRefused, match="spelling"):
         house.approved(header, "foreign_metadata", "live_listed")
 
 
 def test_large_live_drop_needs_a_named_override(spark: SparkSession, tmp_path: Path) -> None:
-    house, iceberg, table = small(spark, tmp_path)
+    house, iceberg, table = small_lake(spark, tmp_path)
     table.leftovers(days_ago(20), 2)
     other = iceberg.table("db.big", days_ago(40))
     for day in range(30, 20, -1):
@@ -72,7 +74,7 @@ def test_large_live_drop_needs_a_named_override(spark: SparkSession, tmp_path: P
 
 
 def test_plan_above_max_delete_share_is_refused_and_override_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
-    house, _, table = small(spark, tmp_path)
+    house, _, table = small_lake(spark, tmp_path)
     house.settings = {"gates": {"max_delete_share": 0.1, "max_delete_bytes": 1}}
     table.leftovers(days_ago(20), 5)
     header = house.plan()
@@ -87,7 +89,7 @@ def test_plan_above_max_delete_share_is_refused_and_override_is_recorded(spark: 
 
 
 def test_historical_plan_is_never_applied(spark: SparkSession, tmp_path: Path) -> None:
-    house, _, table = small(spark, tmp_path)
+    house, _, table = small_lake(spark, tmp_path)
     table.leftovers(days_ago(20), 2)
     from gc_assets.engine.run_context import RunContext
     from gc_assets.stages.delete.plan import deletion_plan, header_of
@@ -108,18 +110,18 @@ def test_historical_plan_is_never_applied(spark: SparkSession, tmp_path: Path) -
 
 
 def test_empty_live_set_with_refs_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """The storage is another one than the lake lies in: everything in it would look unreferenced."""
-    house, _, _ = small(spark, tmp_path)
-    elsewhere = Lakehouse(spark, tmp_path / "elsewhere", house.lakes)
-    old(elsewhere.warehouse / "db" / "t" / "data" / "x.parquet")
-    header = elsewhere.plan()
-    assert "live_set" in elsewhere.failed_gates(header)
+    """The storage is not that of the lake, so all its files would look unreferenced."""
+    house, _, _ = small_lake(spark, tmp_path)
+    other_storage = Lakehouse(spark, tmp_path / "elsewhere", house.lakes)
+    write_old(other_storage.warehouse / "db" / "t" / "data" / "x.parquet")
+    header = other_storage.plan()
+    assert "live_set" in other_storage.failed_gates(header)
     assert header.totals == {}
 
 
 def test_catalog_older_than_its_storage_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """The writers moved on with another catalog; the configured copy still answers, with the same table uuid."""
-    house, iceberg, table = small(spark, tmp_path)
+    """The writers use another catalog, and the configured copy has the same table uuid."""
+    house, iceberg, table = small_lake(spark, tmp_path)
     moved = LakeBuilder(tmp_path, "moved", "moved.db")
     moved.catalog.create_namespace("db")
     moved.catalog.register_table("db.t", table.metadata_location)
@@ -133,10 +135,8 @@ def test_catalog_older_than_its_storage_is_refused(spark: SparkSession, tmp_path
     assert house.failed_gates(house.plan()) == set()
 
 
-def test_replaced_table_is_collected_after_it_is_accepted_as_dead(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    house, iceberg, _ = small(spark, tmp_path)
+def test_replaced_table_is_collected_after_it_is_accepted_as_dead(spark: SparkSession, tmp_path: Path) -> None:
+    house, iceberg, _ = small_lake(spark, tmp_path)
     dead = {house.key(path) for path in (house.warehouse / "db" / "t").rglob("*") if path.is_file()}
     uuid = str(iceberg.catalog.load_table("db.t").metadata.table_uuid)
     iceberg.catalog.drop_table("db.t")
@@ -146,5 +146,5 @@ def test_replaced_table_is_collected_after_it_is_accepted_as_dead(
     header = house.plan()
     assert header.failed_gates == []
     gate = next(gate for gate in header.gates if gate.name == "foreign_metadata")
-    assert f"table {uuid} below db/t/, dead by the word of ada" in gate.message
+    assert f"table {uuid} under db/t/, accepted as dead by ada" in gate.message
     assert house.keys("deletion_plan") == dead

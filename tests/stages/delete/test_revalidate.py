@@ -1,4 +1,4 @@
-"""What a row of a plan must be, whoever wrote it: in a place that its lake claims, and older than grace by its own identity."""
+"""A row is executed only if its lake claims the key and the identity of the object is old enough."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CLAIMS = Claims.of(
 )
 
 
-def named(_: pa.Array) -> pa.Array:
+def read_name_times(_: pa.Array) -> pa.Array:
     return pa.array([CUTOFF], pa.timestamp("us", "UTC"))
 
 
-JUDGES = {
-    location: Revalidation(CLAIMS, Ages(CUTOFF, {"weather": LakeAge(CUTOFF, named)}), open_store(location))
+REVALIDATIONS = {
+    location: Revalidation(CLAIMS, Ages(CUTOFF, {"weather": LakeAge(CUTOFF, read_name_times)}), open_store(location))
     for location in ("file:///data/", "s3://bucket/data/")
 }
 
@@ -44,18 +44,18 @@ def identity(location: str, modified: datetime) -> str:
 def refusal(location: str = "file:///data/", **row: Any) -> str | None:
     etag = identity(location, CUTOFF - timedelta(days=1))
     planned = {"key": "db/t/data/a", "action": "quarantine", "etag": etag, "lake": "sales", **row}
-    judge = pickle.loads(pickle.dumps(JUDGES[location]))  # noqa: S301  (made on this line)
+    judge = pickle.loads(pickle.dumps(REVALIDATIONS[location]))  # noqa: S301  (made on this line)
     (batch,) = judge(iter([pa.RecordBatch.from_pylist([planned])]))
     return batch.column(REFUSED)[0].as_py()
 
 
-@pytest.mark.parametrize("location", JUDGES)
+@pytest.mark.parametrize("location", REVALIDATIONS)
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
 def test_old_claimed_file_is_accepted(location: str, action: str) -> None:
     assert refusal(location, action=action) is None
 
 
-@pytest.mark.parametrize("location", JUDGES)
+@pytest.mark.parametrize("location", REVALIDATIONS)
 @pytest.mark.parametrize("action", ["quarantine", "purge"])
 def test_young_file_is_refused_whatever_the_plan_contains(location: str, action: str) -> None:
     young = refusal(location, action=action, etag=identity(location, CUTOFF))
@@ -73,7 +73,7 @@ def test_unclaimed_file_is_refused(key: str, action: str) -> None:
 
 @pytest.mark.parametrize("lake", ["weather", None])
 def test_file_claimed_by_another_lake_is_refused(lake: str | None) -> None:
-    assert f"lake sales claims this place, and the plan says {lake}" in (refusal(lake=lake) or "")
+    assert f"lake sales claims this key, and the plan names lake {lake}" in (refusal(lake=lake) or "")
 
 
 @pytest.mark.parametrize("etag", [None, "", "x", "7-99-", "7-x-1", "7-\u0661-1", f"7-{10**40}-1"])
@@ -91,11 +91,11 @@ def test_each_row_has_its_own_reason() -> None:
         {"key": key, "action": action, "etag": etag, "lake": "sales"}
         for key, action in [("db/t/a", "quarantine"), ("x", "quarantine"), ("x", "restore"), ("x", "purge")]
     ]
-    (batch,) = JUDGES["file:///data/"](iter([pa.RecordBatch.from_pylist(rows)]))
-    assert [said is None for said in batch.column(REFUSED).to_pylist()] == [True, False, True, False]
+    (batch,) = REVALIDATIONS["file:///data/"](iter([pa.RecordBatch.from_pylist(rows)]))
+    assert [reason is None for reason in batch.column(REFUSED).to_pylist()] == [True, False, True, False]
 
 
 def test_empty_batch_stays_empty() -> None:
     nothing = pa.RecordBatch.from_pylist([], pa.schema([(name, pa.string()) for name in ("key", "action", "etag", "lake")]))
-    (batch,) = JUDGES["file:///data/"](iter([nothing]))
+    (batch,) = REVALIDATIONS["file:///data/"](iter([nothing]))
     assert batch.num_rows == 0

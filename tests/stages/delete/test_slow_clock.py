@@ -1,4 +1,4 @@
-"""A machine whose clock is days behind acts on files: nothing looks as if it had been in quarantine for days."""
+"""Executors with a clock that is days behind do not shorten the time in quarantine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 
 
 class Behind(datetime):
-    """The time of a machine that nobody set."""
+    """The time of a machine whose clock is ten days behind."""
 
     @classmethod
     def now(cls, tz: Any = None) -> datetime:
@@ -27,11 +27,11 @@ class Behind(datetime):
 
 def test_pickled_clock_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     left = datetime.now(UTC)
-    there: Clock = pickle.loads(pickle.dumps(Clock().not_before_now()))  # noqa: S301  (our own)
-    assert there.now() >= left
+    pickled: Clock = pickle.loads(pickle.dumps(Clock().not_before_now()))  # noqa: S301  (our own)
+    assert pickled.now() >= left
     monkeypatch.setattr(core_clock, "datetime", Behind)
     assert Clock().now() < left - timedelta(days=9)
-    assert there.now() >= left
+    assert pickled.now() >= left
 
 
 @pytest.mark.spark
@@ -43,10 +43,10 @@ def test_executors_use_a_clock_that_cannot_go_back(spark: SparkSession, tmp_path
     table.leftovers(days_ago(20), 1)
     clocks, act = list[Clock](), execution.RowExecutor
 
-    def spied(store: Any, log: Any, lease: Any, clock: Clock, *others: Any) -> Any:
+    def record_clock(store: Any, log: Any, lease: Any, clock: Clock, *others: Any) -> Any:
         clocks.append(clock)
         return act(store, log, lease, clock, *others)
 
-    monkeypatch.setattr(execution, "RowExecutor", spied)
+    monkeypatch.setattr(execution, "RowExecutor", record_clock)
     house.carry_out(house.plan())
     assert [clock.not_before for clock in clocks] == [house.clock.now()]

@@ -1,4 +1,4 @@
-"""A plan is used once and comes back as another; what somebody writes into a plan and seals again is refused row by row."""
+"""A plan is used once, and rows that are added to a plan and sealed again are refused."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.spark
 TIMES = {"plan_id", "keyed", "approve_before", "apply_before"}
 
 
-def forged(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanHeader:
-    """The plan with these rows more, sealed and published as somebody can who may write the state."""
+def forge_plan(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanHeader:
+    """Return the plan with additional rows, sealed and published by a user who can write the state."""
     state = house.tonight().state
     before = read_rows(state, DELETION_PLAN, find_plan(house.config, header.plan_id).published)
     like = before.to_pylist()[0]
@@ -45,8 +45,8 @@ def forged(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanH
     return other
 
 
-def file(path: Path, days: float) -> dict[str, Any]:
-    """Writes a file, so many days ago; a row of a plan that would take it."""
+def planned_file(path: Path, days: float) -> dict[str, Any]:
+    """Write a file with this age in days, and return a row of a plan that removes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"precious")
     os.utime(path, (days_ago(days).timestamp(),) * 2)
@@ -65,29 +65,29 @@ def test_used_plan_gets_a_new_id_and_added_rows_are_refused(spark: SparkSession,
     assert counts(house.carry_out(first).by_outcome) == {("quarantine", "done"): len(lost)}
     house.restore(first.plan_id)
     assert house.files() == before
-    second = house.plan()  # the same night, the same files
+    second = house.plan()  # the same run date, the same files
     assert (second.rows_digest, second.repeats) == (first.rows_digest, 1)
     assert second.plan_id != first.plan_id
     assert header_of(deletion_plan(spark, house.tonight(), STORAGE)).plan_id == second.plan_id
 
     unowned, young = house.warehouse / "people" / "payroll.parquet", house.warehouse / "db" / "t" / "data" / "being-written.parquet"
-    rows = {house.key(unowned): file(unowned, 30), house.key(young): file(young, 1)}
+    rows = {house.key(unowned): planned_file(unowned, 30), house.key(young): planned_file(young, 1)}
     etag = f"8-{int(days_ago(20).timestamp())}000000000-1"
     held = [f"db/t/data/{name}.parquet" for name in ("waiting", "another")]
     put_log(house.tonight(), *(word(key, "quarantine", "p0", etag=etag, size_bytes=8) for key in held))
     early = {"key": held[0], "action": "purge", "source_plan_id": "p0", "etag": etag, "kind": None}
     another = {**early, "key": held[1], "etag": etag.replace("8-", "9-", 1)}
-    header = forged(house, second, *({"key": key, **row} for key, row in rows.items()), early, another)
+    header = forge_plan(house, second, *({"key": key, **row} for key, row in rows.items()), early, another)
     assert counts(house.carry_out(header).by_outcome) == {
         ("quarantine", "done"): len(lost),
         ("quarantine", "denied"): 2,
         ("purge", "denied"): 1,
         ("purge", "changed"): 1,
     }
-    said = {row["key"]: row["error"] for row in house.rows("deletion_log") if row["outcome"] == "denied"}
-    assert said.keys() == rows.keys() | {early["key"]}
-    assert "not for 30 days yet" in said[early["key"]]
-    assert "no lake claims this key" in said[house.key(unowned)]
-    assert "too young" in said[house.key(young)]
+    errors = {row["key"]: row["error"] for row in house.rows("deletion_log") if row["outcome"] == "denied"}
+    assert errors.keys() == rows.keys() | {early["key"]}
+    assert "which is less than 30 days" in errors[early["key"]]
+    assert "no lake claims this key" in errors[house.key(unowned)]
+    assert "too young" in errors[house.key(young)]
     assert unowned.read_bytes() == young.read_bytes() == b"precious"
     assert find_plan(house.config, header.plan_id).status_at(NOW) == "applied"

@@ -1,4 +1,4 @@
-"""Tables as people read them: what another release wrote is told in plain words."""
+"""Tables of other releases are read, or refused with the missing columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PART = "warehouse/orphan_files/run_date=2026-01-01/run/part-0.parquet"
 
 @pytest.fixture
 def older(tmp_path: Path) -> State:
-    """A table of a release that did not know the columns `kind` and `held_by` yet."""
+    """A table of a release without the columns `kind` and `held_by`."""
     state, sink = State.at(str(tmp_path)), pa.BufferOutputStream()
     pq.write_table(ORPHAN_FILES.schema.empty_table().drop_columns(["kind", "held_by"]), sink)
     state.files.replace(PART, sink.getvalue().to_pybytes())
@@ -26,10 +26,12 @@ def older(tmp_path: Path) -> State:
 
 
 def test_missing_columns_of_an_older_release_are_named(older: State) -> None:
-    words = r"warehouse/orphan_files of 2026-01-01 was written by an older release.*without the columns held_by, kind.*Run that date again"
-    with pytest.raises(StateError, match=words):
+    message = (
+        r"warehouse/orphan_files of 2026-01-01 was written by an older release.*without the columns held_by, kind.*Run that date again"
+    )
+    with pytest.raises(StateError, match=message):
         read_matching_rows(older, ORPHAN_FILES.schema, [PART], "key", ["x"])
-    with pytest.raises(StateError, match=words):
+    with pytest.raises(StateError, match=message):
         list(batches(older, ORPHAN_FILES.schema, [PART]))
 
 

@@ -1,4 +1,4 @@
-"""What `explain` says of a key that something was done to, and of one that nothing may be done to."""
+"""Explanations of keys with recorded actions, and of keys that are never changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def context(tmp_path: Path) -> RunContext:
     return context
 
 
-def said(context: RunContext, key: str = "a") -> Explanation:
+def explain_key(context: RunContext, key: str = "a") -> Explanation:
     (found,) = explain(context, key)
     return found
 
@@ -27,28 +27,28 @@ def said(context: RunContext, key: str = "a") -> Explanation:
 def test_file_stays_in_quarantine_after_a_failed_purge(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "purge", "p2", outcome="failed", minutes=9, source="p1", error="disk full"))
-    assert said(context).verdict == "quarantined"
-    assert "by plan p1" in said(context).sentence
+    assert explain_key(context).verdict == "quarantined"
+    assert "by plan p1" in explain_key(context).sentence
 
 
 def test_purge_of_an_absent_file_ends_its_quarantine(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "purge", "p2", outcome="absent", minutes=9, source="p1"))
-    assert said(context).verdict == "purged"
+    assert explain_key(context).verdict == "purged"
 
 
 def test_other_copy_stays_in_quarantine_after_a_purge(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "quarantine", "p2", minutes=5))
     put_log(context, word("a", "purge", "p3", minutes=9, source="p1"))
-    assert said(context).verdict == "quarantined"
-    assert "by plan p2" in said(context).sentence
+    assert explain_key(context).verdict == "quarantined"
+    assert "by plan p2" in explain_key(context).sentence
 
 
 def test_restored_file_is_reported_as_restored(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "restore", "r1", minutes=9, source="p1"))
-    assert said(context).verdict == "restored"
+    assert explain_key(context).verdict == "restored"
 
 
 def test_state_under_a_claim_is_unowned(tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_state_under_a_claim_is_unowned(tmp_path: Path) -> None:
     for key in ("weather/state/x.parquet", "weather/chunks/X"):
         listed = {"objects": 1, "bytes": 1, "problems": {}, "tasks": 1, "full_listing_on": NOW.date().isoformat()}
         put(context, STORAGE, STORAGE_INVENTORY, [{"key": key, "size_bytes": 1, "last_modified": NOW}], **listed)
-        assert (said(context, key).verdict == "unowned") == key.startswith("weather/state/")
+        assert (explain_key(context, key).verdict == "unowned") == key.startswith("weather/state/")

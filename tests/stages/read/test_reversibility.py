@@ -1,4 +1,4 @@
-"""What a person is told of a plan: what can be undone and for how long, what cannot, and what becomes free."""
+"""The sentences on a plan: reversible effects, final effects and freed bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan(at: Platform, **how: Any) -> PlanHeader:
     return header_of(stored_plan(at)).model_copy(update=how)
 
 
-def told(at: Platform, *, restored: bool = False, **how: Any) -> tuple[str, str, str]:
+def lines(at: Platform, *, restored: bool = False, **how: Any) -> tuple[str, str, str]:
     return describe_reversibility(plan(at, **how), at.config, restored=restored).lines
 
 
@@ -33,36 +33,39 @@ AMOUNT = Amount(files=3, bytes=2_000_000)
 
 
 def test_quarantined_files_can_be_restored_until_a_purge(at: Platform) -> None:
-    can, cannot, free = told(at, totals={QUARANTINE: AMOUNT})
-    assert "3 files (2 MB) go to quarantine and come back by `gc-assets restore --plan " in can
-    assert "until a later plan, approved by itself, purges them, 7 days after quarantine at the earliest" in can
+    can, cannot, free = lines(at, totals={QUARANTINE: AMOUNT})
+    assert "3 files (2 MB) go to quarantine and can be restored by `gc-assets restore --plan " in can
+    assert "until a later plan with its own approval purges them, at the earliest 7 days after quarantine" in can
     assert cannot == "Cannot be undone: nothing."
-    assert free == "Becomes free: 2 MB by a later plan's purge, 7 days after this one is applied at the earliest, and none of it before."
+    assert (
+        free
+        == "Becomes free: 2 MB when a later plan purges them, at the earliest 7 days after this plan is applied, and none of it before."
+    )
 
 
 def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> None:
     totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7)}
-    said = summarize_reversibility(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
-    free, final, undone = said.split("; ")
-    assert free == "7 B becomes free at once and 2 MB when a later plan purges it, 7 days after this one is applied at the earliest"
-    assert final == "final is the purge of 1 files, 9 edits of the history of lake sales"
+    summary = summarize_reversibility(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
+    free, final, undone = summary.split("; ")
+    assert free == "7 B becomes free immediately and 2 MB when a later plan purges it, at the earliest 7 days after this plan is applied"
+    assert final == "final: the purge of 1 files, 9 edits of the history of lake sales"
     assert undone == "can be undone: 3 files, until that purge, 2 edits of the history of lake weather, until then"
 
 
 def test_summary_of_a_restored_plan_is_empty(at: Platform) -> None:
-    said = summarize_reversibility(plan(at, totals={QUARANTINE: AMOUNT}), at.config, restored=True)
-    assert said == "nothing becomes free at once; final is nothing; can be undone: nothing"
+    summary = summarize_reversibility(plan(at, totals={QUARANTINE: AMOUNT}), at.config, restored=True)
+    assert summary == "nothing becomes free immediately; final: nothing; can be undone: nothing"
 
 
 def test_purge_is_final_and_frees_bytes_immediately(at: Platform) -> None:
-    can, cannot, free = told(at, totals={PURGE: AMOUNT})
+    can, cannot, free = lines(at, totals={PURGE: AMOUNT})
     assert can == "Can be undone: nothing."
-    assert cannot == "Cannot be undone: 3 files (2 MB) are purged for good."
-    assert free == "Becomes free: 2 MB at once, by the purge."
+    assert cannot == "Cannot be undone: 3 files (2 MB) are purged permanently."
+    assert free == "Becomes free: 2 MB immediately, by the purge."
 
 
 def test_irreversible_edits_are_final(at: Platform) -> None:
-    can, cannot, _ = told(at, totals={}, expiry_actions={"sales": 9, "weather": 2})
+    can, cannot, _ = lines(at, totals={}, expiry_actions={"sales": 9, "weather": 2})
     assert "2 edits of the history of lake weather (Icechunk) by `gc-assets restore --plan " in can
     assert "--history`" in can
     assert "9 edits of the history of lake sales (Iceberg) are final: what was removed from an Iceberg table" in cannot
@@ -70,20 +73,20 @@ def test_irreversible_edits_are_final(at: Platform) -> None:
 
 
 def test_edits_of_an_unconfigured_lake_are_final(at: Platform) -> None:
-    can, cannot, _ = told(at, totals={}, expiry_actions={"gone": 1})
+    can, cannot, _ = lines(at, totals={}, expiry_actions={"gone": 1})
     assert "gone" not in can
-    assert "lake gone: the lake is not in lakes.yaml any more, so take them for final" in cannot
+    assert "lake gone: the lake is no longer in lakes.yaml, so they count as final" in cannot
 
 
 def test_deferred_quarantine_deletes_files_in_place(at: Platform) -> None:
-    _, cannot, _ = told(at, totals={QUARANTINE: AMOUNT}, quarantine="deferred")
+    _, cannot, _ = lines(at, totals={QUARANTINE: AMOUNT}, quarantine="deferred")
     assert "files stay in place, and the plan that purges them deletes them there permanently" in cannot
 
 
 def test_restores_and_restored_plans_are_described(at: Platform) -> None:
-    assert "3 files (2 MB) only come back from quarantine" in told(at, totals={RESTORE: AMOUNT})[0]
-    can, cannot, free = told(at, restored=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"sales": 9})
-    assert can == "Can be undone: its files are back where they were."
+    assert "3 files (2 MB) are only restored from quarantine" in lines(at, totals={RESTORE: AMOUNT})[0]
+    can, cannot, free = lines(at, restored=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"sales": 9})
+    assert can == "Can be undone: its files were restored."
     assert "9 edits" in cannot
     assert free == "Becomes free: nothing."
 

@@ -1,4 +1,4 @@
-"""The queries of docs/history.md, run as they stand there over a real table whose history was expired."""
+"""The queries of docs/history.md over a table with expired history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, MANIFEST_ENTRIES, Table
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.expiries import expired, planned, verdicts
+from tests.lakes.iceberg.expiry_actions import expired, planned, verdicts
 from tests.stages.lakehouse import NOW, Lakehouse
 
 PAGE = Path(__file__).parents[3] / "docs" / "history.md"
@@ -37,7 +37,7 @@ BY_DAY = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=Iden
 
 
 def query(name: str) -> str:
-    """The block of the page that starts with this comment."""
+    """Return the block of the page that starts with this comment."""
     blocks = [block.split("```")[0] for block in PAGE.read_text().split("```sql\n")[1:]]
     [found] = [block for block in blocks if block.startswith(f"-- {name}\n")]
     return found
@@ -45,14 +45,17 @@ def query(name: str) -> str:
 
 @dataclass
 class ExpiredTable:
-    """Five commits over two months; the first four are expired. `ids` and `times` in the order of the commits."""
+    """Five commits over two months, of which the first four are expired.
+
+    `ids` and `times` are in the order of the commits.
+    """
 
     spark: SparkSession
     ids: list[int]
     times: list[datetime]
     files: dict[str, str]
 
-    def ask(self, name: str, **parameters: str) -> list[dict[str, Any]]:
+    def run_query(self, name: str, **parameters: str) -> list[dict[str, Any]]:
         return [row.asDict() for row in self.spark.sql(query(name), args=parameters).collect()]
 
 
@@ -77,22 +80,22 @@ def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Exp
     files = {path.split("/day=")[1].split("/")[0]: path for path in table.inspect.all_files()["file_path"].to_pylist()}
 
     lake = IcebergLake(builder.config("sales"), LocalObjects())
-    entries = list(decoded(lake))
-    history = [row for source in lake.freeze(NOW).sources for row in recorded(lake, source)]
+    entries = list(decode_all(lake))
+    history = [row for source in lake.freeze(NOW).sources for row in record_rows(lake, source)]
     actions = planned(lake, NOW, NOW - timedelta(days=3))
     assert verdicts(expired(lake, actions, NOW, NOW - timedelta(days=3))) == {"done": 4}
     gone = {action.snapshot_id: action.reason for action in actions}
     for row in history:
         if row["snapshot_id"] in gone:
             row |= {"expired": True, "expired_at": NOW, "reason": gone[row["snapshot_id"]], "plan_id": "p1"}
-    put(house, MANIFEST_ENTRIES, entries)
-    put(house, SNAPSHOT_HISTORY, history)
+    put_rows(house, MANIFEST_ENTRIES, entries)
+    put_rows(house, SNAPSHOT_HISTORY, history)
     history_views(spark, house.tonight(), "sales")
     return ExpiredTable(spark, ids, times, files)
 
 
-def decoded(lake: IcebergLake) -> Any:
-    """`manifest_entries` of everything below every snapshot, before anything is expired."""
+def decode_all(lake: IcebergLake) -> Any:
+    """Yield `manifest_entries` of all snapshots, before any is expired."""
     seen: set[str] = set()
     roots = [root for source in lake.freeze(NOW).sources for commit in lake.commits(source) for root in commit.content_roots]
     pending = [Container(root.address, root.kind) for root in roots]
@@ -107,7 +110,7 @@ def decoded(lake: IcebergLake) -> Any:
                 pending.append(Container(row["address"], row["kind"], row["size_bytes"], row["expected_entries"], row["snapshot_id"]))
 
 
-def recorded(lake: IcebergLake, source: Any) -> Any:
+def record_rows(lake: IcebergLake, source: Any) -> Any:
     for commit in lake.commits(source):
         yield {
             "table_uuid": commit.table_uuid,
@@ -123,7 +126,7 @@ def recorded(lake: IcebergLake, source: Any) -> Any:
         }
 
 
-def put(house: Lakehouse, table: Table, rows: list[dict[str, Any]], group: str = "sales") -> None:
+def put_rows(house: Lakehouse, table: Table, rows: list[dict[str, Any]], group: str = "sales") -> None:
     state = house.tonight().state
     run = state.start(group, table.name, house.clock.today(), Clock(NOW))
     written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, state.files)
@@ -135,7 +138,7 @@ def moment(at: datetime) -> datetime:
 
 
 def test_expired_snapshots_are_listed_with_their_application(orders: ExpiredTable) -> None:
-    rows = orders.ask("expired")
+    rows = orders.run_query("expired")
     assert [(row["committed_at"], row["snapshot_id"], row["operation"], row["application"]) for row in rows] == [
         (moment(orders.times[0]), orders.ids[0], "append", "app-09-28"),
         (moment(orders.times[1]), orders.ids[1], "append", "app-09-29"),
@@ -145,7 +148,7 @@ def test_expired_snapshots_are_listed_with_their_application(orders: ExpiredTabl
 
 
 def test_view_contains_live_and_expired_snapshots(orders: ExpiredTable) -> None:
-    rows = orders.ask("all", table=TABLE)
+    rows = orders.run_query("all", table=TABLE)
     assert [(row["snapshot_id"], row["expired"], row["plan_id"]) for row in rows] == [
         *((snapshot_id, True, "p1") for snapshot_id in orders.ids[:4]),
         (orders.ids[4], False, None),
@@ -159,24 +162,24 @@ def test_view_has_the_columns_of_iceberg_snapshots(orders: ExpiredTable) -> None
 
 
 def test_query_finds_the_application_that_added_a_live_file(orders: ExpiredTable) -> None:
-    [row] = orders.ask("file added", table=TABLE, file=orders.files["09-29"])
+    [row] = orders.run_query("file added", table=TABLE, file=orders.files["09-29"])
     assert row == {
         "committed_at": moment(orders.times[1]),
         "snapshot_id": str(orders.ids[1]),
         "application": "app-09-29",
         "expired": True,
     }
-    assert orders.ask("file removed", table=TABLE, file=orders.files["09-29"]) == []
+    assert orders.run_query("file removed", table=TABLE, file=orders.files["09-29"]) == []
 
 
 def test_query_finds_the_application_that_removed_a_file(orders: ExpiredTable) -> None:
-    [row] = orders.ask("file removed", table=TABLE, file=orders.files["09-28"])
+    [row] = orders.run_query("file removed", table=TABLE, file=orders.files["09-28"])
     assert (row["committed_at"], row["operation"], row["application"]) == (moment(orders.times[3]), "delete", "app-cleaner")
 
 
 @pytest.mark.parametrize("name", ["partition by summary", "partition by address"])
 def test_query_finds_when_a_partition_was_added_and_removed(orders: ExpiredTable, name: str) -> None:
-    rows = orders.ask(name, table=TABLE, partition="day=09-28")
+    rows = orders.run_query(name, table=TABLE, partition="day=09-28")
     assert [(row["committed_at"], row["operation"], row["expired"]) for row in rows] == [
         (moment(orders.times[0]), "append", True),
         (moment(orders.times[3]), "delete", True),
@@ -189,7 +192,7 @@ def test_query_finds_when_a_partition_was_added_and_removed(orders: ExpiredTable
 
 
 def test_query_sums_commits_files_records_and_bytes_of_a_month(orders: ExpiredTable) -> None:
-    rows = orders.ask("per month", table=TABLE)
+    rows = orders.run_query("per month", table=TABLE)
     assert [(row["month"], row["commits"], row["of_them_expired"], row["files_added"], row["records_added"]) for row in rows] == [
         (datetime(2026, 9, 1), 2, 2, 2, 5),  # noqa: DTZ001
         (datetime(2026, 10, 1), 3, 2, 2, 5),  # noqa: DTZ001
@@ -209,19 +212,17 @@ def test_each_query_of_the_page_is_tested() -> None:
     assert names == {"expired", "all", "file added", "file removed", "partition by summary", "partition by address", "per month"}
 
 
-def test_snapshot_is_removed_only_after_it_is_recorded(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_snapshot_is_removed_only_after_it_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path)
     house.lakes = [LakeBuilder(tmp_path).config("sales")]
-    put(house, SNAPSHOT_HISTORY, [{"table_uuid": "u", "snapshot_id": "1", "expired": False}])
-    put(house, EXPIRY_PLAN, [{"table_uuid": "u", "snapshot_id": name, "action": "remove_snapshot", "reason": "old"} for name in "12"])
-    night, again = house.tonight(), replace(house.tonight(), verification_id="mark")
-    actions = read_rows(night.state, EXPIRY_PLAN, night.state.require("sales", EXPIRY_PLAN.name, night.run_date))
+    put_rows(house, SNAPSHOT_HISTORY, [{"table_uuid": "u", "snapshot_id": "1", "expired": False}])
+    put_rows(house, EXPIRY_PLAN, [{"table_uuid": "u", "snapshot_id": name, "action": "remove_snapshot", "reason": "old"} for name in "12"])
+    run_context, again = house.tonight(), replace(house.tonight(), verification_id="mark")
+    actions = read_rows(run_context.state, EXPIRY_PLAN, run_context.state.require("sales", EXPIRY_PLAN.name, run_context.run_date))
 
-    put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))
+    put_rows(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))
     with pytest.raises(StateError, match=r"snapshot 2 of table u is not in snapshot_history"):
         record_removals(spark, again, "sales", "p1", actions)
-    put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": "1"}], again.group("sales"))
+    put_rows(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": "1"}], again.group("sales"))
     record_removals(spark, again, "sales", "p1", actions)
     assert [(row["snapshot_id"], row["plan_id"], row["reason"]) for row in house.rows("snapshot_history", "sales")] == [("1", "p1", "old")]

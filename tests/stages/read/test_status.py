@@ -1,4 +1,4 @@
-"""How a storage stands: which plan is that of its last night, which approvals wait, which executions nobody goes on with."""
+"""The status of a storage: its last run, pending approvals and unfinished applies."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def at(tmp_path: Path) -> Platform:
     return platform(tmp_path)
 
 
-def found(at: Platform, *failed: FailedApply) -> StorageSummary:
+def read_status(at: Platform, *failed: FailedApply) -> StorageSummary:
     return storage_status(at.config, at.clock, at.config.storage("warehouse"), failed)
 
 
-def approved(at: Platform) -> str:
+def approve_plan(at: Platform) -> str:
     plan_id = header_of(stored_plan(at)).plan_id
     approve(at.config, at.clock, plan_id, "kim")
     return plan_id
 
 
-def begun(at: Platform, plan_id: str, token: int = 1) -> None:
-    """As an apply leaves it that was killed once it had begun."""
+def begin_apply(at: Platform, plan_id: str, token: int = 1) -> None:
+    """Leave the files of an apply that was killed after it had begun."""
     log = Path(at.config.state) / "warehouse" / "apply" / plan_id
     (log / "share-00000").mkdir(parents=True, exist_ok=True)
     (log / "log.json").write_text("{}")
@@ -44,12 +44,12 @@ def begun(at: Platform, plan_id: str, token: int = 1) -> None:
 
 
 def test_status_is_empty_before_the_first_run(at: Platform) -> None:
-    assert found(at) == StorageSummary("warehouse", None)
+    assert read_status(at) == StorageSummary("warehouse", None)
 
 
 def test_last_run_is_reported_with_its_plan(at: Platform) -> None:
     header = header_of(stored_plan(at))
-    last = found(at).last
+    last = read_status(at).last
     assert last is not None
     assert (last.header, last.status, last.missing) == (header, "ready", "not approved")
     assert last.reversibility == describe_reversibility(header, at.config).lines
@@ -58,78 +58,78 @@ def test_last_run_is_reported_with_its_plan(at: Platform) -> None:
 def test_empty_plan_counts_as_run_and_historical_plan_does_not(at: Platform) -> None:
     header = header_of(stored_plan(at, files=0, run_date="2026-03-12"))
     stored_plan(at, run_date="2026-03-13", historical=True)
-    last = found(at).last
+    last = read_status(at).last
     assert last is not None
     assert last.header == header
 
 
 def test_rehearsal_does_not_count_for_the_real_clock(at: Platform) -> None:
     stored_plan(at)
-    assert found(replace(at, clock=Clock())).last is None
+    assert read_status(replace(at, clock=Clock())).last is None
 
 
 def test_approved_plan_is_pending_until_it_begins(at: Platform) -> None:
-    plan_id = approved(at)
-    assert [plan.plan_id for plan in found(at).approved] == [plan_id]
-    begun(at, plan_id)
-    assert found(at).approved == ()
+    plan_id = approve_plan(at)
+    assert [plan.plan_id for plan in read_status(at).approved] == [plan_id]
+    begin_apply(at, plan_id)
+    assert read_status(at).approved == ()
 
 
 def test_rejected_plan_is_not_pending(at: Platform) -> None:
-    plan_id = approved(at)
+    plan_id = approve_plan(at)
     reject(at.config, at.clock, plan_id, "ada")
-    assert found(at).approved == ()
+    assert read_status(at).approved == ()
 
 
 def test_unfinished_plan_is_failed_unless_it_is_in_progress(at: Platform) -> None:
-    plan_id = approved(at)
-    begun(at, plan_id)
-    night = at.run_context(NOW.date())
-    lease = take_lease(night, "warehouse", night.store("warehouse"), plan_id, "kim")
-    assert found(at).failed == ()
+    plan_id = approve_plan(at)
+    begin_apply(at, plan_id)
+    run_context = at.run_context(NOW.date())
+    lease = take_lease(run_context, "warehouse", run_context.store("warehouse"), plan_id, "kim")
+    assert read_status(at).failed == ()
     lease.release()
-    (failed,) = found(at).failed
+    (failed,) = read_status(at).failed
     assert (failed.plan_id, failed.attempt) == (plan_id, "lease 1")
-    begun(at, plan_id, token=2)
-    assert [item.attempt for item in found(at).failed] == ["lease 2"]
+    begin_apply(at, plan_id, token=2)
+    assert [item.attempt for item in read_status(at).failed] == ["lease 2"]
 
 
 def test_other_restore_is_no_attempt_at_an_unfinished_plan(at: Platform) -> None:
-    plan_id = approved(at)
-    begun(at, plan_id)
-    night = at.run_context(NOW.date())
-    take_lease(night, "warehouse", night.store("warehouse"), "restore-1", "kim").release()
-    take_lease(night, "warehouse", night.store("warehouse"), "restore-2", "kim").release()
-    assert [item.attempt for item in found(at).failed] == ["lease 1"]
+    plan_id = approve_plan(at)
+    begin_apply(at, plan_id)
+    run_context = at.run_context(NOW.date())
+    take_lease(run_context, "warehouse", run_context.store("warehouse"), "restore-1", "kim").release()
+    take_lease(run_context, "warehouse", run_context.store("warehouse"), "restore-2", "kim").release()
+    assert [item.attempt for item in read_status(at).failed] == ["lease 1"]
 
 
 def test_unreadable_lease_hides_no_unfinished_plan(at: Platform) -> None:
-    plan_id = approved(at)
-    begun(at, plan_id)
+    plan_id = approve_plan(at)
+    begin_apply(at, plan_id)
     lease = Path(at.config.storage("warehouse").location.removeprefix("file://")) / ".gc-assets" / "lease.json"
     lease.parent.mkdir()
     lease.write_text("no lease")
-    summary = found(at)
+    summary = read_status(at)
     assert summary.last is not None
     assert [item.plan_id for item in summary.failed] == [plan_id]
-    assert "not known" in summary.failed[0].reason
+    assert "is unknown" in summary.failed[0].reason
 
 
 def test_failed_run_counts_for_the_plan_with_its_prefix(at: Platform) -> None:
-    plan_id = approved(at)
-    assert found(at, FailedApply(plan_id[:10], "run 7", "refused")).failed == (FailedApply(plan_id, "run 7", "refused"),)
+    plan_id = approve_plan(at)
+    assert read_status(at, FailedApply(plan_id[:10], "run 7", "refused")).failed == (FailedApply(plan_id, "run 7", "refused"),)
 
 
 def test_newest_failed_run_counts(at: Platform) -> None:
-    plan_id = approved(at)
-    begun(at, plan_id)
+    plan_id = approve_plan(at)
+    begin_apply(at, plan_id)
     runs = [FailedApply(plan_id, f"run {number}", "") for number in (9, 8)]
-    assert [item.attempt for item in found(at, *runs).failed] == ["run 9"]
+    assert [item.attempt for item in read_status(at, *runs).failed] == ["run 9"]
 
 
 def test_failed_run_does_not_count_for_unapproved_or_expired_plans(at: Platform) -> None:
     plan_id = header_of(stored_plan(at)).plan_id
     failed = FailedApply(plan_id, "run 7", "not approved")
-    assert found(at, failed, FailedApply("", "run 8", "")).failed == ()
+    assert read_status(at, failed, FailedApply("", "run 8", "")).failed == ()
     approve(at.config, at.clock, plan_id, "kim")
-    assert found(replace(at, clock=Clock(NOW + timedelta(days=4))), failed).failed == ()
+    assert read_status(replace(at, clock=Clock(NOW + timedelta(days=4))), failed).failed == ()

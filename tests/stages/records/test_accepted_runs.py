@@ -1,4 +1,4 @@
-"""Whose word lets a lake go: a person's by the real clock, not a rehearsal's and not one of a time to come."""
+"""A lake can be forgotten in a real run, not by a rehearsal or a record from the future."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gc_assets.stages.records.accepted_runs import AcceptedRun, forget_lake
 from tests.core.test_plan import plan
 from tests.records import LAKE, night_at
 
-MADE = datetime.now(UTC) - timedelta(days=2)
-THEN = plan(created_at=MADE, live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
+CREATED_AT = datetime.now(UTC) - timedelta(days=2)
+THEN = plan(created_at=CREATED_AT, live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
 
 
 def test_forgotten_lake_is_not_missing(tmp_path: Path) -> None:
     config = night_at(tmp_path).config
-    tonight = RunContext.of(config, Clock(), Clock().today())
-    assert AcceptedRun.of(tonight, THEN).missing_lakes(LiveCount(0)) == ["weather (nothing of it is live here by now, 7 files then)"]
+    run_context = RunContext.of(config, Clock(), Clock().today())
+    assert AcceptedRun.of(run_context, THEN).missing_lakes(LiveCount(0)) == ["weather (no live files now, 7 live files before)"]
     forget_lake(config, Clock(), LAKE, "ada")
-    earlier = AcceptedRun.of(tonight, THEN)
+    earlier = AcceptedRun.of(run_context, THEN)
     assert earlier.missing_lakes(LiveCount(0)) == []
     assert earlier.count(LiveCount(0)) == LiveCount(0)
     assert earlier.count(LiveCount(3, {LAKE: 3})) == LiveCount(7, {LAKE: 7}), "a lake that is still there is compared"

@@ -1,4 +1,4 @@
-"""A person approves one plan by its id, whole and undamaged, in time, with the gates they pass over by name."""
+"""A plan is approved by its id, complete and intact, in time, and with named overrides."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def at(tmp_path: Path) -> Platform:
     return platform(tmp_path)
 
 
-def stored(at: Platform, **how: Any) -> PlanHeader:
+def store_plan(at: Platform, **how: Any) -> PlanHeader:
     return header_of(stored_plan(at, **how))
 
 
-def changed(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
-    """Another plan over the same rows, sealed and published beside the first."""
+def change_plan(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
+    """Seal and publish another plan over the same rows, next to the first."""
     published = find_plan(at.config, header.plan_id).published
     kept = {name: getattr(header, name) for name in PlanHeader.model_fields if name not in {"plan_id", "approve_before", "apply_before"}}
     other = seal(at.config.plan_secret(), **{**kept, **changes})
@@ -65,8 +65,8 @@ def changed(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
     return other
 
 
-def word_path(header: PlanHeader, number: int = 1) -> str:
-    """Where the words of a plan lie, the first where 0.2.0 put the one approval of a plan."""
+def event_path(header: PlanHeader, number: int = 1) -> str:
+    """Return the path of an approval event. The first is that of the only approval in 0.2.0."""
     return f"warehouse/approvals/{header.plan_id}{'' if number == 1 else f'-{number}'}.json"
 
 
@@ -83,7 +83,7 @@ def edit_receipt(at: Platform, published: PublishedTable, edit: Any) -> None:
 
 
 def test_approval_records_name_time_and_overrides(at: Platform) -> None:
-    header = stored(at, max_delete_bytes=1)
+    header = store_plan(at, max_delete_bytes=1)
     given = approve(at.config, at.clock, header.plan_id, "  ada ", ("delete_bytes", "delete_bytes"))
     assert (given.plan_id, given.by, given.at, given.overrides) == (header.plan_id, "ada", NOW, ("delete_bytes",))
     found = find_plan(at.config, header.plan_id)
@@ -93,25 +93,25 @@ def test_approval_records_name_time_and_overrides(at: Platform) -> None:
 
 @pytest.mark.parametrize("length", [8, 12, 64])
 def test_plan_is_found_by_a_prefix_of_its_id(at: Platform, length: int) -> None:
-    header = stored(at)
+    header = store_plan(at)
     assert find_plan(at.config, header.plan_id[:length]).header == header
 
 
 @pytest.mark.parametrize("length", [0, 1, 7])
 def test_prefix_below_eight_characters_is_refused(at: Platform, length: int) -> None:
-    header = stored(at)
+    header = store_plan(at)
     with pytest.raises(UsageError, match=r"too short for a plan id; give at least its first 8 characters \(see `gc-assets plans`\)"):
         find_plan(at.config, header.plan_id[:length])
 
 
 def test_unknown_plan_id_is_refused(at: Platform) -> None:
-    stored(at)
+    store_plan(at)
     with pytest.raises(UsageError, match="no plan with the id 0000000000; `gc-assets plans` lists"):
         find_plan(at.config, "0" * 10)
 
 
 def collision(header: PlanHeader) -> tuple[int, int]:
-    """Two live counts with which the header's ids share their first eight characters, by trying (a birthday of 2^32)."""
+    """Find two live counts whose plan ids share their first eight characters."""
     marked = header.model_copy(update={"live_files": 314159265358979})
     substance = marked.model_dump(mode="json", exclude={"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
     before, after = json.dumps(substance, sort_keys=True).encode().split(b"314159265358979")
@@ -126,8 +126,8 @@ def collision(header: PlanHeader) -> tuple[int, int]:
 
 
 def test_ambiguous_prefix_approves_no_plan(at: Platform) -> None:
-    header = stored(at)
-    one, two = (changed(at, header, live_files=count) for count in collision(header))
+    header = store_plan(at)
+    one, two = (change_plan(at, header, live_files=count) for count in collision(header))
     assert one.plan_id[:8] == two.plan_id[:8]
     with pytest.raises(UsageError, match=f"2 plans with the id {one.plan_id[:8]}"):
         approve(at.config, at.clock, one.plan_id[:8], "ada")
@@ -137,13 +137,13 @@ def test_ambiguous_prefix_approves_no_plan(at: Platform) -> None:
 
 @pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_read_only_state_lists_its_approvals(at: Platform, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
-    approval = approve(at.config, at.clock, stored(at).plan_id, "ada")
+    approval = approve(at.config, at.clock, store_plan(at).plan_id, "ada")
     file_of(at, "warehouse/apply/_records.json").unlink()
 
-    def refused(*_: object) -> bool:
+    def refuse(*_: object) -> bool:
         raise OSError(refusal, os.strerror(refusal))
 
-    monkeypatch.setattr(Files, "replace_if", refused)
+    monkeypatch.setattr(Files, "replace_if", refuse)
     assert [plan.verdict.events for plan in list_plans(at.config)] == [(approval,)]
     assert not file_of(at, "warehouse/apply/_records.json").exists()
 
@@ -151,12 +151,12 @@ def test_read_only_state_lists_its_approvals(at: Platform, monkeypatch: pytest.M
 @pytest.mark.parametrize("by", ["", "  "])
 def test_approval_needs_a_name(at: Platform, by: str) -> None:
     with pytest.raises(UsageError, match="needs a name"):
-        approve(at.config, at.clock, stored(at).plan_id, by)
+        approve(at.config, at.clock, store_plan(at).plan_id, by)
 
 
 def test_plan_can_be_approved_until_its_deadline(at: Platform) -> None:
-    header = stored(at)
-    with pytest.raises(GateRefused, match=r"could be approved until 2026-03-15T09:30:00\+00:00, now it is 2026-03-15T09:30:00"):
+    header = store_plan(at)
+    with pytest.raises(GateRefused, match=r"could be approved until 2026-03-15T09:30:00\+00:00, and it is 2026-03-15T09:30:00"):
         approve(at.config, Clock(header.approve_before), header.plan_id, "ada")
     assert find_plan(at.config, header.plan_id).status_at(header.approve_before) == "expired"
     assert approve(at.config, Clock(header.approve_before - timedelta(microseconds=1)), header.plan_id, "ada")
@@ -165,67 +165,67 @@ def test_plan_can_be_approved_until_its_deadline(at: Platform) -> None:
 
 
 def test_historical_plan_is_never_approved(at: Platform) -> None:
-    header = stored(at, run_date="2026-03-10", historical=True)
-    with pytest.raises(GateRefused, match="analysis of 2026-03-10, a date that was never frozen on its day"):
+    header = store_plan(at, run_date="2026-03-10", historical=True)
+    with pytest.raises(GateRefused, match="is historical: 2026-03-10 was not frozen on that day"):
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
 def test_plan_and_approval_need_the_same_clock(at: Platform) -> None:
-    """Under a clock that is set back a plan could be approved that is long out of date."""
-    real = changed(at, stored(at), rehearsal=False)
-    with pytest.raises(GateRefused, match="was made under the real clock, and now the clock is another"):
+    """Under a clock that is set back, an outdated plan could be approved."""
+    real = change_plan(at, store_plan(at), rehearsal=False)
+    with pytest.raises(GateRefused, match="was made under the real clock, and the clock is another one now"):
         approve(at.config, at.clock, real.plan_id, "ada")
     with pytest.raises(GateRefused, match="was made under a rehearsal"):
-        approve(at.config, Clock(), stored(at).plan_id, "ada")
+        approve(at.config, Clock(), store_plan(at).plan_id, "ada")
 
 
 KEY = "correct horse battery staple"
 
 
-def keyed(at: Platform, key: str | None = KEY) -> Platform:
+def with_key(at: Platform, key: str | None = KEY) -> Platform:
     return replace(at, config=at.config.model_copy(update={"plan_key": SecretStr(key) if key else None}))
 
 
 def test_plan_cannot_be_sealed_without_the_key(at: Platform) -> None:
-    """Who may write the state can change a plan and make its digest again; the HMAC they cannot make."""
-    owner = keyed(at)
-    header = stored(owner)
+    """A user who can write the state can change a plan and its digest, but cannot make its HMAC."""
+    owner = with_key(at)
+    header = store_plan(owner)
     assert header.keyed
     assert approve(owner.config, at.clock, header.plan_id, "ada").plan_id == header.plan_id
-    forger = changed(keyed(at, "a key of the forger's own"), header, live_files=8)
+    forger = change_plan(with_key(at, "a key of the forger's own"), header, live_files=8)
     with pytest.raises(GateRefused, match="changed after it was made, or made with another plan_key"):
         approve(owner.config, at.clock, forger.plan_id, "ada")
 
 
 def test_unkeyed_plan_is_refused_if_a_key_is_configured(at: Platform) -> None:
-    header = stored(at)
+    header = store_plan(at)
     assert not header.keyed
     approve(at.config, at.clock, header.plan_id, "ada")
     with pytest.raises(GateRefused, match=r"made without a plan_key.*now has one.*`gc-assets run`"):
-        approve(keyed(at).config, at.clock, header.plan_id, "ada")
-    night = keyed(platform(Path(at.config.state).parent, mode="apply")).run_context(NOW.date())
+        approve(with_key(at).config, at.clock, header.plan_id, "ada")
+    run_context = with_key(platform(Path(at.config.state).parent, mode="apply")).run_context(NOW.date())
     with pytest.raises(GateRefused, match="made without a plan_key"):
-        refuse_apply(night, find_plan(night.config, header.plan_id))
+        refuse_apply(run_context, find_plan(run_context.config, header.plan_id))
 
 
 def test_plan_with_a_lost_key_can_be_restored_but_not_approved(at: Platform) -> None:
-    header = stored(keyed(at))
-    for later in (at, keyed(at, "the key of the year after")):
+    header = store_plan(with_key(at))
+    for later in (at, with_key(at, "the key of the year after")):
         assert find_plan(later.config, header.plan_id).header == header
-    with pytest.raises(GateRefused, match=r"made with a plan_key.*now has none"):
+    with pytest.raises(GateRefused, match=r"made with a plan_key.*has none now"):
         approve(at.config, at.clock, header.plan_id, "ada")
 
 
 def test_key_is_neither_in_the_policy_nor_in_the_state(at: Platform) -> None:
-    owner = keyed(at)
+    owner = with_key(at)
     assert owner.config.policy_digest() == at.config.policy_digest()
-    approve(owner.config, at.clock, stored(owner).plan_id, "ada")
+    approve(owner.config, at.clock, store_plan(owner).plan_id, "ada")
     assert not any(KEY.encode() in path.read_bytes() for path in Path(at.config.state).rglob("*") if path.is_file())
     assert KEY not in repr(owner.config) + owner.config.model_dump_json()
 
 
 def test_failed_gate_needs_a_named_override(at: Platform) -> None:
-    header = stored(at, max_delete_bytes=1)
+    header = store_plan(at, max_delete_bytes=1)
     with pytest.raises(
         GateRefused, match=r"storage warehouse is refused by its gates:\n  delete_bytes: 200 B planned.*--override delete_bytes"
     ):
@@ -235,22 +235,22 @@ def test_failed_gate_needs_a_named_override(at: Platform) -> None:
 
 
 def test_gate_that_proves_a_wrong_mark_has_no_override(at: Platform) -> None:
-    header = changed(at, stored(at), gates=(live_set(0, 3), delete_bytes(Amount(bytes=2), 1)))
-    with pytest.raises(GateRefused, match=r"(?s)live_set: 0 live files.*Nothing overrides this gate") as refused:
+    header = change_plan(at, store_plan(at), gates=(live_set(0, 3), delete_bytes(Amount(bytes=2), 1)))
+    with pytest.raises(GateRefused, match=r"(?s)live_set: 0 live files.*Nothing overrides this gate") as refusal:
         approve(at.config, at.clock, header.plan_id, "ada", ("live_set", "delete_bytes"))
-    assert "delete_bytes" not in str(refused.value)
+    assert "delete_bytes" not in str(refusal.value)
 
 
 def test_unknown_override_is_refused_with_the_known_ones(at: Platform) -> None:
-    header = changed(at, stored(at), gates=(live_set(1, 3), delete_bytes(Amount(), 1)))
-    with pytest.raises(UsageError, match=r"--override delete_byte: no such gate; those that can be overridden are delete_bytes$"):
+    header = change_plan(at, store_plan(at), gates=(live_set(1, 3), delete_bytes(Amount(), 1)))
+    with pytest.raises(UsageError, match=r"--override delete_byte: no such gate; gates that can be overridden are delete_bytes$"):
         approve(at.config, at.clock, header.plan_id, "ada", ("delete_byte",))
     assert find_plan(at.config, header.plan_id).verdict.events == ()
 
 
 @pytest.mark.parametrize("name, status", [("finished", "applied"), ("restored", "restored")])
 def test_plan_is_used_once(at: Platform, name: str, status: str) -> None:
-    header = stored(at)
+    header = store_plan(at)
     State.at(at.config.state).files.replace(f"{execution_directory(header)}/{name}.json", json.dumps({"at": NOW.isoformat()}).encode())
     with pytest.raises(GateRefused, match=f"is {status}, and a plan can be used only once"):
         approve(at.config, at.clock, header.plan_id, "ada")
@@ -263,7 +263,7 @@ def test_changed_header_is_refused(at: Platform) -> None:
         document["summary"]["header"]["gates"][0]["passed"] = True
 
     edit_receipt(at, published, pass_the_gate)
-    with pytest.raises(StateError, match="was changed after it was made. Make a new one with `gc-assets run`"):
+    with pytest.raises(StateError, match=r"was changed after it was made\. Make a new one with `gc-assets run`"):
         find_plan(at.config, header_of(published).plan_id)
 
 
@@ -294,7 +294,7 @@ def test_rows_of_another_header_are_refused(at: Platform) -> None:
 
 
 def test_changed_rows_are_neither_approved_nor_applied(at: Platform) -> None:
-    """The same length and a sound receipt: without the sum another key would be deleted."""
+    """The length and the receipt are intact: without the checksum another key would be deleted."""
     published = stored_plan(at)
     header, path = header_of(published), file_of(at, published.paths()[0])
     content = path.read_bytes()
@@ -306,80 +306,80 @@ def test_changed_rows_are_neither_approved_nor_applied(at: Platform) -> None:
 
 
 def test_plan_copied_to_another_storage_is_refused(at: Platform) -> None:
-    header = stored(at)
+    header = store_plan(at)
     state = Path(at.config.state)
     storage = at.config.storage("warehouse")
     other = at.config.model_copy(
         update={"storages": (storage, storage.model_copy(update={"name": "archive", "location": "file:///archive/"}))}
     )
     shutil.copytree(state / "warehouse", state / "archive")
-    with pytest.raises(StateError, match=f"plan {header.plan_id} of storage warehouse lies among those of archive"):
+    with pytest.raises(StateError, match=f"plan {header.plan_id} of storage warehouse was found among the plans of archive"):
         find_plan(other, header.plan_id)
 
 
 def test_approval_of_another_plan_does_not_count(at: Platform) -> None:
-    approved, other = stored(at), stored(at, files=3)
+    approved, other = store_plan(at), store_plan(at, files=3)
     given = approve(at.config, at.clock, approved.plan_id, "ada")
-    State.at(at.config.state).files.replace(word_path(other), given.model_dump_json().encode())
+    State.at(at.config.state).files.replace(event_path(other), given.model_dump_json().encode())
     with pytest.raises(StateError, match=f"contains an event of plan {approved.plan_id}, not of the plan in its name"):
         find_plan(at.config, other.plan_id)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"plan_id": "x", "by": "ada"}'])
 def test_damaged_approval_is_an_error(at: Platform, content: bytes) -> None:
-    header = stored(at)
-    State.at(at.config.state).files.replace(word_path(header), content)
+    header = store_plan(at)
+    State.at(at.config.state).files.replace(event_path(header), content)
     with pytest.raises(StateError, match=rf"approvals/{header.plan_id}\.json"):
         find_plan(at.config, header.plan_id)
 
 
 @pytest.mark.parametrize("content", [b"{", b"{}", b"[]", b'{"at": "soon"}'])
 def test_damaged_restore_record_is_an_error(at: Platform, content: bytes) -> None:
-    header = stored(at)
+    header = store_plan(at)
     State.at(at.config.state).files.replace(f"{execution_directory(header)}/restored.json", content)
     with pytest.raises(StateError, match=r"restored\.json.*damaged"):
         find_plan(at.config, header.plan_id)
 
 
 def test_listing_many_plans_needs_few_requests(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [stored(at, files=number).plan_id for number in range(1, 13)]
+    made = [store_plan(at, files=number).plan_id for number in range(1, 13)]
     for plan_id in made:
         approve(at.config, at.clock, plan_id, "ada")
-    state, asked = State.at(at.config.state), list[str]()
+    state, requests = State.at(at.config.state), list[str]()
     record_finished(state, find_plan(at.config, made[0]).header, {"at": NOW.isoformat()})
     record_restored(state, "warehouse", made[1], NOW, "restore-1")
     for name in ("read", "list", "directories"):
         inner = getattr(Files, name)
 
-        def counted(files: Files, path: str, inner: Any = inner) -> Any:
-            asked.append(path)
+        def count_requests(files: Files, path: str, inner: Any = inner) -> Any:
+            requests.append(path)
             return inner(files, path)
 
-        monkeypatch.setattr(Files, name, counted)
+        monkeypatch.setattr(Files, name, count_requests)
     found = {plan.header.plan_id: plan.status_at(NOW) for plan in list_plans(at.config)}
     assert [found[plan_id] for plan_id in made] == ["applied", "restored", *["approved"] * 10]
-    assert len(asked) == 4
+    assert len(requests) == 4
 
 
 def test_records_of_an_older_release_are_read_once(at: Platform) -> None:
-    made = [stored(at, files=number) for number in (1, 2, 3)]
+    made = [store_plan(at, files=number) for number in (1, 2, 3)]
     state = State.at(at.config.state)
     for header in made:
         approve(at.config, at.clock, header.plan_id, "ada")
     record_finished(state, made[0], {"at": NOW.isoformat()})
     record_restored(state, "warehouse", made[1].plan_id, NOW, "restore-1")
     before = list(list_plans(at.config))
-    book = file_of(at, "warehouse/apply/_records.json")
-    noted = book.read_text()
-    book.unlink()
+    records_file = file_of(at, "warehouse/apply/_records.json")
+    noted = records_file.read_text()
+    records_file.unlink()
     assert list(list_plans(at.config)) == before
-    assert book.read_text() == noted
-    file_of(at, word_path(made[2])).unlink()
+    assert records_file.read_text() == noted
+    file_of(at, event_path(made[2])).unlink()
     assert {plan.header.plan_id: plan.verdict.events for plan in list_plans(at.config)}[made[2].plan_id] == ()
 
 
 def test_approval_does_not_revoke_a_rejection_by_another_name(at: Platform) -> None:
-    header = stored(at, max_delete_bytes=1)
+    header = store_plan(at, max_delete_bytes=1)
     mine = approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",), "the owners agreed")
     other = approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
     (plan,) = list_plans(at.config)
@@ -390,9 +390,9 @@ def test_approval_does_not_revoke_a_rejection_by_another_name(at: Platform) -> N
 
 
 def test_override_needs_as_many_names_as_an_approval(at: Platform) -> None:
-    """With two approvals needed, a gate is passed over by two names or not at all."""
+    """If two approvals are needed, a gate is overridden by two names or not at all."""
     both = platform(Path(at.config.state).parent, approvals_needed=2)
-    header = stored(both)
+    header = store_plan(both)
     approve(both.config, both.clock, header.plan_id, "ada", ("delete_bytes",))
     assert find_plan(both.config, header.plan_id).status_at(NOW) == "ready"
     approve(both.config, both.clock, header.plan_id, "grace")
@@ -405,7 +405,7 @@ def test_override_needs_as_many_names_as_an_approval(at: Platform) -> None:
 @pytest.mark.parametrize("again", ["ada", " Ada ", "ADA", "\uff41da"])
 def test_two_spellings_of_a_name_approve_once(at: Platform, again: str) -> None:
     both = platform(Path(at.config.state).parent, approvals_needed=2)
-    header = stored(both)
+    header = store_plan(both)
     approve(both.config, both.clock, header.plan_id, "ada")
     approve(both.config, both.clock, header.plan_id, again)
     plan = find_plan(both.config, header.plan_id)
@@ -417,7 +417,7 @@ def test_two_spellings_of_a_name_approve_once(at: Platform, again: str) -> None:
 
 
 def test_rejection_holds_until_the_same_name_approves(at: Platform) -> None:
-    header = stored(at)
+    header = store_plan(at)
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace", "orders is being migrated")
     approve(at.config, at.clock, header.plan_id, "kim")
@@ -434,7 +434,7 @@ def test_rejection_holds_until_the_same_name_approves(at: Platform) -> None:
 
 
 def test_rejection_of_a_begun_plan_has_no_effect(at: Platform) -> None:
-    header, state = stored(at), State.at(at.config.state)
+    header, state = store_plan(at), State.at(at.config.state)
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace")
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
@@ -444,51 +444,51 @@ def test_rejection_of_a_begun_plan_has_no_effect(at: Platform) -> None:
 
 
 def test_concurrent_events_are_all_recorded(at: Platform) -> None:
-    header = stored(at)
+    header = store_plan(at)
     names = [f"person {number}" for number in range(16)]
     with ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(lambda name: approve(at.config, at.clock, header.plan_id, name), names))
-    words = find_plan(at.config, header.plan_id).verdict.events
-    assert sorted(word.by for word in words) == sorted(names)
-    assert [plan.verdict.events for plan in list_plans(at.config)] == [words]
+    events = find_plan(at.config, header.plan_id).verdict.events
+    assert sorted(word.by for word in events) == sorted(names)
+    assert [plan.verdict.events for plan in list_plans(at.config)] == [events]
 
 
 def test_number_of_a_removed_event_is_not_reused(at: Platform) -> None:
-    header = stored(at)
+    header = store_plan(at)
     approve(at.config, at.clock, header.plan_id, "ada")
     approve(at.config, at.clock, header.plan_id, "grace")
-    file_of(at, word_path(header, 2)).unlink()
+    file_of(at, event_path(header, 2)).unlink()
     approve(at.config, at.clock, header.plan_id, "kim")
     assert [plan.verdict.approved_by for plan in list_plans(at.config)] == ["ada, kim"]
-    assert file_of(at, word_path(header, 3)).exists()
+    assert file_of(at, event_path(header, 3)).exists()
 
 
 def test_approval_of_an_older_release_is_kept(at: Platform) -> None:
     """0.2.0 wrote one file per plan, and its approval into the list of plans."""
-    header, state = stored(at), State.at(at.config.state)
+    header, state = store_plan(at), State.at(at.config.state)
     written = {"plan_id": header.plan_id, "by": "ada", "at": NOW.isoformat(), "overrides": ["delete_bytes"]}
-    state.files.replace(word_path(header), json.dumps(written).encode())
+    state.files.replace(event_path(header), json.dumps(written).encode())
     state.files.replace("warehouse/apply/_records.json", json.dumps({header.plan_id: {"approval": written}}).encode())
     assert [(plan.status_at(NOW), plan.verdict.approved_by) for plan in list_plans(at.config)] == [("approved", "ada")]
     reject(at.config, at.clock, header.plan_id, "grace")
     assert [plan.status_at(NOW) for plan in list_plans(at.config)] == ["rejected"]
-    assert json.loads(file_of(at, word_path(header)).read_text()) == written
+    assert json.loads(file_of(at, event_path(header)).read_text()) == written
 
 
 def test_repeated_plan_is_listed_once_and_empty_plan_not(at: Platform) -> None:
-    first, again, empty = stored(at), stored(at), stored(at, files=0)
+    first, again, empty = store_plan(at), store_plan(at), store_plan(at, files=0)
     assert first.plan_id == again.plan_id != empty.plan_id
     assert [plan.header.plan_id for plan in list_plans(at.config)] == [first.plan_id]
 
 
 def test_plans_are_listed_newest_first(at: Platform) -> None:
-    made = [stored(at, files=number).plan_id for number in (1, 2, 3)]
+    made = [store_plan(at, files=number).plan_id for number in (1, 2, 3)]
     assert [plan.header.plan_id for plan in list_plans(at.config)] == made[::-1]
     assert list(list_plans(at.config, "another")) == []
 
 
 def test_begun_plan_is_unfinished_until_it_ends_or_is_restored(at: Platform) -> None:
-    state, header = State.at(at.config.state), stored(at)
+    state, header = State.at(at.config.state), store_plan(at)
     assert unfinished_plans(state, "warehouse") == []
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
     assert unfinished_plans(state, "warehouse") == [header.plan_id]

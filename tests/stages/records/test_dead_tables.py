@@ -1,4 +1,4 @@
-"""Whose word makes a table dead, where, and for how long."""
+"""Records of dead tables: required fields, location and validity."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"
 
 
 def counting(context: RunContext, clock: Clock) -> list[tuple[str, str]]:
-    tonight = RunContext.of(context.config, clock, clock.today())
-    return [(word.prefix, word.by) for word in dead_tables(tonight, context.config.storages[0].name)]
+    run_context = RunContext.of(context.config, clock, clock.today())
+    return [(record.prefix, record.by) for record in dead_tables(run_context, context.config.storages[0].name)]
 
 
-def place(context: RunContext, below: str) -> str:
+def location(context: RunContext, below: str) -> str:
     return f"{context.config.storages[0].location.rstrip('/')}/{below}"
 
 
 def test_last_record_of_a_table_and_location_counts(tmp_path: Path) -> None:
     context = night_at(tmp_path)
-    accept_dead_table(context.config, Clock(), UUID.upper(), place(context, "db/t"), "ada", "dropped in spring")
-    accept_dead_table(context.config, Clock(), UUID, place(context, "db/u/"), "bob")
+    accept_dead_table(context.config, Clock(), UUID.upper(), location(context, "db/t"), "ada", "dropped in spring")
+    accept_dead_table(context.config, Clock(), UUID, location(context, "db/u/"), "bob")
     assert counting(context, Clock()) == [("db/t/", "ada"), ("db/u/", "bob")]
-    storage, record = accept_dead_table(context.config, Clock(), UUID, place(context, "db/t/"), "bob", withdraw=True)
+    storage, record = accept_dead_table(context.config, Clock(), UUID, location(context, "db/t/"), "bob", withdraw=True)
     assert counting(context, Clock()) == [("db/u/", "bob")]
     text = context.state.files.read(f"{storage}/dead_tables.json").decode()
-    assert (text.count(UUID), "dropped in spring" in text, record.said) == (3, True, "withdrawn")
+    assert (text.count(UUID), "dropped in spring" in text, record.decision) == (3, True, "withdrawn")
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
 def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
     context, rehearsed = night_at(tmp_path), Clock(datetime.now(UTC) + ahead)
-    accept_dead_table(context.config, rehearsed, UUID, place(context, "db/t/"), "ada")
+    accept_dead_table(context.config, rehearsed, UUID, location(context, "db/t/"), "ada")
     assert counting(context, rehearsed) == [("db/t/", "ada")]
     assert counting(context, Clock()) == []
 
 
 @pytest.mark.parametrize(
-    "uuid, below, by, withdraw, said",
+    "uuid, below, by, withdraw, message",
     [
         ("orders", "db/t/", "ada", False, "no table uuid"),
         (UUID, "", "ada", False, "no directory inside a configured storage"),
@@ -54,10 +54,10 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
         (UUID, "db/t/", "ada", True, "nothing to withdraw"),
     ],
 )
-def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, said: str) -> None:
+def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, message: str) -> None:
     context = night_at(tmp_path)
-    with pytest.raises(GcError, match=said):
-        accept_dead_table(context.config, Clock(), uuid, place(context, below), by, withdraw=withdraw)
+    with pytest.raises(GcError, match=message):
+        accept_dead_table(context.config, Clock(), uuid, location(context, below), by, withdraw=withdraw)
     with pytest.raises(UsageError, match="no directory inside"):
         accept_dead_table(context.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
     assert counting(context, Clock()) == []
@@ -65,7 +65,7 @@ def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, be
 
 def test_damaged_record_is_an_error(tmp_path: Path) -> None:
     context = night_at(tmp_path)
-    storage, _ = accept_dead_table(context.config, Clock(), UUID, place(context, "db/t/"), "ada")
+    storage, _ = accept_dead_table(context.config, Clock(), UUID, location(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/dead_tables.json", b"[{")
     with pytest.raises(StateError, match=r"dead_tables\.json is damaged"):
         counting(context, Clock())

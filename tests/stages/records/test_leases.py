@@ -1,4 +1,4 @@
-"""Who changes a storage takes its lease by the real clock, under a token that no record of the storage has yet."""
+"""A lease uses the real clock, and a token that no record of the storage has yet."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def context(tmp_path: Path) -> RunContext:
     return night_at(tmp_path)
 
 
-def taken(context: RunContext) -> Lease:
+def take(context: RunContext) -> Lease:
     return take_lease(context, STORAGE, context.store(STORAGE), "plan", "ada")
 
 
 def test_lease_of_a_rehearsal_uses_the_real_clock(context: RunContext) -> None:
     assert context.clock.is_rehearsal
-    taken(context)
+    take(context)
     holder = context.store(STORAGE).holder()
     assert holder is not None
     left = datetime.fromisoformat(holder.expires_at) - datetime.now(UTC)
@@ -37,26 +37,26 @@ def test_lease_of_a_rehearsal_uses_the_real_clock(context: RunContext) -> None:
 
 
 def test_rehearsal_in_the_future_takes_no_live_lease(context: RunContext, tmp_path: Path) -> None:
-    taken(context)
+    take(context)
     with pytest.raises(GateRefused, match="is being changed by ada"):
-        taken(night_at(tmp_path, context.clock.now() + timedelta(days=400)))
+        take(night_at(tmp_path, context.clock.now() + timedelta(days=400)))
 
 
 def test_token_grows_after_the_storage_lost_its_counter(context: RunContext, tmp_path: Path) -> None:
-    """A new disk under the old name: what is done on it comes after all that was ever done."""
+    """A new disk under the same storage name: its actions come after all earlier ones."""
     for _ in range(4):
-        taken(context).release()
+        take(context).release()
     shutil.rmtree(tmp_path / "warehouse" / ".gc-assets")
-    assert taken(context).token == 5
+    assert take(context).token == 5
 
 
 def test_damaged_token_record_is_an_error(context: RunContext, tmp_path: Path) -> None:
-    taken(context).release()
+    take(context).release()
     (path,) = (tmp_path / "state").rglob("_token.json")
     assert json.loads(path.read_text()) == {"token": 1}
     path.write_text("x")
     with pytest.raises(StateError, match=r"_token\.json is damaged.*largest `token`"):
-        taken(context)
+        take(context)
     assert context.store(STORAGE).holder() is None
 
 

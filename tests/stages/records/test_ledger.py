@@ -1,4 +1,4 @@
-"""What is in quarantine, by the logs: the newest settled word about each copy of each key."""
+"""The copies in quarantine according to the deletion logs: the newest settled entry of each copy."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def context(tmp_path: Path) -> RunContext:
     return night_at(tmp_path)
 
 
-def reported(context: RunContext) -> list[tuple[str, int, int]]:
-    """Plan, files and bytes of each row of the report's quarantine."""
+def quarantine_rows(context: RunContext) -> list[tuple[str, int, int]]:
+    """Return plan, files and bytes of each quarantine row of the report."""
     put_marked(context)
     put(context, STORAGE, ORPHAN_FILES, **NOTHING_SWEPT)
     (page,) = load_report(context, lakes=["none"]).storages
@@ -51,18 +51,18 @@ def reported(context: RunContext) -> list[tuple[str, int, int]]:
 def test_report_counts_a_key_once_per_plan_with_a_copy(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "quarantine", "p2", minutes=5, size_bytes=7))
-    assert reported(context) == [("p2", 1, 7), ("p1", 1, 10)]
+    assert quarantine_rows(context) == [("p2", 1, 7), ("p1", 1, 10)]
 
 
 def test_report_shows_the_other_copy_after_a_purge(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "quarantine", "p2", minutes=5))
     put_log(context, word("a", "purge", "p3", minutes=9, source="p2"))
-    assert reported(context) == [("p1", 1, 10)]
+    assert quarantine_rows(context) == [("p1", 1, 10)]
 
 
 def test_entries_of_the_same_time_are_ordered_by_run(context: RunContext) -> None:
-    """Under a rehearsal's clock nights and restores share one moment."""
+    """With the clock of a rehearsal, runs and restores share one time."""
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "restore", "r1", source="p1"))
     assert read_quarantine(context.state, STORAGE).num_rows == 0
@@ -78,7 +78,7 @@ def test_entries_without_run_id_use_that_of_the_receipt(context: RunContext) -> 
 
 
 def test_entries_are_ordered_by_lease_and_not_by_clock(context: RunContext) -> None:
-    """A restore by a clock that was behind is still the last word, and so is the quarantine after it."""
+    """A restore by a slow clock is still newer, and so is the quarantine after it."""
     put_log(context, word("a", "quarantine", "p1", minutes=60, token=4))
     put_log(context, word("a", "restore", "r1", minutes=-60, source="p1", token=5))
     assert read_quarantine(context.state, STORAGE).num_rows == 0
@@ -94,7 +94,7 @@ def test_entries_without_token_come_first(context: RunContext) -> None:
     assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
-def of_whom(context: RunContext, *, rehearsal: bool) -> list[str]:
+def visible_copies(context: RunContext, *, rehearsal: bool) -> list[str]:
     return sorted(read_quarantine(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
 
 
@@ -102,49 +102,52 @@ def test_rehearsals_and_real_runs_ignore_each_others_copies(context: RunContext)
     put_log(context, word("real", "quarantine", "p1", token=1, rehearsal=False))
     put_log(context, word("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
     put_log(context, word("older", "quarantine", "p3"))
-    assert of_whom(context, rehearsal=False) == ["older", "real"]
-    assert of_whom(context, rehearsal=True) == ["older", "rehearsed"]
+    assert visible_copies(context, rehearsal=False) == ["older", "real"]
+    assert visible_copies(context, rehearsal=True) == ["older", "rehearsed"]
     assert read_quarantine(context.state, STORAGE).num_rows == 3
 
 
 def test_restored_file_stays_restored_after_a_rehearsal_quarantines_it(context: RunContext) -> None:
-    """In a deferred quarantine the next real night would purge it at once: its days of waiting were over long ago."""
+    """In a deferred quarantine the next real run would purge it immediately, because its days had
+    passed.
+    """
     put_log(context, word("a", "quarantine", "p1", token=1, rehearsal=False, quarantine="deferred"))
     put_log(context, word("a", "restore", "r1", minutes=9, source="p1", token=2, rehearsal=False, quarantine="deferred"))
     put_log(context, word("a", "quarantine", "p2", minutes=-9000, token=3, rehearsal=True, quarantine="deferred"))
-    assert of_whom(context, rehearsal=False) == []
+    assert visible_copies(context, rehearsal=False) == []
 
 
 def test_real_restore_also_restores_copies_of_rehearsals(context: RunContext) -> None:
     put_log(context, word("a", "quarantine", "p2", token=1, rehearsal=True))
     put_log(context, word("a", "restore", "r1", source="p2", token=2, rehearsal=False))
-    assert of_whom(context, rehearsal=True) == of_whom(context, rehearsal=False) == []
+    assert visible_copies(context, rehearsal=True) == visible_copies(context, rehearsal=False) == []
 
 
 def test_move_of_a_rehearsal_counts_for_any_inventory() -> None:
-    words = [word("real", "quarantine", "p1", token=1, rehearsal=False), word("rehearsed", "quarantine", "p2", token=2, rehearsal=True)]
-    later = removed_objects(pa.Table.from_pylist(words, LOG_ENTRIES), NOW + timedelta(days=1))
+    entries = [word("real", "quarantine", "p1", token=1, rehearsal=False), word("rehearsed", "quarantine", "p2", token=2, rehearsal=True)]
+    later = removed_objects(pa.Table.from_pylist(entries, LOG_ENTRIES), NOW + timedelta(days=1))
     assert later.column("key").to_pylist() == ["rehearsed"]
 
 
-def by_hand(words: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
-    """The copies in quarantine, with the etag of the word that put them there: a walk over all words in their order.
+def walk(entries: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """Return the copies in quarantine with the etag of their entry, by a walk over all entries in
+    order.
 
-    An abort is of an upload, and says nothing of the file at its key.
+    An abort is about an upload and not about the file at its key.
     """
     waiting: dict[tuple[str, str], str] = {}
-    for said in sorted(
-        (row for row in words if row["phase"] != "abort"), key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")
+    for entry in sorted(
+        (row for row in entries if row["phase"] != "abort"), key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")
     ):
-        if said["outcome"] == "done" or (said["phase"], said["outcome"]) == ("purge", "absent"):
-            copy = said["key"], said["plan_id"] if said["phase"] == "quarantine" else said["source_plan_id"]
+        if entry["outcome"] == "done" or (entry["phase"], entry["outcome"]) == ("purge", "absent"):
+            copy = entry["key"], entry["plan_id"] if entry["phase"] == "quarantine" else entry["source_plan_id"]
             waiting.pop(copy, None)
-            if said["phase"] == "quarantine":
-                waiting[copy] = said["etag"]
+            if entry["phase"] == "quarantine":
+                waiting[copy] = entry["etag"]
     return waiting
 
 
-def some_words(choose: random.Random, keys: str, words: int) -> list[dict[str, Any]]:
+def random_entries(choose: random.Random, keys: str, entries: int) -> list[dict[str, Any]]:
     phases = [phase for phase in PHASES if phase != "expire"]
     number = count()
     return [
@@ -159,7 +162,7 @@ def some_words(choose: random.Random, keys: str, words: int) -> list[dict[str, A
             etag=f"e{next(number)}",
             token=choose.choice([None, 1, 2, 3]),
         )
-        for _ in range(words)
+        for _ in range(entries)
     ]
 
 
@@ -169,31 +172,31 @@ def copies(rows: pa.Table) -> dict[tuple[str, str], str]:
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_ledger_equals_a_walk_over_all_entries(choose: random.Random, size: int) -> None:
-    words = some_words(choose, "ab", size)
-    assert copies(copies_in_quarantine(pa.Table.from_pylist(words, LOG_ENTRIES))) == by_hand(words)
+    entries = random_entries(choose, "ab", size)
+    assert copies(copies_in_quarantine(pa.Table.from_pylist(entries, LOG_ENTRIES))) == walk(entries)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_selected_copies_need_only_their_own_entries(choose: random.Random, size: int) -> None:
-    words = pa.Table.from_pylist(some_words(choose, "ab", size), LOG_ENTRIES)
+    entries = pa.Table.from_pylist(random_entries(choose, "ab", size), LOG_ENTRIES)
     for meant in (CopySelection(plan_id="p"), CopySelection(prefix="a"), CopySelection(key="b"), CopySelection(plan_id="q", key="a")):
-        few = meant.among(settled_entries(words), "by").select(LOG_ENTRIES.names)
-        assert copies(meant.find_copies(few)) == copies(meant.find_copies(words))
+        own_entries = meant.filter_rows(settled_entries(entries), "by").select(LOG_ENTRIES.names)
+        assert copies(meant.find_copies(own_entries)) == copies(meant.find_copies(entries))
 
 
 @pytest.mark.spark
 def test_spark_and_arrow_select_the_same_copy(spark: SparkSession) -> None:
-    rows = copies_in_quarantine(pa.Table.from_pylist(some_words(random.Random(3), "abcdefghij", 200), LOG_ENTRIES))
-    told = first_of_each_key(spark.createDataFrame(rows), newest_first()).select(*QUARANTINED_COPY.names).toArrow()
-    assert copies(told) == copies(newest_of_each_key(rows))
-    assert told.num_rows == pc.count_distinct(rows.column("key")).as_py() < rows.num_rows
+    rows = copies_in_quarantine(pa.Table.from_pylist(random_entries(random.Random(3), "abcdefghij", 200), LOG_ENTRIES))
+    spark_rows = first_of_each_key(spark.createDataFrame(rows), newest_first()).select(*QUARANTINED_COPY.names).toArrow()
+    assert copies(spark_rows) == copies(newest_of_each_key(rows))
+    assert spark_rows.num_rows == pc.count_distinct(rows.column("key")).as_py() < rows.num_rows
 
 
 @pytest.mark.spark
 def test_spark_and_arrow_find_the_same_copies(spark: SparkSession, context: RunContext) -> None:
-    words = some_words(random.Random(7), "abcdefghij", 300)
+    entries = random_entries(random.Random(7), "abcdefghij", 300)
     for start in range(0, 300, 50):
-        put_log(context, *words[start : start + 50])
+        put_log(context, *entries[start : start + 50])
     found = quarantine_ledger(spark, context.state, STORAGE).toArrow()
-    assert copies(found) == copies(read_quarantine(context.state, STORAGE)) == by_hand(words)
+    assert copies(found) == copies(read_quarantine(context.state, STORAGE)) == walk(entries)
     assert found.select(QUARANTINED_COPY.names).num_rows > 5

@@ -1,4 +1,4 @@
-"""What of a storage is the collector's own, or a catalog's, and therefore no lake's garbage."""
+"""Files of the collector and of catalogs in a storage are shielded from all claims."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ lakes:
 
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
-    """Everything but the storage seems to lie elsewhere, and lies in it."""
+    """A configuration whose paths lead into the storage by links and relative paths."""
     inside = tmp_path / "warehouse" / "db"
     for name in ("state", "catalogs"):
         (inside / name).mkdir(parents=True)

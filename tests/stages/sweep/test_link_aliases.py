@@ -1,4 +1,4 @@
-"""Live files that the lake names by another address than their own: through links and mounts into a storage."""
+"""Live files with another address, through links and mounts into a storage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = "other"
 
 
 class TwoStorages(Lakehouse):
-    """A second storage `<root>/other`, where nothing is claimed."""
+    """A second storage `<root>/other` without claims."""
 
     @property
     def other(self) -> Path:
@@ -45,14 +45,18 @@ class TwoStorages(Lakehouse):
         return super().plan()
 
     def other_links(self) -> list[str]:
-        """Live keys of the second storage behind its own links, after a plan of the first."""
-        night = self.tonight()
-        live = live_tables(night)
-        return behind_links(self.spark, night, live_keys(self.spark, night, OTHER, live), night.table(STORAGE_INVENTORY, OTHER))
+        """Return live keys of the second storage that are behind its own links, after a plan of the
+        first.
+        """
+        run_context = self.tonight()
+        live = live_tables(run_context)
+        return behind_links(
+            self.spark, run_context, live_keys(self.spark, run_context, OTHER, live), run_context.table(STORAGE_INVENTORY, OTHER)
+        )
 
 
 @dataclass
-class Aliased:
+class AliasedTables:
     """A table of the warehouse, and one that names files of the warehouse by other addresses."""
 
     house: TwoStorages
@@ -71,7 +75,7 @@ class Aliased:
 
 
 @pytest.fixture(scope="module")
-def aliased(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Aliased:
+def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> AliasedTables:
     house = TwoStorages(spark, tmp_path_factory.mktemp("aliases"))
     lake = LakeBuilder(house.root)
     table = lake.table("db.t", days_ago(40))
@@ -82,27 +86,27 @@ def aliased(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Al
     house.other.mkdir()
     (house.root / "outside").mkdir()
     garbage = next(path for path in table.leftovers(days_ago(20), 1) if path.suffix == ".parquet")
-    return Aliased(house, borrower, garbage)
+    return AliasedTables(house, borrower, garbage)
 
 
-def test_apply_refuses_file_that_a_new_commit_names_through_a_link(aliased: Aliased) -> None:
-    link = aliased.house.root / "outside" / "since.parquet"
-    pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}), aliased.garbage)
-    os.utime(aliased.garbage, (days_ago(20).timestamp(),) * 2)
-    aliased.house.now = days_ago(2)
-    header = aliased.house.plan()
-    aliased.house.approved(header)
-    link.symlink_to(aliased.garbage)
-    aliased.borrow(link)
-    with pytest.raises(GateRefused, match=f"{aliased.garbage.name}, which is file://{link}"):
-        aliased.house.apply(header)
-    assert aliased.garbage.exists()
+def test_apply_refuses_file_that_a_new_commit_names_through_a_link(tables: AliasedTables) -> None:
+    link = tables.house.root / "outside" / "since.parquet"
+    pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}), tables.garbage)
+    os.utime(tables.garbage, (days_ago(20).timestamp(),) * 2)
+    tables.house.now = days_ago(2)
+    header = tables.house.plan()
+    tables.house.approved(header)
+    link.symlink_to(tables.garbage)
+    tables.borrow(link)
+    with pytest.raises(GateRefused, match=f"{tables.garbage.name}, which is file://{link}"):
+        tables.house.apply(header)
+    assert tables.garbage.exists()
 
 
-def test_plan_is_refused_if_live_files_have_two_addresses(aliased: Aliased) -> None:
-    """As each address was in no live set of the warehouse, each file was planned there."""
-    house, root = aliased.house, aliased.house.root
-    data = aliased.garbage.parent
+def test_plan_is_refused_if_live_files_have_two_addresses(tables: AliasedTables) -> None:
+    """The addresses were in no live set of the warehouse, so the files were planned there."""
+    house, root = tables.house, tables.house.root
+    data = tables.garbage.parent
     (house.other / "folder").symlink_to(data)
     (root / "outside" / "mount").mkdir()
     names = {
@@ -111,7 +115,7 @@ def test_plan_is_refused_if_live_files_have_two_addresses(aliased: Aliased) -> N
         "by-a-link-outside": root / "outside" / "3.parquet",
         "by-a-bind-mount": root / "outside" / "mount" / "4.parquet",
     }
-    files = {why: aliased.file(address.name) for why, address in names.items()}
+    files = {why: tables.file(address.name) for why, address in names.items()}
     names["by-a-link-in-another-storage"].symlink_to(files["by-a-link-in-another-storage"])
     names["by-a-link-outside"].symlink_to(files["by-a-link-outside"])
     bound = subprocess.run(["mount", "--bind", data, root / "outside" / "mount"], check=False, capture_output=True).returncode == 0
@@ -119,7 +123,7 @@ def test_plan_is_refused_if_live_files_have_two_addresses(aliased: Aliased) -> N
         del names["by-a-bind-mount"]
     try:
         for address in names.values():
-            aliased.borrow(address)
+            tables.borrow(address)
         house.now = days_ago(1)
         header = house.plan()
     finally:

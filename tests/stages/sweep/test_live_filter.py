@@ -1,4 +1,4 @@
-"""The filter over the live keys of a storage: what is in it, and what no longer is, wherever it is made."""
+"""The filter over the live keys of a storage, built in this process or in executors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LAKES = ("sales", "weather")
 NO_COUNTS = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
 
 
-def night_of(root: Path, day: int = 0) -> RunContext:
+def context_of(root: Path, day: int = 0) -> RunContext:
     storages = tuple(StorageConfig(name=name, location=f"file://{root}/{name}/") for name in (STORAGE, OTHER))
     lakes = tuple(
         IcechunkLakeConfig.model_validate({"name": name, "kind": "icechunk", "location": f"file://{root}/{STORAGE}/{name}/"})
@@ -46,7 +46,7 @@ def night_of(root: Path, day: int = 0) -> RunContext:
 
 
 def live(context: RunContext, lake: str, keys: dict[str, list[str]]) -> PublishedTable:
-    """Publishes the live files of a lake, by storage."""
+    """Publish the live files of a lake, by storage."""
     rows: list[dict[str, Any]] = []
     for storage, named in keys.items():
         hashes = xxhash64(pa.array(named, pa.string()))
@@ -58,8 +58,8 @@ def live(context: RunContext, lake: str, keys: dict[str, list[str]]) -> Publishe
     return publish(context.state, run, written, context.clock, summary=summary)
 
 
-def held(context: RunContext, table: PublishedTable, keys: list[str]) -> list[str]:
-    """The keys that the filter takes for live."""
+def keys_in_filter(context: RunContext, table: PublishedTable, keys: list[str]) -> list[str]:
+    """Return the keys that the filter takes for live."""
     found = ProbeFilter(context.state.files, tuple(table.paths())).contains(xxhash64(pa.array(keys, pa.string())))
     return [key for key, is_in in zip(keys, found.tolist(), strict=True) if is_in]
 
@@ -69,46 +69,52 @@ def test_executors_and_process_build_the_same_filter(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_keys: int
 ) -> None:
     monkeypatch.setattr(stage, "SLICE_KEYS", slice_keys)
-    context = night_of(tmp_path)
-    mine, elsewhere = [f"a/{number}" for number in range(1000)], [f"b/{number}" for number in range(1000)]
-    live(context, "sales", {STORAGE: mine[:700], OTHER: elsewhere})
+    context = context_of(tmp_path)
+    mine, executors = [f"a/{number}" for number in range(1000)], [f"b/{number}" for number in range(1000)]
+    live(context, "sales", {STORAGE: mine[:700], OTHER: executors})
     live(context, "weather", {STORAGE: mine[500:]})
-    here = live_filter(spark, context, STORAGE)
+    in_process = live_filter(spark, context, STORAGE)
     monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
-    there = live_filter(spark, context, STORAGE)
-    assert (there.receipt.digest, there.rows, there.receipt.balances) == (here.receipt.digest, here.rows, here.receipt.balances)
-    assert there.rows == -(-1200 // slice_keys)
-    assert held(context, there, mine) == mine
-    assert held(context, there, elsewhere) == []
+    remote = live_filter(spark, context, STORAGE)
+    assert (remote.receipt.digest, remote.rows, remote.receipt.balances) == (
+        in_process.receipt.digest,
+        in_process.rows,
+        in_process.receipt.balances,
+    )
+    assert remote.rows == -(-1200 // slice_keys)
+    assert keys_in_filter(context, remote, mine) == mine
+    assert keys_in_filter(context, remote, executors) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_filter_contains_exactly_the_live_keys_of_each_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """What left must leave at once: no candidate is sought among what the filter holds, so a filter that kept it would keep garbage."""
+    """Keys that left the live set must leave the filter, because keys in the filter are never
+    candidates.
+    """
     chance = Random(seed)
     every = [f"k/{number}" for number in range(400)]
     for day in range(4):
         monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", chance.choice([-1, 100_000]))
         monkeypatch.setattr(stage, "SLICE_KEYS", chance.choice([100, 10_000]))
-        context = night_of(tmp_path, day)
+        context = context_of(tmp_path, day)
         needed: set[str] = set()
         for lake in LAKES:
             keys = chance.sample(every, chance.choice([0, 1, 50, 200]))
             needed |= set(keys)
             live(context, lake, {STORAGE: keys, OTHER: chance.sample(every, 20)})
         found = live_filter(spark, context, STORAGE)
-        assert set(held(context, found, every)) == needed
+        assert set(keys_in_filter(context, found, every)) == needed
         assert (found.rows == 0) == (not needed)
 
 
-@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("in_process", [True, False])
 @pytest.mark.parametrize("damage", ["gone", "torn"])
 def test_missing_or_damaged_part_stops_the_filter(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, damage: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool, damage: str
 ) -> None:
-    context = night_of(tmp_path)
+    context = context_of(tmp_path)
     live(context, "sales", {STORAGE: ["a", "b"]})
     table = live(context, "weather", {STORAGE: ["c"]})
     part = tmp_path / "state" / table.paths()[0]
@@ -116,20 +122,20 @@ def test_missing_or_damaged_part_stops_the_filter(
         part.unlink()
     else:
         part.write_bytes(b"\0" * part.stat().st_size)
-    if not here:
+    if not in_process:
         monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
     with pytest.raises(StateError, match="part-"):
         live_filter(spark, context, STORAGE)
     assert context.state.history(STORAGE, "live_filter") == ()
 
 
-@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("in_process", [True, False])
 def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
 ) -> None:
-    if not here:
+    if not in_process:
         monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
-    context = night_of(tmp_path)
+    context = context_of(tmp_path)
     live(context, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
     live(context, "weather", {STORAGE: []})
     for key, is_hit in (("a", True), ("x=1/2", True), ("b", False), ("elsewhere", False)):

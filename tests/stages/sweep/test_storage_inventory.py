@@ -1,4 +1,4 @@
-"""Where a storage is listed: here what takes a moment, in executors all else, and nothing twice or not at all."""
+"""A quick listing runs in this process, others in executors, and no object is listed twice."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def house(spark: SparkSession, tmp_path: Path) -> Lakehouse:
     return house
 
 
-def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: float = storage_inventory.MAX_IN_PROCESS_SECONDS) -> int:
-    """Lists the storage where one process may take so long, and returns how many tasks ran in this process."""
+def count_tasks_in_process(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: float = storage_inventory.MAX_IN_PROCESS_SECONDS
+) -> int:
+    """List the storage with this time limit, and return how many tasks ran in this process."""
     ran: list[ListingTask] = []
     run = listing.LocalListingTask.run
     with monkeypatch.context() as bounds:
@@ -45,29 +47,27 @@ def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: floa
     return len(ran)
 
 
-def test_quickly_listed_storage_needs_no_spark_job(
-    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert listed_here(house, monkeypatch) == 0
+def test_quickly_listed_storage_needs_no_spark_job(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert count_tasks_in_process(house, monkeypatch) == 0
     assert 0 < house.summary("storage_inventory")["listing_seconds"] < storage_inventory.MAX_IN_PROCESS_SECONDS
     house.now += timedelta(days=1)
     before = count_jobs(house.spark)
-    assert listed_here(house, monkeypatch) == house.summary("storage_inventory")["tasks"] > 1
+    assert count_tasks_in_process(house, monkeypatch) == house.summary("storage_inventory")["tasks"] > 1
     assert count_jobs(house.spark) == before
 
 
 def test_slow_or_unknown_storage_is_listed_in_executors(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert listed_here(house, monkeypatch) == 0
+    assert count_tasks_in_process(house, monkeypatch) == 0
     house.now += timedelta(days=1)
-    assert listed_here(house, monkeypatch, seconds=0.0) == 0
+    assert count_tasks_in_process(house, monkeypatch, seconds=0.0) == 0
 
 
 def test_tasks_beyond_the_time_limit_are_handed_back_and_listed_once(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first task takes all the time there is."""
-    listed_here(house, monkeypatch)
+    """The first task uses all the time."""
+    count_tasks_in_process(house, monkeypatch)
     house.now += timedelta(days=1)
     tick = iter(range(0, 10**6, 10))
     with monkeypatch.context() as slow:
         slow.setattr(storage_inventory, "time", SimpleNamespace(perf_counter=lambda: float(next(tick) // 20 * 20)))
-        assert listed_here(house, monkeypatch) == 1
+        assert count_tasks_in_process(house, monkeypatch) == 1
     assert house.summary("storage_inventory")["tasks"] > 2

@@ -16,7 +16,7 @@ import pytest
 
 from gc_assets.core.errors import FormatError
 from gc_assets.stores.inventories import azure, gcs
-from gc_assets.stores.inventories.columns import batches
+from gc_assets.stores.inventories.columns import read_batches
 from gc_assets.stores.inventories.report import RowNormalizer
 
 Row = dict[str, Any]
@@ -32,9 +32,9 @@ def read(path: Path, rows: list[Row], file_format: str, normalised: RowNormalize
         writer.writerow(rows[0])
         writer.writerows([_cell(value) for value in row.values()] for row in rows)
         path.write_bytes(text.getvalue().encode())
-        return [row for batch in batches(str(path), "csv", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
+        return [row for batch in read_batches(str(path), "csv", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
     pq.write_table(pa.Table.from_pylist(rows), path)
-    return [row for batch in batches(str(path), "parquet", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
+    return [row for batch in read_batches(str(path), "parquet", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
 
 
 def _cell(value: object) -> object:
@@ -66,7 +66,7 @@ def azure_manifest(**said: Any) -> bytes:
 
 def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest().encode()
-    return azure.manifest(content, checksum or md5, "rule-manifest.json", "az://reports/")
+    return azure.parse_manifest(content, checksum or md5, "rule-manifest.json", "az://reports/")
 
 
 def test_an_azure_manifest_names_its_files_their_time_and_how_many_rows_they_have() -> None:
@@ -82,13 +82,13 @@ def test_an_azure_run_that_did_not_succeed_is_refused(status: str) -> None:
 
 
 def test_an_azure_manifest_of_another_checksum_is_refused() -> None:
-    with pytest.raises(FormatError, match="the checksum file says 0123"):
+    with pytest.raises(FormatError, match="expected 0123.* from the checksum file"):
         azure_read(azure_manifest(), b"0123")
 
 
 @pytest.mark.parametrize("prefixes, words", [([], "all"), (["lake/", "other/"], "2")])
 def test_an_azure_rule_that_is_not_about_one_container_is_refused(prefixes: list[str], words: str) -> None:
-    with pytest.raises(FormatError, match=f"it is about {words} containers"):
+    with pytest.raises(FormatError, match=f"it covers {words} containers"):
         azure_read(azure_manifest(rule={"filters": {"prefixMatch": prefixes}}))
 
 
@@ -105,7 +105,7 @@ def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: st
         blob("lake/gone", DeleteResult=True),
         blob("lake/snapshot", Snapshot="2026-01-01T00:00:00.0000000Z"),
     ]
-    found = read(tmp_path / "rule", rows, file_format, azure.rows, "lake")
+    found = read(tmp_path / "rule", rows, file_format, azure.normalize_rows, "lake")
     assert [row["is_latest"] for row in found] == [True, False, False, False]
     assert found[0] == {
         "key": "a b+%2F//\u00e9".encode(),
@@ -120,8 +120,8 @@ def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: st
 
 
 def test_an_azure_row_of_another_container_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="a row is about b'lakes/a', expected a name below 'lake'"):
-        read(tmp_path / "rule", [blob("lake/a"), blob("lakes/a")], "csv", azure.rows, "lake")
+    with pytest.raises(FormatError, match="a row has the name b'lakes/a', expected one in container 'lake'"):
+        read(tmp_path / "rule", [blob("lake/a"), blob("lakes/a")], "csv", azure.normalize_rows, "lake")
 
 
 # Google Cloud Storage
@@ -142,7 +142,7 @@ def gcs_manifest(**said: Any) -> bytes:
 
 
 def test_a_gcs_manifest_names_its_shards_their_time_and_how_many_rows_they_have() -> None:
-    found = gcs.manifest(gcs_manifest(), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
+    found = gcs.parse_manifest(gcs_manifest(), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
     assert (found.bucket, found.as_of, found.rows, found.file_format) == ("lake", SCAN, 3, "csv")
     assert [file.address for file in found.files] == [f"gs://reports/{name}" for name in SHARDS]
 
@@ -154,22 +154,22 @@ def test_a_gcs_manifest_names_its_shards_their_time_and_how_many_rows_they_have(
         ({"report_shards_file_names": [*list(SHARDS)[:1], "7f_9.csv"]}, "its file 7f_9.csv is missing"),
         ({"records_processed": "3"}, "records_processed is '3', expected a whole number"),
         ({"snapshot_time": "2026-01-05T01:00:00"}, "has no zone"),
-        ({"report_shards_file_names": [], "shard_count": 0}, "its files are of 0 formats"),
+        ({"report_shards_file_names": [], "shard_count": 0}, "its files have 0 formats"),
     ],
 )
 def test_a_gcs_report_that_is_not_whole_is_refused(said: dict[str, Any], words: str) -> None:
     with pytest.raises(FormatError, match=words):
-        gcs.manifest(gcs_manifest(**said), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
+        gcs.parse_manifest(gcs_manifest(**said), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_only_live_gcs_objects_are_the_latest(tmp_path: Path, file_format: str) -> None:
     named = {"bucket": "lake", "size": 3, "updated": AT, "etag": "CJ=", "generation": 17, "storageClass": "STANDARD"}
     rows = [{"name": "a\nb", **named, "timeDeleted": None}, {"name": "c", **named, "timeDeleted": SCAN}]
-    found = read(tmp_path / "shard", rows, file_format, gcs.rows, "lake")
+    found = read(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "lake")
     assert [(row["key"], row["is_latest"], row["version_id"], row["last_modified"]) for row in found] == [
         (b"a\nb", True, "17", AT),
         (b"c", False, "17", AT),
     ]
-    with pytest.raises(FormatError, match="a row is about the bucket 'lake', expected 'other'"):
-        read(tmp_path / "shard", rows, file_format, gcs.rows, "other")
+    with pytest.raises(FormatError, match="a row belongs to bucket 'lake', expected 'other'"):
+        read(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "other")

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
 
-from gc_assets.config.inventory import InventoryConfig
-from gc_assets.config.models import StorageConfig
+from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.stores.protocol import Lister
 from gc_assets.stores.store import open_lister
 from tests.stores.s3_bench import S3Bench
