@@ -129,7 +129,7 @@ def test_a_route_that_leads_nowhere_stops_the_write_and_drops_no_row(spark: Spar
         spark.range(1).selectExpr("'lost' AS key"), allowMissingColumns=True
     )
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
-    with pytest.raises(GcError, match="1 rows of live_files have a route that is none of _expired"):
+    with pytest.raises(GcError, match="1 rows of live_files have an unknown route; expected one of _expired"):
         write_frame(frame.withColumn(ROUTE, F.lit("_misspelt")), LIVE_FILES, run, state, routes=["_expired"])
 
 

@@ -21,7 +21,7 @@ from tests.assets.platforms import NOW, platform
 
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
-    return platform(tmp_path).context(NOW.date())
+    return platform(tmp_path).run_context(NOW.date())
 
 
 @pytest.fixture(autouse=True)

@@ -48,13 +48,13 @@ def add(state: State, run_context: int, table: Table = DELETION_LOG, rows: int =
 def add_apart(state: State, nights: Iterable[int], monkeypatch: pytest.MonkeyPatch, table: Table = DELETION_LOG) -> None:
     """Runs as a release without folds left them."""
     with monkeypatch.context() as without:
-        without.setattr(State, "_fold", lambda *_: None)
+        without.setattr(State, "_compact", lambda *_: None)
         for run_context in nights:
             add(state, run_context, table)
 
 
-def listed(state: State, table: Table = DELETION_LOG) -> folds.Listed:
-    return folds.listed(state.files, OWNER, table.name)
+def listed(state: State, table: Table = DELETION_LOG) -> folds.SegmentList:
+    return folds.read_list(state.files, OWNER, table.name)
 
 
 def runs_of(state: State, table: Table = DELETION_LOG) -> list[PastRun]:
@@ -105,7 +105,7 @@ def test_who_knows_the_runs_before_the_newest_reads_the_fold_of_these(state: Sta
     for run_context in range(30):
         add(state, run_context)
     known = runs_of(state)
-    for run_context in range(30, 30 + folds.FORMER):
+    for run_context in range(30, 30 + folds.MAX_REPLACED):
         add(state, run_context)
         assert len(state.paths(known)) == 1
         assert rows_of(state, known) == rows_by_themselves(state, known)
@@ -125,7 +125,7 @@ def test_a_run_that_publishes_after_later_ones_is_read_with_them(state: State, t
     assert [run.run_id for run in runs].index(late.run_id) == 10
     assert len(state.paths(runs)) == 1
     told, apart = rows_of(state, runs, table), rows_by_themselves(state, runs, table)
-    assert told == apart if table.name in folds.ORDERED else sorted(told) == sorted(apart)
+    assert told == apart if table.name in folds.ORDERED_TABLES else sorted(told) == sorted(apart)
 
 
 def test_a_log_is_read_in_its_order_before_the_run_that_came_late_is_folded(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,25 +141,25 @@ def test_a_fold_of_another_process_is_not_undone_by_one_who_knows_fewer_runs(sta
         add(state, run_context)
     stale = {run.run_id: run.entry for run in runs_of(state)}
     add(state, 20)
-    before = listed(state).folds
-    state._fold(OWNER, DELETION_LOG.name, stale)
-    assert listed(state).folds == before
+    before = listed(state).content
+    state._compact(OWNER, DELETION_LOG.name, stale)
+    assert listed(state).content == before
     assert len(state.paths(runs_of(state))) == 1
 
 
 def test_a_fold_that_comes_after_another_process_changed_the_list_is_dropped(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     add_apart(state, range(20), monkeypatch)
     runs, seen = runs_of(state), listed(state)
-    first = folds.fold(state.files, runs, seen)
+    first = folds.compact(state.files, runs, seen)
     assert first is not None
-    assert folds.fold(state.files, runs, seen) is None
+    assert folds.compact(state.files, runs, seen) is None
     assert directories(state) == {first.name}
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
 
 
 def test_a_list_older_than_the_index_tells_of_every_run_once(state: State) -> None:
     """Somebody put it back from a backup."""
-    listing = Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST
+    listing = Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST_FILE
     for run_context in range(20):
         add(state, run_context)
     old = listing.read_bytes()
@@ -192,7 +192,7 @@ def test_runs_on_s3_are_folded_and_read_as_on_a_disk() -> None:
         runs = runs_of(state)
         assert len(state.paths(runs)) == 1
         assert rows_of(state, runs) == rows_by_themselves(state, runs)
-        assert state.unindexed() == []
+        assert state.find_index_errors() == []
         state.prune(0, Clock(NOW + timedelta(days=500)))
         assert rows_of(state, runs_of(state)) == rows_by_themselves(state, runs)
 
@@ -216,17 +216,17 @@ def test_every_row_of_a_log_without_run_ids_still_tells_its_run(state: State, mo
         add(state, run_context)
     runs = runs_of(state)
     told: list[str] = []
-    for source in state.sources(runs):
+    for source in state.segment_files(runs):
         rows = read_parts(state.files, [source.path], DELETION_LOG.schema)
         told += [run_id or source.run_id for run_id in rows.column("run_id").to_pylist()]
     assert told == [run.run_id for run in runs for _ in range(2)]
 
 
 def test_a_piece_of_many_bytes_is_left_alone(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "SMALL_BYTES", 100)
+    monkeypatch.setattr(folds, "MAX_SMALL_BYTES", 100)
     for run_context in range(60):
         add(state, run_context)
-    assert not (Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST).exists()
+    assert not (Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST_FILE).exists()
     assert len(state.paths(runs_of(state))) == 60
 
 
@@ -234,7 +234,7 @@ def test_a_piece_of_many_bytes_is_left_alone(state: State, monkeypatch: pytest.M
 def test_without_a_sound_list_every_run_is_read_by_itself(state: State, content: bytes | None) -> None:
     for run_context in range(50):
         add(state, run_context)
-    runs, listed = runs_of(state), Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST
+    runs, listed = runs_of(state), Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST_FILE
     assert len(state.paths(runs)) < 50
     if content is None:
         listed.unlink()
@@ -249,11 +249,11 @@ def test_of_processes_that_fold_at_once_no_row_is_told_twice(state: State, monke
     add_apart(state, range(70), monkeypatch)
     runs = runs_of(state)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda newest: folds.fold(state.files, runs[:newest], listed(state)), (70, 60, 50, 70)))
+        list(pool.map(lambda newest: folds.compact(state.files, runs[:newest], listed(state)), (70, 60, 50, 70)))
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
     assert len(state.paths(runs)) < 70
-    there = listed(state).folds
-    names = {held.name for held in (*there.folds, *there.former)} | set(there.replaced)
+    there = listed(state).content
+    names = {held.name for held in (*there.segments, *there.replaced_segments)} | set(there.replaced_at)
     assert directories(state) == names, "copies that nobody lists are left behind"
 
 
@@ -268,12 +268,12 @@ def test_a_fold_that_a_larger_one_replaced_is_kept_for_its_readers_and_pruned_la
     before, there = rows_of(state, runs), directories(state)
     assert state.prune(0, Clock(NOW + timedelta(days=500))) == []
     assert directories(state) == there
-    old = folds.unused(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1))
-    assert len(old) == len(there) - 1 - folds.FORMER
+    old = folds.take_replaced(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1))
+    assert len(old) == len(there) - 1 - folds.MAX_REPLACED
     for path in old:
         state.files.delete_directory(path)
     assert rows_of(state, runs) == before
-    assert folds.unused(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1)) == []
+    assert folds.take_replaced(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1)) == []
 
 
 def test_a_fold_of_a_run_that_is_gone_makes_room_for_another(state: State) -> None:
@@ -331,9 +331,9 @@ def test_a_run_whose_column_has_a_damaged_name_fails_no_other_run(state: State, 
 
 
 def test_rows_of_many_bytes_are_folded_a_share_at_a_time(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MOST_PIECES", 20)
+    monkeypatch.setattr(folds, "MAX_SEGMENTS", 20)
     add_apart(state, range(70), monkeypatch)
-    made = folds.fold(state.files, runs_of(state), listed(state))
+    made = folds.compact(state.files, runs_of(state), listed(state))
     assert made is not None
     assert len(made.runs) == 20
     add(state, 70)
@@ -344,12 +344,12 @@ def test_a_fold_that_is_full_is_written_no_more(state: State, monkeypatch: pytes
     """A night copies the newest rows again, and never all that a table has."""
     for run_context in range(10):
         add(state, run_context)
-    full = listed(state).folds.folds
+    full = listed(state).content.segments
     one_more = (*full[0].parts, *runs_of(state)[0].entry.parts)
-    monkeypatch.setattr(folds, "NEWEST_BYTES", sum(part.size_bytes or 0 for part in one_more) - 50)
+    monkeypatch.setattr(folds, "MAX_NEWEST_BYTES", sum(part.size_bytes or 0 for part in one_more) - 50)
     for run_context in range(10, 14):
         add(state, run_context)
-        assert listed(state).folds.folds[0] == full[0]
+        assert listed(state).content.segments[0] == full[0]
     runs = runs_of(state)
     assert len(state.paths(runs)) == 2
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
@@ -361,14 +361,14 @@ def test_a_harmed_fold_is_told_and_forgotten_by_a_repair(state: State, harm: str
     for run_context in range(50):
         add(state, run_context)
     runs = runs_of(state)
-    there = listed(state).folds
-    held = (there.former if of_former else there.folds)[0]
+    there = listed(state).content
+    held = (there.replaced_segments if of_former else there.segments)[0]
     lost = Path(state.files.root) / OWNER / DELETION_LOG.name / folds.DIRECTORY / held.name / held.parts[0].name
     if harm == "gone":
         lost.unlink()
     else:
         lost.write_bytes(b"\0" * lost.stat().st_size)
-    assert any("is not there as it was written" in said for said in state.unindexed())
-    assert state.repair() == [f"{OWNER}/{DELETION_LOG.name}/{folds.LIST}"]
-    assert state.unindexed() == []
+    assert any("is not there as it was written" in said for said in state.find_index_errors())
+    assert state.repair() == [f"{OWNER}/{DELETION_LOG.name}/{folds.LIST_FILE}"]
+    assert state.find_index_errors() == []
     assert rows_of(state, runs) == rows_by_themselves(state, runs)

@@ -34,15 +34,15 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"storage": {"grase": "72h"}}, "storages[0].grase: no such key; did you mean grace? There are owners, tags, name, location,"),
-        ({"storage": {"colour": "red"}}, "storages[0].colour: no such key; there are owners, tags, name,"),
-        ({"lake": LAKE | {"retention": {"tgas": "keep"}}}, "lakes[0].retention.tgas: no such key; did you mean tags? There are dangling,"),
-        ({"lake": NESSIE | {"tokn": "${TOKEN}"}}, "lakes[0].tokn: no such key; did you mean token?"),
+        ({"storage": {"grase": "72h"}}, "storages[0].grase: unknown key; did you mean grace? Allowed are owners, tags, name, location,"),
+        ({"storage": {"colour": "red"}}, "storages[0].colour: unknown key; allowed are owners, tags, name,"),
+        ({"lake": LAKE | {"retention": {"tgas": "keep"}}}, "lakes[0].retention.tgas: unknown key; did you mean tags? Allowed are dangling,"),
+        ({"lake": NESSIE | {"tokn": "${TOKEN}"}}, "lakes[0].tokn: unknown key; did you mean token?"),
         (
             {"lake": NESSIE | {"retention": {"refs": [{"match": "x", "keeep": 1}]}}},
-            "lakes[0].retention.refs[0].keeep: no such key; did you mean keep?",
+            "lakes[0].retention.refs[0].keeep: unknown key; did you mean keep?",
         ),
-        ({"lakse": []}, "lakse: no such key; did you mean lakes? There are owners, tags, state,"),
+        ({"lakse": []}, "lakse: unknown key; did you mean lakes? Allowed are owners, tags, state,"),
         (
             {"storage": {"quarantine": "trahs"}},
             "storages[0].quarantine: write trash, versioned or deferred; did you mean trash? (found 'trahs')",
@@ -53,15 +53,15 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
         ),
         ({"spark": {"remote": "sc://h/;use_ssl"}}, "spark.remote: parameter 'use_ssl' has no value; write use_ssl=VALUE"),
         ({"spark": {"remote": "sc://h:port"}}, "spark.remote: write sc://host:port, with parameters"),
-        ({"spark": {"remote": "sc://h/;x-key=a=b"}}, "spark.remote: parameter 'x-key' has a value with `=` in it; write %3D for it"),
-        ({"spark": {"remote": "sc://ana:pw@h"}}, "spark.remote: no user and password here: a secret has no place in an address"),
-        ({"spark": {"remote": "sc://h/;session_id=7"}}, "spark.remote: no session_id here: each run has a session of its own"),
+        ({"spark": {"remote": "sc://h/;x-key=a=b"}}, "spark.remote: the value of parameter 'x-key' contains `=`; write %3D instead"),
+        ({"spark": {"remote": "sc://ana:pw@h"}}, "spark.remote: an address must not contain a user or password"),
+        ({"spark": {"remote": "sc://h/;session_id=7"}}, "spark.remote: parameter 'session_id' is not allowed: each run uses its own session"),
         ({"storage": {"approvals_needed": 3}}, "storages[0].approvals_needed: write 1 or 2 (found 3)"),
         (
             {"storage": {"name": "my warehouse"}},
             "storages[0].name: write letters, digits and underscores, no digit first (found 'my warehouse')",
         ),
-        ({"storage": {"gates": {"max_sick": -1}}}, "storages[0].gates.max_sick: write a number of 0 or more (found -1)"),
+        ({"storage": {"gates": {"max_unreadable": -1}}}, "storages[0].gates.max_unreadable: write a number of 0 or more (found -1)"),
         ({"storage": {"money": {"usd_per_gb_month": 0}}}, "storages[0].money.usd_per_gb_month: write a number above 0 (found 0)"),
         ({"storage": {"abort_uploads": "maybe"}}, "storages[0].abort_uploads: write true or false (found 'maybe')"),
         (
@@ -72,14 +72,14 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
             {"lake": {"name": "sales", "kind": "iceburg"}},
             "lakes[0].kind: this release knows iceberg, icechunk, lakefs, nessie; did you mean iceberg?",
         ),
-        ({"lake": {"name": "sales", "kind": "iceberg"}}, "lakes[0].catalog: this key is missing, and has no default"),
+        ({"lake": {"name": "sales", "kind": "iceberg"}}, "lakes[0].catalog: this key is missing and has no default"),
         ({"lake": LAKE | {"tables": "*"}}, "lakes[0].tables: write a list, such as [a, b] (found '*')"),
-        ({"first_night": "soon"}, "first_night: write a date such as 2026-11-21 (found 'soon')"),
+        ({"first_run_date": "soon"}, "first_run_date: write a date such as 2026-11-21 (found 'soon')"),
         ({"spark": []}, "spark: write a mapping of keys"),
         ({"spark": {"mode": "databricks"}}, "spark: mode databricks needs the key databricks, with entry_point, exchange and cluster"),
         (
             {"spark": {"databricks": DATABRICKS | {"token": "${TOKEN}"}}},
-            "spark.databricks.token: no such key; there are host, entry_point, exchange, cluster, libraries",
+            "spark.databricks.token: unknown key; allowed are host, entry_point, exchange, cluster, libraries",
         ),
         (
             {"spark": {"databricks": DATABRICKS | {"host": "http://dbc-0123.cloud.databricks.com"}}},
@@ -88,7 +88,7 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
         ({"spark": {"mode": "emr_serverless"}}, "spark: mode emr_serverless needs the key emr_serverless, with application_id,"),
         (
             {"spark": {"mode": "submit", "conf": {"spark.submit.deployMode": "cluster"}}},
-            "spark: mode submit keeps the driver on this machine: take spark.submit.deployMode out of conf",
+            "spark: mode submit runs the driver on this machine: remove spark.submit.deployMode from conf",
         ),
         (
             {"spark": {"emr_serverless": EMR | {"exchange": "./exchange"}}},
@@ -103,7 +103,7 @@ def test_a_wrong_key_is_answered_in_a_sentence(wrong: dict[str, Any], sentence: 
 def test_a_secret_that_stands_in_the_file_is_not_repeated(tmp_path: Path) -> None:
     assert said(tmp_path, plan_key="hunter2") == "plan_key: write at least 16 characters"
     assert "hunter2" not in said(tmp_path, lake=NESSIE | {"token": ["hunter2"]})
-    no_place = "spark.remote: no token here: a secret has no place in an address: write `spark.token: ${NAME}`"
+    no_place = "spark.remote: parameter 'token' is not allowed: an address must not contain a secret; write `spark.token: ${NAME}`"
     assert said(tmp_path, spark={"remote": "sc://h/;token=hunter2"}) == no_place
 
 

@@ -33,7 +33,7 @@ OF_A_LAKE = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_ent
 OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files")
 # Facts that name runs, which have other names each time, or tell how the work was divided.
 OF_RUNS = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "segments_digest"}
-OF_CARRYING = {"reused_files", "reused_from", "full_recompute_reason", "full_on", "incremental_runs", "uncompared_runs"}
+OF_CARRYING = {"reused_files", "reused_from", "full_recompute_reason", "full_recompute_on", "incremental_runs", "uncompared_runs"}
 # How the listing was divided, and which rows nobody computed anew.
 BALANCES_OF_RUNS = {"listing tasks", "rows carried over"}
 
@@ -61,7 +61,7 @@ class Way(Lakehouse):
                 "rows": receipt.rows,
                 "digest": receipt.digest,
                 "sides": {name: sum(part.rows for part in parts) for name, parts in receipt.side.items()},
-                "facts": {name: value for name, value in receipt.summary.items() if name not in OF_RUNS | OF_CARRYING},
+                "summary": {name: value for name, value in receipt.summary.items() if name not in OF_RUNS | OF_CARRYING},
                 "balances": [balance for balance in receipt.balances if balance.name not in BALANCES_OF_RUNS],
             }
         return found
@@ -137,7 +137,7 @@ def test_an_apply_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: 
     assert before is not None
     applied = house.carry_out(header)
     assert applied.edited
-    assert applied.books["quarantine", "done"].rows
+    assert applied.by_outcome["quarantine", "done"].rows
     assert count_jobs(spark) == before + 4
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gc_assets.engine import sessions as few_rows
 from gc_assets.engine.sessions import was_small
-from gc_assets.resources.spark import JVM_OPTIONS, QUICK, SparkRuntime
+from gc_assets.resources.spark import JVM_OPTIONS, SMALL_JVM_OPTIONS, SparkRuntime
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from tests.records import LAKE, STORAGE, night_at, put
 
@@ -33,6 +33,6 @@ def test_a_state_that_cannot_be_read_says_nothing_of_a_size(tmp_path: Path) -> N
     assert not was_small(night.config)
 
 
-@pytest.mark.parametrize("conf, options", [({}, QUICK), ({JVM_OPTIONS: "-Xss4m"}, "-Xss4m")], ids=["ours", "the configuration's"])
+@pytest.mark.parametrize("conf, options", [({}, SMALL_JVM_OPTIONS), ({JVM_OPTIONS: "-Xss4m"}, "-Xss4m")], ids=["ours", "the configuration's"])
 def test_a_small_platform_has_a_quick_jvm_unless_the_configuration_names_options(conf: dict[str, str], options: str) -> None:
-    assert SparkRuntime(conf=conf, class_archive=False)._driver(QUICK)[JVM_OPTIONS] == options
+    assert SparkRuntime(conf=conf, class_archive=False)._driver_conf(SMALL_JVM_OPTIONS)[JVM_OPTIONS] == options

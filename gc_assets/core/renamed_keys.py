@@ -1,0 +1,40 @@
+"""Read stored JSON that an earlier release wrote with other keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class RenamedKeys(BaseModel):
+    """Base of models whose stored keys were renamed.
+
+    `RENAMED` maps each key of an earlier release to the current key. Both are read, and only the
+    current key is written.
+    """
+
+    model_config = ConfigDict(defer_build=True)
+
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_keys(cls, data: Any) -> Any:
+        return cls.with_current_keys(cast("Mapping[str, Any]", data)) if isinstance(data, Mapping) else data
+
+    @classmethod
+    def with_current_keys(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return stored data of the model with the current keys.
+
+        Raises:
+            ValueError: If the data contain both the old and the current name of a key.
+        """
+        if cls.RENAMED.keys().isdisjoint(data):
+            return data
+        repeated = [old for old, new in cls.RENAMED.items() if old in data and new in data]
+        if repeated:
+            pairs = ", ".join(f"{cls.RENAMED[old]} and its old name {old}" for old in repeated)
+            raise ValueError(f"the same key occurs twice: {pairs}; keep {', '.join(cls.RENAMED[old] for old in repeated)}")
+        return {cls.RENAMED.get(key, key): value for key, value in data.items()}

@@ -1,0 +1,115 @@
+"""Decompress and parse untrusted input within limits.
+
+A few kilobytes can expand to gigabytes of zeros. Pure: bytes in, bytes out. Raises `ValueError` if
+the limit is exceeded, and the errors of the libraries for damaged bytes.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    import zstandard
+
+# Larger than the metadata of any real lake, compressed or not.
+MAX_OBJECT_BYTES: Final = 2**30
+# Real metadata compresses at most 30:1. Small results may exceed the ratio.
+MAX_RATIO: Final = 200
+_SMALL: Final = 64 * 2**20
+# A zstd block of four bytes can expand to 128 KiB, so one input slice yields at most 32 MiB.
+_ZSTD_INPUT_BYTES: Final = 1024
+_GZIP: Final = 31
+_RAW_DEFLATE: Final = -15
+
+
+class _Inflator(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+def max_decompressed_bytes(compressed_bytes: int) -> int:
+    """Return the maximum size of the decompressed content of an input of this size."""
+    return min(MAX_OBJECT_BYTES, max(_SMALL, MAX_RATIO * compressed_bytes))
+
+
+def gunzip(raw: bytes) -> bytes:
+    """Return the content of a gzip file of one or more members.
+
+    Raises:
+        EOFError: If the file is truncated.
+    """
+    limit, found, rest = max_decompressed_bytes(len(raw)), bytearray(), raw
+    while rest:
+        member = zlib.decompressobj(_GZIP)
+        found += member.decompress(rest, limit - len(found) + 1)
+        _require(len(found), limit)
+        if not member.eof:
+            raise EOFError("the gzip file ends before its end-of-stream marker")
+        rest = member.unused_data.lstrip(b"\0")  # padding may follow, as gzip itself allows
+    return bytes(found)
+
+
+def decompress_block(raw: bytes, codec: str) -> bytes:
+    """Return the content of an Avro block with codec `deflate`, `bzip2`, `xz` or `zstandard`.
+
+    Raises:
+        ValueError: For any other codec.
+    """
+    limit = max_decompressed_bytes(len(raw))
+    if codec == "zstandard":
+        import zstandard  # only installed with the lake kinds that use it
+
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        return b"".join(decompress_zstd(frame, raw))
+    found = _inflator(codec).decompress(raw, limit + 1)
+    _require(len(found), limit)
+    return found
+
+
+def decompress_zstd(frame: zstandard.ZstdDecompressionObj, raw: bytes) -> Iterator[bytes]:
+    """Yield the content of a zstd frame, up to the limit. The caller verifies the end of the frame."""
+    limit, found = max_decompressed_bytes(len(raw)), 0
+    for at in range(0, len(raw), _ZSTD_INPUT_BYTES):
+        if frame.eof:
+            raise ValueError(f"{len(raw) - at:,} bytes after the end of the frame")
+        piece = frame.decompress(raw[at : at + _ZSTD_INPUT_BYTES])
+        found += len(piece)
+        _require(found, limit)
+        yield piece
+
+
+def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Return a JSON document.
+
+    Args:
+        content: The text.
+        pairs: `object_pairs_hook` of `json.loads`.
+
+    Raises:
+        ValueError: If the text is not JSON or nested too deeply.
+    """
+    try:
+        return json.loads(content, object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError("the JSON document is nested too deeply") from None
+
+
+def _inflator(codec: str) -> _Inflator:
+    if codec == "deflate":
+        return zlib.decompressobj(_RAW_DEFLATE)
+    if codec == "bzip2":
+        return bz2.BZ2Decompressor()
+    if codec == "xz":
+        return lzma.LZMADecompressor()
+    raise ValueError(f"unsupported codec {codec!r}; expected deflate, bzip2, xz or zstandard")
+
+
+def _require(found: int, limit: int) -> None:
+    if found > limit:
+        raise ValueError(f"the content is larger than {limit:,} bytes after decompression, which is too large for metadata")
