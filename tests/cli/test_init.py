@@ -21,7 +21,7 @@ from gc_assets.core.paths import Location
 from gc_assets.lakes.discovery import DiscoveredLake, choose_storages, unique_name
 from gc_assets.lakes.kinds import config_models
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.rest_server import served as rest_catalog
+from tests.lakes.iceberg.rest_server import serve_catalog as rest_catalog
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeRepository, FakeServer
 from tests.lakes.nessie.scripted_server import CONFIG, scripted

@@ -1,0 +1,61 @@
+"""The live display of a command's progress. It is a separate module because rich is slow to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, Task, TextColumn
+from rich.text import Text
+
+from gc_assets.core.progress_rate import format_seconds
+
+if TYPE_CHECKING:
+    from gc_assets.cli.progress import CommandProgress
+    from gc_assets.engine.progress import StageProgress
+
+_BAR_WIDTH: Final = 20
+
+
+class _OptionalBarColumn(BarColumn):
+    """A bar that is omitted if the total is unknown."""
+
+    def render(self, task: Task) -> RenderableType:  # pyright: ignore[reportIncompatibleMethodOverride]  (rich renders any renderable)
+        return super().render(task) if task.total is not None else Text("")
+
+
+class ProgressDisplay(Progress):
+    """Shows the title, the activities, and the progress of the current work."""
+
+    def __init__(self, progress: CommandProgress, console: Console, *, refresh_per_second: float) -> None:
+        self._source = progress
+        super().__init__(
+            TextColumn(""),  # indents the line
+            _OptionalBarColumn(bar_width=_BAR_WIDTH),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            refresh_per_second=refresh_per_second,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self.add_task("", total=None)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        title, work = self._source.current()
+        yield Text(title, style="bold", no_wrap=True, overflow="ellipsis")
+        if work is not None:
+            for activity in (work.outer_activity, work.activity):
+                if activity:
+                    yield Text(f"  {activity}", no_wrap=True, overflow="ellipsis")
+            self._update_task(work)
+            yield self.make_tasks_table(self.tasks)
+
+    def _update_task(self, work: StageProgress) -> None:
+        if not self.tasks:
+            return  # rich renders once before the task is added
+        rate = f"{work.rate}, " if work.rate is not None else ""
+        share = work.rate.share if work.rate is not None and self.console.width >= 3 * _BAR_WIDTH else None
+        task = self.tasks[0]
+        task.total, task.completed = (1.0, share) if share is not None else (None, 0.0)
+        task.description = f"{rate}{format_seconds(work.seconds)} so far"
