@@ -13,29 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal
 from uuid import UUID
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import ConfigDict, RootModel, ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import State
 
 
-class DeadTable(BaseModel):
+class DeadTable(RenamedKeys):
     """A user's statement that a table is dead under a prefix of a storage, or its withdrawal."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    RENAMED: ClassVar = {"said": "decision"}
 
     table_uuid: str
     prefix: str
     by: str
     at: datetime
-    decision: Literal["dead", "withdrawn"] = Field("dead", validation_alias=AliasChoices("decision", "said"))
+    decision: Literal["dead", "withdrawn"] = "dead"
     comment: str = ""
     rehearsal: bool = False
 

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.approvals import ApprovalEvent, Verdict
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import PlanHeader, PlanSummary, gate_name, is_intact
+from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.state.files import is_read_only
 from gc_assets.state.index import PastRun
@@ -51,14 +52,13 @@ class _Record(RootModel[dict[str, Any]]):
     """A JSON object."""
 
 
-class PlanRecord(BaseModel):
+class PlanRecord(RenamedKeys):
     """The approval events of one plan, by the names of their files, and the end of its execution."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
+    RENAMED: ClassVar = {"words": "approval_events"}
 
-    approval_events: dict[str, ApprovalEvent] = Field(
-        default_factory=dict[str, ApprovalEvent], validation_alias=AliasChoices("approval_events", "words")
-    )
+    approval_events: dict[str, ApprovalEvent] = Field(default_factory=dict[str, ApprovalEvent])
     finished_at: datetime | None = None
     restored_at: datetime | None = None
 

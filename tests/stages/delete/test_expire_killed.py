@@ -20,7 +20,7 @@ from gc_assets.stores.local.lease import LocalLease, acquire
 from tests.depth import times
 from tests.killed import Rounds, killed_at_random
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.test_expire_random import document, end_as_the_oracle_says, random_history
+from tests.lakes.iceberg.test_expire_random import document, check_expired_tables, random_history
 from tests.lakes.icechunk.builder import document_tree
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
@@ -79,7 +79,7 @@ def test_expiry_killed_at_random_moments_is_completed_by_another_apply(
     removed = {(action.table_uuid, action.snapshot_id) for action in planned["sales"] if action.action == "remove_snapshot"}
     assert {(row["table_uuid"], row["snapshot_id"]) for row in history if row["expired"]} == removed
     assert {row["plan_id"] for row in history if row["expired"]} == {header.plan_id}
-    end_as_the_oracle_says(builder, before, planned["sales"], as_of, NOW - timedelta(hours=72))
+    check_expired_tables(builder, before, planned["sales"], as_of, NOW - timedelta(hours=72))
     repo = tree.builder.reopen()
     ancestors = [item.message for item in repo.ancestry(branch="main")]
     assert "snapshot 7" not in ancestors

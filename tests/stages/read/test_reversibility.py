@@ -68,7 +68,7 @@ def test_irreversible_edits_are_final(at: Platform) -> None:
     can, cannot, _ = lines(at, totals={}, expiry_actions={"sales": 9, "weather": 2})
     assert "2 edits of the history of lake weather (Icechunk) by `gc-assets restore --plan " in can
     assert "--history`" in can
-    assert "9 edits of the history of lake sales (Iceberg) are final: what was removed from an Iceberg table" in cannot
+    assert "9 edits of the history of lake sales (Iceberg) are final: removed snapshots of an Iceberg table" in cannot
     assert "weather" not in cannot
 
 

@@ -27,7 +27,7 @@ from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, MANIFEST_ENTRIES, Table
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.expiry_actions import expired, planned, verdicts
+from tests.lakes.iceberg.expiry_actions import run_expiry, plan_expiry, verdicts
 from tests.stages.lakehouse import NOW, Lakehouse
 
 PAGE = Path(__file__).parents[3] / "docs" / "history.md"
@@ -82,8 +82,8 @@ def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Exp
     lake = IcebergLake(builder.config("sales"), LocalObjects())
     entries = list(decode_all(lake))
     history = [row for source in lake.freeze(NOW).sources for row in record_rows(lake, source)]
-    actions = planned(lake, NOW, NOW - timedelta(days=3))
-    assert verdicts(expired(lake, actions, NOW, NOW - timedelta(days=3))) == {"done": 4}
+    actions = plan_expiry(lake, NOW, NOW - timedelta(days=3))
+    assert verdicts(run_expiry(lake, actions, NOW, NOW - timedelta(days=3))) == {"done": 4}
     gone = {action.snapshot_id: action.reason for action in actions}
     for row in history:
         if row["snapshot_id"] in gone:
