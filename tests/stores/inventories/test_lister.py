@@ -410,7 +410,7 @@ def test_a_report_of_ones_own_without_a_column_names_it(tmp_path: Path, missing:
     names = {"key": "key", "size_bytes": "size", "last_modified": "last_modified_date", "etag": "e_tag"}
     short = {name: value for name, value in row("lake/a").items() if name != names[missing]}
     OwnReport([short], SCAN).write(on_disk(tmp_path))
-    assert f"it has no column {missing}, only" in unreadable(of(tmp_path, "plain"))
+    assert f"there is no column {missing}, only" in unreadable(of(tmp_path, "plain"))
 
 
 def test_an_empty_report_is_a_listing_without_objects(tmp_path: Path) -> None:

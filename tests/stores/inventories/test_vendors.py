@@ -102,7 +102,7 @@ def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: st
     rows = [
         blob("lake/a b+%2F//\u00e9"),
         blob("lake/older", IsCurrentVersion=None),
-        blob("lake/gone", DeleteResult=True),
+        blob("lake/gone", Deleted=True),
         blob("lake/snapshot", Snapshot="2026-01-01T00:00:00.0000000Z"),
     ]
     found = read(tmp_path / "rule", rows, file_format, azure.normalize_rows, "lake")
@@ -150,7 +150,7 @@ def test_a_gcs_manifest_names_its_shards_their_time_and_how_many_rows_they_have(
 @pytest.mark.parametrize(
     "said, words",
     [
-        ({"shard_count": 3}, "it names 2 files, expected 3"),
+        ({"shard_count": 3}, "it lists 2 files, expected 3"),
         ({"report_shards_file_names": [*list(SHARDS)[:1], "7f_9.csv"]}, "its file 7f_9.csv is missing"),
         ({"records_processed": "3"}, "records_processed is '3', expected a whole number"),
         ({"snapshot_time": "2026-01-05T01:00:00"}, "has no zone"),
