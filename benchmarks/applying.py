@@ -24,9 +24,9 @@ from gc_assets.state.schemas import DELETION_LOG
 class _Unwatched:
     """Nobody is told how a night goes."""
 
-    def doing(self, text: str) -> None: ...
-    def begins(self, assets: int) -> None: ...
-    def made(self, step: PublishedAsset) -> None: ...
+    def set_activity(self, text: str) -> None: ...
+    def start_assets(self, assets: int) -> None: ...
+    def finish_asset(self, step: PublishedAsset) -> None: ...
 
 
 class Applies:
@@ -43,7 +43,7 @@ class Applies:
         """
         platform = load_platform(os.environ, request["config"])
         day = platform.clock.today()
-        (header,) = run_partition(platform, day, mode="plan", watch=_Unwatched())
+        (header,) = run_partition(platform, day, mode="plan", observer=_Unwatched())
         approve(platform.config, platform.clock, header.plan_id, "benchmark")
         spark = open_spark(platform)
         with logged_steps() as steps, self._meter.measure() as whole:

@@ -365,7 +365,7 @@ def test_a_demo_without_its_libraries_names_the_extras_to_install(
     )
     done = elsewhere("-c", script)
     assert done.returncode == 2, done.stderr
-    assert "needs pyiceberg, icechunk: pip install 'gc-assets[iceberg,icechunk]'" in done.stderr
+    assert "the demo needs pyiceberg, icechunk to write its lakes. Run pip install 'gc-assets[demo]'." in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "demo").exists()
 

@@ -1,1 +1,1 @@
-"""Real sample lakes with histories that happened at chosen times."""
+"""Sample lakes with real libraries and histories at chosen times."""

@@ -1,7 +1,7 @@
-"""The demo's lakes in a bucket, and what a shell needs to work with them (`s3.env`).
+"""The demo lakes in a bucket, and the shell variables to use them (`s3.env`).
 
-Objects are as old as they are. So the lakes are written for a night that is a grace period ahead,
-and everything that night calls young is put into the bucket last.
+The age of an object cannot be changed. Therefore the lakes are written for a run that is one grace
+period ahead, and files that this run treats as young are uploaded last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SERVER: Final = "server"
 _REGION: Final = "us-east-1"
 _GRACE: Final = timedelta(hours=72)
 _MAX_UPLOADS: Final = 16
-# Servers like Ceph 16 refuse the checksums that pyiceberg's client adds by itself.
+# Some servers, such as Ceph 16, refuse the checksums that pyiceberg's client adds by default.
 _NO_CHECKSUMS: Final = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
 
 
@@ -41,20 +41,24 @@ def is_on_s3(directory: Path) -> bool:
 
 
 def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
-    """The demo's `lakes.yaml` in `directory`, built with its lakes in a new bucket if it is not
-    there. Sets the variables of `s3.env` for this process.
+    """Return the `lakes.yaml` in `directory`. If it does not exist, create it and its lakes in a
+    new bucket.
 
-    The bucket is made on the server at `endpoint`, by whom the environment names. Without one, the
-    demo starts a server of its own, also later if it has been stopped.
+    Sets the variables of `s3.env` in this process.
 
-    Raises `UsageError` as `ensure_demo` does, and where there is no server. Raises `OSError` for
-    what the server refuses.
+    Args:
+        endpoint: The S3 server, with the credentials of the environment. By default, the demo
+            starts its own server, and restarts it later if necessary.
+
+    Raises:
+        UsageError: As `ensure_demo`, and if there is no server.
+        OSError: If the server refuses a request.
     """
     root = directory.resolve()
     config, variables = root / CONFIG_NAME, root / ENVIRONMENT
     if config.exists():
         if not is_on_s3(root):
-            raise UsageError(f"{config} is a demo on a local disk; choose another --dir for the one on S3")
+            raise UsageError(f"{config} is a demo on a local disk. Choose another --dir for the demo on S3.")
         if owns_server(root):
             ensure_running(root / _SERVER)
         _set_variables(_read_variables(variables))
@@ -73,25 +77,25 @@ def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
     bucket = f"gc-assets-demo-{secrets.token_hex(4)}"
     write_lakes(root, lake, datetime.now(UTC) + _GRACE, f"s3://{bucket}")
     with translate_errors(f"s3://{bucket}"):
-        night = _fill_bucket(client, bucket, lake)
+        run_time = _fill_bucket(client, bucket, lake)
     shutil.rmtree(lake)
     variables.touch(0o600)
-    variables.write_text(_shell_script(keys | _NO_CHECKSUMS | {NOW_VARIABLE: night.isoformat()}), encoding="utf-8")
-    _set_variables({NOW_VARIABLE: night.isoformat()})
+    variables.write_text(_shell_script(keys | _NO_CHECKSUMS | {NOW_VARIABLE: run_time.isoformat()}), encoding="utf-8")
+    _set_variables({NOW_VARIABLE: run_time.isoformat()})
     connection, region = f'endpoint: "{settings.endpoint}"', client.meta.region_name
     return finish_demo(
         root,
         location=f"s3://{bucket}/",
         warehouse=f"s3://{bucket}",
-        aside="copied aside, into .gc-assets/trash/<plan id>/, and deleted",
-        connection=f"\ns3: {{{connection}, region: {region}}}   # who asks is in the environment: {ENVIRONMENT}\n",
-        client=f"      s3.{connection}   # pyiceberg has a client of its own, and finds its keys in the environment too\n"
+        quarantine="copied to .gc-assets/trash/<plan id>/ and then deleted",
+        connection=f"\ns3: {{{connection}, region: {region}}}   # credentials: {ENVIRONMENT}\n",
+        client=f"      s3.{connection}   # for pyiceberg's own client, which also uses the credentials of the environment\n"
         f"      s3.region: {region}\n",
     )
 
 
 def owns_server(directory: Path) -> bool:
-    """True where the demo started the server itself."""
+    """Return whether the demo started the server itself."""
     return (directory / _SERVER / PID).exists()
 
 
@@ -104,27 +108,27 @@ def _settings(endpoint: str) -> S3Config:
         return S3Config(endpoint=endpoint)
     except ValidationError:
         raise UsageError(
-            f"--s3-endpoint is {endpoint!r}; expected a server's address such as http://127.0.0.1:9000, without a path"
+            f"--s3-endpoint is {endpoint!r}, expected the address of a server without a path, such as http://127.0.0.1:9000"
         ) from None
 
 
 def _fill_bucket(client: Any, bucket: str, lake: Path) -> datetime:
-    """Puts all files into a new bucket. Returns the time of a night for which exactly those are
-    young that were written as young.
+    """Upload all files to a new bucket. Return the time of a run for which exactly the young files
+    are young.
     """
     region = client.meta.region_name
-    elsewhere = {} if region == _REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-    client.create_bucket(Bucket=bucket, **elsewhere)
+    location = {} if region == _REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    client.create_bucket(Bucket=bucket, **location)
     files = {path: datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in lake.rglob("*") if path.is_file()}
     young = {path for path, modified in files.items() if modified > datetime.now(UTC)}
     _upload(client, bucket, lake, files.keys() - young)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
     newest = max(item["LastModified"] for page in pages for item in page["Contents"])
-    parted = newest.replace(microsecond=0) + timedelta(seconds=1)
-    while _server_time(client, bucket) < parted:
+    boundary = newest.replace(microsecond=0) + timedelta(seconds=1)
+    while _server_time(client, bucket) < boundary:
         time.sleep(0.1)
     _upload(client, bucket, lake, young)
-    return parted + _GRACE
+    return boundary + _GRACE
 
 
 def _upload(client: Any, bucket: str, lake: Path, paths: Iterable[Path]) -> None:
@@ -142,18 +146,18 @@ def _server_time(client: Any, bucket: str) -> datetime:
 def _shell_script(variables: Mapping[str, str]) -> str:
     lines = (f"export {name}={shlex.quote(value)}" if value else f"unset {name}" for name, value in variables.items())
     return "".join(
-        f"{line}\n" for line in ("# Who asks the demo's S3 server, and the clock of its night. Read it into a shell: . s3.env", *lines)
+        f"{line}\n" for line in ("# Credentials of the demo's S3 server, and the clock of the rehearsal. Usage: . s3.env", *lines)
     )
 
 
 def _read_variables(file: Path) -> dict[str, str]:
     lines = (shlex.split(line, comments=True) for line in file.read_text(encoding="utf-8").splitlines())
-    parts = (words[1].partition("=") for words in lines if words)
-    return {name: value for name, _, value in parts}
+    variables = (parts[1].partition("=") for parts in lines if parts)
+    return {name: value for name, _, value in variables}
 
 
 def _set_variables(variables: Mapping[str, str]) -> None:
-    """Sets the variables, and unsets those without a value."""
+    """Set the variables, and unset those without a value."""
     for name, value in variables.items():
         if value:
             os.environ[name] = value

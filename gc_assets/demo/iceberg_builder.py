@@ -1,8 +1,8 @@
-"""Real Iceberg lakes on a local disk, with histories that happened at chosen times.
+"""Build Iceberg lakes on a local disk with histories at chosen times.
 
-pyiceberg writes everything it can; delete files, which it cannot write, go through its own manifest
-writer. Every file's modification time is the time of the commit that wrote it. A warehouse may have
-an address elsewhere: it is whole once its files are there.
+Files are written by pyiceberg. Delete files, which pyiceberg cannot write, use its manifest writer.
+The modification time of a file is the time of its commit. The metadata can name another address for
+the warehouse, to which the files are copied later.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ BY_PART = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=Ide
 
 @contextmanager
 def clock_at(moment: datetime) -> Generator[None]:
-    """Pyiceberg stamps what it writes with `moment`: snapshots take `time.time`, everything else
-    `datetime_to_millis`.
+    """Make pyiceberg use `moment` as the current time.
+
+    Snapshots use `time.time`, other metadata uses `datetime_to_millis`.
     """
     seconds = moment.timestamp()
     milliseconds = int(seconds * 1000)
@@ -65,7 +66,7 @@ def clock_at(moment: datetime) -> Generator[None]:
 
 
 class RelocatedFileIO(PyArrowFileIO):
-    """Reads and writes in a folder what the metadata says lies at an address elsewhere."""
+    """Read and write files of another address in a local directory."""
 
     @staticmethod
     def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
@@ -73,9 +74,11 @@ class RelocatedFileIO(PyArrowFileIO):
 
 
 class LakeBuilder:
-    """One SQL catalog on sqlite (`<root>/catalog.db`) over a warehouse, `<root>/warehouse` unless
-    another is given. `address` is where the metadata says that the warehouse lies, where that is
-    not the folder itself.
+    """An SQL catalog in SQLite (`<root>/catalog.db`) with a warehouse, by default
+    `<root>/warehouse`.
+
+    Args:
+        address: The address of the warehouse in the metadata, by default its directory.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class LakeBuilder:
         properties: Mapping[str, str] | None = None,
         location: str | None = None,
     ) -> TableBuilder:
-        """A new table; `name` is `namespace.table`, namespaces nested by dots."""
+        """Create a table `namespace.table`. Namespaces can be nested."""
         namespace = tuple(name.split(".")[:-1])
         for depth in range(1, len(namespace) + 1):
             self.catalog.create_namespace_if_not_exists(namespace[:depth])
@@ -117,27 +120,26 @@ class LakeBuilder:
 
     @contextmanager
     def at(self, moment: datetime) -> Generator[None]:
-        """Commits inside are stamped with `moment`, and so are the files they write."""
+        """Stamp commits in the block and their files with `moment`."""
         with clock_at(moment):
             yield
         self.date_files(moment)
 
     def date_files(self, moment: datetime) -> None:
-        """Gives the modification time `moment` to every file of the warehouse that has none given
-        yet.
-        """
+        """Set the modification time of all new files of the warehouse."""
         for path in self.files() - self._dated:
             os.utime(path, (moment.timestamp(), moment.timestamp()))
             self._dated.add(path)
 
     def files(self) -> set[Path]:
-        """Every file of the warehouse."""
+        """Return all files of the warehouse."""
         return {path for path in self.warehouse.rglob("*") if path.is_file() and ".gc-assets" not in path.parts}
 
 
 class TableBuilder:
-    """One table under construction. Every change is a commit at a given time; those that make a
-    snapshot return its id in decimal.
+    """Commits changes to one table at given times.
+
+    Methods that create a snapshot return its id as decimal text.
     """
 
     def __init__(self, lake: LakeBuilder, name: str) -> None:
@@ -146,11 +148,11 @@ class TableBuilder:
 
     @property
     def table(self) -> Table:
-        """The table as the catalog has it now."""
+        """The current table of the catalog."""
         return self.lake.catalog.load_table(self.name)
 
     def append(self, at: datetime, ids: Sequence[int] = (1, 2), part: str = "a", branch: str | None = "main") -> str:
-        """A commit that adds one data file. `branch=None` stages the snapshot: no ref reaches it."""
+        """Add one data file. With `branch=None`, no ref reaches the snapshot."""
         with self.lake.at(at):
             self.table.append(rows_of(ids, part), branch=branch)
         return self._newest()
@@ -166,22 +168,22 @@ class TableBuilder:
         return self._newest()
 
     def branch(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
-        """`settings` are `min_snapshots_to_keep`, `max_snapshot_age_ms`, `max_ref_age_ms`."""
+        """Create a branch with `min_snapshots_to_keep`, `max_snapshot_age_ms` or `max_ref_age_ms`
+        as `settings`.
+        """
         self._set_ref(at, name, "branch", snapshot_id, settings)
 
     def tag(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
         self._set_ref(at, name, "tag", snapshot_id, settings)
 
     def position_deletes(self, at: datetime, position: int = 0) -> str:
-        """Deletes one row of the newest data file by position."""
+        """Delete one row of the newest data file by position."""
         target = self._newest_data_file()
         deletes = parquet_bytes(pa.table({"file_path": [target.file_path], "pos": pa.array([position], pa.int64())}))
         return self._commit_deletes(at, target, DataFileContent.POSITION_DELETES, FileFormat.PARQUET, deletes)
 
     def leftovers(self, at: datetime, count: int = 3) -> list[Path]:
-        """What a writer leaves that dies before its commit: data files, and the manifest that would
-        have named them.
-        """
+        """Write the files of a writer that failed before its commit: data files and their manifest."""
         provider = self.table.location_provider()
         addresses = [provider.new_data_location(f"00000-{index}-{uuid.uuid4()}.parquet") for index in range(count)]
         payload = parquet_bytes(rows_of([99], "a"))
@@ -209,7 +211,7 @@ class TableBuilder:
         table = self.table
         snapshot = table.current_snapshot()
         if snapshot is None:
-            raise ValueError(f"table {self.name} has no snapshot yet, so no data file to delete rows of")
+            raise ValueError(f"table {self.name} has no snapshot, so it has no data file to delete rows from")
         manifests = [item for item in snapshot.manifests(table.io) if item.content == ManifestContent.DATA]
         return manifests[0].fetch_manifest_entry(table.io)[0].data_file
 
@@ -245,7 +247,7 @@ class TableBuilder:
         return path.write_bytes(payload)
 
     def _path_of(self, address: str) -> Path:
-        """Returns the file of an address, in the warehouse or in a `location` beside it."""
+        """Return the path of an address, in the warehouse or in another `location`."""
         return self.path(address.replace(self.lake.address, str(self.lake.warehouse), 1))
 
 
@@ -259,7 +261,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
 
 
 class _AppendDeletes(_FastAppendFiles):
-    """A snapshot that adds one delete file to what the branch has."""
+    """A snapshot that adds one delete file to a branch."""
 
     def __init__(self, file: DataFile, transaction: Any, table: Table) -> None:
         super().__init__(operation=Operation.DELETE, transaction=transaction, io=table.io)
@@ -280,7 +282,7 @@ class _AppendDeletes(_FastAppendFiles):
 
 
 def apply_updates(transaction: Transaction, *updates: TableUpdate) -> None:
-    # pyiceberg has no public way to set a ref with its own retention to any snapshot.
+    # pyiceberg has no public function to set a ref with its own retention to any snapshot.
     transaction._apply(updates, ())  # pyright: ignore[reportPrivateUsage]
 
 

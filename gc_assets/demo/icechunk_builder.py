@@ -1,8 +1,7 @@
-"""Real Icechunk repositories on a local disk, with the history and the file ages that its caller
-asks for.
+"""Build Icechunk repositories on a local disk with chosen histories and file ages.
 
-Written by the official library; only times are set afterwards: `flushed_at` inside of snapshots (8
-bytes) and the files' own.
+The official library writes them. Afterwards only times are changed: `flushed_at` in snapshots (8
+bytes) and the modification times of files.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def payload_of(raw: bytes) -> bytearray:
 
 
 def with_payload(raw: bytes, payload: bytes | bytearray) -> bytes:
-    """The file with another payload, compressed as the library does it (a frame without content
+    """Return the file with another payload, compressed like the library (a frame without content
     size).
     """
     frame = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
@@ -42,7 +41,7 @@ def with_payload(raw: bytes, payload: bytes | bytearray) -> bytes:
 
 
 def field_position(payload: bytes | bytearray, number: int) -> int | None:
-    """Where a field of the root table is; null where it is absent."""
+    """Return the position of a field of the root table, or None if it is absent."""
     table = struct.unpack_from("<I", payload, 0)[0]
     vtable = table - struct.unpack_from("<i", payload, table)[0]
     if 4 + 2 * number >= struct.unpack_from("<H", payload, vtable)[0]:
@@ -56,14 +55,12 @@ def set_file_time(path: Path, at: datetime) -> None:
 
 
 def set_flushed_at(snapshot: Path, at: datetime) -> None:
-    """Makes a snapshot say that it was written at `at`; its file keeps the name and gets the same
-    time.
-    """
+    """Set the time in a snapshot, and the modification time of its file."""
     raw = snapshot.read_bytes()
     payload = payload_of(raw)
     position = field_position(payload, FLUSHED_AT)
     if position is None:
-        raise ValueError(f"{snapshot}: expected a time in every snapshot, found one without flushed_at")
+        raise ValueError(f"{snapshot} has no flushed_at, expected a time in every snapshot")
     struct.pack_into("<Q", payload, position, (at - EPOCH) // timedelta(microseconds=1))
     snapshot.write_bytes(with_payload(raw, payload))
     set_file_time(snapshot, at)
@@ -71,8 +68,11 @@ def set_flushed_at(snapshot: Path, at: datetime) -> None:
 
 @dataclass
 class RepositoryBuilder:
-    """A repository that grows commit by commit. `created` maps each snapshot to the files that its
-    commit wrote.
+    """Commits to a repository at given times.
+
+    Attributes:
+        created: The files that the commit of each snapshot wrote.
+        known_files: All files of earlier commits.
     """
 
     path: Path
@@ -82,8 +82,8 @@ class RepositoryBuilder:
 
     @classmethod
     def create(cls, path: Path, at: datetime) -> Self:
-        """An empty repository whose first snapshot was written at `at`. Every chunk is a file of
-        its own.
+        """Create an empty repository whose first snapshot was written at `at`. Each chunk is a
+        file.
         """
         return cls._create(path, at, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
 
@@ -91,7 +91,7 @@ class RepositoryBuilder:
         return self.repo.lookup_branch(branch)
 
     def commit(self, branch: str, at: datetime, write: Write, message: str = "") -> str:
-        """The snapshot that a session on `branch` commits after `write` changed the root group."""
+        """Commit the changes that `write` makes to the root group. Return the snapshot."""
         session = self.repo.writable_session(branch)
         write(zarr.open_group(session.store, mode="a"))
         snapshot = session.commit(message or f"commit on {branch}")
@@ -105,29 +105,29 @@ class RepositoryBuilder:
         self.repo.create_tag(name, snapshot)
 
     def abandon_writer(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Chunks of a writer that never committed."""
+        """Write the chunks of a writer without a commit."""
         write(zarr.open_group(self.repo.writable_session(branch).store, mode="a"))
         return self._age_new_files(at)
 
     def abandon_snapshot(self, branch: str, at: datetime, write: Write) -> str:
-        """A whole snapshot that no ref reaches: its branch was reset to where it stood before."""
-        before = self.head(branch)
+        """Write a snapshot that no ref reaches, because its branch is reset."""
+        previous = self.head(branch)
         snapshot = self.commit(branch, at, write, "abandoned")
-        self.repo.reset_branch(branch, before)
+        self.repo.reset_branch(branch, previous)
         return snapshot
 
     def abandon_manifest(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Manifest and chunks of a writer that died before it wrote its snapshot."""
+        """Write the manifest and chunks of a writer that failed before its snapshot."""
         snapshot = self.abandon_snapshot(branch, at, write)
         written = self.created.pop(snapshot)
-        lost = [path for path in written if path.name == snapshot]
-        for path in lost:
+        removed = [path for path in written if path.name == snapshot]
+        for path in removed:
             path.unlink()
-        self.known_files.difference_update(lost)
-        return [path for path in written if path not in lost]
+        self.known_files.difference_update(removed)
+        return [path for path in written if path not in removed]
 
     def set_time(self, snapshot: str, at: datetime) -> None:
-        """Gives a snapshot, and the files its commit wrote, another age."""
+        """Change the time of a snapshot and of the files of its commit."""
         set_flushed_at(self.snapshot_file(snapshot), at)
         for path in self.created[snapshot]:
             set_file_time(path, at)
@@ -136,13 +136,13 @@ class RepositoryBuilder:
         return self.path / "snapshots" / snapshot
 
     def files(self) -> set[Path]:
-        """Every file in the four folders that a repository claims."""
+        """Return all files in the four directories that a repository claims."""
         folders = (self.path / folder for folder in DATA_FOLDERS)
         return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
     @classmethod
     def _create(cls, path: Path, at: datetime, config: icechunk.RepositoryConfig, access: dict[str, Any] | None = None) -> Self:
-        # The warning about concurrent commits on a local disk: one process writes here.
+        # Hides the warning about concurrent commits on a local disk. Only one process writes here.
         icechunk.set_logs_filter("error")
         storage = icechunk.local_filesystem_storage(str(path))
         builder = cls(path, icechunk.Repository.create(storage, config=config, authorize_virtual_chunk_access=access))
@@ -162,7 +162,7 @@ class RepositoryBuilder:
 
 
 def numbers(name: str, values: Sequence[int]) -> Write:
-    """Writes an array of one chunk per value; an array of the name is overwritten."""
+    """Write an array with one chunk per value. An existing array is overwritten."""
 
     def write(group: zarr.Group) -> None:
         array = group.create_array(name, shape=(len(values),), chunks=(1,), dtype="i8", compressors=None, fill_value=-1, overwrite=True)
@@ -172,7 +172,7 @@ def numbers(name: str, values: Sequence[int]) -> Write:
 
 
 def set_value(name: str, index: int, value: int) -> Write:
-    """Overwrites one chunk of an array."""
+    """Overwrite one chunk of an array."""
 
     def write(group: zarr.Group) -> None:
         group[name][index] = value  # type: ignore[index]  # zarr types a member as array or group
@@ -180,8 +180,8 @@ def set_value(name: str, index: int, value: int) -> Write:
     return write
 
 
-# (snapshot, branch, tag) in the order of the document's numbers; a branch named for the first time
-# starts at the snapshot given below.
+# (snapshot, branch, tag), with the numbers of the document. A new branch starts at its snapshot in
+# DOCUMENT_FORKS.
 DOCUMENT_COMMITS = (
     (1, "main", None),
     (2, "main", None),
@@ -202,10 +202,11 @@ DOCUMENT_FORKS = {"develop": 2, "test": 6, "qa": 7}
 
 
 def document_history(builder: RepositoryBuilder, start: datetime, step: timedelta = timedelta(days=1)) -> dict[int, str]:
-    """The 15 snapshots of icechunk's `design-docs/007-basic-expiration.md`, by their numbers there.
+    """Commit the 15 snapshots of icechunk's `design-docs/007-basic-expiration.md`, and return them
+    by number.
 
-    Snapshot n is written at `start + n * step`. The first commit writes eight chunks, each later
-    one overwrites one: every snapshot has a manifest and a chunk of its own.
+    Snapshot n is written at `start + n * step`. The first commit writes eight chunks, and each
+    later commit overwrites one, so that every snapshot has its own manifest and chunk.
     """
     ids = {0: builder.head("main")}
     for number, branch, tag in DOCUMENT_COMMITS:

@@ -1,7 +1,6 @@
-"""The demo's two lakes on one storage: an Iceberg catalog and an Icechunk repository, with crash
-leftovers in both.
+"""The two lakes of the demo in one storage: an Iceberg catalog and an Icechunk repository.
 
-Files are as old as the commits that wrote them, counted back from the moment the lakes are built.
+Both contain files of failed writers. Files are as old as their commits.
 """
 
 from __future__ import annotations
@@ -17,11 +16,14 @@ DAY = timedelta(days=1)
 
 
 def build_shop(root: Path, warehouse: Path, now: datetime, address: str | None = None) -> None:
-    """Three tables: `shop.orders` with a branch and a tag, `shop.returns` with delete files,
-    `shop.customers` unpartitioned. `address` is what their metadata calls the warehouse.
+    """Create three tables: `shop.orders` with a branch and a tag, `shop.returns` with delete files,
+    and `shop.customers` unpartitioned.
 
-    Each has snapshots that Iceberg's default of five days has let expire, and data files that only
-    those need.
+    Each has snapshots that are older than Iceberg's default of five days, and data files that only
+    these need.
+
+    Args:
+        address: The address of the warehouse in the metadata.
     """
     lake = LakeBuilder(root, CATALOG_NAME, warehouse=warehouse, address=address)
 
@@ -47,16 +49,15 @@ def build_shop(root: Path, warehouse: Path, now: datetime, address: str | None =
     customers.overwrite(now - 12 * DAY, range(3_200))
     customers.append(now - 2 * DAY, range(3_200, 3_300))
 
-    # Writers that died before their commit; the last one is still at work, for all anybody can
-    # know.
+    # Files of writers that failed before their commit. The last writer may still be active.
     orders.leftovers(now - 15 * DAY, count=4)
     returns.leftovers(now - 8 * DAY, count=2)
     customers.leftovers(now - timedelta(hours=1), count=1)
 
 
 def build_weather(path: Path, now: datetime) -> None:
-    """The expiration document's 15 snapshots, 1 to 7 older than 30 days, and what writers and a
-    reset branch left behind.
+    """Create the 15 snapshots of the expiration document, 1 to 7 older than 30 days, with files of
+    failed writers and a reset branch.
     """
     builder = RepositoryBuilder.create(path, now - 45 * DAY)
     document_history(builder, now - 45 * DAY, 2 * DAY)
@@ -67,6 +68,6 @@ def build_weather(path: Path, now: datetime) -> None:
 
 
 def write_note(path: Path, now: datetime) -> None:
-    """A file that no lake claims."""
-    path.write_text("This file belongs to no lake. A collector has to leave it alone.\n")
+    """Write a file that no lake claims."""
+    path.write_text("This file belongs to no lake. The collector never deletes it.\n")
     set_file_time(path, now - 90 * DAY)

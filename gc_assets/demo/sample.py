@@ -1,6 +1,4 @@
-"""The demo's directory: lakes that are built once, and the `lakes.yaml` that teaches how to collect
-them.
-"""
+"""The directory of the demo: its lakes, and a commented `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -17,23 +15,23 @@ from gc_assets.resources.platform import clock_of
 CONFIG_NAME: Final = "lakes.yaml"
 _BACKFILLED: Final = timedelta(days=14)
 _UNFINISHED: Final = "lakes.yaml.unfinished"
-# What writes the lakes, by the extra that brings it.
-_MODULES: Final = {"iceberg": ("pyiceberg", "fastavro", "sqlalchemy"), "icechunk": ("icechunk", "zarr", "zstandard")}
+# Modules that write the lakes. The extra `demo` installs them.
+_MODULES: Final = ("pyiceberg", "fastavro", "sqlalchemy", "icechunk", "zarr", "zstandard")
 _CONFIG: Final = """\
-# The demo: two lakes on one storage. Every key is explained in the README; unknown keys are refused.
-# Relative paths start at this file.
+# The demo: two lakes in one storage. docs/configuration.md explains every key. Unknown keys are refused.
+# Relative paths are relative to this file.
 
-state: ./state                # all that gc-assets knows, as Parquet and JSON; delete it and the lakes are as before
-first_run_date: {first_run_date}       # with which run date Dagster's page begins; a real platform leaves this out
+state: ./state                # the tables and logs of gc-assets, as Parquet and JSON
+first_run_date: {first_run_date}    # the first partition in Dagster; usually omitted
 {connection}
 storages:
-  - name: lake                # one root that is listed and swept; several lakes may live on it
+  - name: lake                # one root that is listed and swept; several lakes can share it
     location: {location}
-    mode: apply               # plan: only ever plan. apply: execute plans that somebody approved by name
-    rehearsals: allowed       # runs under a clock of your own (GC_ASSETS_UNSAFE_NOW) may change this storage; never for real data
-    quarantine: trash         # planned files are first {aside}
-    quarantine_days: 1        # only a plan made this many days later may purge them (7 is a good value for real data)
-    grace: 72h                # files younger than this are never touched: their writer may be about to commit them
+    mode: apply               # plan: only create plans. apply: execute approved plans
+    rehearsals: allowed       # runs with another clock (GC_ASSETS_UNSAFE_NOW) may change this storage; never use it for real data
+    quarantine: trash         # planned files are {quarantine}
+    quarantine_days: 1        # later plans can purge them after this number of days (for real data: 7)
+    grace: 72h                # younger files are never deleted, because a writer may still commit them
 
 lakes:
   - name: shop                # three Iceberg tables in a SQL catalog
@@ -49,17 +47,17 @@ lakes:
     kind: icechunk
     location: {location}weather/
     retention:
-      default: {{max_age: 30d}} # older snapshots leave the history, unless a ref points at them
-      tags: keep              # a tag protects what it points at, whatever its age
+      default: {{max_age: 30d}} # older snapshots are removed from the history, unless a ref points to them
+      tags: keep              # a tag protects its snapshot at any age
 """
 
 
 def ensure_demo(directory: Path) -> Path:
-    """The demo's `lakes.yaml` in `directory`, built with its lakes if it is not there; what is
-    there is left as it is.
+    """Return the `lakes.yaml` in `directory`. If it does not exist, create it and its lakes.
 
-    Raises `UsageError` where something that the demo did not make is in their place, and where the
-    libraries that write such lakes are not installed.
+    Raises:
+        UsageError: If other files are in the place of the lakes, or if the libraries of the demo
+            are missing.
     """
     root = directory.resolve()
     config = root / CONFIG_NAME
@@ -67,31 +65,35 @@ def ensure_demo(directory: Path) -> Path:
         return config
     lake = begin_demo(root)
     write_lakes(root, lake, clock_of(os.environ).now())
-    aside = "renamed aside, into lake/.gc-assets/trash/<plan id>/"
-    return finish_demo(root, location="./lake/", warehouse=f"file://{lake}", aside=aside)
+    quarantine = "moved to lake/.gc-assets/trash/<plan id>/"
+    return finish_demo(root, location="./lake/", warehouse=f"file://{lake}", quarantine=quarantine)
 
 
 def begin_demo(root: Path) -> Path:
-    """Makes the empty folder in which the lakes are written. Removes what an interrupted attempt
-    left there. Raises `UsageError` as `ensure_demo` does.
+    """Create the empty directory of the lakes, and remove the files of an interrupted attempt.
+
+    Raises:
+        UsageError: As `ensure_demo`.
     """
-    missing = [name for names in _MODULES.values() for name in names if find_spec(name) is None]
+    missing = [name for name in _MODULES if find_spec(name) is None]
     if missing:
-        raise UsageError(f"the demo writes real lakes, which needs {', '.join(missing)}: pip install 'gc-assets[{','.join(_MODULES)}]'")
+        raise UsageError(f"the demo needs {', '.join(missing)} to write its lakes. Run pip install 'gc-assets[demo]'.")
     lake, catalog, unfinished = root / "lake", root / "catalog.db", root / _UNFINISHED
-    if unfinished.exists():  # an earlier attempt was interrupted: these are its halves
+    if unfinished.exists():  # an earlier attempt was interrupted
         shutil.rmtree(lake, ignore_errors=True)
         catalog.unlink(missing_ok=True)
     for path in (lake, catalog):
         if path.exists():
-            raise UsageError(f"{path} is in the place of a demo lake, and no {root / CONFIG_NAME} says it is one; choose another --dir")
+            raise UsageError(f"{path} exists, but {root / CONFIG_NAME} of a demo does not. Choose another --dir.")
     lake.mkdir(parents=True)
     unfinished.touch()
     return lake
 
 
 def write_lakes(root: Path, lake: Path, now: datetime, address: str | None = None) -> None:
-    """Writes both lakes. `address` is what they call the folder, where they are put elsewhere."""
+    """Write both lakes. `address` is the address of the directory in their metadata, if they are
+    copied later.
+    """
     from gc_assets.demo.lakes import build_shop, build_weather, write_note
 
     build_shop(root, warehouse=lake, now=now, address=address)
@@ -99,20 +101,20 @@ def write_lakes(root: Path, lake: Path, now: datetime, address: str | None = Non
     write_note(lake / "README.txt", now)
 
 
-def finish_demo(root: Path, location: str, warehouse: str, aside: str, connection: str = "", client: str = "") -> Path:
-    """Writes `lakes.yaml` last of all: a configuration stands for finished lakes."""
+def finish_demo(root: Path, location: str, warehouse: str, quarantine: str, connection: str = "", client: str = "") -> Path:
+    """Write `lakes.yaml` last, because its existence marks the lakes as complete."""
     from gc_assets.demo.lakes import CATALOG_NAME
 
     unfinished = root / _UNFINISHED
-    # There is nothing to see of these days but what a backfill works out.
+    # Earlier partitions let a user try a backfill.
     first_run_date = (clock_of(os.environ).today() - _BACKFILLED).isoformat()
-    words = {
+    values = {
         "first_run_date": first_run_date,
         "location": location,
         "warehouse": warehouse,
-        "aside": aside,
+        "quarantine": quarantine,
         "connection": connection,
         "client": client,
     }
-    unfinished.write_text(_CONFIG.format(root=root, catalog_name=CATALOG_NAME, **words), encoding="utf-8")
+    unfinished.write_text(_CONFIG.format(root=root, catalog_name=CATALOG_NAME, **values), encoding="utf-8")
     return unfinished.rename(root / CONFIG_NAME)

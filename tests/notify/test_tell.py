@@ -89,7 +89,7 @@ def test_a_target_that_fails_holds_up_nobody_and_the_others_hear_of_it_once(aler
     assert str(first) == "told team of 2 events; could not tell alerts: the server answered 500"
     second = deliver(targets, [READY], first.deliveries)
     assert heard(team) == [["plan_ready"], ["target_failed"]]
-    assert team.documents[1]["notifications"][0]["title"] == "notifications do not reach alerts"
+    assert team.documents[1]["notifications"][0]["title"] == "notifications cannot be delivered to alerts"
     alerts.status = 200
     third = deliver(targets, [READY], second.deliveries)
     assert (str(third), third.failed) == ("told alerts of 1 event", {})
