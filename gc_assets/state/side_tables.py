@@ -63,7 +63,7 @@ UNCOMMITTED: Final = schema_of(
 
 # --- commit_graph ---
 
-# What a graph was read from, if its sources have digests. Schema: `SOURCES`.
+# The sources of a graph, if they have digests. Schema: `SOURCES`.
 READ_FROM_SIDE: Final = "_read_from"
 # Scratch: commits that the driver read for the executors. Schema: `COMMIT_GRAPH`.
 DRIVER_COMMITS_SIDE: Final = "_passed_on"
@@ -120,8 +120,8 @@ TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"contai
 
 # --- potential_commits (lakeFS) ---
 
-# What the commits that contain each range determine. `classes` are the branches that a lifecycle
-# rule names, and one class for all other branches.
+# Properties of each range by the commits that contain it. `classes` are the branches that a
+# lifecycle rule names, and one class for all other branches.
 RANGES_SIDE: Final = "_ranges"
 RANGES: Final = pa.schema(
     [

@@ -35,7 +35,7 @@ OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files")
 OF_RUNS = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "segments_digest"}
 OF_CARRYING = {"reused_files", "reused_from", "full_recompute_reason", "full_recompute_on", "incremental_runs", "uncompared_runs"}
 # How the listing was divided, and which rows nobody computed anew.
-BALANCES_OF_RUNS = {"listing tasks", "rows carried over"}
+BALANCES_OF_RUNS = {"listing tasks", "reused rows"}
 
 
 @dataclass

@@ -110,7 +110,7 @@ class _PreviousGraph:
     """The last published graph of a lake.
 
     Attributes:
-        run: Its run, or None if there is none.
+        run: Its run, or None if no graph is published.
         graph: The graph, or None if it is not needed or damaged.
         is_valid: True if the graph has the fingerprint of this run.
         is_incremental: True if commits of the lake never change, so new ones join the known ones.

@@ -133,7 +133,7 @@ class RetentionTables:
 
 
 def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
-    """Return the content roots of `tables` as `read_content_roots` does, with the result of any policy."""
+    """Return the content roots as `read_content_roots` does, with the result of any policy."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = retention.reachable, retention.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))

@@ -42,7 +42,10 @@ def filter_dirty(frame: DataFrame, dirty: DataFrame, count: int) -> DataFrame:
 
 
 def filter_clean(rows: DataFrame, dirty: DataFrame, count: int) -> DataFrame:
-    """Return the rows of `live_files` whose keys are not dirty. `count` is the number of rows of `dirty`."""
+    """Return the rows of `live_files` whose keys are not dirty.
+
+    `count` is the number of rows of `dirty`.
+    """
     return rows.join(_to_join(dirty, count), "key_hash", "left_anti").select(rows.columns)
 
 

@@ -86,7 +86,7 @@ class _SelectEntries:
 
 
 def _select_rows(content: bytes, by: str, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Yield the selected rows of a part. Other columns are decoded only for row groups with a match."""
+    """Yield the selected rows of a part. Only row groups with a match are decoded in full."""
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, SELECTED_ENTRIES)
     names = [name for name in SELECTED_ENTRIES.names if name not in missing]

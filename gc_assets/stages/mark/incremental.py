@@ -1,4 +1,6 @@
-"""Decide if `live_files` can reuse rows of an earlier run, its baseline (docs/adr/0006-incremental-live-set.md).
+"""Decide if `live_files` can reuse rows of an earlier run, its baseline.
+
+See docs/adr/0006-incremental-live-set.md.
 
 A row depends on the names that commits and containers give a file (`NEEDS`), on the cached entries
 that name it, and on what needs the containers of these entries. A key is dirty in three cases: its
@@ -84,7 +86,7 @@ class Baseline:
         return max(self.summary.incremental_runs, self.summary.uncompared_runs) + 1 >= full_every
 
     def needs_dirty_keys(self, full_every: int, cached_entries: int) -> bool:
-        """Return False if this run recomputes all rows as soon as any key is dirty, without a comparison."""
+        """Return False if one dirty key is enough to recompute all rows without a comparison."""
         return cached_entries > MIN_INCREMENTAL_ROWS or self.is_comparison_due(full_every)
 
 
@@ -150,7 +152,7 @@ def segments_digest(cache: Sequence[PastRun]) -> str:
 def find_baseline(
     context: RunContext, lake_name: str, cache: Sequence[PastRun], released: ReleasedFiles | None
 ) -> Baseline | FullRecompute:
-    """Return the newest usable `live_files` of the lake, or why there is none.
+    """Return the newest usable `live_files` of the lake, or why no run is usable.
 
     The rows depend only on their inputs, so the baseline may be of any run date, including a later
     one. Four kinds of runs are not used:

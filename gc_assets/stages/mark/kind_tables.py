@@ -35,7 +35,11 @@ def make_kind_table(spark: SparkSession | None, context: RunContext, lake_name: 
         if spark is None:
             raise TypeError(f"{name} needs a Spark session")
         return SPARK_STAGES[name](spark, context, lake_name)
-    return STAGES[name](context, lake_name) if name in STAGES else log_progress(kind_table.table)(_publish_rows)(context, lake_name, kind_table)
+    return (
+        STAGES[name](context, lake_name)
+        if name in STAGES
+        else log_progress(kind_table.table)(_publish_rows)(context, lake_name, kind_table)
+    )
 
 
 def _publish_rows(context: RunContext, lake_name: str, kind_table: KindTable) -> PublishedTable:

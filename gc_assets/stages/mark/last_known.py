@@ -29,13 +29,13 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_C
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from gc_assets.state.summaries import FreezeTime, LiveFilesSummary
 
-# Stands for the uuid of a table if the whole lake is unreadable.
+# Replaces the uuid of a table if the whole lake is unreadable.
 WHOLE_LAKE: Final = ""
 
 
 @dataclass(frozen=True)
 class LastKnown:
-    """What an earlier run knew of a lake. Pickles.
+    """The content roots and claims of a lake in an earlier run. Pickles.
 
     Attributes:
         files: The files of the state.
@@ -114,9 +114,9 @@ class LastKnown:
         )
 
     def build_shields(self, keys: Collection[str], current: Iterable[pa.Table]) -> pa.Table:
-        """Return the claims of these tables as shields (columns `CLAIMS`): nothing under them is collected.
+        """Return the claims of these tables, of the earlier run and `current` ones, as shields.
 
-        Both the claims of the earlier run and the `current` ones are returned.
+        Nothing under a shield is collected. The columns are those of `CLAIMS`.
         """
         claims = pa.concat_tables([read_parts(self.files, list(self.claims), CLAIMS), *current])
         if WHOLE_LAKE not in keys:

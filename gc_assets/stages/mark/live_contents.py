@@ -101,7 +101,7 @@ def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
 
 
 def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
-    """Yield notes about live history without metadata, and about locations that are never collected."""
+    """Yield notes about history without metadata and about locations that are never collected."""
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
         yield (

@@ -79,18 +79,18 @@ class _Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Walked:
+class _WalkResult:
     """The result of the walk.
 
     Attributes:
         scratch: The output that only the rows need.
-        sides: Side tables that are published.
+        published: Side tables that are published.
         summary: Counts and notes.
         unreadable: The unreadable tables.
     """
 
     scratch: WalkOutput
-    sides: Mapping[str, Any]
+    published: Mapping[str, Any]
     summary: Mapping[str, Any]
     unreadable: tuple[Unreadable, ...]
 
@@ -129,7 +129,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
 def _compute(
     spark: SparkSession, context: RunContext, lake_name: str, inputs: _Inputs, baseline: Baseline | FullRecompute
 ) -> PublishedTable:
-    """Publish the table. If the baseline is invalid, delete what was written and raise `BaselineInvalid`."""
+    """Publish the table, or delete its parts and raise `BaselineInvalid`."""
     state = context.state
     run = start_run(context, context.group(lake_name), LIVE_FILES)
     walked = _walk(spark, context, lake_name, inputs, run, baseline)
@@ -148,7 +148,7 @@ def _compute(
         raise
     for side in walked.scratch.side:
         state.files.delete_directory(f"{run.path}/{side}")
-    written = replace(rows.written, side={**rows.written.side, **walked.sides})
+    written = replace(rows.written, side={**rows.written.side, **walked.published})
     reused = rows.reused
     return publish(
         state,
@@ -156,7 +156,7 @@ def _compute(
         written,
         context.clock,
         inputs=inputs.published,
-        balances=[] if reused is None else [Balance(name="rows carried over", expected=reused.expected, found=reused.found)],
+        balances=[] if reused is None else [Balance(name="reused rows", expected=reused.expected, found=reused.found)],
         summary=_summary(context, lake_name, inputs, walked, rows, written),
         unsafe=context.unsafe,
     )
@@ -164,7 +164,7 @@ def _compute(
 
 def _walk(
     spark: SparkSession, context: RunContext, lake_name: str, inputs: _Inputs, run: TableRun, baseline: Baseline | FullRecompute
-) -> _Walked:
+) -> _WalkResult:
     state, refs, cache = context.state, inputs.refs, _cache_paths(context, inputs)
     frozen_at = refs.summary(LakeRefsSummary).frozen_at
     has_unread = bool(list_unread_tables(inputs.roots))
@@ -198,14 +198,16 @@ def _walk(
     return _to_walked(context, lake_name, refs, last_known, written)
 
 
-def _to_walked(context: RunContext, lake_name: str, refs: PublishedTable, last_known: LastKnown | None, written: WrittenParts) -> _Walked:
+def _to_walked(
+    context: RunContext, lake_name: str, refs: PublishedTable, last_known: LastKnown | None, written: WrittenParts
+) -> _WalkResult:
     changes = written.summary["changes"]
     scratch = WalkOutput(
         {side: parts for side, parts in written.side.items() if side not in PUBLISHED_SIDES},
         NeedChanges(**changes) if changes is not None else None,
         written.summary["all_rows_reusable"],
     )
-    return _Walked(
+    return _WalkResult(
         scratch,
         {side: parts for side, parts in written.side.items() if side in PUBLISHED_SIDES},
         written.summary,
@@ -224,7 +226,7 @@ def _cache_paths(context: RunContext, inputs: _Inputs) -> CachePaths:
 
 
 def _summary(
-    context: RunContext, lake_name: str, inputs: _Inputs, walked: _Walked, rows: LiveRows, written: WrittenParts
+    context: RunContext, lake_name: str, inputs: _Inputs, walked: _WalkResult, rows: LiveRows, written: WrittenParts
 ) -> LiveFilesSummary:
     routed = {side: sum(part.rows for part in written.side.get(side, ())) for side in ROUTED_SIDES}
     return LiveFilesSummary(

@@ -236,7 +236,7 @@ class LiveRowWriter:
         return write_frame(self._query_rows(session, dirty, entries), LIVE_FILES, self.run, self._state, _TOTALS_BY, ROUTED_SIDES)
 
     def _query_rows(self, session: SparkSession, dirty: Sequence[PartFile] | None, cached: CachedEntries) -> DataFrame:
-        """Return the rows with their routes: all, or those of dirty keys, which `cached` must cover."""
+        """Return all rows with their routes, or those of dirty keys, which `cached` must contain."""
         state = self._state
         witnesses = read_paths(session, state.files, WITNESSES, self._side_paths(WITNESSES_SIDE))
         direct = read_paths(session, state.files, DIRECT_FILES, self._side_paths(DIRECT_FILES_SIDE))

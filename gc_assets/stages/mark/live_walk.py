@@ -65,8 +65,8 @@ class _Containers:
     """The containers of a walk by what is known of their bytes.
 
     Attributes:
-        lengths: Decoded length of each container; null if it could not be read and only released
-            commits need it, or if it is missing and optional.
+        lengths: Column with the decoded length of each container. It is null if the container is
+            optional and missing, or if it is unreadable and only released commits need it.
         lost: Containers that live contents need and that were not decoded.
         unknown: Live containers that are missing and were never decoded (columns `METADATA`).
         required: Containers that must be kept and were not decoded.
@@ -104,7 +104,7 @@ class LiveWalk:
     Attributes:
         logs: Parts of the `deletion_log` of each storage.
         claims: Parts of the frozen claims.
-        last_known: What is known of unreadable tables. None stops the walk at the first one.
+        last_known: The last known state. None: the first unreadable table stops the walk.
         unread: Why tables could not be read, by their uuid or `WHOLE_LAKE`.
         previous_needs: Needs of the baseline, if there is one.
     """
@@ -220,8 +220,8 @@ class LiveWalk:
         rewrites a snapshot under its name. A container that could not be read in this run counts as
         undecoded, even if an earlier object of that name was decoded.
 
-        No tool can read a snapshot that no ref reaches and whose metadata is missing. What remains
-        of it is kept while it is young, and it stops no plan.
+        No tool can read a snapshot that no ref reaches and whose metadata is missing. Its remaining
+        files are kept while they are young, and it stops no plan.
         """
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         recorded = found.column("size_bytes")

@@ -36,7 +36,7 @@ def build_needs(direct: pa.Table, expands: npt.NDArray[np.bool_], lengths: pa.Ch
     Args:
         direct: Containers and files (columns `ROOTS`).
         expands: True for each row that is a container whose entries are needed.
-        lengths: Decoded length of each container in bytes, null for files.
+        lengths: Column with the decoded length of each container in bytes, null for files.
     """
     columns = {"container": direct.column("parent"), "expands": pa.array(expands), "container_size_bytes": lengths}
     return pa.table({name: columns[name] if name in columns else direct.column(name) for name in NEEDS.names}).cast(NEEDS)

@@ -78,7 +78,7 @@ class FindPending:
             yield report_parts(parts, summary={"size_bytes": size_bytes})
 
     def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Add the content roots and the stale containers to `wanted`, and remove the latter from `known`."""
+        """Add content roots and stale containers to `wanted`, and remove the latter from `known`."""
         stale = self._find_stale(known)
         if len(stale):
             known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))

@@ -116,7 +116,9 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
     if written.totals.get((plan_id,), Totals()).rows < removed.num_rows:
         listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
         _refuse_unrecorded(lake_name, removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti"))
-    return publish(state, run, written, context.clock, inputs=[newest], summary=newest.summary(SnapshotHistorySummary), unsafe=context.unsafe)
+    return publish(
+        state, run, written, context.clock, inputs=[newest], summary=newest.summary(SnapshotHistorySummary), unsafe=context.unsafe
+    )
 
 
 def _refuse_unrecorded(lake_name: str, snapshots: DataFrame) -> None:

@@ -24,8 +24,8 @@ def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable
     """
     graph = inputs[COMMIT_GRAPH.name].summary(CommitGraphSummary)
     reachable = inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary)
-    whole = [UnreadTable(table_name=None, why=reason) for reason in (graph.unread, reachable.unread) if reason is not None]
-    return [*inputs[LAKE_REFS.name].summary(LakeRefsSummary).unread, *whole]
+    whole_lake = [UnreadTable(table_name=None, why=reason) for reason in (graph.unread, reachable.unread) if reason is not None]
+    return [*inputs[LAKE_REFS.name].summary(LakeRefsSummary).unread, *whole_lake]
 
 
 def unread_reasons(lake_name: str, inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:

@@ -38,7 +38,8 @@ def build_witnesses(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.T
 
     Args:
         containers: All containers of the walk (columns `ROOTS`).
-        lengths: Decoded length of each container in bytes, null if it was not decoded.
+        lengths: Column with the decoded length of each container in bytes, null if it was not
+            decoded.
         leaves: Content roots that are no containers (columns `ROOTS`).
 
     Returns:

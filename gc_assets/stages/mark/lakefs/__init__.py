@@ -1,1 +1,1 @@
-"""What only lakeFS has: staging areas, and lifecycle rules over objects."""
+"""Tables that only lakeFS lakes have: staged objects and lifecycle rules."""

@@ -1,7 +1,7 @@
-"""lakeFS: the objects that the lifecycle rules release, and those that another reference keeps.
+"""Publish the objects that lifecycle rules of lakeFS release, and those that a reference keeps.
 
-Every night looks at all references, from the cached entries of all ranges. So an object that
-becomes free later is released later.
+Every run evaluates all references, from the cached entries of all ranges. So an object that another
+reference keeps is released by the first run after that reference is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule, evaluate
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
 from gc_assets.stages.mark.lake_refs import read_side_rows
-from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
+from gc_assets.stages.mark.lakefs.rules import read_lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.arrow_types import STRINGS
 from gc_assets.state.journal import PublishedTable
@@ -34,9 +34,9 @@ from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE
 from gc_assets.state.summaries import LifecycleObjectsSummary
 
 MAX_PATHS: Final = 100
-# A character that no branch's name holds (git's rules for refs, which lakeFS follows).
-_BETWEEN: Final = "\x1f"
-JUDGED: Final = pa.schema(
+# No branch name contains this character (git check-ref-format, which lakeFS follows).
+_SEPARATOR: Final = "\x1f"
+EVALUATED: Final = pa.schema(
     [
         ("storage", pa.string()),
         ("key", pa.string()),
@@ -52,58 +52,54 @@ JUDGED: Final = pa.schema(
 
 @log_progress(LIFECYCLE_OBJECTS)
 def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes `lifecycle_objects` of a run date: every object that the rules release tonight
-    under some path.
+    """Publish `lifecycle_objects` of a run date: every object that the rules release under some path.
 
-    An object is `deduplicated`, and kept, where another path or branch of it is not released, where
-    a tag's commit holds it, or where it is staged. With `verify_deduplicated: false` it is also
-    kept where it once was.
+    An object is `deduplicated`, and kept, if another path or branch of it is not released, if a
+    commit of a tag contains it, or if it is staged. With `verify_deduplicated: false` it is also
+    kept if an earlier run kept it.
     """
     state, group = context.state, context.group(lake_name)
     potential = context.table(POTENTIAL_COMMITS, lake_name)
     refs = context.table(LAKE_REFS, lake_name)
     entries = context.table(MANIFEST_ENTRIES, lake_name)
     run = start_run(context, group, LIFECYCLE_OBJECTS)
-    log_activity(f"judging what {potential.rows:,} potential commits name")
-    cache, before = find_segments(context, lake_name), _once_kept(context, lake_name)
-    parts = [*potential.parts(RANGES_SIDE), *refs.parts(PINNED_SIDE), *(before.parts() if before is not None else ())]
+    log_activity(f"evaluating the lifecycle rules for {potential.rows:,} potential commits")
+    cache, previous = find_segments(context, lake_name), _previously_kept(context, lake_name)
+    parts = [*potential.parts(RANGES_SIDE), *refs.parts(PINNED_SIDE), *(previous.parts() if previous is not None else ())]
     paths = state.paths(cache)
     spark = choose_session(spark, sum(part.rows for part in parts) + sum(segment.rows for segment in cache), len(parts) + len(paths))
     ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, paths)
-    judged = map_arrow(_references(rows, ranges, _claimed(context, refs)), _Judge(tuple(lifecycle_rules(context, lake_name))), JUDGED)
+    evaluated = map_arrow(
+        _references(rows, ranges, _list_claims(context, refs)), _ApplyRules(tuple(read_lifecycle_rules(context, lake_name))), EVALUATED
+    )
     pinned = read_paths(spark, state.files, PINNED, refs.paths(PINNED_SIDE)).select("storage", "key").distinct()
-    if before is not None:
-        once = read_table(spark, state, LIFECYCLE_OBJECTS, before).filter("deduplicated").select("storage", "key")
-        pinned = pinned.unionByName(once).distinct()
-    written = write_frame(_objects(judged, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
+    if previous is not None:
+        kept = read_table(spark, state, LIFECYCLE_OBJECTS, previous).filter("deduplicated").select("storage", "key")
+        pinned = pinned.unionByName(kept).distinct()
+    written = write_frame(_group_by_object(evaluated, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
     summary = LifecycleObjectsSummary(released=amounts.get("false", Amount()), deduplicated=amounts.get("true", Amount()))
     return publish(state, run, written, context.clock, inputs=[potential, refs, entries], summary=summary, unsafe=context.unsafe)
 
 
-def _claimed(context: RunContext, refs: PublishedTable) -> list[tuple[str, str]]:
-    """Returns storage and prefix of what the repository claims.
-
-    Its rules say nothing of other places.
-    """
+def _list_claims(context: RunContext, refs: PublishedTable) -> list[tuple[str, str]]:
+    """Return storage and prefix of the claims of the repository. Its rules apply only to them."""
     return [(row["storage"], row["key"]) for row in read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
 
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
-    """Returns one row for each object under each path, with everything that reaches it through any
-    range.
-    """
-    mine = F.lit(False)
+    """Return one row per object and path, with all classes of branches that reach it."""
+    is_claimed = F.lit(False)
     for storage, prefix in claimed:
-        mine = mine | ((F.col("storage") == storage) & F.col("key").startswith(prefix))
-    named = entries.filter("not is_container").filter(mine).select("container", "storage", "key", "path", "written_at", "size_bytes")
+        is_claimed = is_claimed | ((F.col("storage") == storage) & F.col("key").startswith(prefix))
+    named = entries.filter("not is_container").filter(is_claimed).select("container", "storage", "key", "path", "written_at", "size_bytes")
     return (
         named.join(ranges, "container")
         .groupBy("storage", "key", "path")
         .agg(
             F.greatest(F.max("written_at"), F.min("first_commit_at")).alias("age"),
-            F.array_join(F.array_sort(F.array_distinct(F.flatten(F.collect_set("classes")))), _BETWEEN).alias("classes"),
+            F.array_join(F.array_sort(F.array_distinct(F.flatten(F.collect_set("classes")))), _SEPARATOR).alias("classes"),
             F.sum("commits").alias("commits"),
             F.max("tagged").alias("tagged"),
             F.max("potential").alias("potential"),
@@ -114,25 +110,29 @@ def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, 
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """Adds what the rules say of each reference (columns `JUDGED`). Runs in executors."""
+class _ApplyRules:
+    """Add the result of the rules to each reference (columns `EVALUATED`), in executors."""
 
     rules: tuple[Rule, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            texts = batch.column("classes").dictionary_encode()
-            reaches = [text.split(_BETWEEN) for text in texts.dictionary.to_pylist()]
-            said = evaluate(self.rules, batch.column("path"), batch.column("age"), texts.indices.to_numpy().astype(np.int64), reaches)
-            reached = pc.greater(batch.column("reached_by"), 0)
-            released = pc.and_(pc.and_(pa.array(said.released), reached), pc.invert(batch.column("tagged")))
-            columns = {"released": released, "rules": said.rules}
-            yield pa.RecordBatch.from_arrays([columns.get(n) if n in columns else batch.column(n) for n in JUDGED.names], schema=JUDGED)
+            classes = batch.column("classes").dictionary_encode()
+            class_lists = [text.split(_SEPARATOR) for text in classes.dictionary.to_pylist()]
+            releases = evaluate(
+                self.rules, batch.column("path"), batch.column("age"), classes.indices.to_numpy().astype(np.int64), class_lists
+            )
+            is_reached = pc.greater(batch.column("reached_by"), 0)
+            released = pc.and_(pc.and_(pa.array(releases.released), is_reached), pc.invert(batch.column("tagged")))
+            columns = {"released": released, "rules": releases.rules}
+            yield pa.RecordBatch.from_arrays(
+                [columns.get(n) if n in columns else batch.column(n) for n in EVALUATED.names], schema=EVALUATED
+            )
 
 
-def _objects(judged: DataFrame, kept: DataFrame) -> DataFrame:
+def _group_by_object(evaluated: DataFrame, kept: DataFrame) -> DataFrame:
     grouped = (
-        judged.groupBy("storage", "key")
+        evaluated.groupBy("storage", "key")
         .agg(
             F.slice(F.array_sort(F.collect_set("path")), 1, MAX_PATHS).alias("paths"),
             F.array_sort(F.array_distinct(F.flatten(F.collect_set(F.when(F.col("released"), F.col("rules")))))).alias("matched_rules"),
@@ -148,13 +148,13 @@ def _objects(judged: DataFrame, kept: DataFrame) -> DataFrame:
     return flagged.withColumn("deduplicated", ~F.col("all_released") | F.coalesce("is_kept", F.lit(False)))
 
 
-def _once_kept(context: RunContext, lake_name: str) -> PublishedTable | None:
-    """Returns the table of an earlier run date whose deduplicated objects are kept.
+def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | None:
+    """Return the table of an earlier run date whose deduplicated objects stay kept.
 
-    Null where the configuration does not ask for this behaviour of the proposal.
+    None if `verify_deduplicated` is true.
     """
     lake = context.config.lake(lake_name)
-    before = context.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=context.run_date)
-    if not isinstance(lake, LakeFsLakeConfig) or lake.verify_deduplicated or before is None:
+    previous = context.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=context.run_date)
+    if not isinstance(lake, LakeFsLakeConfig) or lake.verify_deduplicated or previous is None:
         return None
-    return before
+    return previous

@@ -1,8 +1,8 @@
-"""lakeFS: which commits may hold objects that the lifecycle rules newly release, and what reaches
+"""Find the lakeFS commits with objects that lifecycle rules may newly release, and what reaches
 each range.
 
-Arrow in one task, as for content roots: commits and ranges number thousands where objects
-number millions.
+All of it runs in Arrow in one task: a lake has thousands of commits and ranges but millions of
+objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, class_of, 
 from gc_assets.lakes.lakefs.tables import POTENTIAL_COMMITS
 from gc_assets.lakes.protocol import RETAINED, Ref
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
-from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
+from gc_assets.stages.mark.lakefs.rules import read_lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import count_segment_rows, find_segments
 from gc_assets.stages.mark.policy import newest_finished_date
 from gc_assets.state.arrow_types import STRINGS, TIMESTAMP
@@ -44,10 +44,10 @@ _FIRST: Final = "\0"
 
 @log_progress(POTENTIAL_COMMITS)
 def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes `potential_commits` of a run date.
+    """Publish `potential_commits` of a run date.
 
-    A commit that the newest finished run has not seen is potential whatever its date says, where a
-    rule speaks of it: users set dates.
+    A commit that the newest finished run has not seen is potential independent of its date if a
+    rule covers it, because users can set the date.
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
@@ -57,11 +57,11 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
     day = newest_finished_date(context)
     seen = state.current(lake_name, COMMIT_GRAPH.name, day) if day is not None else None
     run = start_run(context, context.group(lake_name), POTENTIAL_COMMITS)
-    log_activity(f"what the rules say of {graph.rows:,} commits")
+    log_activity(f"matching the lifecycle rules with {graph.rows:,} commits")
     lake = context.config.lake(lake_name)
     tags_ignored = isinstance(lake, LakeFsLakeConfig) and lake.retention.tags == "ignore"
     task = _Classify(
-        tuple(lifecycle_rules(context, lake_name)),
+        tuple(read_lifecycle_rules(context, lake_name)),
         read_frozen_refs(context, lake_name, refs).refs,
         not tags_ignored,
         state.files,
@@ -88,10 +88,10 @@ def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Classify:
-    """Walks the graph once for each class of branches, and carries the classes to metaranges and
-    ranges.
+    """Find the commits of each class of branches, and assign the classes to metaranges and ranges.
 
-    One task, here or in an executor (`run_single_task`).
+    A class is a branch that a rule names, or all other branches (`OTHERS`). One task, in this
+    process or in an executor (`run_single_task`).
     """
 
     rules: tuple[Rule, ...]
@@ -120,9 +120,9 @@ class _Classify:
             yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
-        """Returns the classes, and for each commit (row) which of them reach it.
+        """Return the classes, and which of them (columns) reach each commit (rows).
 
-        A retained commit that no branch reaches counts as reached by the other branches (`OTHERS`).
+        A retained commit that no branch reaches counts as reached by the other branches.
         """
         heads: dict[str, list[str]] = {OTHERS: []}
         for ref in self.refs:
@@ -134,11 +134,9 @@ class _Classify:
         return names, reach
 
     def _branches(self, graph: CommitGraph) -> pa.Array:
-        """Returns for each commit the names of the branches that reach it, the first 100: those that
-        a rule names, then the others.
-        """
+        """Return up to 100 branches that reach each commit, those that a rule names first."""
         branches = [ref for ref in self.refs if ref.ref_type == "branch" and ref.head_commit_id is not None]
-        # No name begins with the mark, so that what it marks sorts first.
+        # No branch name begins with this character, so marked names sort first.
         marked = {name: _FIRST if class_of(self.rules, name) != OTHERS else "" for name in (ref.ref_name for ref in branches)}
         names = graph.reaching_refs({marked[ref.ref_name] + ref.ref_name: ref.head_commit_id or "" for ref in branches})[0].combine_chunks()
         return pa.ListArray.from_arrays(names.offsets, pc.replace_substring(names.values, _FIRST, ""))
@@ -152,11 +150,11 @@ class _Classify:
         bounds = [commit_bound(self.rules, members) for members in named]
         times = commits.column("committed_at").cast(pa.int64()).to_numpy()
         limits = np.array([_micros(bound) if bound is not None else np.iinfo(np.int64).max for bound in bounds], np.int64)
-        spoken = np.array([bound is not None for bound in bounds], np.bool_)
+        has_rule = np.array([bound is not None for bound in bounds], np.bool_)
         known = read_parts(self.files, list(self.seen), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id")
         unseen = pc.invert(pc.is_in(commits.column("commit_id"), known)).to_numpy()
         from_the_beginning = np.array([bound == BEGINNING for bound in bounds], np.bool_)
-        potential = spoken[which] & ((times > limits[which]) | unseen | from_the_beginning[which])
+        potential = has_rule[which] & ((times > limits[which]) | unseen | from_the_beginning[which])
         columns = [
             commits.column("commit_id").filter(pa.array(potential)),
             branches.filter(pa.array(potential)),
@@ -170,7 +168,7 @@ class _Classify:
         tagged = {ref.head_commit_id for ref in self.refs if ref.ref_type == "tag"} if self.tags_protect else set[str | None]()
         lists = commits.column("content_roots").combine_chunks()
         owner = pc.list_parent_indices(lists).to_numpy()
-        # What nothing reaches and nothing retains is garbage already. It holds nothing back.
+        # A commit that is neither reachable nor retained is garbage already and keeps no object.
         owner_counts = np.asarray(reach.any(axis=1))[owner]
         summary = {
             **{f"class {number}": reach[owner, number].astype(np.uint8) for number in range(len(classes))},
@@ -182,12 +180,12 @@ class _Classify:
             "potential": potential[owner],
         }
         roots = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), **{n: pa.array(v) for n, v in summary.items()}})
-        metaranges = _united(roots.filter(pa.array(owner_counts)), classes)
+        metaranges = _merge_rows(roots.filter(pa.array(owner_counts)), classes)
         edges = read_parts(self.files, list(self.edges), EDGES, ["container", "address"])
         at = pc.index_in(edges.column("container"), metaranges.column("address"))
         held = pc.is_valid(at)
         below = metaranges.drop_columns(["address"]).take(at.filter(held)).append_column("address", edges.column("address").filter(held))
-        ranges = _united(below, classes)
+        ranges = _merge_rows(below, classes)
         masks = np.stack([ranges.column(f"class {number}").to_numpy() for number in range(len(classes))], axis=1).astype(np.bool_)
         sets, which = np.unique(masks, axis=0, return_inverse=True)
         named = pa.array([[name for name, is_in in zip(classes, row, strict=True) if is_in] for row in sets.tolist()], STRINGS)
@@ -204,10 +202,8 @@ class _Classify:
         )
 
 
-def _united(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
-    """Returns one row per address: every class that any of its rows has, the first time, the sum of
-    commits.
-    """
+def _merge_rows(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
+    """Return one row per address: the union of its classes, its first time, the sum of commits."""
     how = {f"class {number}": "max" for number in range(len(classes))}
     how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
     grouped = rows.group_by("address").aggregate(list(how.items()))

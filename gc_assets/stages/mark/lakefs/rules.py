@@ -1,4 +1,4 @@
-"""lakeFS: the lifecycle rules that hold for a run date."""
+"""The lifecycle rules of a lakeFS lake that apply to a run date."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 
 
-def lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
-    """Returns the rules about objects that hold for the run date, enabled or not, with
-    `last_deleted`.
+def read_lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
+    """Return the rules for objects of the run date, enabled or not, with `last_deleted`.
 
-    Raises `GateRefused` where an apply marks afresh and the rules file says something else by now.
+    Raises:
+        GateRefused: In a verification mark, the rules file differs from the rules of the plan.
     """
     lake = context.config.lake(lake_name)
     policy = read_rows(context.state, POLICY_TABLE, context.table(POLICY_TABLE, lake_name))
@@ -26,7 +26,7 @@ def lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
     rows = [row for row in policy.to_pylist() if row["scope"] == "objects" and row["run_date"] == context.run_date]
     rules = [Rule.of({**row, "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"]))}) for row in rows]
     if context.verification_id is not None and isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
-        now = [Rule.of(row) for row in rule_rows(read_rules(lake.rules), context.as_of)]
-        if now != [replace(rule, last_deleted=None) for rule in rules]:
-            raise GateRefused(f"lake {lake_name}: the lifecycle rules in {lake.rules} are no longer those of the plan; make a new plan")
+        in_file = [Rule.of(row) for row in rule_rows(read_rules(lake.rules), context.as_of)]
+        if in_file != [replace(rule, last_deleted=None) for rule in rules]:
+            raise GateRefused(f"lake {lake_name}: the lifecycle rules in {lake.rules} differ from those of the plan; make a new plan")
     return rules

@@ -1,4 +1,4 @@
-"""lakeFS: publishes what staging areas name, as it was frozen with the refs."""
+"""Publish the staged objects of a lakeFS lake, which were frozen with the refs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gc_assets.state.summaries import UncommittedObjectsSummary
 
 @log_progress(UNCOMMITTED_OBJECTS)
 def uncommitted_objects(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publishes `uncommitted_objects` of a run date. All of them are live."""
+    """Publish `uncommitted_objects` of a run date. All of them are live."""
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
     run = start_run(context, context.group(lake_name), UNCOMMITTED_OBJECTS)
