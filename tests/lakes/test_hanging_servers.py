@@ -85,5 +85,5 @@ def test_an_answer_that_never_ends_is_an_error_that_names_what_was_asked(trickli
     began = time.monotonic()
     with pytest.raises((OSError, LakeUnreadable), match=named) as stopped:
         ask(trickling)
-    assert "within 0.3 s (`read_timeout`)" in str(stopped.value)
+    assert "in 0.3 s (`read_timeout`)" in str(stopped.value)
     assert time.monotonic() - began < 10

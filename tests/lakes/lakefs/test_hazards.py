@@ -92,7 +92,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
                 f"{STORES}/test_execution.py::test_books_that_do_not_balance_stop_with_their_figures"
             ],
             "a plan of which a part failed is finished": [
-                f"{STAGES}/delete/test_failed_expiry.py::test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_again"
+                f"{STAGES}/delete/test_failed_expiry.py::test_files_of_a_failed_edit_stay_until_another_apply"
             ],
         },
     ),
@@ -102,10 +102,10 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
             "intents are written together with the outcomes": [
                 f"{STORES}/test_execution.py::test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after",
                 f"{STORES}/test_kill.py::test_a_run_killed_before_any_step_is_ended_by_the_next",
-                f"{STAGES}/delete/test_kill.py::test_an_apply_that_was_killed_is_completed_by_applying_again",
+                f"{STAGES}/delete/test_kill.py::test_killed_apply_is_completed_by_another_apply",
             ],
             "nothing is written before the end": [
-                f"{STAGES}/delete/test_kill.py::test_an_apply_that_was_killed_is_completed_by_applying_again"
+                f"{STAGES}/delete/test_kill.py::test_killed_apply_is_completed_by_another_apply"
             ],
         },
     ),

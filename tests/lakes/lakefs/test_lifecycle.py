@@ -228,13 +228,13 @@ def test_many_objects_at_once_are_judged_as_one_by_one_in_plain_words(
         ("{", "the document: Invalid JSON"),
         ("[]", "the document"),
         ('{"r": {"prefix": "a", "days": -1, "enabled": true}}', "r.days: Input should be greater than or equal to 0"),
-        ('{"r": {"prefix": "a", "days": "10", "enabled": true}}', "r.days: Value error, write a whole number of days"),
-        ('{"r": {"prefix": "a", "days": true, "enabled": true}}', "r.days: Value error, write a whole number of days"),
+        ('{"r": {"prefix": "a", "days": "10", "enabled": true}}', "r.days: Value error, expected an integer number of days"),
+        ('{"r": {"prefix": "a", "days": true, "enabled": true}}', "r.days: Value error, expected an integer number of days"),
         ('{"r": {"prefix": "a", "days": 1}}', "r.enabled: Field required"),
         ('{"r": {"prefix": 5, "days": 1, "enabled": true}}', "r.prefix: Input should be a valid string"),
         ('{"r": {"prefix": "a", "dayz": 1, "enabled": true}}', "r.dayz: Extra inputs are not permitted"),
         ('{"r": {"prefix": "a", "enabled": true, "branch_days": {"b": 1.5}}}', "r.branch_days.b: Value error"),
-        ('{"r": {"prefix": "a", "enabled": true}}', "r: give days, or branch_days"),
+        ('{"r": {"prefix": "a", "enabled": true}}', "r: set days or branch_days"),
     ],
 )
 def test_malformed_rules_are_refused_by_their_path(text: str, found: str) -> None:
