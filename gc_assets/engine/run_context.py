@@ -14,9 +14,8 @@ from gc_assets.core.clock import Clock, start_of_day
 from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location, overlapping
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.lakes.kind import LakeKind
-from gc_assets.lakes.kinds import kind_of, open_lake
+from gc_assets.lakes.kind import LakeKind, TableRole
+from gc_assets.lakes.kinds import kind_of, open_lake, table_with
 from gc_assets.lakes.protocol import ExpiringLake, Lake, as_expiring
 from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.journal import PublishedTable, State
@@ -29,7 +28,9 @@ if TYPE_CHECKING:
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 # Tables that a verification mark shares with the run.
-SHARED_TABLES: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, SNAPSHOT_HISTORY.name, EXPIRY_LOG.name, MANIFEST_ENTRIES.name})
+SHARED_TABLES: Final = frozenset(
+    table.name for table in (POLICY_TABLE, CURRENT_RULES, table_with(TableRole.HISTORY), EXPIRY_LOG, MANIFEST_ENTRIES)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +39,18 @@ class RunContext:
 
     Attributes:
         config: The configuration.
+        state: The tables of gc-assets, under the root that the configuration names.
         clock: The clock.
         run_date: The run date.
         as_of: The moment from which ages are counted.
         unsafe: Safety limits that the environment lowered. Every plan and report repeats them.
         verification_id: Set in the verification mark of an apply: the plan id and the fencing
-            token.
-        The lake's tables then go to `_recheck/<verification_id>/`. The cache of decoded
-        containers is shared.
+            token. The lake's tables then go to `_recheck/<verification_id>/`. The cache of decoded
+            containers is shared.
     """
 
     config: Config
+    state: State
     clock: Clock
     run_date: date
     as_of: datetime
@@ -75,11 +77,7 @@ class RunContext:
             raise UsageError(
                 f"--as-of {as_of.isoformat()} is later than now, {clock.now().isoformat()}: ages are counted from a past moment"
             )
-        return cls(config, clock, run_date, as_of or start_of_day(run_date), unsafe)
-
-    @property
-    def state(self) -> State:
-        return State.of(self.config)
+        return cls(config, State.of(config), clock, run_date, as_of or start_of_day(run_date), unsafe)
 
     def table(self, table: Table, owner: str) -> PublishedTable:
         """Return the table of a lake or storage that this run, or its verification mark, published.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def test_damaged_token_record_is_an_error(context: RunContext, tmp_path: Path) -
 def test_rehearsal_changes_only_storages_that_allow_it(context: RunContext) -> None:
     with pytest.raises(GateRefused, match=r"so ages are not real.*rehearsals: allowed"):
         refuse_rehearsal(context, STORAGE)
-    refuse_rehearsal(RunContext(context.config, Clock(), context.run_date, context.as_of), STORAGE)
+    refuse_rehearsal(replace(context, clock=Clock()), STORAGE)
     storage = context.storage(STORAGE).model_copy(update={"rehearsals": "allowed"})
     allowed = context.config.model_copy(update={"storages": (storage,)})
-    refuse_rehearsal(RunContext(allowed, context.clock, context.run_date, context.as_of), STORAGE)
+    refuse_rehearsal(replace(context, config=allowed), STORAGE)
