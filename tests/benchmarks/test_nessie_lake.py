@@ -13,7 +13,7 @@ from benchmarks.resident import Resident
 from tests.depth import deep
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
-from tests.lakes.nessie.oracle import log_of
+from tests.lakes.nessie.oracle import walk_log
 
 pytestmark = deep
 
@@ -40,7 +40,7 @@ def heads(builder: NessieBuilder) -> dict[str, str]:
 
 def test_every_version_lists_its_files_and_one_snapshot(lake: Lake) -> None:
     builder = lake.builder()
-    assert len(log_of(builder.api, builder.head())) == SIZE.tables * (SIZE.commits + 1)
+    assert len(walk_log(builder.api, builder.head())) == SIZE.tables * (SIZE.commits + 1)
     for index in range(SIZE.tables):
         content = builder.content(["shop", f"orders_{index:03}"])
         assert content is not None

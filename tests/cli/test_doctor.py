@@ -1,5 +1,7 @@
-"""`gc-assets doctor` before each flaw that a configuration, a disk or a state can have: it names what it found and the way out, exits 1
-and changes nothing. Before a sound one it is quiet.
+"""`gc-assets doctor` for each flaw of a configuration, a disk or a state.
+
+It names the flaw and the solution, exits with 1 and changes nothing. Without a flaw it prints
+nothing.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ KEY = "a secret of sixteen letters"
 
 
 @dataclass
-class At:
-    """A small lake, and a state with a plan of today that may still be approved and with what an earlier plan did. What a flaw says of
-    `document` is written to lakes.yaml.
+class Setup:
+    """A small lake, and a state with a current plan and the results of an earlier plan. `document`
+    is written to lakes.yaml.
     """
 
     lake: SmallLake
@@ -75,7 +77,7 @@ class At:
         return load_platform({}, str(self.lake.lakes_yaml))
 
     def again(self) -> None:
-        """As it was before any flaw."""
+        """Restore the files from before the flaw."""
         shutil.rmtree(self.root)
         shutil.copytree(self.backup, self.root, symlinks=True)
         self.document = json.loads(self.lake.lakes_yaml.read_text())
@@ -89,7 +91,7 @@ class At:
             database.execute(statement, values)
 
     def digest(self) -> dict[str, str]:
-        """Every name below the root with its mode and what it holds."""
+        """Return every path under the root with its mode and content."""
         found: dict[str, str] = {}
         for path in sorted(self.root.rglob("*")):
             held = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() and not path.is_symlink() else ""
@@ -98,7 +100,7 @@ class At:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> At:
+def built_setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     root = tmp_path_factory.mktemp("doctor") / "root"
     root.mkdir()
     lake = small_lake(root)
@@ -106,294 +108,294 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> At:
     put_log(platform.run_context(NOW.date()), word("shop/orders/data/x.parquet", "quarantine", "p"))
     plan = header_of(stored_plan(platform, run_date=TODAY, live_by_lake={"sales": 7}, refs_digests={"sales": "d"}))
     backup = root.with_name("backup")
-    at = At(lake, backup, plan)
-    at.document = json.loads(lake.lakes_yaml.read_text())
-    at.doctor()  # what readers of the state keep for themselves is there
+    setup = Setup(lake, backup, plan)
+    setup.document = json.loads(lake.lakes_yaml.read_text())
+    setup.doctor()  # what readers of the state keep for themselves is there
     shutil.copytree(root, backup, symlinks=True)
-    return at
+    return setup
 
 
 @pytest.fixture
-def at(built: At) -> Iterator[At]:
-    built.again()
-    yield built
-    while built.undo:
-        built.undo.pop()()
+def setup(built_setup: Setup) -> Iterator[Setup]:
+    built_setup.again()
+    yield built_setup
+    while built_setup.undo:
+        built_setup.undo.pop()()
 
 
-def edited(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def edit_json(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     document = json.loads(path.read_text())
     edit(document)
     path.write_text(json.dumps(document))
 
 
-def a_mistyped_catalog(at: At) -> None:
-    at.catalog["uri"] = f"sqlite:///{at.root}/catalgo.db"
+def mistype_catalog(setup: Setup) -> None:
+    setup.catalog["uri"] = f"sqlite:///{setup.root}/catalgo.db"
 
 
-def a_lake_that_left(at: At) -> None:
-    at.document["lakes"][0]["name"] = "marketing"
+def remove_lake(setup: Setup) -> None:
+    setup.document["lakes"][0]["name"] = "marketing"
 
 
-def an_empty_catalog(at: At) -> None:
-    at.in_catalog("delete from iceberg_tables")
+def empty_catalog(setup: Setup) -> None:
+    setup.in_catalog("delete from iceberg_tables")
 
 
-def a_table_at_the_root(at: At) -> None:
-    at.storage["location"] = f"file://{at.table}/"
+def table_at_root(setup: Setup) -> None:
+    setup.storage["location"] = f"file://{setup.table}/"
 
 
-def a_state_below_a_claim(at: At) -> None:
-    shutil.copytree(at.root / "state", at.table / "state")
-    at.document["state"] = str(at.table / "state")
+def state_in_claim(setup: Setup) -> None:
+    shutil.copytree(setup.root / "state", setup.table / "state")
+    setup.document["state"] = str(setup.table / "state")
 
 
-def a_catalog_below_a_claim(at: At) -> None:
-    shutil.copy(at.root / "catalog.db", at.table / "catalog.db")
-    at.catalog["uri"] = f"sqlite:///{at.table}/catalog.db"
+def catalog_in_claim(setup: Setup) -> None:
+    shutil.copy(setup.root / "catalog.db", setup.table / "catalog.db")
+    setup.catalog["uri"] = f"sqlite:///{setup.table}/catalog.db"
 
 
-def another_storage(at: At, location: Path) -> None:
+def add_storage(setup: Setup, location: Path) -> None:
     location.mkdir(exist_ok=True)
-    at.document["storages"].append({"name": "attic", "location": f"file://{location}/"})
+    setup.document["storages"].append({"name": "attic", "location": f"file://{location}/"})
 
 
-def a_link_into_another_storage(at: At) -> None:
-    another_storage(at, at.root / "attic")
-    (at.root / "attic" / "orders").symlink_to(at.table)
+def link_into_storage(setup: Setup) -> None:
+    add_storage(setup, setup.root / "attic")
+    (setup.root / "attic" / "orders").symlink_to(setup.table)
 
 
-def a_link_below_a_claim(at: At) -> None:
-    (at.table / "data" / "more").symlink_to(at.root)
+def link_in_claim(setup: Setup) -> None:
+    (setup.table / "data" / "more").symlink_to(setup.root)
 
 
-def metadata_by_a_link(at: At) -> None:
-    address = at.lake.orders.metadata_location
-    (at.root / "outside").mkdir()
-    link = at.root / "outside" / "00009-x.metadata.json"
-    link.symlink_to(at.lake.orders.path(address))
-    at.in_catalog("update iceberg_tables set metadata_location = ? where table_name = 'orders'", f"file://{link}")
+def link_to_metadata(setup: Setup) -> None:
+    address = setup.lake.orders.metadata_location
+    (setup.root / "outside").mkdir()
+    link = setup.root / "outside" / "00009-x.metadata.json"
+    link.symlink_to(setup.lake.orders.path(address))
+    setup.in_catalog("update iceberg_tables set metadata_location = ? where table_name = 'orders'", f"file://{link}")
 
 
-def storages_that_overlap(at: At) -> None:
-    another_storage(at, at.warehouse / "shop")
+def overlapping_storages(setup: Setup) -> None:
+    add_storage(setup, setup.warehouse / "shop")
 
 
-def a_bind_mount(at: At) -> None:
-    another_storage(at, at.root / "attic")
-    done = subprocess.run(["mount", "--bind", at.table, at.root / "attic"], check=False, capture_output=True)
+def bind_mount(setup: Setup) -> None:
+    add_storage(setup, setup.root / "attic")
+    done = subprocess.run(["mount", "--bind", setup.table, setup.root / "attic"], check=False, capture_output=True)
     if done.returncode:
         pytest.skip("only root may mount")
-    at.undo.append(lambda: subprocess.run(["umount", at.root / "attic"], check=True))
+    setup.undo.append(lambda: subprocess.run(["umount", setup.root / "attic"], check=True))
 
 
-def an_edited_plan(at: At) -> None:
-    edited(at.receipt, lambda receipt: receipt["summary"]["header"].update(live_files=1))
+def edit_plan(setup: Setup) -> None:
+    edit_json(setup.receipt, lambda receipt: receipt["summary"]["header"].update(live_files=1))
 
 
-def an_edited_row(at: At) -> None:
-    part = next(at.receipt.parent.glob("*.parquet"))
+def edit_row(setup: Setup) -> None:
+    part = next(setup.receipt.parent.glob("*.parquet"))
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
 
 
-def another_plan_key(at: At) -> None:
-    at.document["plan_key"] = KEY
+def change_plan_key(setup: Setup) -> None:
+    setup.document["plan_key"] = KEY
 
 
-def an_approval_of_another_plan(at: At) -> None:
-    approve(at.platform().config, at.platform().clock, at.plan.plan_id, "ada")
-    approval = next((at.root / "state/warehouse/approvals").glob("*.json"))
-    edited(approval, lambda record: record.update(plan_id="ab" * 32))
+def misplaced_approval(setup: Setup) -> None:
+    approve(setup.platform().config, setup.platform().clock, setup.plan.plan_id, "ada")
+    approval = next((setup.root / "state/warehouse/approvals").glob("*.json"))
+    edit_json(approval, lambda record: record.update(plan_id="ab" * 32))
 
 
-def a_refused_night(at: At) -> None:
-    stored_plan(at.platform(), run_date=TODAY, live_by_lake={"sales": 7}, gates=(foreign_metadata(2, ["a/b.metadata.json"]),))
+def refused_run(setup: Setup) -> None:
+    stored_plan(setup.platform(), run_date=TODAY, live_by_lake={"sales": 7}, gates=(foreign_metadata(2, ["a/b.metadata.json"]),))
 
 
-def a_table_that_the_night_could_not_read(at: At) -> None:
+def unreadable_in_last_run(setup: Setup) -> None:
     unreadable = Unreadable(
         lake="sales", table_name="shop.orders", why="manifest m0.avro is cut", since=NOW, good_on=NOW.date() - timedelta(days=1)
     )
-    stored_plan(at.platform(), run_date=TODAY, live_by_lake={"sales": 7}, unreadable=(unreadable,))
+    stored_plan(setup.platform(), run_date=TODAY, live_by_lake={"sales": 7}, unreadable=(unreadable,))
 
 
-def a_sick_table(at: At) -> None:
-    path = at.lake.orders.path(at.lake.orders.metadata_location)
+def unreadable_table(setup: Setup) -> None:
+    path = setup.lake.orders.path(setup.lake.orders.metadata_location)
     path.write_bytes(path.read_bytes()[:100])
 
 
-def a_history_that_an_edit_spoilt(at: At) -> None:
-    record_damage(at.platform().run_context(NOW.date()).state, "sales", at.plan.plan_id, ["tag audit is gone"])
+def damaged_history(setup: Setup) -> None:
+    record_damage(setup.platform().run_context(NOW.date()).state, "sales", setup.plan.plan_id, ["tag audit is gone"])
 
 
-def an_open_quarantine(at: At) -> None:
-    (at.warehouse / ".gc-assets").mkdir()
-    (at.warehouse / ".gc-assets").chmod(0o755)
+def open_quarantine(setup: Setup) -> None:
+    (setup.warehouse / ".gc-assets").mkdir()
+    (setup.warehouse / ".gc-assets").chmod(0o755)
 
 
-def an_apply_that_stopped(at: At) -> None:
-    begun = at.root / "state" / "warehouse" / "apply" / at.plan.plan_id
+def interrupted_apply(setup: Setup) -> None:
+    begun = setup.root / "state" / "warehouse" / "apply" / setup.plan.plan_id
     begun.mkdir(parents=True)
     (begun / "log.json").write_text("{}")
 
 
-def a_log_that_lost_its_rows(at: At) -> None:
-    next((at.root / "state/warehouse/deletion_log").rglob("*.parquet")).unlink()
+def incomplete_log(setup: Setup) -> None:
+    next((setup.root / "state/warehouse/deletion_log").rglob("*.parquet")).unlink()
 
 
-def an_edited_index(at: At) -> None:
-    index = at.root / "state/warehouse/deletion_log/_index.json"
-    edited(index, lambda document: document["runs"].clear())
+def edit_index(setup: Setup) -> None:
+    index = setup.root / "state/warehouse/deletion_log/_index.json"
+    edit_json(index, lambda document: document["runs"].clear())
 
 
-FLAWS: dict[str, tuple[Callable[[At], None], str, str, str, str]] = {
-    "a mistyped path of a catalog": (a_mistyped_catalog, "sales", "readable", "/catalgo.db does not exist; expected", "mend `catalog.uri`"),
-    "a lake that left": (a_lake_that_left, "warehouse", "lakes", "sales (not in lakes.yaml by now, 7 files then)", "gc-assets forget LAKE"),
+FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
+    "a mistyped path of a catalog": (mistype_catalog, "sales", "readable", "/catalgo.db does not exist; expected", "mend `catalog.uri`"),
+    "a lake that left": (remove_lake, "warehouse", "lakes", "sales (not in lakes.yaml by now, 7 files then)", "gc-assets forget LAKE"),
     "an empty catalog": (
-        an_empty_catalog,
+        empty_catalog,
         "warehouse",
         "lakes",
         "sales (nothing of it is live here by now, 7 files then)",
         "Put them back",
     ),
     "a table at the root": (
-        a_table_at_the_root,
+        table_at_root,
         "warehouse",
         "claims",
         "is a whole storage, or contains a prefix",
         "its own location",
     ),
     "the state below a claim": (
-        a_state_below_a_claim,
+        state_in_claim,
         "warehouse",
         "claims",
         "orders/state/ is the collector's own",
         "Move one of the two",
     ),
     "a catalog below a claim": (
-        a_catalog_below_a_claim,
+        catalog_in_claim,
         "warehouse",
         "claims",
         "orders/catalog.db is the collector's own or a catalog",
         "Move",
     ),
     "a link into another storage": (
-        a_link_into_another_storage,
+        link_into_storage,
         "attic",
         "links",
         "in storage warehouse: what lies there has two names",
         "Replace",
     ),
     "a link below a claim": (
-        a_link_below_a_claim,
+        link_in_claim,
         "warehouse",
         "links",
         "data/more is a symbolic link to ",
         "Replace the link by its files",
     ),
     "metadata by a link": (
-        metadata_by_a_link,
+        link_to_metadata,
         "sales",
         "links",
         "00009-x.metadata.json, in no storage, which is a symbolic link to",
         "Replace",
     ),
-    "storages that overlap": (storages_that_overlap, "storages", "overlaps", "warehouse and attic", "Combine them into one storage"),
-    "a bind mount": (a_bind_mount, "storages", "overlaps", "attic", "Use only one path of a directory that is mounted twice"),
-    "an edited plan": (an_edited_plan, "warehouse", "plans", "it was changed after publication", "Make a new one with `gc-assets run`"),
-    "an edited row": (an_edited_row, "warehouse", "plans", "holds other bytes than were written", "Make a new one with `gc-assets run`"),
+    "storages that overlap": (overlapping_storages, "storages", "overlaps", "warehouse and attic", "Combine them into one storage"),
+    "a bind mount": (bind_mount, "storages", "overlaps", "attic", "Use only one path of a directory that is mounted twice"),
+    "an edited plan": (edit_plan, "warehouse", "plans", "it was changed after publication", "Make a new one with `gc-assets run`"),
+    "an edited row": (edit_row, "warehouse", "plans", "is damaged (sha256", "Make a new one with `gc-assets run`"),
     "another plan_key": (
-        another_plan_key,
+        change_plan_key,
         "warehouse",
         "plans",
         "was made without a plan_key, and the configuration now has one",
         "gc-assets run",
     ),
-    "an approval of another plan": (an_approval_of_another_plan, "warehouse", "plans", "is about plan abababab", "remove it and approve"),
-    "a refused night": (a_refused_night, "warehouse", "last_run", "refused by gate foreign_metadata: 2 metadata objects", "Add the catalog"),
+    "an approval of another plan": (misplaced_approval, "warehouse", "plans", "is about plan abababab", "remove it and approve"),
+    "a refused night": (refused_run, "warehouse", "last_run", "refused by gate foreign_metadata: 2 metadata objects", "Add the catalog"),
     "a night that could not read": (
-        a_table_that_the_night_could_not_read,
+        unreadable_in_last_run,
         "warehouse",
         "unreadable",
         "manifest m0.avro is cut",
         "then `gc-assets run`",
     ),
-    "a sick table": (a_sick_table, "sales", "unreadable", "table shop.orders could not be read", "until it can be read"),
-    "a spoilt history": (a_history_that_an_edit_spoilt, "state", "histories", "tag audit is gone", "then remove the record"),
-    "an open quarantine": (an_open_quarantine, "warehouse", "private", "has the mode 0755, expected 0700", "chmod 700"),
-    "an apply that stopped": (an_apply_that_stopped, "warehouse", "interrupted", "1 plans began and did not finish", "gc-assets apply"),
+    "a sick table": (unreadable_table, "sales", "unreadable", "table shop.orders could not be read", "until it can be read"),
+    "a spoilt history": (damaged_history, "state", "histories", "tag audit is gone", "then remove the record"),
+    "an open quarantine": (open_quarantine, "warehouse", "private", "has mode 0755, expected 0700", "chmod 700"),
+    "an apply that stopped": (interrupted_apply, "warehouse", "interrupted", "1 plans began and did not finish", "gc-assets apply"),
     "a log that lost its rows": (
-        a_log_that_lost_its_rows,
+        incomplete_log,
         "warehouse",
         "ledger",
-        "is missing, its receipt says",
+        "is missing, expected",
         "from a backup of the state",
     ),
-    "an edited index": (an_edited_index, "state", "index", "its sum does not agree", "gc-assets doctor --repair"),
+    "an edited index": (edit_index, "state", "index", "its checksum does not match", "gc-assets doctor --repair"),
 }
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_a_flaw_is_told_with_its_way_out_and_exit_1_and_nothing_is_changed(at: At, flaw: str) -> None:
-    spoil, subject, check, words, way_out = FLAWS[flaw]
-    spoil(at)
-    at.lake.lakes_yaml.write_text(json.dumps(at.document))
-    before = at.digest()
-    result = at.doctor("--format", "json")
+def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str) -> None:
+    spoil, subject, check, text, way_out = FLAWS[flaw]
+    spoil(setup)
+    setup.lake.lakes_yaml.write_text(json.dumps(setup.document))
+    before = setup.digest()
+    result = setup.doctor("--format", "json")
     failed = [row for row in json.loads(result.stdout) if row["verdict"] == "fail"]
     assert result.exit_code == 1, failed
     assert (subject, check) in {(row["subject"], row["check"]) for row in failed}
-    said = " ".join(f"{row['found']} {row['todo']}" for row in failed if (row["subject"], row["check"]) == (subject, check))
-    assert words in said
-    assert way_out in said
-    assert at.digest() == before
+    message = " ".join(f"{row['found']} {row['todo']}" for row in failed if (row["subject"], row["check"]) == (subject, check))
+    assert text in message
+    assert way_out in message
+    assert setup.digest() == before
 
 
-def test_a_local_server_of_spark_that_others_could_enter_is_told(at: At, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_local_server_directory_is_reported(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_CONNECT_DISCOVERY", str(tmp_path / "connect-local.json"))
-    at.document["spark"] = {"mode": "connect", "remote": "local[2]"}
+    setup.document["spark"] = {"mode": "connect", "remote": "local[2]"}
     other = tmp_path / "gc-assets-of-another-environment"
     other.mkdir()
     (other / "connect-local.json").write_text("{}")
-    assert "1 of others are left alone" in at.doctor("--all").stdout
+    assert "1 of others are left alone" in setup.doctor("--all").stdout
     assert list(tmp_path.iterdir()) == [other]
     (tmp_path / f"gc-assets-{identity()}").mkdir(mode=0o755)
-    told = at.doctor()
-    assert told.exit_code == 1
-    assert "must be a directory that only you may enter" in told.stdout
+    output = setup.doctor()
+    assert output.exit_code == 1
+    assert "must be a directory that only you may enter" in output.stdout
 
 
-def test_what_is_no_danger_is_to_look_at_and_exits_0(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path of a table, what pyiceberg merges in, a yes that waits for another, a link that nobody claims, the mark of an apply
-    that was killed.
+def test_warning_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path of a table, settings that pyiceberg adds, an approval that waits for another,
+    an unclaimed link, and the mark of a killed apply.
     """
-    metadata = at.lake.orders.path(at.lake.orders.metadata_location)
-    edited(metadata, lambda document: document["properties"].update({"write.data.path": "objects/"}))
+    metadata = setup.lake.orders.path(setup.lake.orders.metadata_location)
+    edit_json(metadata, lambda document: document["properties"].update({"write.data.path": "objects/"}))
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__WAREHOUSE", "file:///elsewhere")
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__PREFIX", "prod")
-    approve(at.platform().config, at.platform().clock, at.plan.plan_id, "ada")
-    at.storage["approvals_needed"] = 2
-    (at.warehouse / "latest").symlink_to(at.root)
-    (at.root / "state" / "_recheck" / f"{'ab' * 32}-1").mkdir(parents=True)
-    result = at.doctor("--format", "json")
+    approve(setup.platform().config, setup.platform().clock, setup.plan.plan_id, "ada")
+    setup.storage["approvals_needed"] = 2
+    (setup.warehouse / "latest").symlink_to(setup.root)
+    (setup.root / "state" / "_recheck" / f"{'ab' * 32}-1").mkdir(parents=True)
+    result = setup.doctor("--format", "json")
     looks = {row["found"]: row["todo"] for row in json.loads(result.stdout) if row["verdict"] == "warn"}
-    said = " ".join(looks)
-    assert result.exit_code == 0, said
-    assert "write.data.path is 'objects/', a relative path" in said
-    assert "adds properties to `catalog`: prefix=prod; write them into lakes.yaml, or unset them" in said
-    assert "approved by 1 of 2 names" in said
-    assert f"gc-assets approve {at.plan.plan_id[:12]} --by ANOTHER_NAME" in looks.values()
-    assert "latest is a symbolic link to" in said
-    assert "1 marks of applies that were killed" in said
+    message = " ".join(looks)
+    assert result.exit_code == 0, message
+    assert "write.data.path is 'objects/', a relative path" in message
+    assert "adds properties to `catalog`: prefix=prod; write them into lakes.yaml, or unset them" in message
+    assert "approved by 1 of 2 names" in message
+    assert f"gc-assets approve {setup.plan.plan_id[:12]} --by ANOTHER_NAME" in looks.values()
+    assert "latest is a symbolic link to" in message
+    assert "1 marks of applies that were killed" in message
     assert len(looks) == 5
 
 
-def test_a_sound_configuration_is_met_in_silence(at: At) -> None:
-    before = at.digest()
-    result = at.doctor()
+def test_valid_setup_prints_nothing(setup: Setup) -> None:
+    before = setup.digest()
+    result = setup.doctor()
     assert (result.exit_code, result.stdout) == (0, ""), result.stdout
     assert "0 failed, 0 to look at" in result.stderr
-    assert "ok " in at.doctor("--all").stdout
-    assert at.digest() == before
+    assert "ok " in setup.doctor("--all").stdout
+    assert setup.digest() == before

@@ -1,4 +1,4 @@
-"""`gc-assets init` asks real catalogs and repositories what there is, and writes a `lakes.yaml` that `doctor` accepts."""
+"""`gc-assets init` on real catalogs and repositories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import serve_catalog as rest_catalog
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeRepository, FakeServer
-from tests.lakes.nessie.scripted_server import CONFIG, scripted
+from tests.lakes.nessie.scripted_server import CONFIG, serve_answers
 
 AT = datetime(2026, 1, 10, tzinfo=UTC)
 
@@ -33,14 +33,16 @@ def init(*arguments: str, **environment: str) -> Result:
     return CliRunner(env=environment).invoke(cli, ["init", *arguments])
 
 
-def written(path: Path) -> dict[str, Any]:
-    """What the file holds, as a mapping that `load_config` accepts."""
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the written configuration as a mapping that `load_config` accepts."""
     return yaml.safe_load(path.read_text())
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an Iceberg catalog of two tables, an Icechunk repository, and files of nobody."""
+    """Create a folder with an Iceberg catalog of two tables, an Icechunk repository, and unrelated
+    files.
+    """
     root = tmp_path_factory.mktemp("data")
     builder = LakeBuilder(root)
     builder.table("shop.orders", AT).append(AT)
@@ -50,11 +52,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_of_a_folder_it_writes_what_doctor_accepts(data: Path, tmp_path: Path) -> None:
+def test_init_of_a_folder_passes_doctor(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     result = init(f"{data}/warehouse/..", "-o", str(path))
     assert result.exit_code == 0, result.stderr
-    document = written(path)
+    document = read_config(path)
     assert {lake["kind"] for lake in document["lakes"]} == {"iceberg", "icechunk"}
     assert [(storage["location"], storage["mode"]) for storage in document["storages"]] == [(f"file://{data}/warehouse/", "plan")]
     doctor = CliRunner().invoke(cli, ["doctor", "--config", str(path), "--format", "json"])
@@ -62,7 +64,7 @@ def test_of_a_folder_it_writes_what_doctor_accepts(data: Path, tmp_path: Path) -
     assert [row for row in json.loads(doctor.stdout) if row["verdict"] != "ok"] == []
 
 
-def test_its_first_line_names_the_schema_beside_it_to_editors(data: Path, tmp_path: Path) -> None:
+def test_first_line_refers_to_the_schema(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     assert init(str(data), "-o", str(path)).exit_code == 0
     first, _ = path.read_text().split("\n", 1)
@@ -70,7 +72,7 @@ def test_its_first_line_names_the_schema_beside_it_to_editors(data: Path, tmp_pa
     assert json.loads((tmp_path / name).read_text()) == json.loads(CliRunner().invoke(cli, ["schema"]).stdout)
 
 
-def test_it_replaces_no_file(tmp_path: Path, data: Path) -> None:
+def test_init_replaces_no_file(tmp_path: Path, data: Path) -> None:
     path = tmp_path / "lakes.yaml"
     path.write_text("mine")
     result = init(str(data), "-o", str(path))
@@ -78,7 +80,7 @@ def test_it_replaces_no_file(tmp_path: Path, data: Path) -> None:
     assert "init replaces nothing" in result.stderr
 
 
-def test_a_place_without_a_lake_is_refused_and_nothing_is_written(tmp_path: Path, data: Path) -> None:
+def test_place_without_a_lake_is_refused(tmp_path: Path, data: Path) -> None:
     (tmp_path / "empty").mkdir()
     path = tmp_path / "lakes.yaml"
     result = init(str(data), str(tmp_path / "empty"), "-o", str(path))
@@ -87,7 +89,7 @@ def test_a_place_without_a_lake_is_refused_and_nothing_is_written(tmp_path: Path
     assert not path.exists()
 
 
-def test_kinds_whose_libraries_are_missing_are_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_are_reported(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.lakes.kinds.missing_modules", lambda kind: ["httpx"] if kind.name == "nessie" else [])
     result = init(str(data), "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 0
@@ -95,18 +97,18 @@ def test_kinds_whose_libraries_are_missing_are_named(data: Path, tmp_path: Path,
     assert "pip install 'gc-assets[nessie]'" in result.stderr
 
 
-def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, onerror: Callable[[OSError], None], **__: object) -> Iterator[object]:
+def test_unreadable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused_request(*_: object, onerror: Callable[[OSError], None], **__: object) -> Iterator[object]:
         onerror(PermissionError(13, "Permission denied", str(tmp_path / "closed")))
         yield
 
-    monkeypatch.setattr("os.walk", refused)
+    monkeypatch.setattr("os.walk", refused_request)
     result = init(str(tmp_path), "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 1
     assert f"Permission denied: {tmp_path}/closed" in result.stderr
 
 
-def test_the_state_is_kept_out_of_the_lakes(data: Path) -> None:
+def test_state_in_a_storage_is_refused(data: Path) -> None:
     path = data / "warehouse" / "lakes.yaml"
     result = init(str(data), "--config", str(path))
     assert result.exit_code == 2
@@ -114,30 +116,30 @@ def test_the_state_is_kept_out_of_the_lakes(data: Path) -> None:
     assert not path.exists()
 
 
-def test_an_address_with_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
+def test_address_with_password_is_refused_without_echo(tmp_path: Path) -> None:
     result = init("https://ada:hunter2@catalog.example/v1", "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 2
     assert "hunter2" not in result.output
 
 
-def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+def test_unreachable_server_is_reported(tmp_path: Path) -> None:
     result = init("http://127.0.0.1:9/", "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 1
     assert "127.0.0.1:9/" in result.stderr
     assert "does not answer" in result.stderr
 
 
-def test_an_iceberg_rest_server_is_asked_for_its_tables(data: Path, tmp_path: Path) -> None:
+def test_init_finds_tables_of_a_rest_server(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     with rest_catalog(LakeBuilder(data)) as server:
         result = init(server.uri, "-o", str(path))
         assert result.exit_code == 0, result.stderr
-    (lake,) = written(path)["lakes"]
+    (lake,) = read_config(path)["lakes"]
     assert lake["catalog"] == {"type": "rest", "uri": server.uri}
-    assert [storage["location"] for storage in written(path)["storages"]] == [f"file://{data}/warehouse/"]
+    assert [storage["location"] for storage in read_config(path)["storages"]] == [f"file://{data}/warehouse/"]
 
 
-def test_a_nessie_server_is_asked_for_the_tables_of_its_default_branch(tmp_path: Path) -> None:
+def test_init_finds_tables_of_a_nessie_server(tmp_path: Path) -> None:
     content = {
         "type": "ICEBERG_TABLE",
         "id": "c",
@@ -150,16 +152,16 @@ def test_a_nessie_server_is_asked_for_the_tables_of_its_default_branch(tmp_path:
         "trees/@aa/entries": {"entries": [{"name": {"elements": ["shop", "orders"]}, "type": "ICEBERG_TABLE", "content": content}]},
     }
     path = tmp_path / "lakes.yaml"
-    with scripted(lambda asked, _: (200, answers[asked]) if asked in answers else (404, {})) as (client, _):
+    with serve_answers(lambda given, _: (200, answers[given]) if given in answers else (404, {})) as (client, _):
         uri = client._uri
         result = init(uri, "-o", str(path), "--state", str(tmp_path / "state"))
         assert result.exit_code == 0, result.stderr
-    document = written(path)
+    document = read_config(path)
     assert [(lake["kind"], lake["uri"]) for lake in document["lakes"]] == [("nessie", uri)]
     assert [storage["location"] for storage in document["storages"]] == ["s3://lake/shop/"]
 
 
-def test_a_lakefs_server_is_asked_for_its_repositories_and_no_secret_is_written(tmp_path: Path) -> None:
+def test_init_finds_lakefs_repositories_without_secrets(tmp_path: Path) -> None:
     repositories = [FakeRepository(name, tmp_path / name, "/srv", False, 0) for name in ("ml", "raw")]
     for repository in repositories:
         repository.storage_namespace = f"s3://lake/{repository.name}"
@@ -176,7 +178,7 @@ def test_a_lakefs_server_is_asked_for_its_repositories_and_no_secret_is_written(
     assert [storage.location for storage in config.storages] == ["s3://lake/ml/", "s3://lake/raw/"]
 
 
-def test_a_lake_whose_server_alone_knows_its_folder_is_refused_with_what_to_add(tmp_path: Path) -> None:
+def test_lake_without_known_location_is_refused(tmp_path: Path) -> None:
     server = FakeServer(FakeRepository("ml", tmp_path / "ml", "/srv", False, 0))
     server.fault = lambda _, path, __: (204, b"") if path == "/healthcheck" else None
     with server.running() as url:
@@ -187,36 +189,36 @@ def test_a_lake_whose_server_alone_knows_its_folder_is_refused_with_what_to_add(
     assert "`location`" in result.stderr
 
 
-def found(*places: str) -> DiscoveredLake:
+def found_lake(*places: str) -> DiscoveredLake:
     return DiscoveredLake("lake", {"kind": "any"}, places)
 
 
 @pytest.mark.parametrize(
-    "lakes, asked, storages",
+    "lakes, given, storages",
     [
-        ([found("file:///data/wh/a"), found("file:///data/wh/b")], ["/data"], ["file:///data/wh/"]),
-        ([found("file:///data/wh/a"), found("file:///data/wh/b")], [], ["file:///data/wh/a/", "file:///data/wh/b/"]),
-        ([found("file:///data/wh/a", "file:///data/wh/b/c")], [], ["file:///data/wh/"]),
-        ([found("file:///data/wh/a", "file:///mnt/b")], [], ["file:///data/wh/a/", "file:///mnt/b/"]),
-        ([found("s3://one/a/b", "s3://one/a/c", "s3a://two/x")], [], ["s3://one/a/", "s3://two/x/"]),
-        ([found("s3://one/a"), found("s3://one/a/b")], [], ["s3://one/a/"]),
-        ([found("s3://one/ab"), found("s3://one/a")], [], ["s3://one/a/", "s3://one/ab/"]),
+        ([found_lake("file:///data/wh/a"), found_lake("file:///data/wh/b")], ["/data"], ["file:///data/wh/"]),
+        ([found_lake("file:///data/wh/a"), found_lake("file:///data/wh/b")], [], ["file:///data/wh/a/", "file:///data/wh/b/"]),
+        ([found_lake("file:///data/wh/a", "file:///data/wh/b/c")], [], ["file:///data/wh/"]),
+        ([found_lake("file:///data/wh/a", "file:///mnt/b")], [], ["file:///data/wh/a/", "file:///mnt/b/"]),
+        ([found_lake("s3://one/a/b", "s3://one/a/c", "s3a://two/x")], [], ["s3://one/a/", "s3://two/x/"]),
+        ([found_lake("s3://one/a"), found_lake("s3://one/a/b")], [], ["s3://one/a/"]),
+        ([found_lake("s3://one/ab"), found_lake("s3://one/a")], [], ["s3://one/a/", "s3://one/ab/"]),
     ],
 )
-def test_storages_hold_everything_and_do_not_overlap(lakes: list[DiscoveredLake], asked: list[str], storages: list[str]) -> None:
-    assert choose_storages(lakes, asked) == [Location.parse(storage) for storage in storages]
+def test_storages_contain_all_findings_without_overlap(lakes: list[DiscoveredLake], given: list[str], storages: list[str]) -> None:
+    assert choose_storages(lakes, given) == [Location.parse(storage) for storage in storages]
 
 
 @pytest.mark.parametrize(
     "wanted, taken, name",
     [("my-lake", (), "my_lake"), ("2026", (), "_2026"), ("", (), "lake"), ("a", ("a", "a_2"), "a_3"), ("äß", (), "lake")],
 )
-def test_a_name_is_one_that_the_configuration_allows(wanted: str, taken: tuple[str, ...], name: str) -> None:
+def test_names_are_valid_in_the_configuration(wanted: str, taken: tuple[str, ...], name: str) -> None:
     assert unique_name(wanted, taken) == name
 
 
-def test_shells_complete_its_commands() -> None:
-    """As docs/cli.md says; click's own protocol."""
+def test_shell_completion_lists_the_commands() -> None:
+    """Uses click's completion protocol, as documented in docs/cli.md."""
     environment = os.environ | {"_GC_ASSETS_COMPLETE": "bash_complete", "COMP_WORDS": "gc-assets re", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", "from gc_assets.cli.main import main; main()"], env=environment, capture_output=True, text=True, check=False

@@ -25,9 +25,9 @@ PROGRAMS: Final[dict[str, list[tuple[Callable[..., None], Strategies]]]] = {
         (iceberg.test_snapshot_is_kept_until_keep_until, (iceberg.histories(),)),
     ],
     "icechunk": [
-        (icechunk.test_what_the_rule_of_any_ref_keeps_stays_on_that_refs_own_history, (icechunk.histories(), SEMANTICS)),
-        (icechunk.test_states_are_what_the_planned_edits_leave_reachable, (icechunk.histories(), SEMANTICS)),
-        (icechunk.test_after_any_part_of_the_edits_the_policy_asks_for_exactly_the_rest, (icechunk.histories(), SEMANTICS, st.data())),
+        (icechunk.test_kept_snapshots_stay_in_the_history_of_their_ref, (icechunk.histories(), SEMANTICS)),
+        (icechunk.test_states_equal_reachability_after_planned_edits, (icechunk.histories(), SEMANTICS)),
+        (icechunk.test_partial_edits_leave_exactly_the_rest, (icechunk.histories(), SEMANTICS, st.data())),
     ],
     "lakefs": [(lakefs.test_every_random_repository_keeps_the_active_commits, (lakefs.repositories(),))],
     "nessie": [

@@ -1,6 +1,6 @@
-"""What a Nessie night refuses, what it keeps because it cannot know better, and what happens between plan and purge.
+"""Runs that are refused, files that are kept for safety, and changes between plan and purge.
 
-Where nessie-gc is known to lose or leak files (research of its issues, and runs of it), the right verdict stands here or in the scenarios.
+Together with the scenarios, these tests cover the known cases in which nessie-gc loses or leaks files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def metadata_of(builder: NessieBuilder, name: str, at: str = "main") -> Path:
     return local(content["metadataLocation"])
 
 
-def written(path: Path, text: str = "x") -> Path:
+def write(path: Path, text: str = "x") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
@@ -57,30 +57,30 @@ def test_unreadable_metadata_of_a_head_stops_the_run(house: Lakehouse, builder: 
     main.new("db.other")
     house.lakes = [builder.config(retention=HEADS, missing_history="tolerate")]
     path = metadata_of(builder, "db.t")
-    whole = path.read_text()
+    content = path.read_text()
     path.unlink()
     with pytest.raises((GcError, PythonException), match=path.name):
         house.mark()
-    path.write_text(whole[: len(whole) // 2])
+    path.write_text(content[: len(content) // 2])
     with pytest.raises((GcError, PythonException), match=rf"{path.name}.*no complete JSON document"):
         house.mark()
-    path.write_text(whole)
+    path.write_text(content)
     house.mark()
 
 
-class Shared:
-    """One night over tables that do not touch each other, each with a story of its own; all that the tests about it need is on the disk."""
+class SharedRun:
+    """One run over several independent tables, each for one of the tests."""
 
     def __init__(self, spark: SparkSession, nessie: Server, root: Path) -> None:
         nessie.reset()
         self.house = Lakehouse(spark, root, now=START, settings={"gates": {"max_delete_share": 1}})
         self.builder = NessieBuilder(nessie.uri, self.house.warehouse)
         self.main = self.builder.on()
-        self.cannot_be_listed()
-        self.spellings()
-        self.listed_snapshots()
-        self.expired_history()
-        self.another_table()
+        self.add_unsupported_contents()
+        self.add_spellings()
+        self.add_listed_snapshots()
+        self.add_expired_history()
+        self.add_another_table()
         self.main.date_files(LONG_AGO)
         claims = [f"file://{self.house.warehouse}/drop"]
         self.house.lakes = [self.builder.config(retention=HEADS, claims=claims)]
@@ -91,48 +91,48 @@ class Shared:
     def keys(self, *paths: Path) -> set[str]:
         return {self.house.key(path) for path in paths}
 
-    def cannot_be_listed(self) -> None:
-        """A Delta table and two functions, the first two inside the location of a table that has garbage of its own."""
+    def add_unsupported_contents(self) -> None:
+        """Create a Delta table and two functions, two of them inside the location of a table with garbage."""
         table = self.main.new("db.around", location=f"file://{self.house.warehouse}/lake")
         self.around = table.leftovers(LONG_AGO)
         inside = self.house.warehouse / "lake" / "delta"
-        log = written(inside / "_delta_log" / "00000000000000000000.json")
-        part = written(inside / "part-0.parquet")
-        udf = written(self.house.warehouse / "lake" / "udf" / "metadata" / "u.json")
+        log = write(inside / "_delta_log" / "00000000000000000000.json")
+        part = write(inside / "part-0.parquet")
+        udf = write(self.house.warehouse / "lake" / "udf" / "metadata" / "u.json")
         self.unlisted = (log, part, udf)
         delta = {"type": "DELTA_LAKE_TABLE", "metadataLocationHistory": [f"file://{log}"], "checkpointLocationHistory": []}
         self.builder.put(["d"], delta)
         self.builder.put(["f"], {"type": "UDF", "metadataLocation": f"file://{udf}", "versionId": "1", "signatureId": "1"})
         self.builder.put(["g"], {"type": "UDF", "sqlText": "select 1", "dialect": "spark"})
 
-    def spellings(self) -> None:
-        """Locations without scheme and with one slash, and files at a claimed place and at one that is nobody's."""
+    def add_spellings(self) -> None:
+        """Create locations without a scheme and with one slash, and files under a claim and under none."""
         warehouse = self.house.warehouse
         bare = self.main.new("db.bare", location=str(warehouse / "bare"))
         self.main.new("db.one", location=f"file:{warehouse}/one")
-        self.lost = [*bare.leftovers(LONG_AGO), written(warehouse / "one" / "data" / "x.parquet")]
-        self.unowned = written(warehouse / "elsewhere" / "x.parquet")
-        self.claimed = written(warehouse / "drop" / "x.parquet")
+        self.lost = [*bare.leftovers(LONG_AGO), write(warehouse / "one" / "data" / "x.parquet")]
+        self.unowned = write(warehouse / "unclaimed" / "x.parquet")
+        self.claimed = write(warehouse / "drop" / "x.parquet")
 
-    def listed_snapshots(self) -> None:
-        """A table of an engine's native catalog, whose metadata lists two snapshots and a native tag."""
+    def add_listed_snapshots(self) -> None:
+        """Create a table of a native catalog, whose metadata lists two snapshots and a native tag."""
         self.native = NessieBuilder(self.builder.uri, self.house.warehouse, listed="all").on()
         table = self.native.new("db.listed", location=f"file://{self.house.warehouse}/listed")
         table.tag(LONG_AGO, "audit", str(table.table.metadata.current_snapshot_id))
         table.overwrite(LONG_AGO)
         self.listed = metadata_of(self.builder, "db.listed")
 
-    def expired_history(self) -> None:
-        """A version that only an expired commit shows, and a file of it that is gone already."""
+    def add_expired_history(self) -> None:
+        """Create a version that only an expired commit shows, and delete one of its files."""
         self.main.new("db.t")
         self.expired, self.last = metadata_of(self.builder, "db.t"), self.builder.head()
         self.main.append("db.t")
-        self.leftovers = self.main.at_hand("db.t").leftovers(LONG_AGO)
+        self.leftovers = self.main.existing("db.t").leftovers(LONG_AGO)
         document = json.loads(self.expired.read_text())
         local(document["snapshots"][0]["manifest-list"]).unlink()
 
-    def another_table(self) -> None:
-        """Metadata of one table under the content id of another."""
+    def add_another_table(self) -> None:
+        """Put the metadata of one table under the content id of another."""
         self.main.new("db.mine")
         self.main.new("db.other")
         mine, other = self.builder.content(["db", "mine"]), self.builder.content(["db", "other"])
@@ -144,46 +144,46 @@ class Shared:
 
 
 @pytest.fixture(scope="module")
-def shared(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    return Shared(spark, nessie_server, tmp_path_factory.mktemp("shared"))
+def shared_run(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRun:
+    return SharedRun(spark, nessie_server, tmp_path_factory.mktemp("shared"))
 
 
-def test_run_over_valid_tables_passes_its_gates(shared: Shared) -> None:
-    assert shared.header.failed_gates == []
+def test_run_over_valid_tables_passes_its_gates(shared_run: SharedRun) -> None:
+    assert shared_run.header.failed_gates == []
 
 
-def test_unsupported_contents_are_kept_and_reported(shared: Shared) -> None:
-    assert not shared.keys(*shared.unlisted) & shared.planned
-    assert shared.keys(*shared.around) <= shared.planned
-    assert sum("cannot be listed" in note for note in shared.house.summary("live_files", "shop")["notes"]) == 2
+def test_unsupported_contents_are_kept_and_reported(shared_run: SharedRun) -> None:
+    assert not shared_run.keys(*shared_run.unlisted) & shared_run.planned
+    assert shared_run.keys(*shared_run.around) <= shared_run.planned
+    assert sum("cannot be listed" in note for note in shared_run.house.summary("live_files", "shop")["notes"]) == 2
 
 
-def test_spellings_of_one_location_are_equal(shared: Shared) -> None:
-    mine = {key for key in shared.planned if key.startswith(("bare/", "one/", "drop/"))}
+def test_spellings_of_one_location_are_equal(shared_run: SharedRun) -> None:
+    mine = {key for key in shared_run.planned if key.startswith(("bare/", "one/", "drop/"))}
     versions = {key for key in mine if "/metadata/00000-" in key and key.endswith(".metadata.json")}
     assert len(versions) == 2
-    assert mine - versions == shared.keys(*shared.lost, shared.claimed)
-    assert shared.house.key(shared.unowned) not in shared.planned
+    assert mine - versions == shared_run.keys(*shared_run.lost, shared_run.claimed)
+    assert shared_run.house.key(shared_run.unowned) not in shared_run.planned
 
 
-def test_native_tags_and_listed_snapshots_stay_readable(shared: Shared) -> None:
-    reading = open_table(str(shared.listed))
-    assert {shared.house.key(file) for file in reading.inspect.all_files()["file_path"].to_pylist()} <= shared.live
-    assert {key.rpartition(".")[2] for key in shared.planned if key.startswith("listed/")} == {"json"}
+def test_native_tags_and_listed_snapshots_stay_readable(shared_run: SharedRun) -> None:
+    opened = open_table(str(shared_run.listed))
+    assert {shared_run.house.key(file) for file in opened.inspect.all_files()["file_path"].to_pylist()} <= shared_run.live
+    assert {key.rpartition(".")[2] for key in shared_run.planned if key.startswith("listed/")} == {"json"}
 
 
-def test_plan_names_the_last_commit_of_expired_files(shared: Shared) -> None:
-    rows = {row["key"]: row for row in shared.house.rows("orphan_files")}
-    old = rows[shared.house.key(shared.expired)]
-    assert (old["reason"], old["last_commit_id"]) == ("expired", shared.last)
-    assert {rows[key]["reason"] for key in shared.keys(*shared.leftovers)} == {"unreferenced"}
-    assert set(rows) == shared.planned
+def test_plan_names_the_last_commit_of_expired_files(shared_run: SharedRun) -> None:
+    rows = {row["key"]: row for row in shared_run.house.rows("orphan_files")}
+    old = rows[shared_run.house.key(shared_run.expired)]
+    assert (old["reason"], old["last_commit_id"]) == ("expired", shared_run.last)
+    assert {rows[key]["reason"] for key in shared_run.keys(*shared_run.leftovers)} == {"unreferenced"}
+    assert set(rows) == shared_run.planned
 
 
-def test_metadata_of_another_table_under_one_content_is_live(shared: Shared) -> None:
-    reading = open_table(shared.taken)
-    assert {shared.house.key(file) for file in reading.inspect.files()["file_path"].to_pylist()} <= shared.live
-    assert shared.house.key(shared.replaced) in shared.planned
+def test_metadata_of_another_table_under_one_content_is_live(shared_run: SharedRun) -> None:
+    opened = open_table(shared_run.taken)
+    assert {shared_run.house.key(file) for file in opened.inspect.files()["file_path"].to_pylist()} <= shared_run.live
+    assert shared_run.house.key(shared_run.replaced) in shared_run.planned
 
 
 def test_missing_older_metadata_stops_the_run_unless_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
@@ -202,9 +202,7 @@ def test_missing_older_metadata_stops_the_run_unless_tolerated(house: Lakehouse,
     assert any(older.name in note for note in house.summary("live_files", "shop")["notes"])
 
 
-def test_gates_refuse_if_all_tables_were_dropped(
-    house: Lakehouse, builder: NessieBuilder
-) -> None:
+def test_gates_refuse_if_all_tables_were_dropped(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     house.lakes = [builder.config(retention=HEADS)]
@@ -240,8 +238,8 @@ def test_files_of_a_commit_after_the_plan_are_kept(house: Lakehouse, builder: Ne
     main.new("db.t")
     old = builder.content(["db", "t"])
     assert old is not None
-    newer = main.at_hand("db.t").leftovers(LONG_AGO)[0]
-    in_flight = main.at_hand("db.t").leftovers(START - timedelta(hours=71))
+    newer = main.existing("db.t").leftovers(LONG_AGO)[0]
+    in_flight = main.existing("db.t").leftovers(START - timedelta(hours=71))
     main.append("db.t")
     house.lakes = [builder.config(retention=HEADS)]
     header = house.plan()
@@ -305,7 +303,7 @@ def test_contents_of_deleted_refs_are_kept_for_the_grace_period(
     builder.drop("dev")
     mine = {house.key(path) for path in [tagged, branched, *main.files()] if path in {tagged, branched} or path.is_relative_to(place)}
     house.now += timedelta(days=1)
-    monkeypatch.setattr("gc_assets.stages.mark.commit_graph.__version__", "the next one")  # which reads every history anew
+    monkeypatch.setattr("gc_assets.stages.mark.commit_graph.__version__", "the next one")  # forces a complete read of all histories
     house.plan()
     assert not mine & house.keys("deletion_plan")
     assert sum("was deleted before" in note for note in house.summary("reachable_snapshots", "shop")["notes"]) == 2
@@ -322,10 +320,10 @@ def test_dropped_table_with_new_writes_stops_the_plan(house: Lakehouse, builder:
     main = builder.on()
     main.new("db.t")
     main.new("db.moved")
-    # Another catalog leaves the same behind as a branch that is gone before the first night.
-    builder.branch("elsewhere")
-    builder.on("elsewhere").at_hand("db.moved").append(datetime.now(UTC))
-    builder.drop("elsewhere")
+    # A branch that is deleted before the first run leaves the same files as another catalog.
+    builder.branch("temporary")
+    builder.on("temporary").existing("db.moved").append(datetime.now(UTC))
+    builder.drop("temporary")
     main.drop("db.moved")
     main.append("db.t")
     house.lakes = [builder.config(retention=HEADS)]
@@ -344,7 +342,7 @@ def test_purge_waits_for_unread_live_metadata_in_quarantine(house: Lakehouse, bu
     assert old in planned
     assert any(key.endswith(".parquet") for key in planned)
     house.carry_out(header)
-    # All history is live again, and what its metadata names has to be read anew.
+    # All history is live again, and its metadata must be read again.
     house.lakes = [builder.config(missing_history="tolerate", keep_listed_snapshots="none")]
     for level in (".metadata.json", ".avro"):
         house.now += timedelta(days=1)
@@ -356,7 +354,7 @@ def test_purge_waits_for_unread_live_metadata_in_quarantine(house: Lakehouse, bu
 
 
 def test_empty_repository_plans_nothing(house: Lakehouse, builder: NessieBuilder) -> None:
-    written(house.warehouse / "x.parquet")
+    write(house.warehouse / "x.parquet")
     house.lakes = [builder.config()]
     house.plan()
     assert house.keys("live_files", "shop") == house.keys("deletion_plan") == set()

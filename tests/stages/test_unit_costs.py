@@ -20,7 +20,7 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.journal import PublishedTable
 from tests.depth import deep
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.rest_server import served
+from tests.lakes.iceberg.rest_server import serve_catalog
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import ROWS, catalog_of
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse
@@ -73,7 +73,7 @@ def test_a_rest_catalog_is_asked_once_for_each_table_and_a_database_once_for_all
     for number in range(TABLES):
         builder.table(f"db.t{number}", NOW)
     asked: list[list[str]] = []
-    with served(builder) as server:
+    with serve_catalog(builder) as server:
         answer = server.get
         monkeypatch.setattr(server, "get", lambda path, query: asked.append(path) or answer(path, query))
         config = {"name": "sales", "kind": "iceberg", "catalog": {"type": "rest", "uri": server.uri}}

@@ -1,6 +1,6 @@
-"""Real Iceberg lakes for tests: the demo's builder, and what only tests write with it.
+"""Build real Iceberg lakes for tests: the builder of the demo, extended for tests.
 
-Rollbacks, statistics, and every sort of delete file.
+The extensions are rollbacks, statistics files and all types of delete files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["BY_PART", "SCHEMA", "LakeBuilder", "TableBuilder", "clock_at"]
 
 class LakeBuilder(iceberg_builder.LakeBuilder):
     def config(self, name: str = "sales", **settings: Any) -> IcebergLakeConfig:
-        """The configuration of this lake; `settings` are further keys of `lakes.yaml`."""
+        """Return the configuration of this lake. `settings` are further keys of `lakes.yaml`."""
         return IcebergLakeConfig.model_validate(
             {"name": name, "kind": "iceberg", "catalog": self.properties, "catalog_name": self.catalog_name, **settings}
         )
@@ -44,7 +44,7 @@ class LakeBuilder(iceberg_builder.LakeBuilder):
         return TableBuilder(self, name)
 
     def register(self, name: str, metadata_location: str) -> TableBuilder:
-        """The table behind a metadata file under one more name."""
+        """Register a metadata file under another name."""
         self.catalog.register_table(name, metadata_location)
         return TableBuilder(self, name)
 
@@ -59,7 +59,7 @@ class TableBuilder(iceberg_builder.TableBuilder):
         return self.table.metadata_location
 
     def rollback(self, at: datetime, snapshot_id: str) -> None:
-        """`main` points at an earlier snapshot; the later ones are reached by no ref."""
+        """Move `main` to an earlier snapshot, so that no ref reaches the later ones."""
         self._set_ref(at, "main", "branch", snapshot_id, {})
 
     def set_properties(self, at: datetime, properties: Mapping[str, str]) -> None:
@@ -67,14 +67,14 @@ class TableBuilder(iceberg_builder.TableBuilder):
             transaction.set_properties(dict(properties))
 
     def statistics(self, at: datetime, snapshot_id: str) -> tuple[str, str]:
-        """A table statistics file and a partition statistics file for the snapshot; their addresses."""
+        """Write a table and a partition statistics file for a snapshot, and return their addresses."""
         table = self.table
         puffin = table.location_provider().new_metadata_location(f"{snapshot_id}-{uuid.uuid4()}.stats")
         partitions = table.location_provider().new_metadata_location(f"partition-stats-{snapshot_id}-{uuid.uuid4()}.parquet")
         with self.lake.at(at), table.transaction() as transaction:
-            whole = self._write(puffin, _puffin([]))
-            named = {"snapshot-id": int(snapshot_id), "statistics-path": puffin, "file-size-in-bytes": whole}
-            statistics = {**named, "file-footer-size-in-bytes": whole - 4, "blob-metadata": []}
+            size = self._write(puffin, _puffin([]))
+            named = {"snapshot-id": int(snapshot_id), "statistics-path": puffin, "file-size-in-bytes": size}
+            statistics = {**named, "file-footer-size-in-bytes": size - 4, "blob-metadata": []}
             size = self._write(partitions, parquet_bytes(pa.table({"part": ["a"], "record_count": [2]})))
             per_partition = {"snapshot-id": int(snapshot_id), "statistics-path": partitions, "file-size-in-bytes": size}
             apply_updates(
@@ -85,27 +85,27 @@ class TableBuilder(iceberg_builder.TableBuilder):
         return puffin, partitions
 
     def equality_deletes(self, at: datetime, id_: int = 1) -> str:
-        """Deletes rows by `id`. pyiceberg cannot scan the table afterwards."""
+        """Delete rows by `id`. pyiceberg cannot scan the table afterwards."""
         deletes = parquet_bytes(pa.table({"id": pa.array([id_], pa.int64())}))
         target = self._newest_data_file()
         return self._commit_deletes(at, target, DataFileContent.EQUALITY_DELETES, FileFormat.PARQUET, deletes, equality_ids=[1])
 
     def deletion_vector(self, at: datetime, position: int = 0) -> str:
-        """Deletes one row of the newest data file by a deletion vector in a Puffin file."""
+        """Delete one row of the newest data file by a deletion vector in a Puffin file."""
         target = self._newest_data_file()
         vector = _puffin([(_deletion_vector([position]), {"referenced-data-file": target.file_path, "cardinality": "1"})])
         return self._commit_deletes(at, target, DataFileContent.POSITION_DELETES, FileFormat.PUFFIN, vector)
 
 
 def _deletion_vector(positions: Sequence[int]) -> bytes:
-    """A `deletion-vector-v1` blob (Iceberg's Puffin specification): length, magic, 64-bit Roaring bitmap, CRC-32."""
+    """Return a `deletion-vector-v1` blob (Puffin specification): length, magic, Roaring bitmap, CRC-32."""
     bitmap = (1).to_bytes(8, "little") + (0).to_bytes(4, "little") + BitMap(positions).serialize()
     body = b"\xd1\xd3\x39\x64" + bitmap
     return len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
 
 
 def _puffin(blobs: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
-    """A Puffin file of deletion vectors: magic, blobs, footer (magic, JSON, its length, flags, magic)."""
+    """Return a Puffin file of deletion vectors: magic, blobs, footer (magic, JSON, length, flags, magic)."""
     content, described = b"PFA1", []
     for blob, properties in blobs:
         described.append(

@@ -1,6 +1,7 @@
-"""Iceberg's REST protocol over a SQL catalog, as far as pyiceberg asks: real HTTP, and a place to answer badly.
+"""Serve a SQL catalog over Iceberg's REST protocol, with injected failures.
 
-Like the servers in the field it applies the protocol's own updates on what the table is then, and drops refs with their snapshots.
+Like other servers, it applies the updates of the protocol to the current table, and drops refs
+together with their snapshots.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from tests.lakes.iceberg.builder import LakeBuilder
 
 
 class RestServer:
-    """`commits` counts the requests to commit; `on_commit` may answer in the server's place with a status, before or after calling it."""
+    """A REST catalog that supports the calls of pyiceberg.
+
+    `commits` counts the requests to commit. `on_commit` is called with the commit and returns the
+    status of the answer.
+    """
 
     def __init__(self, builder: LakeBuilder) -> None:
         self.builder = builder
@@ -65,16 +70,16 @@ class RestServer:
         self.commits += 1
         status = self.on_commit(apply)
         if status not in {200, 409} or not answer:
-            answer = _error(status, "Injected", "the server answers so on purpose, for password=hunter2")
+            answer = _error(status, "Injected", "injected error with password=hunter2")
         return status, answer
 
 
 @contextmanager
-def served(builder: LakeBuilder) -> Iterator[RestServer]:
+def serve_catalog(builder: LakeBuilder) -> Iterator[RestServer]:
     server = RestServer(builder)
 
     class Handler(BaseHTTPRequestHandler):
-        wbufsize = -1  # head and body in one packet, so that no answer waits for an acknowledgement
+        wbufsize = -1  # one packet for header and body, so that no answer waits for an acknowledgement
 
         def do_GET(self) -> None:
             url = urlparse(self.path)

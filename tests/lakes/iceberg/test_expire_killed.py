@@ -13,7 +13,7 @@ from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import times
 from tests.killed import Rounds, killed_at_random
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, lake, plan_expiry, run_expiry, verdicts
 from tests.stages.oracles import iceberg_tables
 
 TABLES, SNAPSHOTS, KILLS = 20, 5, times(12, 30)
@@ -21,7 +21,7 @@ TABLES, SNAPSHOTS, KILLS = 20, 5, times(12, 30)
 
 @dataclass(frozen=True)
 class Expire:
-    """Opens the lake by itself: one that was pickled cannot open its catalog."""
+    """Expire the lake in another process. It opens the lake itself, because a pickled one has no catalog."""
 
     config: IcebergLakeConfig
     actions: tuple[ExpiryAction, ...]
@@ -32,7 +32,7 @@ class Expire:
 
 @dataclass(frozen=True)
 class Snapshots:
-    """How many each table lists, by its own JSON: raises where a pointer leads to a half-written file."""
+    """Count the snapshots in the JSON of each table. Raises if a metadata file is incomplete."""
 
     root: Path
 
@@ -49,16 +49,16 @@ def test_killed_expiry_leaves_valid_tables_and_is_completed(tmp_path: Path) -> N
     for index in range(TABLES):
         writer.table(f"t{index}", snapshots, refs)
     read = lake(builder)
-    actions = planned(read)
-    unit = Expire(builder.config(), (replace(actions[0], table_uuid="no table's"),))
+    actions = plan_expiry(read)
+    unit = Expire(builder.config(), (replace(actions[0], table_uuid="no table"),))
     work = replace(unit, actions=tuple(actions))
     rounds = killed_at_random(Rounds(work, Snapshots(tmp_path), KILLS, 0.5, 2, unit), tmp_path / "rounds.pickle")
 
     counts = [list(item["seen"].values()) for item in rounds]
-    assert all(set(count) <= {1, SNAPSHOTS} for count in counts)  # each table as it was or as it is to be
+    assert all(set(count) <= {1, SNAPSHOTS} for count in counts)  # each table is unchanged or complete
     assert sum(item["killed"] for item in rounds) >= 3
-    assert any(1 < count.count(SNAPSHOTS) < TABLES for count in counts)  # some fell into the middle
-    outcomes = expired(read, actions)
+    assert any(1 < count.count(SNAPSHOTS) < TABLES for count in counts)  # some processes were killed in between
+    outcomes = run_expiry(read, actions)
     assert set(verdicts(outcomes)) <= {"done", "absent"}
     for index in range(TABLES):
         table = TableBuilder(builder, f"db.t{index}").table

@@ -1,6 +1,6 @@
-"""Random histories with random settings, expired for real, against the six steps as the stage tests' oracle has them.
+"""Expire random histories with random settings, and compare them with the oracle of the stage tests.
 
-A whole plan over 300 of them, killed again and again, is in `tests/stages/delete/test_expire_killed.py`.
+`tests/stages/delete/test_expire_killed.py` applies a plan over 300 of them in repeatedly killed processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, lake, plan_expiry, run_expiry, verdicts
 from tests.stages.oracles import iceberg_retained, local
 
 HISTORIES = 60
@@ -28,7 +28,7 @@ def random_history(luck: random.Random, as_of: datetime = AS_OF, *, statistics: 
     ids = luck.sample(range(1, 10**18), luck.randint(1, 12))
     snapshots = []
     for index, snapshot_id in enumerate(ids):
-        # mostly chains, as tables are; times of any order, as clocks are; parents that an earlier expiry took
+        # Mostly chains, with times in any order and parents that an earlier expiry removed.
         parent = ids[index - 1] if index and luck.random() < 0.7 else luck.choice([None, 77, *ids[:index]])
         snapshots.append(
             Snap(snapshot_id, parent, as_of - luck.choice([1, 2, 3, 4, 5, 6, 9, 20]) * DAY, statistics and luck.random() < 0.3)
@@ -54,7 +54,7 @@ def document(table: Table) -> dict[str, Any]:
     return json.loads(Path(local(table.metadata_location)).read_bytes())
 
 
-def the_log_from_its_last_gap_on(log: list[dict[str, Any]], kept: set[int]) -> list[dict[str, Any]]:
+def trim_log(log: list[dict[str, Any]], kept: set[int]) -> list[dict[str, Any]]:
     gaps = [index for index, entry in enumerate(log) if entry["snapshot-id"] not in kept]
     return log[gaps[-1] + 1 :] if gaps else log
 
@@ -65,22 +65,25 @@ def test_expiry_of_random_histories_matches_the_oracle(tmp_path: Path) -> None:
     uuids = {f"db.t{index}": writer.table(f"t{index}", **random_history(luck)) for index in range(HISTORIES)}
     before = {name: document(builder.catalog.load_table(name)) for name in uuids}
     read = lake(builder)
-    actions = planned(read)
+    actions = plan_expiry(read)
 
-    outcomes = expired(read, actions)
+    outcomes = run_expiry(read, actions)
 
     assert set(verdicts(outcomes)) == {"done"}
-    end_as_the_oracle_says(builder, before, actions)
+    check_expired_tables(builder, before, actions)
 
 
-def end_as_the_oracle_says(
+def check_expired_tables(
     builder: LakeBuilder,
     before: dict[str, dict[str, Any]],
     actions: Iterable[ExpiryAction],
     as_of: datetime = AS_OF,
     grace_cutoff: datetime = GRACE_CUTOFF,
 ) -> None:
-    """The plan is the oracle's, the tables (by name, with their metadata `before`) are as it says now, and all that stays reads back."""
+    """Compare the plan and the tables with the oracle, and read all retained snapshots.
+
+    `before` has the metadata of each table before the expiry, by name.
+    """
     by_uuid: dict[str, set[tuple[str, str, str | None]]] = {old["table-uuid"]: set() for old in before.values()}
     for action in actions:
         if action.table_uuid in by_uuid:
@@ -91,17 +94,17 @@ def end_as_the_oracle_says(
         refs = old["refs"]
         if collected:
             kept = iceberg_retained(old, as_of, grace_cutoff)
-            refs = {ref_name: ref for ref_name, ref in refs.items() if stays(old, ref_name, ref, as_of)}
+            refs = {ref_name: ref for ref_name, ref in refs.items() if is_ref_kept(old, ref_name, ref, as_of)}
         assert by_uuid[old["table-uuid"]] == {
             *((REMOVE_SNAPSHOT, str(item["snapshot-id"]), None) for item in old["snapshots"] if item["snapshot-id"] not in kept),
             *((DELETE_REF, str(ref["snapshot-id"]), ref_name) for ref_name, ref in old["refs"].items() if ref_name not in refs),
         }, name
         table = builder.catalog.load_table(name)
         new = document(table)
-        # Records that stay are the records that were, parents that went included.
+        # Retained snapshots are unchanged, including the ids of removed parents.
         assert new["snapshots"] == [snapshot for snapshot in old["snapshots"] if snapshot["snapshot-id"] in kept], name
         assert new["refs"] == refs, name
-        assert new["snapshot-log"] == the_log_from_its_last_gap_on(old["snapshot-log"], kept), name
+        assert new["snapshot-log"] == trim_log(old["snapshot-log"], kept), name
         for kind in ("statistics", "partition-statistics"):
             assert [item["snapshot-id"] for item in new[kind]] == [i["snapshot-id"] for i in old[kind] if i["snapshot-id"] in kept], name
         assert {key: new[key] for key in ("table-uuid", "schemas", "current-snapshot-id", "last-sequence-number", "properties")} == {
@@ -111,7 +114,7 @@ def end_as_the_oracle_says(
             assert table.scan(snapshot_id=snapshot_id).count() == 2, name
 
 
-def stays(table: dict[str, Any], name: str, ref: dict[str, Any], as_of: datetime) -> bool:
+def is_ref_kept(table: dict[str, Any], name: str, ref: dict[str, Any], as_of: datetime) -> bool:
     stamp = next(snapshot["timestamp-ms"] for snapshot in table["snapshots"] if snapshot["snapshot-id"] == ref["snapshot-id"])
     limit = ref.get("max-ref-age-ms", table["properties"].get("history.expire.max-ref-age-ms"))
     return name == "main" or limit is None or int(as_of.timestamp() * 1000) - stamp <= int(limit)

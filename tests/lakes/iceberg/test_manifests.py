@@ -50,20 +50,23 @@ LISTED = {
         *({"name": f"{kind}_files_count", "type": ["null", "int"]} for kind in ("added", "existing", "deleted")),
     ],
 }
-# As pyiceberg and Java write statistics of a column: a map from its number to a count, here of ten columns.
+# Column statistics as pyiceberg and Java write them: a map from column ids to counts.
 COUNTED = {"type": "array", "logicalType": "map", "items": {"type": "record", "name": "k_v", "fields": []}}
 COUNTED["items"]["fields"] = [{"name": "key", "type": "int"}, {"name": "value", "type": "long"}]
 TEN_COLUMNS = [{"key": number, "value": 100_000 + number} for number in range(10)]
-real = avro.read_with_fastavro
-LARGE = 2_000  # entries: well above the size from which DataFusion decodes
+original_fastavro = avro.read_with_fastavro
+LARGE = 2_000  # number of entries; such a manifest is decoded by DataFusion
 
 
-def container(raw: bytes, kind: str = Kind.MANIFEST, **stated: Any) -> Container:
-    return Container("file:///lake/metadata/m0.avro", kind, **{"size_bytes": len(raw), **stated})
+def container(raw: bytes, kind: str = Kind.MANIFEST, **fields: Any) -> Container:
+    return Container("file:///lake/metadata/m0.avro", kind, **{"size_bytes": len(raw), **fields})
 
 
 def manifest(*changes: dict[str, Any], count: int | None = None) -> bytes:
-    """`changes` are one entry each, `count` plain ones otherwise; keys of the entry or its data file."""
+    """Write a manifest with one entry per change, or with `count` default entries.
+
+    The keys of a change are fields of the entry or of its data file.
+    """
     records = []
     for index, change in enumerate(changes or [{}] * (count or 1)):
         file = {"content": 0, "file_path": f"file:///lake/data/{index}.parquet", "file_format": "PARQUET", "partition": {}}
@@ -84,14 +87,14 @@ def avro_file(schema: dict[str, Any], records: list[dict[str, Any]], codec: str 
     return sink.getvalue()
 
 
-def listed(**change: Any) -> bytes:
+def manifest_list_bytes(**change: Any) -> bytes:
     row = {"manifest_path": "file:///m", "manifest_length": 9, "content": 0, "added_snapshot_id": 7}
     row |= {"added_files_count": 1, "existing_files_count": 2, "deleted_files_count": 3, **change}
     return avro_file(LISTED, [row])
 
 
 def oracle(path: Path, inherited: str | None) -> list[dict[str, Any]]:
-    """The rows of a container by fastavro and the words of the specification."""
+    """Decode a container with fastavro and the rules of the specification."""
     rows = []
     with path.open("rb") as file:
         for record in fastavro.reader(file):
@@ -114,7 +117,7 @@ def oracle(path: Path, inherited: str | None) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
+@pytest.mark.skipif(not WILD_AVRO, reason="the fixtures of other writers are missing")
 @pytest.mark.parametrize("from_bytes", [0, 2**62], ids=["datafusion", "fastavro"])
 def test_manifests_of_many_writers_decode_like_fastavro(from_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", from_bytes)
@@ -127,15 +130,15 @@ def test_manifests_of_many_writers_decode_like_fastavro(from_bytes: int, monkeyp
         assert batch.to_pylist() == rows, path
 
 
-@pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
+@pytest.mark.skipif(not WILD_AVRO, reason="the fixtures of other writers are missing")
 def test_datafusion_rejects_only_bigquery_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", 0)
-    asked: list[bytes] = []
-    monkeypatch.setattr(avro, "read_with_fastavro", lambda raw, columns: asked.append(raw) or real(raw, columns))
+    fallbacks: list[bytes] = []
+    monkeypatch.setattr(avro, "read_with_fastavro", lambda raw, columns: fallbacks.append(raw) or original_fastavro(raw, columns))
     for path in WILD_AVRO:
         kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
         decode(Container(str(path), kind), path.read_bytes())
-    refused = {path for path in WILD_AVRO if path.read_bytes() in asked}
+    refused = {path for path in WILD_AVRO if path.read_bytes() in fallbacks}
     assert refused == {path for path in WILD_AVRO if "big_query" in str(path) and "manifest-list" not in path.name}
 
 
@@ -148,24 +151,24 @@ def test_entry_without_snapshot_inherits_that_of_the_manifest(count: int) -> Non
 
 def test_datafusion_and_fastavro_return_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = manifest(*({"status": i % 3, "content": i % 3, "snapshot_id": None if i % 5 else i} for i in range(LARGE)))
-    monkeypatch.setattr(avro, "read_with_fastavro", lambda *_: pytest.fail("DataFusion refused the manifest"))
+    monkeypatch.setattr(avro, "read_with_fastavro", lambda *_: pytest.fail("DataFusion rejected the manifest"))
     fast = decode(container(raw, expected_entries=LARGE), raw)
-    monkeypatch.setattr(avro, "read_with_fastavro", real)
+    monkeypatch.setattr(avro, "read_with_fastavro", original_fastavro)
     monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", 2**62)
     assert fast == decode(container(raw, expected_entries=LARGE), raw)
 
 
 def test_small_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro, "read_with_datafusion", lambda *_: pytest.fail("a tiny manifest is fastavro's"))
+    monkeypatch.setattr(avro, "read_with_datafusion", lambda *_: pytest.fail("a small manifest is decoded by fastavro"))
     raw = manifest(count=60)
     assert decode(container(raw, expected_entries=60), raw).num_rows == 60
 
 
 @pytest.mark.parametrize("promised", [True, False])
 def test_fastavro_reads_rows_that_datafusion_drops(promised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DataFusion 55 ends at a block it cannot finish and reports success; its count alone betrays it."""
-    whole = avro.read_with_datafusion
-    monkeypatch.setattr(avro, "read_with_datafusion", lambda *given: whole(*given).slice(0, LARGE // 2))
+    """DataFusion 55 stops at a truncated block and reports success. Only the row count shows that."""
+    original = avro.read_with_datafusion
+    monkeypatch.setattr(avro, "read_with_datafusion", lambda *given: original(*given).slice(0, LARGE // 2))
     raw = manifest(count=LARGE)
     assert decode(container(raw, expected_entries=LARGE if promised else None), raw).num_rows == LARGE
 
@@ -194,18 +197,18 @@ def test_unknown_entry_is_refused(change: dict[str, Any], message: str, count: i
 
 
 def test_manifest_list_with_unknown_content_is_refused() -> None:
-    raw = listed(content=2)
+    raw = manifest_list_bytes(content=2)
     with pytest.raises(FormatError, match=r"manifest list file:///lake.*content 2"):
         decode(container(raw, Kind.MANIFEST_LIST), raw)
 
 
 def test_expected_entries_are_the_sum_of_counts() -> None:
-    raw = listed()
+    raw = manifest_list_bytes()
     assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [6]
 
 
 def test_expected_entries_are_none_if_a_count_is_missing() -> None:
-    raw = listed(existing_files_count=None)
+    raw = manifest_list_bytes(existing_files_count=None)
     assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [None]
 
 
@@ -293,12 +296,12 @@ def test_compressed_manifest_decodes_like_uncompressed(codec: str, count: int) -
 def test_decompression_bomb_is_refused() -> None:
     records = list(fastavro.reader(io.BytesIO(manifest({"file_path": "a" * 70_000_000}))))
     bomb = avro_file(ENTRY, records, "deflate")
-    with pytest.raises(FormatError, match="more than 67,108,864 bytes"):
+    with pytest.raises(FormatError, match="larger than 67,108,864 bytes"):
         decode(container(bomb), bomb)
 
 
-def with_statistics(count: int) -> bytes:
-    """A manifest whose entries have counts of ten columns."""
+def manifest_with_statistics(count: int) -> bytes:
+    """Write a manifest whose entries have the value counts of ten columns."""
     entry = json.loads(json.dumps(ENTRY))
     entry["fields"][2]["type"]["fields"].append({"name": "value_counts", "type": COUNTED})
     file = {"content": 0, "file_format": "PARQUET", "partition": {}, "file_size_in_bytes": 100, "value_counts": TEN_COLUMNS}
@@ -306,26 +309,26 @@ def with_statistics(count: int) -> bytes:
     return avro_file(entry, records)
 
 
-def with_wrong_count_of_columns(raw: bytes) -> bytes:
-    """The number of a map's items, ten, is written as the long 20. A wrong bit makes it -11: then its length in bytes should follow."""
+def corrupt_map_count(raw: bytes) -> bytes:
+    """Change the item count of a map from 10 to -11, after which a length in bytes is expected."""
     at = raw.rindex(b"\x14\x00\xc0\x9a\x0c")
     return raw[:at] + b"\x15" + raw[at + 1 :]
 
 
 def test_block_on_which_datafusion_hangs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "DATAFUSION_SECONDS", 1.0)
-    raw = with_wrong_count_of_columns(with_statistics(LARGE))
+    raw = corrupt_map_count(manifest_with_statistics(LARGE))
     with pytest.raises(FormatError, match="cannot decode"):
         decode(container(raw), raw)
 
 
-def many(*raws: bytes, **stated: Any) -> list[tuple[Container, bytes]]:
-    return [(Container(f"file:///lake/metadata/m{number}.avro", Kind.MANIFEST, len(raw), **stated), raw) for number, raw in enumerate(raws)]
+def name_manifests(*raws: bytes, **fields: Any) -> list[tuple[Container, bytes]]:
+    return [(Container(f"file:///lake/metadata/m{number}.avro", Kind.MANIFEST, len(raw), **fields), raw) for number, raw in enumerate(raws)]
 
 
 @pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many files each call reads together; small ones are, too."""
+def grouped_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the number of files of each grouped call. Small files are grouped too."""
     monkeypatch.setattr(manifests, "MIN_IMPORT_BYTES", 0)
     calls: list[int] = []
     read = manifests.read_groups
@@ -333,23 +336,25 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
-def test_grouped_and_single_decoding_agree_for_many_writers(together: list[int]) -> None:
+@pytest.mark.skipif(not WILD_AVRO, reason="the fixtures of other writers are missing")
+def test_grouped_and_single_decoding_agree_for_many_writers(grouped_calls: list[int]) -> None:
     items = []
     for path in WILD_AVRO:
         if "big_query" not in str(path):
             kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
             raw = path.read_bytes()
-            items += [(Container(f"{path}#{copy}", kind, len(raw), snapshot_id=str(copy)), raw) for copy in range(manifests.MIN_GROUP_FILES)]
+            items += [
+                (Container(f"{path}#{copy}", kind, len(raw), snapshot_id=str(copy)), raw) for copy in range(manifests.MIN_GROUP_FILES)
+            ]
     assert decode_many(items) == [decode(*item) for item in items]
-    assert len(together) == 2
+    assert len(grouped_calls) == 2
 
 
-def test_grouped_entries_inherit_the_snapshot_of_their_manifest(together: list[int]) -> None:
+def test_grouped_entries_inherit_the_snapshot_of_their_manifest(grouped_calls: list[int]) -> None:
     raws = [manifest({"snapshot_id": None}, {}) for _ in range(9)]
     items = [(Container("a", Kind.MANIFEST, len(raw), 2, str(number)), raw) for number, raw in enumerate(raws)]
     assert [rows["snapshot_id"].to_pylist() for rows in decode_many(items)] == [[str(number), "7"] for number in range(9)]
-    assert together == [9]
+    assert grouped_calls == [9]
 
 
 @pytest.mark.parametrize(
@@ -363,33 +368,33 @@ def test_grouped_entries_inherit_the_snapshot_of_their_manifest(together: list[i
         lambda raw: manifest(count=2),
         lambda raw: manifest({"content": 3}, {}, {}),
         lambda raw: manifest({"file_path": ""}, {}, {}),
-        with_wrong_count_of_columns,
+        corrupt_map_count,
     ],
 )
-def test_damaged_manifest_in_a_group_is_named(damage: Any, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_manifest_in_a_group_is_named(damage: Any, grouped_calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "DATAFUSION_SECONDS", 1.0)
-    whole = [with_statistics(3) for _ in range(20)]
-    raws = [*whole[:11], damage(whole[11]), *whole[12:]]
-    found = decode_many(many(*raws, expected_entries=3))
+    original = [manifest_with_statistics(3) for _ in range(20)]
+    raws = [*original[:11], damage(original[11]), *original[12:]]
+    found = decode_many(name_manifests(*raws, expected_entries=3))
     assert isinstance(found[11], FormatError)
     assert "m11.avro" in str(found[11])
-    expected = decode(*many(whole[0])[0])
+    expected = decode(*name_manifests(original[0])[0])
     assert [rows for number, rows in enumerate(found) if number != 11] == [expected] * 19
-    assert together
+    assert grouped_calls
 
 
-def test_group_with_large_decompressed_size_is_decoded_separately(together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_with_large_decompressed_size_is_decoded_separately(grouped_calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MAX_GROUP_BYTES", 9 * 500_000)
     raws = [avro_file(ENTRY, list(fastavro.reader(io.BytesIO(manifest({"file_path": "a" * 500_000})))), "deflate") for _ in range(9)]
     inflated: list[bytes] = []
     unpacked = avro.read_with_datafusion
     monkeypatch.setattr(avro, "read_with_datafusion", lambda raw, *rest: inflated.append(raw) or unpacked(raw, *rest))
-    items = many(*raws)
+    items = name_manifests(*raws)
     assert decode_many(items) == [decode(*item) for item in items]
-    assert together == [9]
+    assert grouped_calls == [9]
     assert inflated == []
 
 
-def test_small_group_does_not_start_datafusion(together: list[int]) -> None:
-    assert len(decode_many(many(*[manifest()] * (manifests.MIN_GROUP_FILES - 1)))) == manifests.MIN_GROUP_FILES - 1
-    assert together == []
+def test_small_group_does_not_start_datafusion(grouped_calls: list[int]) -> None:
+    assert len(decode_many(name_manifests(*[manifest()] * (manifests.MIN_GROUP_FILES - 1)))) == manifests.MIN_GROUP_FILES - 1
+    assert grouped_calls == []

@@ -37,11 +37,11 @@ def document(**changes: Any) -> dict[str, Any]:
     }
 
 
-def parsed(**changes: Any) -> Any:
+def parse(**changes: Any) -> Any:
     return parse_metadata(ADDRESS, json.dumps(document(**changes)).encode())
 
 
-@pytest.mark.skipif(not WILD_METADATA, reason="the clone has no ../shared/fixtures/iceberg-wild")
+@pytest.mark.skipif(not WILD_METADATA, reason="the fixtures of other writers are missing")
 @pytest.mark.parametrize("path", WILD_METADATA, ids=lambda path: f"{path.parts[-3]}-{path.name[:8]}")
 def test_metadata_of_many_writers_matches_its_json(path: Path) -> None:
     raw = json.loads(path.read_bytes())
@@ -54,7 +54,7 @@ def test_metadata_of_many_writers_matches_its_json(path: Path) -> None:
 
 
 def test_snapshot_ids_and_timestamps_are_exact() -> None:
-    snapshot = parsed().snapshots[0]
+    snapshot = parse().snapshots[0]
     assert snapshot.snapshot_id == "9007199254740993"
     assert snapshot.committed_at == datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
 
@@ -65,30 +65,30 @@ def test_gzipped_metadata_is_parsed_like_plain() -> None:
 
 
 def test_metadata_without_refs_has_main_at_the_current_snapshot() -> None:
-    [main] = parsed(refs=None).refs
+    [main] = parse(refs=None).refs
     assert (main.name, main.ref_type, main.snapshot_id) == ("main", "branch", "9007199254740993")
 
 
-@pytest.mark.parametrize("none", [None, -1])
-def test_table_without_current_snapshot_has_no_main(none: int | None) -> None:
-    changes = {"current-snapshot-id": none, "refs": {}}
-    assert parsed(**changes).refs == ()
+@pytest.mark.parametrize("missing_id", [None, -1])
+def test_table_without_current_snapshot_has_no_main(missing_id: int | None) -> None:
+    changes = {"current-snapshot-id": missing_id, "refs": {}}
+    assert parse(**changes).refs == ()
 
 
 def test_statistics_of_unlisted_snapshot_belong_to_the_table() -> None:
     statistics = [{"snapshot-id": 5, "statistics-path": "file:///s", "file-size-in-bytes": 3}]
-    table = parsed(**{"partition-statistics": statistics})
+    table = parse(**{"partition-statistics": statistics})
     assert [(file.address, file.kind, file.size_bytes) for file in table.unlisted_statistics] == [("file:///s", "partition_statistics", 3)]
 
 
 def test_summary_contains_sequence_number_and_schema_id() -> None:
     snapshot = {**document()["snapshots"][0], "sequence-number": 4, "schema-id": 0}
-    assert parsed(snapshots=[snapshot]).snapshots[0].summary == {"operation": "append", "sequence-number": "4", "schema-id": "0"}
+    assert parse(snapshots=[snapshot]).snapshots[0].summary == {"operation": "append", "sequence-number": "4", "schema-id": "0"}
 
 
 @pytest.mark.parametrize("value, enabled", [("true", True), ("TRUE", True), ("false", False), ("no", False)])
 def test_gc_is_enabled_only_by_true(value: str, enabled: bool) -> None:
-    assert parsed(properties={"gc.enabled": value}).gc_enabled is enabled
+    assert parse(properties={"gc.enabled": value}).gc_enabled is enabled
 
 
 SNAPSHOT = document()["snapshots"][0]
@@ -122,7 +122,7 @@ SNAPSHOT = document()["snapshots"][0]
 )
 def test_invalid_metadata_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=re.escape(message)) as caught:
-        parsed(**changes)
+        parse(**changes)
     assert str(caught.value).startswith(f"{ADDRESS}: ")
 
 
@@ -140,7 +140,7 @@ def test_truncated_metadata_is_refused() -> None:
 
 
 def test_pyiceberg_cannot_write_format_version_3() -> None:
-    """Why such tables keep their history outside REST. Where this fails, a release came that can (`lake.MAX_WRITABLE_FORMAT`)."""
+    """Such tables keep their history, except over REST. If this test fails, raise `lake.MAX_WRITABLE_FORMAT`."""
     snapshot = {"snapshot-id": 1, "timestamp-ms": 1, "sequence-number": 1, "manifest-list": "/m", "summary": {"operation": "append"}}
     document: dict[str, Any] = {
         "format-version": 3,
@@ -161,10 +161,10 @@ def test_pyiceberg_cannot_write_format_version_3() -> None:
         "snapshots": [{**snapshot, "schema-id": 0, "first-row-id": 0, "added-rows": 5, "key-id": "k"}],
         "current-snapshot-id": 1,
     }
-    parsed = TableMetadataUtil.parse_obj(document)
+    parse = TableMetadataUtil.parse_obj(document)
     with pytest.raises(NotImplementedError, match="Writing V3"):
-        parsed.model_dump_json()
-    whole = json.loads(BaseModel.model_dump_json(parsed, by_alias=True, exclude_none=True))
-    assert "next-row-id" in whole
-    assert "encryption-keys" not in whole
-    assert "key-id" not in whole["snapshots"][0]
+        parse.model_dump_json()
+    dumped = json.loads(BaseModel.model_dump_json(parse, by_alias=True, exclude_none=True))
+    assert "next-row-id" in dumped
+    assert "encryption-keys" not in dumped
+    assert "key-id" not in dumped["snapshots"][0]

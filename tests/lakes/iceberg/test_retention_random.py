@@ -1,4 +1,4 @@
-"""Random histories against Iceberg's rules written down a second time, by sets and recursion, sharing no code with the project."""
+"""Compare the retention of random histories with a second implementation by sets and recursion."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.depth import times
-from tests.lakes.iceberg.snapshot_histories import AS_OF, DAY, DAY_MS, actions, branch, commit, retained, source, tag
+from tests.lakes.iceberg.snapshot_histories import AS_OF, DAY, DAY_MS, actions, branch, commit, run_retention, source, tag
 
-AGES = st.integers(0, 12)  # days: few values, so that stamps meet cut-offs and each other
+AGES = st.integers(0, 12)  # days: few values, so that times and cut-offs are often equal
 SOME_DAYS = st.integers(1, 12)  # an override of 0 is refused
 
 
@@ -25,7 +25,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
     snapshots = {}
     for index in range(count):
         parents = [None, "gone", *(f"s{i}" for i in range(index))]
-        # mostly chains, as tables are; stamps of any order, as clocks are
+        # Mostly chains, with times in any order.
         parent = f"s{index - 1}" if index and draw(st.booleans()) else draw(st.sampled_from(parents))
         snapshots[f"s{index}"] = (parent, draw(AGES))
     names = draw(st.lists(st.sampled_from(["main", "dev", "rel", "v1", "v2", "v3"]), unique=True, max_size=6))
@@ -62,21 +62,21 @@ RULES: dict[str, dict[str, Any]] = {
 MATCHES = {"main": {"main"}, "v.*": {"v1", "v2", "v3"}, "dev|rel": {"dev", "rel"}, "v1": {"v1"}, "ma": set[str]()}
 
 
-def expected(history: dict[str, Any]) -> tuple[set[str], dict[str, set[str]], set[str]]:
-    """(kept snapshots, refs reaching each snapshot, lapsed refs). Ages in days; a bigger age is older."""
+def expected_result(history: dict[str, Any]) -> tuple[set[str], dict[str, set[str]], set[str]]:
+    """Return the kept snapshots, the refs that reach each snapshot, and the lapsed refs. Ages are in days."""
     snapshots, refs = history["snapshots"], history["refs"]
 
     def ancestry(name: str | None) -> list[str]:
         return [name, *ancestry(snapshots[name][0])] if name in snapshots else []
 
     def setting(key: str, ref: dict[str, Any] | None, default: float) -> float:
-        for place in (ref or {}, history["override"], history["table"]):
-            if place.get(key) is not None:
-                return place[key]
+        for setting_values in (ref or {}, history["override"], history["table"]):
+            if setting_values.get(key) is not None:
+                return setting_values[key]
         return default
 
     def limits(name: str, ref: dict[str, Any]) -> tuple[float, float, float]:
-        """Ages up to which the ref stays and its snapshots stay, and the count of newest."""
+        """Return the maximum ages of the ref and of its snapshots, and the number of newest snapshots."""
         rule = next((rule for pattern, rule in history["rules"] if name in MATCHES[pattern]), None)
         if rule is None:
             return setting("ref_age", ref, 1e9), setting("age", ref, 5), setting("min", ref, 1)
@@ -84,12 +84,12 @@ def expected(history: dict[str, Any]) -> tuple[set[str], dict[str, set[str]], se
         tag_lives = 1e9 if rule in {"2", "both"} else age
         return (tag_lives if ref["tag"] else 1e9), age, count
 
-    stays, kept, on_branch = set(), set(), set()
+    kept_refs, kept, on_branch = set(), set(), set()
     for name, ref in refs.items():
         ref_age, age, count = limits(name, ref)
         if name != "main" and not (ref["tag"] and history["keep_tags"]) and snapshots[ref["head"]][1] > ref_age:
             continue
-        stays.add(name)
+        kept_refs.add(name)
         kept.add(ref["head"])
         on_branch.add(ref["head"])
         if not ref["tag"]:
@@ -102,7 +102,7 @@ def expected(history: dict[str, Any]) -> tuple[set[str], dict[str, set[str]], se
     if history["grace"] is not None:
         kept |= {name for name in snapshots if snapshots[name][1] <= history["grace"]}
     reached = {name: {ref_name for ref_name, ref in refs.items() if name in ancestry(ref["head"])} for name in snapshots}
-    return kept, reached, set(refs) - stays
+    return kept, reached, set(refs) - kept_refs
 
 
 def milliseconds(names: dict[str, str], values: dict[str, Any]) -> dict[str, int]:
@@ -124,9 +124,9 @@ def test_retention_of_random_histories_matches_the_oracle(history: dict[str, Any
     }
     commits = [commit(name, parent, age) for name, (parent, age) in history["snapshots"].items()]
 
-    result = retained(commits, refs, source(**milliseconds(names, history["table"])), policy=policy, grace_days=history["grace"])
+    result = run_retention(commits, refs, source(**milliseconds(names, history["table"])), policy=policy, grace_days=history["grace"])
 
-    kept, reached, lapsed = expected(history)
+    kept, reached, lapsed = expected_result(history)
     for row in result.reachable.to_pylist():
         name = row["commit_id"]
         state = "retained" if name in kept else "expired" if reached[name] else "dangling"
@@ -140,14 +140,14 @@ def test_retention_of_random_histories_matches_the_oracle(history: dict[str, Any
 @settings(max_examples=100, deadline=None)
 @given(histories())
 def test_snapshot_is_kept_until_keep_until(history: dict[str, Any]) -> None:
-    """A kept snapshot's own rule still keeps it at that moment, were no commit made in between."""
+    """Without new commits, the rule of a kept snapshot still keeps it at that time."""
     names = {"min": "min_snapshots_to_keep", "age": "max_snapshot_age_ms", "ref_age": "max_ref_age_ms"}
     refs = [(tag if ref["tag"] else branch)(name, ref["head"], **milliseconds(names, ref)) for name, ref in history["refs"].items()]
     own = source(**milliseconds(names, history["table"]))
     commits = [commit(name, parent, age) for name, (parent, age) in history["snapshots"].items()]
-    for row in retained(commits, refs, own).reachable.to_pylist():
+    for row in run_retention(commits, refs, own).reachable.to_pylist():
         if row["keep_until"] is not None:
             days = (row["keep_until"] - AS_OF) / DAY
             later = [commit(name, parent, age + days) for name, (parent, age) in history["snapshots"].items()]
-            states = {item["commit_id"]: item["state"] for item in retained(later, refs, own).reachable.to_pylist()}
+            states = {item["commit_id"]: item["state"] for item in run_retention(later, refs, own).reachable.to_pylist()}
             assert states[row["commit_id"]] == "retained"

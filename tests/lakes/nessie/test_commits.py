@@ -1,4 +1,4 @@
-"""The walk over the log of every ref, on a real server: each commit once, pinned, and nothing hidden."""
+"""Read the logs of all refs of a real server: each commit once, from pinned heads, with hidden data detected."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
 from gc_assets.state.schemas import COMMIT_GRAPH
 from tests.depth import deep
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
+from tests.lakes.nessie.oracle import apply_plain_rule, build_graph, contents, run_retention, walk_log
 from tests.lakes.nessie.server import OLDEST, Server, running
-from tests.lakes.nessie.oracle import contents, graph_of, log_of, plain_rule, retention_of
 
 NOW = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -38,35 +38,35 @@ def builder(nessie: Server, tmp_path: Path) -> NessieBuilder:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every path that is asked for, by the client's own hand."""
-    asked: list[str] = []
+    """Record the path of every request of the client."""
+    paths: list[str] = []
     attempt = NessieClient.send
 
-    def counted(self: NessieClient, path: str, parameters: Any) -> bytes:
-        asked.append(path)
+    def record_request(self: NessieClient, path: str, parameters: Any) -> bytes:
+        paths.append(path)
         return attempt(self, path, parameters)
 
-    monkeypatch.setattr(NessieClient, "send", counted)
-    return asked
+    monkeypatch.setattr(NessieClient, "send", record_request)
+    return paths
 
 
 def table(number: int) -> dict[str, Any]:
     return iceberg_table(f"file:///lake/t/metadata/{number:05}.metadata.json", number)
 
 
-def grow(builder: NessieBuilder, commits: int, branch: str = "main") -> None:
+def add_commits(builder: NessieBuilder, commits: int, branch: str = "main") -> None:
     known = builder.content(["t"], branch)
     for number in range(commits):
         builder.commit([put(["t"], {**table(number), **({} if known is None else {"id": known["id"]})})], branch)
         known = known or builder.content(["t"], branch)
 
 
-def frozen(builder: NessieBuilder) -> tuple[NessieLake, FrozenRefs]:
+def freeze_lake(builder: NessieBuilder) -> tuple[NessieLake, FrozenRefs]:
     lake = NessieLake(builder.config())
     return lake, lake.freeze(NOW)
 
 
-def read(lake: NessieLake, refs: FrozenRefs, known: frozenset[str] = frozenset()) -> list[Commit]:
+def read_new(lake: NessieLake, refs: FrozenRefs, known: frozenset[str] = frozenset()) -> list[Commit]:
     return [commit for source in refs.sources for commit in lake.new_commits(source, known)]
 
 
@@ -78,24 +78,24 @@ def test_pickled_lake_implements_the_protocols(builder: NessieBuilder) -> None:
 
 
 def test_empty_repository_has_no_commits_and_a_note(builder: NessieBuilder) -> None:
-    _, refs = frozen(builder)
+    _, refs = freeze_lake(builder)
     assert [ref.head_commit_id for ref in refs.refs] == [None]
     assert refs.sources == ()
     assert refs.notes == ("lake shop: no ref has a commit, so it has no live file",)
 
 
 def test_shared_history_is_read_once_for_all_refs(builder: NessieBuilder, requests: list[str]) -> None:
-    grow(builder, 40)
-    log = log_of(builder.api, builder.head())
+    add_commits(builder, 40)
+    log = walk_log(builder.api, builder.head())
     for number in range(30):
         builder.branch(f"b{number}", at=log[number].hash)
     for number in range(5):
         builder.commit([put(["u"], table(number))], f"b{number}")
-    lake, refs = frozen(builder)
+    lake, refs = freeze_lake(builder)
     requests.clear()
-    commits = read(lake, refs)
+    commits = read_new(lake, refs)
     assert {commit.commit_id for commit in commits} == {
-        item.hash for ref in refs.refs for item in log_of(builder.api, ref.head_commit_id or "")
+        item.hash for ref in refs.refs for item in walk_log(builder.api, ref.head_commit_id or "")
     }
     assert len(commits) == 45
     pages = [path for path in requests if path.endswith("/history")]
@@ -103,39 +103,39 @@ def test_shared_history_is_read_once_for_all_refs(builder: NessieBuilder, reques
 
 
 def test_long_log_is_read_completely(builder: NessieBuilder) -> None:
-    grow(builder, 300)
-    lake, refs = frozen(builder)
-    commits = {commit.commit_id: commit for commit in read(lake, refs)}
-    assert list(commits) == [item.hash for item in log_of(builder.api, builder.head())]
+    add_commits(builder, 300)
+    lake, refs = freeze_lake(builder)
+    commits = {commit.commit_id: commit for commit in read_new(lake, refs)}
+    assert list(commits) == [item.hash for item in walk_log(builder.api, builder.head())]
     oldest = list(commits.values())[-1]
     assert oldest.parents == ()
 
 
 def test_second_run_requests_only_new_commits(builder: NessieBuilder, requests: list[str]) -> None:
-    grow(builder, 20)
+    add_commits(builder, 20)
     builder.tag("v1")
-    lake, refs = frozen(builder)
-    known = frozenset(commit.commit_id for commit in read(lake, refs))
+    lake, refs = freeze_lake(builder)
+    known = frozenset(commit.commit_id for commit in read_new(lake, refs))
     requests.clear()
-    assert read(lake, refs, known) == []
+    assert read_new(lake, refs, known) == []
     assert requests == []
-    grow(builder, 1)
+    add_commits(builder, 1)
     builder.tag("v2")
-    _, later = frozen(builder)
+    _, later = freeze_lake(builder)
     requests.clear()
-    assert [commit.commit_id for commit in read(lake, later, known)] == [builder.head()]
+    assert [commit.commit_id for commit in read_new(lake, later, known)] == [builder.head()]
     assert sorted(path.rpartition("/")[2] for path in requests) == ["entries", "history"]
 
 
 def test_existing_commits_of_deleted_refs_are_read_again(builder: NessieBuilder) -> None:
-    grow(builder, 3)
+    add_commits(builder, 3)
     builder.branch("dev")
-    grow(builder, 2, "dev")
-    lake, refs = frozen(builder)
-    before = graph_of(lake, refs)
+    add_commits(builder, 2, "dev")
+    lake, refs = freeze_lake(builder)
+    before = build_graph(lake, refs)
     builder.drop("dev")
-    lake, refs = frozen(builder)
-    assert len(read(lake, refs)) == 3
+    lake, refs = freeze_lake(builder)
+    assert len(read_new(lake, refs)) == 3
     source = refs.sources[0]
     again = [commit.commit_id for commit in lake.new_commits(source, frozenset(), [*tips(before), "ab" * 32])]
     assert sorted(again) == sorted(before["commit_id"].to_pylist())
@@ -143,31 +143,31 @@ def test_existing_commits_of_deleted_refs_are_read_again(builder: NessieBuilder)
 
 
 def test_ref_deleted_or_moved_during_the_mark_has_no_effect(builder: NessieBuilder) -> None:
-    grow(builder, 3)
+    add_commits(builder, 3)
     builder.branch("dev")
-    grow(builder, 2, "dev")
+    add_commits(builder, 2, "dev")
     builder.tag("v1", "dev")
-    lake, refs = frozen(builder)
+    lake, refs = freeze_lake(builder)
     before = {ref.ref_name: ref.head_commit_id for ref in refs.refs}
-    expected = {item.hash for head in before.values() for item in log_of(builder.api, head or "")}
+    expected = {item.hash for head in before.values() for item in walk_log(builder.api, head or "")}
     builder.drop("v1")
     builder.drop("dev")
     builder.branch("dev")
-    grow(builder, 1)
-    assert {commit.commit_id for commit in read(lake, refs)} == expected
+    add_commits(builder, 1)
+    assert {commit.commit_id for commit in read_new(lake, refs)} == expected
 
 
 def test_merge_has_all_parents_but_walk_follows_the_first(builder: NessieBuilder) -> None:
-    grow(builder, 2)
+    add_commits(builder, 2)
     builder.branch("dev")
-    grow(builder, 1)
+    add_commits(builder, 1)
     builder.commit([put(["u"], table(7))], "dev")
     source = builder.head("dev")
     before = builder.head()
     merged = builder.merge("dev")
     builder.drop("dev")
-    lake, refs = frozen(builder)
-    commits = {commit.commit_id: commit for commit in read(lake, refs)}
+    lake, refs = freeze_lake(builder)
+    commits = {commit.commit_id: commit for commit in read_new(lake, refs)}
     assert commits[merged].parents == (before, source)
     assert source not in commits
 
@@ -175,8 +175,8 @@ def test_merge_has_all_parents_but_walk_follows_the_first(builder: NessieBuilder
 def test_commit_with_5000_operations_is_read(builder: NessieBuilder) -> None:
     builder.commit([put([f"t{number}"], table(number)) for number in range(5000)])
     builder.commit([delete([f"t{number}"]) for number in range(2500)])
-    found = retention_of(builder.config(retention={"default": "1"}), NOW)
-    assert contents(found) == plain_rule(builder.api, lambda name: 1, NOW)
+    found = run_retention(builder.config(retention={"default": "1"}), NOW)
+    assert contents(found) == apply_plain_rule(builder.api, lambda name: 1, NOW)
     assert len(contents(found)) == 2500
 
 
@@ -184,8 +184,8 @@ def test_keys_with_special_characters_stay_distinct(builder: NessieBuilder) -> N
     keys = [("a.b",), ("a", "b"), ("a/b",), ("ä", "日本.語"), ("`q`",), ("a b%2F\\c",)]
     for number, key in enumerate(keys):
         builder.commit([*builder.namespaces(key, "main"), put(key, table(number))])
-    found = retention_of(builder.config(retention={"default": "1"}), NOW)
-    assert contents(found) == plain_rule(builder.api, lambda name: 1, NOW)
+    found = run_retention(builder.config(retention={"default": "1"}), NOW)
+    assert contents(found) == apply_plain_rule(builder.api, lambda name: 1, NOW)
     assert found.contents is not None
     assert set(found.contents["content_key"].to_pylist()) == {"`a.b`", "a.b", "a/b", "ä.`日本.語`", "```q```", "a b%2F\\c"}
 
@@ -193,48 +193,48 @@ def test_keys_with_special_characters_stay_distinct(builder: NessieBuilder) -> N
 def test_error_names_table_without_metadata_location(builder: NessieBuilder) -> None:
     builder.commit([put(["lost"], {**iceberg_table(""), "metadataLocation": ""})])
     with pytest.raises(LakeUnreadable, match="puts ICEBERG_TABLE lost without a metadata location"):
-        graph_of(*frozen(builder))
+        build_graph(*freeze_lake(builder))
 
 
-class Broken(NessieClient):
-    """A server whose log is what a test makes of the real one."""
+class ChangedLogClient(NessieClient):
+    """A client that changes the pages of the real log."""
 
     change: Any = None
 
     def read_log(self, head: str, commits: int = 250) -> LogPage:
-        return Broken.change(super().read_log(head, commits))
+        return ChangedLogClient.change(super().read_log(head, commits))
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Broken]]:
-    monkeypatch.setattr("gc_assets.lakes.nessie.lake.NessieClient", Broken)
-    yield Broken
-    Broken.change = None
+def changed_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[ChangedLogClient]]:
+    monkeypatch.setattr("gc_assets.lakes.nessie.lake.NessieClient", ChangedLogClient)
+    yield ChangedLogClient
+    ChangedLogClient.change = None
 
 
-def test_log_with_missing_commit_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
-    grow(builder, 4)
-    broken.change = lambda page: page.model_copy(update={"items": (page.items[0], *page.items[2:])})
+def test_log_with_missing_commit_stops_the_run(builder: NessieBuilder, changed_log: type[ChangedLogClient]) -> None:
+    add_commits(builder, 4)
+    changed_log.change = lambda page: page.model_copy(update={"items": (page.items[0], *page.items[2:])})
     with pytest.raises(LakeUnreadable, match="may not see all commits"):
-        graph_of(*frozen(builder))
+        build_graph(*freeze_lake(builder))
 
 
-def test_empty_log_of_a_head_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
-    grow(builder, 1)
-    broken.change = lambda page: page.model_copy(update={"items": ()})
+def test_empty_log_of_a_head_stops_the_run(builder: NessieBuilder, changed_log: type[ChangedLogClient]) -> None:
+    add_commits(builder, 1)
+    changed_log.change = lambda page: page.model_copy(update={"items": ()})
     with pytest.raises(LakeUnreadable, match="is empty"):
-        graph_of(*frozen(builder))
+        build_graph(*freeze_lake(builder))
 
 
-def test_short_page_does_not_end_the_log(builder: NessieBuilder, broken: type[Broken]) -> None:
-    grow(builder, 5)
-    broken.change = lambda page: page.model_copy(update={"items": page.items[:2], "has_more": False})
-    lake, refs = frozen(builder)
-    assert [commit.commit_id for commit in read(lake, refs)] == [item.hash for item in log_of(builder.api, builder.head())]
+def test_short_page_does_not_end_the_log(builder: NessieBuilder, changed_log: type[ChangedLogClient]) -> None:
+    add_commits(builder, 5)
+    changed_log.change = lambda page: page.model_copy(update={"items": page.items[:2], "has_more": False})
+    lake, refs = freeze_lake(builder)
+    assert [commit.commit_id for commit in read_new(lake, refs)] == [item.hash for item in walk_log(builder.api, builder.head())]
 
 
 def test_client_recognises_missing_commits_and_refs(builder: NessieBuilder) -> None:
-    grow(builder, 1)
+    add_commits(builder, 1)
     with NessieClient("shop", builder.uri) as client:
         assert client.has_commit(builder.head())
         assert not client.has_commit("ab" * 32)
@@ -243,17 +243,17 @@ def test_client_recognises_missing_commits_and_refs(builder: NessieBuilder) -> N
 
 
 def test_wrong_number_of_commits_stops_the_run(builder: NessieBuilder) -> None:
-    grow(builder, 3)
-    lake, refs = frozen(builder)
-    graph = graph_of(lake, refs)
+    add_commits(builder, 3)
+    lake, refs = freeze_lake(builder)
+    graph = build_graph(lake, refs)
     one_more = replace(refs, refs=tuple(replace(ref, properties={"total_commits": "4"}) for ref in refs.refs))
     with pytest.raises(LakeUnreadable, match="branch main has 4 commits by the server's count, but its log shows 3"):
         lake.retain(one_more, graph, NOW, NOW)
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NessieBuilder]:
-    """A server that lets nobody read the keys that begin with `secret`, or see the refs that begin with `hidden`."""
+def restricted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NessieBuilder]:
+    """A server that hides the keys with prefix `secret` and the refs with prefix `hidden`."""
     rules = {"nessie.server.authorization.enabled": "true"}
     hidden = "op in ['READ_CONTENT_KEY'] && path.startsWith('secret') || op in ['VIEW_REFERENCE'] && ref.startsWith('hidden')"
     rules["nessie.server.authorization.rules.all"] = f"!({hidden})"
@@ -262,20 +262,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NessieBuilder]
         yield NessieBuilder(server.uri, folder / "warehouse")
 
 
-def test_hidden_operations_stop_the_run(guarded: NessieBuilder) -> None:
-    guarded.commit([put(["open"], table(1))])
-    guarded.commit([put(["secret"], table(2))])
-    lake, refs = frozen(guarded)
-    graph = graph_of(lake, refs)
+def test_hidden_operations_stop_the_run(restricted: NessieBuilder) -> None:
+    restricted.commit([put(["open"], table(1))])
+    restricted.commit([put(["secret"], table(2))])
+    lake, refs = freeze_lake(restricted)
+    graph = build_graph(lake, refs)
     with pytest.raises(LakeUnreadable, match=r"1 commits show no operation.*READ_CONTENT_KEY"):
         lake.retain(refs, graph, NOW, NOW)
-    assert NessieLake(guarded.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
+    assert NessieLake(restricted.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
 
 
-def test_hidden_ref_of_an_earlier_run_stops_the_run(guarded: NessieBuilder) -> None:
-    body = {"type": "BRANCH", "name": "main", "hash": guarded.head()}
-    guarded.api.post("trees", params={"name": "hidden", "type": "BRANCH"}, json=body)
-    lake, refs = frozen(guarded)
+def test_hidden_ref_of_an_earlier_run_stops_the_run(restricted: NessieBuilder) -> None:
+    body = {"type": "BRANCH", "name": "main", "hash": restricted.head()}
+    restricted.api.post("trees", params={"name": "hidden", "type": "BRANCH"}, json=body)
+    lake, refs = freeze_lake(restricted)
     assert "hidden" not in {ref.ref_name for ref in refs.refs}
     lake.verify_deleted({"dropped", "other"})
     with pytest.raises(LakeUnreadable, match=r"trees/hidden: status 403.*VIEW_REFERENCE"):
@@ -284,11 +284,11 @@ def test_hidden_ref_of_an_earlier_run_stops_the_run(guarded: NessieBuilder) -> N
         lake.verify_deleted({"main"})
 
 
-def test_doctor_reports_hidden_history(guarded: NessieBuilder, tmp_path: Path) -> None:
+def test_doctor_reports_hidden_history(restricted: NessieBuilder, tmp_path: Path) -> None:
     storage = StorageConfig(name="warehouse", location=f"file://{tmp_path}/")
 
     def visible(**settings: str) -> Finding:
-        config = Config(state=str(tmp_path / "state"), storages=(storage,), lakes=(guarded.config(**settings),))
+        config = Config(state=str(tmp_path / "state"), storages=(storage,), lakes=(restricted.config(**settings),))
         context = RunContext.of(config, Clock(), Clock().today())
         return next(finding for finding in doctor(context) if finding.check == "visible")
 
@@ -300,11 +300,11 @@ def test_doctor_reports_hidden_history(guarded: NessieBuilder, tmp_path: Path) -
 
 def test_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -> None:
     builder.commit([put(["a"], table(1)), put(["b"], table(2))])
-    lake, refs = frozen(builder)
+    lake, refs = freeze_lake(builder)
     source = refs.sources[0]
-    whole = list(lake.commits(source))
-    graph = graph_of(lake, refs)
-    text = dict(whole[0].summary)["operations"]
+    all_commits = list(lake.commits(source))
+    graph = build_graph(lake, refs)
+    text = dict(all_commits[0].summary)["operations"]
     column = graph.schema.get_field_index("summary")
     hidden = [[(name, value.replace(text, text.splitlines()[0])) for name, value in row] for row in graph["summary"].to_pylist()]
     changed = graph.set_column(column, graph.schema.field(column), pa.array(hidden, graph.schema.field(column).type))
@@ -316,12 +316,12 @@ def test_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -
 def test_oldest_supported_server_is_read(tmp_path: Path) -> None:
     with running(tmp_path, OLDEST) as server:
         builder = NessieBuilder(server.uri, tmp_path / "warehouse")
-        grow(builder, 5)
+        add_commits(builder, 5)
         builder.branch("dev")
         builder.on("dev").new("db.t")
         builder.tag("v1", "dev")
-        found = retention_of(builder.config(retention={"default": "2"}), NOW)
-        assert contents(found) == plain_rule(builder.api, lambda name: 2, NOW)
+        found = run_retention(builder.config(retention={"default": "2"}), NOW)
+        assert contents(found) == apply_plain_rule(builder.api, lambda name: 2, NOW)
         NessieLake(builder.config()).verify_deleted({"dropped"})
         with pytest.raises(LakeUnreadable, match="the server has a ref v1"):
             NessieLake(builder.config()).verify_deleted({"v1"})
@@ -330,7 +330,7 @@ def test_oldest_supported_server_is_read(tmp_path: Path) -> None:
 
 
 def test_retention_of_empty_repository_is_empty(builder: NessieBuilder) -> None:
-    lake, refs = frozen(builder)
+    lake, refs = freeze_lake(builder)
     found = lake.retain(refs, COMMIT_GRAPH.schema.empty_table(), NOW, NOW)
     assert found.contents is not None
     assert (found.reachable.num_rows, found.contents.num_rows) == (0, 0)

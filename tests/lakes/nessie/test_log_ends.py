@@ -1,4 +1,4 @@
-"""Where a log ends: at a commit without a parent, or where the server says itself that it has no earlier one. Nowhere else."""
+"""Detect the end of a log: a commit without a parent, or with a parent that the server reports as missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gc_assets.lakes.nessie.commits import read_commits
 from gc_assets.lakes.nessie.operations import OPERATIONS
 from gc_assets.lakes.nessie.retention import LOG_ENDS
 from gc_assets.lakes.protocol import Commit
-from tests.lakes.nessie.scripted_server import Answer, scripted
+from tests.lakes.nessie.scripted_server import Answer, serve_answers
 
 NO_ANCESTOR = "00"
 LOG = ["05", "04", "03", "02", "01"]
@@ -28,38 +28,39 @@ def entry(commit: str) -> dict[str, Any]:
     return {"commitMeta": {"hash": commit, "commitTime": "2026-01-01T00:00:00Z"}, "parentCommitHash": parent, "operations": [put]}
 
 
-def commits_of(shown: int, absent: Answer | None = None) -> list[Commit]:
-    """What is read from a server whose pages show two commits and say that there are no more; without the first `shown` it has none,
-    and answers so.
+def read_server(visible: int, absent: Answer | None = None) -> list[Commit]:
+    """Read the log of a server that has only the first `visible` commits.
+
+    Its pages have two commits and announce no further page. For other commits it returns `absent`.
     """
 
     def answer(path: str, parameters: dict[str, str]) -> Answer:
         at = LOG.index(path.split("/")[1].removeprefix("@"))
-        if at >= shown:
+        if at >= visible:
             return absent or ABSENT
         if path.endswith("/entries"):
             other = {"name": {"elements": ["u"]}, "type": "ICEBERG_TABLE", "content": {**content("old"), "id": "u"}}
             return 200, {"hasMore": False, "entries": [{"name": {"elements": ["t"]}, "type": "", "content": content(LOG[at])}, other]}
-        return 200, {"hasMore": False, "logEntries": [entry(commit) for commit in LOG[at : min(at + 2, shown)]]}
+        return 200, {"hasMore": False, "logEntries": [entry(commit) for commit in LOG[at : min(at + 2, visible)]]}
 
-    with scripted(answer) as (client, _):
+    with serve_answers(answer) as (client, _):
         return list(read_commits("shop", client, LOG[:1], NO_ANCESTOR))
 
 
 def test_short_pages_are_read_to_the_root_commit() -> None:
-    commits = commits_of(len(LOG))
+    commits = read_server(len(LOG))
     assert [commit.commit_id for commit in commits] == LOG
     assert not any(LOG_ENDS in commit.summary for commit in commits)
 
 
-@pytest.mark.parametrize("shown", [1, 2, 3, 4])
-def test_state_replaces_history_that_was_cut(shown: int) -> None:
-    commits = commits_of(shown)
-    assert [commit.commit_id for commit in commits] == LOG[:shown]
-    assert [LOG_ENDS in commit.summary for commit in commits] == [False] * (shown - 1) + [True]
+@pytest.mark.parametrize("visible", [1, 2, 3, 4])
+def test_state_replaces_history_that_was_cut(visible: int) -> None:
+    commits = read_server(visible)
+    assert [commit.commit_id for commit in commits] == LOG[:visible]
+    assert [LOG_ENDS in commit.summary for commit in commits] == [False] * (visible - 1) + [True]
     assert commits[-1].summary[OPERATIONS].count("\n") == 1
     assert {root.address.rpartition("/")[2] for root in commits[-1].content_roots} == {
-        f"{LOG[shown - 1]}.metadata.json",
+        f"{LOG[visible - 1]}.metadata.json",
         "old.metadata.json",
     }
 
@@ -69,4 +70,4 @@ def test_state_replaces_history_that_was_cut(shown: int) -> None:
 )
 def test_other_refusal_stops_the_run(absent: Answer) -> None:
     with pytest.raises(LakeUnreadable, match=r"trees/@03/history: status 40[34]"):
-        commits_of(2, absent)
+        read_server(2, absent)

@@ -1,4 +1,4 @@
-"""Metadata files of tables and views as rows: what is kept of them, where they lie, and what is refused."""
+"""Decode metadata files of tables and views into rows of retained files, locations and uuids."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ VIEW = {"view-uuid": "u", "location": "s3://b/v", "format-version": 1}
 
 
 @pytest.fixture
-def listed(tmp_path: Path) -> tuple[Container, bytes, list[str]]:
-    """A metadata file of three snapshots, the first of which a native tag names, and their ids."""
+def metadata_file(tmp_path: Path) -> tuple[Container, bytes, list[str]]:
+    """Return a metadata file with three snapshots and a native tag on the first, and their ids."""
     lake = LakeBuilder(tmp_path)
     table = lake.table("db.t", LONG_AGO)
     ids = [table.append(LONG_AGO) for _ in range(3)]
@@ -32,20 +32,20 @@ def listed(tmp_path: Path) -> tuple[Container, bytes, list[str]]:
     return Container(address, Kind.METADATA_JSON), table.path(address).read_bytes(), ids
 
 
-@pytest.mark.parametrize("keep, kept", [("all", [0, 1, 2]), ("refs", [0, 2]), ("none", [2])])
+@pytest.mark.parametrize("keep, retained", [("all", [0, 1, 2]), ("refs", [0, 2]), ("none", [2])])
 def test_metadata_file_keeps_configured_snapshots(
-    listed: tuple[Container, bytes, list[str]], keep: KeepListed, kept: list[int]
+    metadata_file: tuple[Container, bytes, list[str]], keep: KeepListed, retained: list[int]
 ) -> None:
-    container, raw, ids = listed
+    container, raw, ids = metadata_file
     rows = table_rows(container, raw, keep).to_pylist()
     lists = [row for row in rows if row["kind"] == Kind.MANIFEST_LIST]
-    assert {row["snapshot_id"] for row in lists} == {ids[number] for number in kept}
+    assert {row["snapshot_id"] for row in lists} == {ids[number] for number in retained}
     statistics = {row["snapshot_id"] for row in rows if row["kind"] in {Kind.STATISTICS, Kind.PARTITION_STATISTICS}}
-    assert statistics == ({ids[1]} if 1 in kept else set())
+    assert statistics == ({ids[1]} if 1 in retained else set())
 
 
-def test_only_the_current_snapshot_must_exist(listed: tuple[Container, bytes, list[str]]) -> None:
-    container, raw, ids = listed
+def test_only_the_current_snapshot_must_exist(metadata_file: tuple[Container, bytes, list[str]]) -> None:
+    container, raw, ids = metadata_file
     rows = table_rows(container, raw, "all").to_pylist()
     assert {row["snapshot_id"] for row in rows if row["must_exist"]} == {ids[2]}
 
@@ -55,8 +55,8 @@ def test_metadata_file_yields_locations_and_uuid(tmp_path: Path) -> None:
     table = lake.table("db.t", LONG_AGO, properties={"write.data.path": f"file://{tmp_path}/data/"})
     address = table.metadata_location
     rows = table_rows(Container(address, Kind.METADATA_JSON), table.path(address).read_bytes(), "all").to_pylist()
-    places = {row["address"] for row in rows if row["kind"] == Kind.TABLE_LOCATION}
-    assert places == {f"{table.table.location()}/", f"file://{tmp_path}/data/"}
+    locations = {row["address"] for row in rows if row["kind"] == Kind.TABLE_LOCATION}
+    assert locations == {f"{table.table.location()}/", f"file://{tmp_path}/data/"}
     assert [row["address"] for row in rows if row["kind"] == Kind.TABLE_UUID] == [f"urn:uuid:{table.uuid}"]
 
 
@@ -76,7 +76,7 @@ def content(**fields: Any) -> Content:
 
 
 @pytest.mark.parametrize(
-    "fields, places",
+    "fields, protected",
     [
         ({"type": "UDF", "metadataLocation": "s3://b/f/metadata/1.json"}, ["s3://b/f/"]),
         ({"type": "UDF", "sqlText": "select 1", "dialect": "spark"}, []),
@@ -88,9 +88,9 @@ def content(**fields: Any) -> Content:
         ({"type": "NAMESPACE", "properties": {"location": "s3://b/"}}, []),
     ],
 )
-def test_location_of_unsupported_content_is_protected(fields: dict[str, Any], places: list[str]) -> None:
+def test_location_of_unsupported_content_is_protected(fields: dict[str, Any], protected: list[str]) -> None:
     roots = build_content_roots("shop", "c0", [(Key(elements=("k",)), content(**fields))])
-    assert [(root.kind, root.address, root.must_exist) for root in roots] == [(Kind.UNLISTED_LOCATION, place, False) for place in places]
+    assert [(root.kind, root.address, root.must_exist) for root in roots] == [(Kind.UNLISTED_LOCATION, place, False) for place in protected]
 
 
 def test_metadata_of_tables_and_views_is_a_distinct_root() -> None:

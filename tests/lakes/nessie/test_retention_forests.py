@@ -1,6 +1,7 @@
-"""Random logs without a server, with clocks that go back: what is live by our arrays, and by the plain rules of `support`.
+"""Compare the live contents of random logs with the oracle, without a server.
 
-A real server (`test_retention_random`) dates its commits itself, one after the other. Here commits have any dates, and branches are gone.
+The commits of a real server (`test_retention_random`) have increasing times. These have random
+times, and some branches are deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from gc_assets.lakes.nessie.operations import OPERATIONS, operation_lines
 from gc_assets.lakes.nessie.retention import retain
 from gc_assets.lakes.protocol import FrozenRefs, Ref
 from gc_assets.state.schemas import COMMIT_GRAPH
-from tests.lakes.nessie.oracle import NO_GRACE, contents, kept_commits, log_of, plain_rule, readable_rule, state_of, states
+from tests.lakes.nessie.oracle import (
+    NO_GRACE,
+    apply_plain_rule,
+    apply_readable_rule,
+    contents,
+    read_state,
+    select_retained,
+    states,
+    walk_log,
+)
 
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -29,28 +39,28 @@ CUTOFFS = st.one_of(st.none(), st.integers(1, 4), AGES.map(lambda age: AS_OF - a
 
 
 @dataclass
-class Answers:
-    """A fake: answers of API v2 from commits that a test drew, for the oracle alone."""
+class FakeApi:
+    """A fake of API v2 for the oracle, with the drawn commits."""
 
     commits: list[dict[str, Any]]
     refs: Mapping[str, int]
 
-    def get(self, path: str, params: object = None) -> Answers:
+    def get(self, path: str, params: object = None) -> FakeApi:
         del params
-        self.asked = path.split("/")
+        self.request = path.split("/")
         return self
 
     is_success, text = True, ""
 
     def json(self) -> dict[str, Any]:
-        if self.asked == ["trees"]:
+        if self.request == ["trees"]:
             return {"references": [{"name": name, "hash": f"c{head}"} for name, head in self.refs.items()]}
-        at: int | None = int(self.asked[1].removeprefix("@c"))
+        at: int | None = int(self.request[1].removeprefix("@c"))
         log = []
         while at is not None:
             log.append(self.commits[at])
             at = log[-1]["parent"]
-        if self.asked[2] == "history":
+        if self.request[2] == "history":
             entries = [
                 {"commitMeta": {"hash": item["hash"], "commitTime": item["at"].isoformat()}, "operations": item["ops"]} for item in log
             ]
@@ -112,22 +122,22 @@ def test_live_contents_of_random_logs_match_the_oracle(
 
     found = retain(frozen, pa.Table.from_pylist(rows, schema=COMMIT_GRAPH.schema), AS_OF, grace_cutoff, config)
 
-    api: Any = Answers(commits, refs)
+    api: Any = FakeApi(commits, refs)
 
     def cutoff_of(name: str) -> Any:
         return rules.get(f"{name[0]}.*", default)
 
-    reached = {entry.hash for head in refs.values() for entry in log_of(api, f"c{head}")}
+    reached = {entry.hash for head in refs.values() for entry in walk_log(api, f"c{head}")}
     moment = AS_OF - default if isinstance(default, timedelta) else default
     oldest = datetime(1, 1, 1, tzinfo=UTC) if default is None else moment if isinstance(moment, datetime) else NO_GRACE
     young = {item["hash"] for item in commits if item["hash"] not in reached and item["at"] >= min(oldest, grace_cutoff)}
-    shown = (readable_rule if at_cutoff else plain_rule)(api, cutoff_of, AS_OF)
-    wanted = shown.union(*(state_of(api, commit) for commit in young))
-    assert contents(found) >= wanted
-    # Where clocks went back, the state at the cut-off is kept by more than one reading of it.
+    live = (apply_readable_rule if at_cutoff else apply_plain_rule)(api, cutoff_of, AS_OF)
+    expected = live.union(*(read_state(api, commit) for commit in young))
+    assert contents(found) >= expected
+    # If times decrease, the state at the cut-off is ambiguous, and more contents are kept.
     if all(item["parent"] is None or commits[item["parent"]]["at"] <= item["at"] for item in commits):
-        assert contents(found) == wanted
-    kept = {entry.hash for name, head in refs.items() for entry in kept_commits(log_of(api, f"c{head}"), cutoff_of(name), AS_OF)}
+        assert contents(found) == expected
+    kept = {entry.hash for name, head in refs.items() for entry in select_retained(walk_log(api, f"c{head}"), cutoff_of(name), AS_OF)}
     for commit, state in states(found).items():
         if commit not in reached:
             assert state == ("retained" if commit in young else "dangling")

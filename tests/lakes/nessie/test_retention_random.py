@@ -1,4 +1,4 @@
-"""Histories that Hypothesis draws and a real server makes: what is live, by our arrays and by two plain rules that share no code."""
+"""Build random histories on a real server, and compare the live contents with two independent rules."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from hypothesis import strategies as st
 
 from tests.depth import times
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
-from tests.lakes.nessie.server import Server
 from tests.lakes.nessie.oracle import (
+    apply_plain_rule,
+    apply_readable_rule,
     contents,
-    kept_commits,
-    log_of,
-    plain_rule,
-    readable_rule,
-    retention_of,
-    shown_from_the_cutoff_on,
+    contents_since_cutoff,
+    run_retention,
+    select_retained,
     states,
+    walk_log,
 )
+from tests.lakes.nessie.server import Server
 
 KEYS = [("t",), ("a.b",), ("ä/ö",), ("v",)]
-# What happens (puts oftener than the rest), on which of the refs and keys there are by then, and which other one it takes.
+# The action (mostly puts), and the indices of the ref, the key and another object that it uses.
 ACTS = ("put", "put", "put", "put two", "delete", "rename", "branch", "tag", "assign", "drop", "merge")
 PICK = st.integers(0, 11)
 STEPS = st.lists(st.tuples(st.sampled_from(ACTS), PICK, PICK, PICK), min_size=2, max_size=24)
-# Nothing is cut; a number of commits; a moment of the history, or a microsecond after it; as long ago as that is now.
+# No cut-off, a number of commits, the time of a commit, a microsecond after it, or its age.
 CUTOFFS = st.one_of(st.none(), st.integers(1, 6), st.tuples(st.sampled_from(["at", "after", "ago"]), PICK))
 
 
-class Growing:
-    """A server's refs while the steps of one example happen. A step for which there is nothing to act on puts instead."""
+class RandomHistory:
+    """The refs of a server during the steps of one example. A step without an object is a put."""
 
     def __init__(self, builder: NessieBuilder) -> None:
         self._builder = builder
@@ -46,7 +46,7 @@ class Growing:
         branches = [item["name"] for item in references if item["type"] == "BRANCH"]
         branch, name = branches[ref % len(branches)], KEYS[key % len(KEYS)]
         head = next(item["hash"] for item in references if item["name"] == branch)
-        log = log_of(self._builder.api, head)
+        log = walk_log(self._builder.api, head)
         others = [item["name"] for item in references if item["name"] != "main"]
         known = self._builder.content(name, f"@{head}")
         second = KEYS[(key + 1 + other % (len(KEYS) - 1)) % len(KEYS)]
@@ -63,7 +63,7 @@ class Growing:
         elif act == "drop" and others:
             self._builder.drop(others[other % len(others)])
         elif act == "merge" and log:
-            # Conflicts are the server's to refuse; then nothing has happened, which is a step too.
+            # The server refuses conflicts, and the step then has no effect.
             source = branches[other % len(branches)]
             body = {"fromRefName": source, "fromHash": self._builder.head(source)}
             self._builder.api.post(f"trees/{branch}@{head}/history/merge", json=body)
@@ -92,11 +92,11 @@ def test_live_contents_match_the_oracle(
 ) -> None:
     nessie_server.reset()
     builder = NessieBuilder(nessie_server.uri, tmp_path)
-    growing = Growing(builder)
+    history = RandomHistory(builder)
     for step in steps:
-        growing.step(*step)
+        history.step(*step)
     now = datetime.now(UTC)
-    times = sorted({commit.at for item in builder.api.get("trees").json()["references"] for commit in log_of(builder.api, item["hash"])})
+    times = sorted({commit.at for item in builder.api.get("trees").json()["references"] for commit in walk_log(builder.api, item["hash"])})
 
     def cutoff(drawn: Any) -> Any:
         if not isinstance(drawn, tuple):
@@ -110,23 +110,25 @@ def test_live_contents_match_the_oracle(
     def cutoff_of(name: str) -> Any:
         return rules[f"{name[0]}.*" if name[0] in "bv" else ".*"]
 
-    for state_at_cutoff, oracle in ((False, plain_rule), (True, readable_rule)):
+    for state_at_cutoff, oracle in ((False, apply_plain_rule), (True, apply_readable_rule)):
         refs = [{"match": match, "cutoff": _rule(value, now)} for match, value in rules.items()]
-        found = retention_of(builder.config(retention={"refs": refs, "state_at_cutoff": state_at_cutoff}), now)
+        found = run_retention(builder.config(retention={"refs": refs, "state_at_cutoff": state_at_cutoff}), now)
         assert contents(found) == oracle(builder.api, cutoff_of, now)
         if state_at_cutoff:
-            assert contents(found) >= shown_from_the_cutoff_on(builder.api, cutoff_of, now)
+            assert contents(found) >= contents_since_cutoff(builder.api, cutoff_of, now)
         else:
-            assert {commit for commit, state in states(found).items() if state == "retained"} == _kept(builder, cutoff_of, now)
+            assert {commit for commit, state in states(found).items() if state == "retained"} == _select_retained(builder, cutoff_of, now)
 
 
-def _kept(builder: NessieBuilder, cutoff_of: Callable[[str], Any], now: datetime) -> set[str]:
+def _select_retained(builder: NessieBuilder, cutoff_of: Callable[[str], Any], now: datetime) -> set[str]:
     references = builder.api.get("trees").json()["references"]
-    return {commit.hash for item in references for commit in kept_commits(log_of(builder.api, item["hash"]), cutoff_of(item["name"]), now)}
+    return {
+        commit.hash for item in references for commit in select_retained(walk_log(builder.api, item["hash"]), cutoff_of(item["name"]), now)
+    }
 
 
 def _rule(value: Any, now: datetime) -> Any:
-    """As `lakes.yaml` says it; a duration of less than a second it cannot say, so that is said as a moment."""
+    """Return the value for `lakes.yaml`. Durations become timestamps, because they may be below a second."""
     if isinstance(value, timedelta):
         return now - value
     return "none" if value is None else value

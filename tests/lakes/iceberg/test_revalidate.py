@@ -1,4 +1,4 @@
-"""Approved on one day, carried out on another: whatever happened in between, no more than was approved and than is still right."""
+"""Revalidate actions that were approved for random tables against later states of these tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gc_assets.lakes.iceberg.registrations import Registration, build_graph, bui
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.iceberg.revalidate import find_damage, find_leftovers, revalidate
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, Retention
-from tests.lakes.iceberg.histories import AS_OF, DAY, DAY_MS, UUID, frozen
+from tests.lakes.iceberg.snapshot_histories import AS_OF, DAY, DAY_MS, UUID, build_refs
 
 DAYS = st.integers(0, 12)
 NAMES = ["main", "dev", "rel", "v1", "v2"]
@@ -23,27 +23,27 @@ NAMES = ["main", "dev", "rel", "v1", "v2"]
 
 @st.composite
 def registrations(draw: st.DrawFn, name: str) -> Registration:
-    """A table of up to eight snapshots `0` to `7`, parents and times at random, with refs that lapse soon or never."""
+    """Draw a table of up to eight snapshots `0` to `7` with random parents, times and refs."""
     ids = draw(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True))
     snapshots = []
     for index in sorted(ids):
         parent = draw(st.sampled_from([None, "gone", *(str(other) for other in ids if other < index)]))
         snapshots.append(Snapshot(str(index), parent, AS_OF - timedelta(days=draw(DAYS)), "list", {}, ()))
     refs = tuple(
-        SnapshotRef(name, "tag" if name.startswith("v") else "branch", str(draw(st.sampled_from(ids))), lasts)
+        SnapshotRef(name, "tag" if name.startswith("v") else "branch", str(draw(st.sampled_from(ids))), ref_settings)
         for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=5))
-        for lasts in [draw(st.sampled_from([{}, {"max-ref-age-ms": str(3 * DAY_MS)}]))]
+        for ref_settings in [draw(st.sampled_from([{}, {"max-ref-age-ms": str(3 * DAY_MS)}]))]
     )
     return Registration(name, TableMetadata("file:///m.json", UUID, {}, (), tuple(snapshots), refs, (), ()), 0, draw(st.integers(0, 9)) > 0)
 
 
 def retention(items: list[Registration]) -> Retention:
     refs = [ref for item in items for ref in list_refs(item)]
-    everything = frozen(refs, [build_source(item) for item in items])
-    return retain(everything, build_graph(items), AS_OF, AS_OF + 1000 * DAY, IcebergRetention())
+    frozen = build_refs(refs, [build_source(item) for item in items])
+    return retain(frozen, build_graph(items), AS_OF, AS_OF + 1000 * DAY, IcebergRetention())
 
 
-def approved(items: list[Registration]) -> list[ExpiryAction]:
+def approve_all(items: list[Registration]) -> list[ExpiryAction]:
     return [ExpiryAction(**row) for row in retention(items).expiry.to_pylist()]
 
 
@@ -53,15 +53,15 @@ def tables(draw: Any) -> list[Registration]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_no_more_than_was_approved_and_is_still_asked_for_and_no_ref_loses_its_snapshot(data: st.DataObject) -> None:
-    actions = approved(tables(data.draw))
+def test_removals_are_approved_and_requested(data: st.DataObject) -> None:
+    actions = approve_all(tables(data.draw))
     now = tables(data.draw)
-    fresh = {(action.action, action.snapshot_id, action.ref_name) for action in approved(now)}
+    fresh = {(action.action, action.snapshot_id, action.ref_name) for action in approve_all(now)}
 
-    decision = revalidate(actions, now, retention(now))
+    result = revalidate(actions, now, retention(now))
 
     tables_now = {item.name: item.table for item in now}
-    for removal in decision.removals:
+    for removal in result.removals:
         table = tables_now[removal.name]
         for action in removal.actions:
             assert action in actions
@@ -70,31 +70,31 @@ def test_no_more_than_was_approved_and_is_still_asked_for_and_no_ref_loses_its_s
         assert removal.snapshot_ids <= {snapshot.snapshot_id for snapshot in table.snapshots}
         assert removal.ref_names <= {ref.name for ref in table.refs} - {"main"}
         assert not removal.snapshot_ids & {ref.snapshot_id for ref in table.refs if ref.name not in removal.ref_names}
-    to_do = {action for removal in decision.removals for action in removal.actions}
-    assert to_do.isdisjoint(decision.settled)
-    assert to_do | decision.settled.keys() == set(actions)
-    for action, outcome in decision.settled.items():
+    confirmed = {action for removal in result.removals for action in removal.actions}
+    assert confirmed.isdisjoint(result.settled)
+    assert confirmed | result.settled.keys() == set(actions)
+    for action, outcome in result.settled.items():
         if action.action == REMOVE_SNAPSHOT:
-            there = any(action.snapshot_id == snapshot.snapshot_id for item in now for snapshot in item.table.snapshots)
+            existing = any(action.snapshot_id == snapshot.snapshot_id for item in now for snapshot in item.table.snapshots)
         else:
-            there = any(action.ref_name == ref.name for item in now for ref in item.table.refs)
-        assert (outcome.verdict, bool(outcome.error)) == (("changed", True) if there else ("absent", False))
+            existing = any(action.ref_name == ref.name for item in now for ref in item.table.refs)
+        assert (outcome.verdict, bool(outcome.error)) == (("changed", True) if existing else ("absent", False))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_on_an_unchanged_table_everything_approved_is_done(data: st.DataObject) -> None:
+def test_all_actions_of_unchanged_table_are_confirmed(data: st.DataObject) -> None:
     items = tables(data.draw)
-    actions = approved(items)
-    decision = revalidate(actions, items, retention(items))
-    assert decision.settled == {}
-    assert {action for removal in decision.removals for action in removal.actions} == set(actions)
+    actions = approve_all(items)
+    result = revalidate(actions, items, retention(items))
+    assert result.settled == {}
+    assert {action for removal in result.removals for action in removal.actions} == set(actions)
 
 
 @settings(max_examples=100, deadline=None)
 @given(registrations("db.a"), st.data())
-def test_metadata_after_a_commit_is_as_asked_or_the_difference_is_named(item: Registration, data: st.DataObject) -> None:
-    removals = revalidate(approved([item]), [item], retention([item])).removals
+def test_difference_of_committed_metadata_is_described(item: Registration, data: st.DataObject) -> None:
+    removals = revalidate(approve_all([item]), [item], retention([item])).removals
     if not removals:
         return
     [removal] = removals

@@ -1,4 +1,4 @@
-"""What stays of a branch or tag that was dropped or assigned elsewhere, so that it can be made again where it was."""
+"""Keep the contents of deleted or reassigned refs, so that a user can create these refs again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gc_assets.lakes.nessie.retention import retain
 from gc_assets.lakes.protocol import Commit, FrozenRefs, PreviousRef, Ref, RefType, Retention
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.mark.previous_refs import build_freeze, find_dropped_or_moved
-from tests.lakes.nessie.support import NO_GRACE
+from tests.lakes.nessie.oracle import NO_GRACE
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-# main: 1 - 2 - 3 - 4; dev, which nobody names any more: 2 - 5 - 6. A commit a day; each puts a version of one table.
+# main: 1 - 2 - 3 - 4; dev, a deleted branch: 2 - 5 - 6. One commit per day, each puts a version of one table.
 PARENTS = {"1": None, "2": "1", "3": "2", "4": "3", "5": "2", "6": "5"}
 PUTS = {"1": "a1", "2": "b2", "3": "a3", "4": "b4", "5": "c5", "6": "c6"}
 STATES = {"2": {"a1", "b2"}, "4": {"a3", "b4"}, "5": {"a1", "b2", "c5"}, "6": {"a1", "b2", "c6"}}
@@ -42,15 +42,15 @@ def graph() -> pa.Table:
     return pa.Table.from_batches([build_commit_rows(commits, KeyResolver([]))])
 
 
-def retained(*former: PreviousRef, grace: datetime = NO_GRACE, **retention: Any) -> Retention:
+def run_policy(*previous: PreviousRef, grace: datetime = NO_GRACE, **retention: Any) -> Retention:
     config = NessieLakeConfig.model_validate(
         {"name": "shop", "kind": "nessie", "uri": "http://localhost", "retention": {"default": "1", **retention}}
     )
-    refs = FrozenRefs("shop", "nessie", (ref("main", "4"),), (), (), (), previous=former)
+    refs = FrozenRefs("shop", "nessie", (ref("main", "4"),), (), (), (), previous=previous)
     return retain(refs, graph(), day(10), grace, config)
 
 
-def shown(found: Retention) -> set[str]:
+def live_files(found: Retention) -> set[str]:
     assert found.contents is not None
     return {location.removeprefix("/") for location in found.contents["metadata_location"].to_pylist()}
 
@@ -59,57 +59,57 @@ def reasons(found: Retention) -> dict[str, str]:
     return dict(zip(found.reachable["commit_id"].to_pylist(), found.reachable["reason"].to_pylist(), strict=True))
 
 
-def test_without_former_refs_and_grace_only_what_a_ref_keeps_stays() -> None:
-    assert shown(retained()) == STATES["4"]
+def test_only_contents_of_refs_are_live_by_default() -> None:
+    assert live_files(run_policy()) == STATES["4"]
 
 
-def test_the_whole_state_of_young_commits_that_no_ref_reaches_stays() -> None:
-    assert shown(retained(grace=day(5))) == STATES["4"] | STATES["5"] | STATES["6"]
-    assert shown(retained(grace=day(6))) == STATES["4"] | STATES["6"]
-    assert shown(retained(default="5d")) == STATES["4"] | {"a1", "b2", "c5", "c6"} | {"a3"}
+def test_state_of_young_dangling_commits_is_live() -> None:
+    assert live_files(run_policy(grace=day(5))) == STATES["4"] | STATES["5"] | STATES["6"]
+    assert live_files(run_policy(grace=day(6))) == STATES["4"] | STATES["6"]
+    assert live_files(run_policy(default="5d")) == STATES["4"] | {"a1", "b2", "c5", "c6"} | {"a3"}
 
 
-def test_what_no_ref_reaches_is_shown_by_no_ref() -> None:
-    contents = retained(grace=day(5)).contents
+def test_contents_of_dangling_commits_have_no_ref() -> None:
+    contents = run_policy(grace=day(5)).contents
     assert contents is not None
     by_location = dict(zip(contents["metadata_location"].to_pylist(), contents["ref_name"].to_pylist(), strict=True))
     assert by_location == {"/a3": "main", "/b4": "main", "/a1": None, "/b2": None, "/c5": None, "/c6": None}
 
 
-def test_a_tag_that_was_dropped_inside_the_grace_period_keeps_what_it_kept() -> None:
-    found = retained(PreviousRef(ref("v1", "2", "tag"), day(9)))
-    assert shown(found) == STATES["2"] | STATES["4"]
+def test_tag_deleted_in_the_grace_period_keeps_its_contents() -> None:
+    found = run_policy(PreviousRef(ref("v1", "2", "tag"), day(9)))
+    assert live_files(found) == STATES["2"] | STATES["4"]
     assert reasons(found)["2"].startswith("kept for the grace period: tag v1 pointed to 2 and was deleted before 2026-01-10")
     assert found.notes == (
         "lake shop: tag v1 pointed to 2 and was deleted before 2026-01-10T00:00:00+00:00; its contents are kept for the grace period",
     )
 
 
-def test_a_former_ref_keeps_what_its_own_cutoff_kept() -> None:
+def test_deleted_ref_keeps_contents_of_its_cutoff() -> None:
     everything = [{"match": "dev", "cutoff": "none"}]
-    assert shown(retained(PreviousRef(ref("dev", "6"), day(9)), refs=everything)) == {"a1", "b2", "c5", "c6"} | STATES["4"]
+    assert live_files(run_policy(PreviousRef(ref("dev", "6"), day(9)), refs=everything)) == {"a1", "b2", "c5", "c6"} | STATES["4"]
 
 
-def test_a_branch_that_was_assigned_elsewhere_keeps_what_it_kept() -> None:
-    found = retained(PreviousRef(ref("dev", "6"), day(9), moved_to="4"))
-    assert shown(found) == STATES["4"] | STATES["6"]
+def test_reassigned_branch_keeps_its_previous_contents() -> None:
+    found = run_policy(PreviousRef(ref("dev", "6"), day(9), moved_to="4"))
+    assert live_files(found) == STATES["4"] | STATES["6"]
     assert "was moved before" in found.notes[0]
 
 
-def test_a_branch_that_went_on_keeps_nothing_more() -> None:
-    found = retained(PreviousRef(ref("main", "2"), day(9), moved_to="4"))
-    assert shown(found) == STATES["4"]
+def test_branch_that_moved_forward_keeps_no_previous_contents() -> None:
+    found = run_policy(PreviousRef(ref("main", "2"), day(9), moved_to="4"))
+    assert live_files(found) == STATES["4"]
     assert found.notes == ()
 
 
-def test_a_former_ref_whose_commits_are_not_known_any_more_is_told() -> None:
-    found = retained(PreviousRef(ref("dev", "99"), day(9)))
-    assert shown(found) == STATES["4"]
+def test_deleted_ref_with_unknown_commits_is_reported() -> None:
+    found = run_policy(PreviousRef(ref("dev", "99"), day(9)))
+    assert live_files(found) == STATES["4"]
     assert "lake shop: branch dev pointed to 99 and was deleted" in found.notes[0]
     assert "cannot be kept" in found.notes[0]
 
 
-def looks(*heads: dict[str, str]) -> list[PreviousRef]:
+def find_changes(*heads: dict[str, str]) -> list[PreviousRef]:
     return list(
         find_dropped_or_moved(
             [build_freeze(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]
@@ -117,18 +117,21 @@ def looks(*heads: dict[str, str]) -> list[PreviousRef]:
     )
 
 
-def test_a_ref_is_missed_by_the_first_night_that_does_not_see_it_where_it_was() -> None:
-    found = looks({"main": "1", "dev": "2"}, {"main": "3", "dev": "2"}, {"main": "3"}, {"main": "3"})
+def test_ref_is_missed_by_the_first_run_without_its_head() -> None:
+    found = find_changes({"main": "1", "dev": "2"}, {"main": "3", "dev": "2"}, {"main": "3"}, {"main": "3"})
     assert found == [PreviousRef(ref("main", "1"), day(1), "3"), PreviousRef(ref("dev", "2"), day(2))]
 
 
-def test_nights_that_see_the_same_miss_nothing() -> None:
+def test_equal_runs_miss_no_ref() -> None:
     same: Sequence[dict[str, str]] = [{"main": "1"}] * 3
-    assert looks(*same) == []
+    assert find_changes(*same) == []
 
 
-def test_what_no_ref_reaches_can_have_a_cutoff_of_its_own() -> None:
-    assert shown(retained()) == {"b4", "a3"}
-    assert shown(retained(dangling=day(6).isoformat())) == {"b4", "a3", "a1", "b2", "c6"}
-    assert shown(retained(default="forever", dangling=day(7).isoformat())) == shown(retained(default="forever")) - {"c5", "c6"}
-    assert "retention.dangling" in reasons(retained(dangling="1d"))["6"]
+def test_dangling_commits_have_their_own_cutoff() -> None:
+    assert live_files(run_policy()) == {"b4", "a3"}
+    assert live_files(run_policy(dangling=day(6).isoformat())) == {"b4", "a3", "a1", "b2", "c6"}
+    assert live_files(run_policy(default="forever", dangling=day(7).isoformat())) == live_files(run_policy(default="forever")) - {
+        "c5",
+        "c6",
+    }
+    assert "retention.dangling" in reasons(run_policy(dangling="1d"))["6"]

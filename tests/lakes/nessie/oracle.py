@@ -1,6 +1,6 @@
-"""What the tests of Nessie lakes share: the graph and policy of a real server without Spark, and an oracle that shares no code.
+"""Apply retention to a real Nessie server without Spark, and compute the expected result independently.
 
-The oracle knows Nessie's own words (`requests of API v2, pynessie's JSON`) and the plain rule of *Nessie GC internals*.
+The oracle uses only requests of API v2 and the rule of *Nessie GC internals*.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.protocol import FrozenRefs, Retention
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 
-# No commit is younger: what no ref reaches is judged by the policy alone.
+# No commit is younger, so only the policy applies to dangling commits.
 NO_GRACE = datetime(2100, 1, 1, tzinfo=UTC)
 Content = tuple[str, str, str | None]
 
 
-def graph_of(lake: NessieLake, refs: FrozenRefs) -> pa.Table:
-    """Rows of `commit_graph` as the stage makes them."""
+def build_graph(lake: NessieLake, refs: FrozenRefs) -> pa.Table:
+    """Return the rows of `commit_graph` as built by the stage."""
     commits = [commit for source in refs.sources for commit in lake.commits(source)]
     return pa.Table.from_batches([build_commit_rows(commits, KeyResolver([("warehouse", "file:///nowhere/")]))])
 
 
-def retention_of(config: NessieLakeConfig, as_of: datetime, grace_cutoff: datetime = NO_GRACE) -> Retention:
+def run_retention(config: NessieLakeConfig, as_of: datetime, grace_cutoff: datetime = NO_GRACE) -> Retention:
     lake = NessieLake(config)
     refs = lake.freeze(as_of)
-    return lake.retain(refs, graph_of(lake, refs), as_of, grace_cutoff)
+    return lake.retain(refs, build_graph(lake, refs), as_of, grace_cutoff)
 
 
 def states(retention: Retention) -> dict[str, str]:
@@ -53,35 +53,35 @@ def locations(retention: Retention) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Logged:
-    """A commit as the server's log shows it."""
+class LogCommit:
+    """A commit in the server's log."""
 
     hash: str
     at: datetime
     operations: list[dict[str, Any]]
 
 
-def log_of(api: httpx.Client, head: str) -> list[Logged]:
-    """The whole log behind a hash, newest first, one small page after the other by the server's own tokens."""
-    found: list[Logged] = []
+def walk_log(api: httpx.Client, head: str) -> list[LogCommit]:
+    """Return the complete log of a hash, newest first, read in small pages."""
+    found: list[LogCommit] = []
     token: dict[str, str] = {}
     while True:
         page = api.get(f"trees/@{head}/history", params={"fetch": "ALL", "max-records": 25, **token}).json()
         for entry in page["logEntries"]:
             at = datetime.fromisoformat(entry["commitMeta"]["commitTime"])
-            found.append(Logged(entry["commitMeta"]["hash"], at, entry["operations"] or []))
+            found.append(LogCommit(entry["commitMeta"]["hash"], at, entry["operations"] or []))
         if not page["hasMore"]:
             return found
         token = {"page-token": page["token"]}
 
 
-def state_of(api: httpx.Client, commit: str) -> set[Content]:
-    """Tables and views of the state at a commit, as the server lists it."""
-    return _listed(api, f"@{commit}")
+def read_state(api: httpx.Client, commit: str) -> set[Content]:
+    """Return the tables and views in the server's state at a commit."""
+    return _list_state(api, f"@{commit}")
 
 
-def _listed(api: httpx.Client, where: str) -> set[Content]:
-    answer = api.get(f"trees/{where}/entries", params={"content": "true"})
+def _list_state(api: httpx.Client, path: str) -> set[Content]:
+    answer = api.get(f"trees/{path}/entries", params={"content": "true"})
     assert answer.is_success, answer.text
     page = answer.json()
     assert not page["hasMore"]
@@ -95,21 +95,23 @@ def _content(content: dict[str, Any]) -> Content | None:
     return content["id"], content["metadataLocation"], None if snapshot < 0 else str(snapshot)
 
 
-def plain_rule(api: httpx.Client, cutoff_of: Callable[[str], str | int | datetime | timedelta | None], as_of: datetime) -> set[Content]:
-    """What nessie-gc's own rule keeps: puts of the commits inside the cut-off, head always, and the state at the oldest of them."""
+def apply_plain_rule(
+    api: httpx.Client, cutoff_of: Callable[[str], str | int | datetime | timedelta | None], as_of: datetime
+) -> set[Content]:
+    """Apply the rule of nessie-gc: the puts of the retained commits, and the state at the oldest of them."""
     live: set[Content] = set()
     for reference in api.get("trees", params={"max-records": 10_000}).json()["references"]:
-        kept = kept_commits(log_of(api, reference["hash"]), cutoff_of(reference["name"]), as_of)
+        kept = select_retained(walk_log(api, reference["hash"]), cutoff_of(reference["name"]), as_of)
         for commit in kept:
             live |= {found for item in commit.operations if item["type"] == "PUT" and (found := _content(item["content"]))}
         if kept:
-            live |= state_of(api, kept[-1].hash)
+            live |= read_state(api, kept[-1].hash)
     return live
 
 
-def kept_commits(log: list[Logged], cutoff: Any, as_of: datetime) -> list[Logged]:
-    """The commits before the first that is cut, newest first."""
-    kept: list[Logged] = []
+def select_retained(log: list[LogCommit], cutoff: Any, as_of: datetime) -> list[LogCommit]:
+    """Return the commits before the first expired one, newest first."""
+    kept: list[LogCommit] = []
     for position, commit in enumerate(log):
         if isinstance(cutoff, timedelta):
             cut = commit.at < as_of - cutoff
@@ -125,37 +127,38 @@ def kept_commits(log: list[Logged], cutoff: Any, as_of: datetime) -> list[Logged
     return kept
 
 
-def readable_rule(api: httpx.Client, cutoff_of: Callable[[str], Any], as_of: datetime) -> set[Content]:
-    """`plain_rule`, and the state that Nessie itself shows for `ref*T` where T is the moment of the cut-off."""
-    live = plain_rule(api, cutoff_of, as_of)
+def apply_readable_rule(api: httpx.Client, cutoff_of: Callable[[str], Any], as_of: datetime) -> set[Content]:
+    """Return the contents of `apply_plain_rule` and of the server's state of `ref*T` at the cut-off T."""
+    live = apply_plain_rule(api, cutoff_of, as_of)
     for reference in api.get("trees", params={"max-records": 10_000}).json()["references"]:
         cutoff = cutoff_of(reference["name"])
         moment = as_of - cutoff if isinstance(cutoff, timedelta) else cutoff if isinstance(cutoff, datetime) else None
-        log = log_of(api, reference["hash"])
+        log = walk_log(api, reference["hash"])
         before = next((commit for commit in log if moment is not None and commit.at <= moment), None)
         if before is not None:
-            live |= state_of(api, before.hash)
+            live |= read_state(api, before.hash)
     return live
 
 
-def shown_from_the_cutoff_on(api: httpx.Client, cutoff_of: Callable[[str], Any], as_of: datetime) -> set[Content]:
-    """Every content that the server itself shows somebody who asks for a ref at a time from its cut-off on (`@hash*T`).
+def contents_since_cutoff(api: httpx.Client, cutoff_of: Callable[[str], Any], as_of: datetime) -> set[Content]:
+    """Return all contents that the server shows for refs at times since their cut-offs (`@hash*T`).
 
-    With a moment: the state then and after each later commit. With a number: the states at that many commits; with none, at all.
+    For a timestamp, these are the state at that time and the states of all later commits. For a
+    number, they are the states of this number of commits. Without a cut-off, all states count.
     """
-    shown: set[Content] = set()
+    live: set[Content] = set()
     for reference in api.get("trees", params={"max-records": 10_000}).json()["references"]:
-        cutoff, log = cutoff_of(reference["name"]), log_of(api, reference["hash"])
+        cutoff, log = cutoff_of(reference["name"]), walk_log(api, reference["hash"])
         if isinstance(cutoff, timedelta):
             cutoff = as_of - cutoff
         if isinstance(cutoff, datetime):
             times = [cutoff, *(commit.at for commit in log if commit.at > cutoff)]
             before = [time for time in times if log and log[-1].at <= time]
-            # The server takes a moment with a fraction of a second only.
+            # The server accepts only timestamps with a fraction of a second.
             moments = [time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z") for time in before]
             states = [f"@{reference['hash']}*{moment}" for moment in moments]
         else:
             states = [f"@{commit.hash}" for commit in log[:cutoff]]
         for state in [*states, *([f"@{reference['hash']}"] if log else [])]:
-            shown |= _listed(api, state)
-    return shown
+            live |= _list_state(api, state)
+    return live

@@ -1,4 +1,4 @@
-"""What the lake's policy asks for, as the approved actions that `expire` is given, and what became of them."""
+"""Plan and run the expiry of an Iceberg lake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.histories import graph
+from tests.lakes.iceberg.snapshot_histories import graph
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 6, 1, tzinfo=UTC)
@@ -23,8 +23,8 @@ def lake(builder: LakeBuilder, **settings: Any) -> IcebergLake:
     return IcebergLake(builder.config(**settings), LocalObjects())
 
 
-def planned(read: IcebergLake, as_of: datetime = AS_OF, grace_cutoff: datetime = GRACE_CUTOFF) -> list[ExpiryAction]:
-    """The rows of `expiry_plan`, frozen now."""
+def plan_expiry(read: IcebergLake, as_of: datetime = AS_OF, grace_cutoff: datetime = GRACE_CUTOFF) -> list[ExpiryAction]:
+    """Freeze the lake and return the rows of `expiry_plan`."""
     refs = read.freeze(as_of)
     commits = [
         {
@@ -37,11 +37,11 @@ def planned(read: IcebergLake, as_of: datetime = AS_OF, grace_cutoff: datetime =
         for source in refs.sources
         for commit in read.commits(source)
     ]
-    once = {(row["table_uuid"], row["commit_id"]): row for row in commits}
-    return [ExpiryAction(**row) for row in read.retain(refs, graph(list(once.values())), as_of, grace_cutoff).expiry.to_pylist()]
+    distinct = {(row["table_uuid"], row["commit_id"]): row for row in commits}
+    return [ExpiryAction(**row) for row in read.retain(refs, graph(list(distinct.values())), as_of, grace_cutoff).expiry.to_pylist()]
 
 
-def expired(
+def run_expiry(
     read: IcebergLake, actions: Sequence[ExpiryAction], as_of: datetime = AS_OF, grace_cutoff: datetime = GRACE_CUTOFF
 ) -> dict[ExpiryAction, ExpiryOutcome]:
     outcomes = list(read.expire(actions, as_of, grace_cutoff))

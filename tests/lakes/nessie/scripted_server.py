@@ -1,4 +1,4 @@
-"""A Nessie server that answers as a test tells it, for failures that must happen on cue."""
+"""Serve scripted answers of a Nessie server, to inject failures."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from urllib.parse import parse_qs, urlsplit
 from gc_assets.lakes.nessie.client import NessieClient
 
 Answer = tuple[int, Any]
-# No answer: the connection ends, as when a server goes down.
+# No answer: the server closes the connection.
 GONE = 0
 CONFIG = {"defaultBranch": "main", "noAncestorHash": "00", "maxSupportedApiVersion": 2}
 
 
 @contextmanager
-def scripted(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[NessieClient, list[str]]]:
-    """A client of a server that answers as told, and the requests that it got."""
+def serve_answers(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[NessieClient, list[str]]]:
+    """Yield a client of a server with scripted answers, and the list of its requests."""
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        wbufsize = -1  # head and body in one packet, so that no answer waits for an acknowledgement
+        wbufsize = -1  # one packet for header and body, so that no answer waits for an acknowledgement
 
         def do_GET(self) -> None:
             requests.append(self.path)
@@ -42,7 +42,7 @@ def scripted(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[
             self.wfile.write(raw)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
