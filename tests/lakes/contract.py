@@ -129,12 +129,12 @@ def actions_of(retention: Retention) -> list[ExpiryAction]:
 class LakeContract:
     """Subclass it with a fixture `sample`."""
 
-    def test_every_ref_is_frozen_with_its_head(self, sample: Sample) -> None:
+    def test_freeze_returns_every_ref_with_its_head(self, sample: Sample) -> None:
         refs = sample.open().freeze(sample.as_of)
         assert {(ref.ref_type, ref.ref_name): ref.head_commit_id for ref in refs.refs} == sample.refs
         assert (refs.lake, refs.kind) == (sample.config.name, sample.kind.name)
 
-    def test_a_ref_that_cannot_be_read_stops_the_lake_or_its_table_is_unread_by_its_name(self, sample: Sample) -> None:
+    def test_unreadable_ref_is_reported(self, sample: Sample) -> None:
         name = sample.make_unreadable()
         try:
             said = " ".join(item.reason for item in sample.open().freeze(sample.as_of).unreadable)
@@ -143,7 +143,7 @@ class LakeContract:
         assert name in said
         assert not [secret for secret in sample.secrets if secret in said]
 
-    def test_every_commit_is_told_once_with_its_parents_and_a_time_in_utc(self, sample: Sample) -> None:
+    def test_commits_are_unique_with_parents_and_utc_times(self, sample: Sample) -> None:
         read = Read.of(sample)
         ids = [(commit.table_uuid, commit.commit_id) for commit in read.commits]
         assert len(set(ids)) == len(ids)
@@ -152,14 +152,14 @@ class LakeContract:
         assert {parent for commit in read.commits for parent in commit.parents} <= known
         assert {str(commit.committed_at.utcoffset()) for commit in read.commits} == {"0:00:00"}
 
-    def test_the_containers_below_the_commits_name_every_data_file(self, sample: Sample) -> None:
+    def test_containers_name_every_data_file(self, sample: Sample) -> None:
         read = Read.of(sample)
         assert {row["address"] for row in read.children()} >= sample.files
         for _, _, rows in read.containers.values():
             assert rows.schema in (ENTRY_SCHEMA, LOGICAL_ENTRY_SCHEMA)
         assert {row["kind"] for row in read.children()} <= set(FILE_KINDS)
 
-    def test_a_container_that_is_not_whole_is_refused_by_its_name(self, sample: Sample) -> None:
+    def test_incomplete_container_is_refused(self, sample: Sample) -> None:
         read = Read.of(sample)
         assert read.containers
         for container, raw, _ in read.containers.values():
@@ -168,7 +168,7 @@ class LakeContract:
                     read.lake.decode(container, damaged)
                 assert container.address in str(caught.value)
 
-    def test_a_container_with_a_wrong_bit_is_refused_by_its_name_where_its_format_lets_one_see_it(self, sample: Sample) -> None:
+    def test_container_with_flipped_bit_is_refused_or_equal(self, sample: Sample) -> None:
         """And it is never read as fewer rows by a format with checksums. The others cannot tell every wrong bit."""
         read = Read.of(sample)
         for container, raw, rows in read.containers.values():
@@ -184,7 +184,7 @@ class LakeContract:
                     assert found.schema == rows.schema
                     assert not sample.checksums or found.equals(rows)
 
-    def test_containers_that_are_read_together_are_read_as_each_by_itself(self, sample: Sample) -> None:
+    def test_decode_batch_equals_decode(self, sample: Sample) -> None:
         read = Read.of(sample)
         items = [(container, raw) for container, raw, _ in read.containers.values()] * 9
         expected = [rows for _, _, rows in read.containers.values()] * 9
@@ -195,7 +195,7 @@ class LakeContract:
         assert isinstance(error, FormatError)
         assert container.address in str(error)
 
-    def test_what_commits_name_is_claimed_and_what_lies_beside_is_not(self, sample: Sample) -> None:
+    def test_claims_cover_exactly_the_files_of_the_lake(self, sample: Sample) -> None:
         read = Read.of(sample)
         claims = {claim.address for claim in read.refs.claims if claim.collect}
         claims |= {row["address"] for row in read.children() if row["kind"] == Kind.TABLE_LOCATION}
@@ -204,7 +204,7 @@ class LakeContract:
         assert [address for address in sample.files if not address.removeprefix("file://").startswith(spelled)] == []
         assert not sample.stranger.removeprefix("file://").startswith(spelled)
 
-    def test_retention_judges_every_commit_once_and_keeps_every_head(self, sample: Sample) -> None:
+    def test_retention_decides_on_every_commit_and_keeps_heads(self, sample: Sample) -> None:
         read = Read.of(sample)
         retention = retained(sample, read)
         assert retention.reachable.schema.names == REACHABLE_SNAPSHOTS.schema.names
@@ -214,13 +214,13 @@ class LakeContract:
         assert {head for head in sample.refs.values() if found[head] != RETAINED} == set()
         assert {commit for commit, state in found.items() if state == EXPIRED} == sample.expired
 
-    def test_the_same_inputs_are_judged_the_same(self, sample: Sample) -> None:
+    def test_retention_is_deterministic(self, sample: Sample) -> None:
         read = Read.of(sample)
         first, second = retained(sample, read), retained(sample, read)
         assert first.reachable.equals(second.reachable)
         assert first.expiry.equals(second.expiry)
 
-    def test_what_the_kind_says_of_itself_is_true_of_its_lakes(self, sample: Sample) -> None:
+    def test_kind_describes_its_lakes(self, sample: Sample) -> None:
         read, kind = Read.of(sample), sample.kind
         retention = retained(sample, read)
         assert (as_expiring(read.lake) is not None, as_reversible(read.lake) is not None) == (kind.edits_history, kind.undoes_edits)
@@ -231,12 +231,12 @@ class LakeContract:
         assert retention.expiry.schema.names == EXPIRY_PLAN.schema.names
         assert (read.lake.name, read.lake.kind) == (sample.config.name, kind.name)
 
-    def test_its_policy_is_told_as_rows_of_the_policy_table(self, sample: Sample) -> None:
+    def test_policy_rows_have_the_columns_of_policy_table(self, sample: Sample) -> None:
         rows = sample.config.policy_rows(sample.as_of)
         assert rows
         assert {frozenset(row) for row in rows} == {frozenset(POLICY_TABLE.schema.names) - {"run_id", "run_date"}}
 
-    def test_what_executors_are_sent_works_there(self, sample: Sample) -> None:
+    def test_pickled_lake_works(self, sample: Sample) -> None:
         read = Read.of(sample)
         lake, refs = pickle.loads(pickle.dumps((read.lake, read.refs)))  # noqa: S301  (our own bytes)
         assert refs == read.refs
@@ -245,12 +245,12 @@ class LakeContract:
             assert lake.decode(container, raw).equals(rows)
         assert lake.retain(refs, read.graph, sample.as_of, sample.grace).reachable.equals(retained(sample, read).reachable)
 
-    def test_no_secret_is_in_what_executors_are_sent(self, sample: Sample) -> None:
+    def test_pickled_lake_contains_no_secret(self, sample: Sample) -> None:
         read = Read.of(sample)
         sent = pickle.dumps((read.lake, read.refs, read.commits, list(read.containers.values())))
         assert [secret for secret in sample.secrets if secret.encode() in sent] == []
 
-    def test_edits_of_history_are_made_once_and_let_go_of_what_expired(self, sample: Sample) -> None:
+    def test_expire_makes_each_edit_once(self, sample: Sample) -> None:
         lake = as_expiring(sample.open())
         if lake is None:
             pytest.skip("no lake of the kind edits its history")
@@ -261,7 +261,7 @@ class LakeContract:
         assert actions_of(retained(sample, after)) == []
         assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"absent"}
 
-    def test_an_edit_that_the_policy_does_not_ask_for_is_not_made(self, sample: Sample) -> None:
+    def test_expire_skips_edits_that_the_policy_does_not_require(self, sample: Sample) -> None:
         lake = as_expiring(sample.open())
         if lake is None:
             pytest.skip("no lake of the kind edits its history")
@@ -270,7 +270,7 @@ class LakeContract:
         assert {outcome.verdict for outcome in lake.expire(actions, long_ago, sample.grace)} == {"changed"}
         assert actions_of(retained(sample, Read.of(sample))) == actions
 
-    def test_edits_that_can_be_undone_are_undone(self, sample: Sample) -> None:
+    def test_undo_reverses_edits(self, sample: Sample) -> None:
         lake = as_reversible(sample.open())
         if lake is None:
             pytest.skip("no lake of the kind takes edits back")

@@ -213,24 +213,24 @@ class TestEveryKind(LakeContract):
             yield sample
 
 
-def test_every_kind_of_the_product_has_a_sample() -> None:
+def test_every_kind_has_a_sample() -> None:
     assert SAMPLES.keys() == KINDS.keys() | {"toy"}
 
 
-def test_a_kind_is_listed_under_the_name_that_its_configuration_takes() -> None:
+def test_kind_has_the_name_of_its_configuration() -> None:
     for name, kind in KINDS.items():
         assert kind.name == name
         assert kind.config.model_fields["kind"].annotation.__args__ == (name,)
 
 
-def test_no_two_kinds_have_a_table_of_one_name() -> None:
+def test_kind_tables_have_unique_names() -> None:
     own = [kind_table.table.name for kind in KINDS.values() for kind_table in kind.kind_tables]
     assert len(set(own)) == len(own)
     assert set(own) <= all_tables().keys()
 
 
 @pytest.mark.parametrize("kind, module", [(kind.name, module) for kind in KINDS.values() for module in kind.modules])
-def test_a_kind_whose_library_is_not_installed_says_which_extra_brings_it(kind: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_names_the_extra(kind: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {
         "iceberg": {"catalog": {}},
         "icechunk": {"location": "/"},

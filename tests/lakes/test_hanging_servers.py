@@ -81,7 +81,7 @@ def a_lakefs_server(server: str) -> object:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_an_answer_that_never_ends_is_an_error_that_names_what_was_asked(trickling: str, ask: Callable[[str], object], named: str) -> None:
+def test_endless_response_is_an_error_with_the_request(trickling: str, ask: Callable[[str], object], named: str) -> None:
     began = time.monotonic()
     with pytest.raises((OSError, LakeUnreadable), match=named) as stopped:
         ask(trickling)

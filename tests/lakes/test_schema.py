@@ -31,16 +31,16 @@ def example(**changes: Any) -> dict[str, Any]:
     return yaml.safe_load(EXAMPLE) | changes
 
 
-def test_the_file_of_the_package_is_what_the_models_say() -> None:
+def test_packaged_schema_equals_the_models() -> None:
     """`gc-assets schema > gc_assets/lakes.schema.json` makes it."""
     assert json.loads(FILE.read_text()) == SCHEMA
 
 
-def test_it_is_a_schema() -> None:
+def test_schema_is_valid() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
-def test_every_example_of_the_documentation_is_right() -> None:
+def test_examples_of_the_docs_are_valid() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = [block for page in pages for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
     whole = [document for block in blocks if isinstance(document := yaml.safe_load(block), dict) and {"state", "lakes"} <= document.keys()]
@@ -48,7 +48,7 @@ def test_every_example_of_the_documentation_is_right() -> None:
     assert [paths for document in whole if (paths := wrong(document))] == []
 
 
-def test_the_example_of_the_design_is_right() -> None:
+def test_example_configuration_is_valid() -> None:
     assert wrong(example()) == []
 
 
@@ -56,7 +56,7 @@ def test_the_example_of_the_design_is_right() -> None:
     "text",
     ["grace: 1d12h", "gates: {max_delete_bytes: 10TB}", "gates: {max_delete_bytes: 1000}", "location: ${WAREHOUSE}", "quarantine_days: 0"],
 )
-def test_values_are_right_in_every_spelling(text: str) -> None:
+def test_all_spellings_of_values_are_valid(text: str) -> None:
     assert wrong(example(storages=[{"name": "a", "location": "/a", **yaml.safe_load(text)}])) == []
 
 
@@ -70,7 +70,7 @@ def test_values_are_right_in_every_spelling(text: str) -> None:
         {"kind": "iceberg", "catalog": {"type": "rest"}, "retention": {"dangling": "forever"}},
     ],
 )
-def test_a_lake_is_judged_by_the_keys_of_its_kind(lake: dict[str, Any]) -> None:
+def test_lake_is_validated_by_the_keys_of_its_kind(lake: dict[str, Any]) -> None:
     assert wrong(example(lakes=[{"name": "a", **lake}])) == []
     assert wrong(example(lakes=[{"name": "a", **lake, "colour": "red"}])) == ["$.lakes[0]"]
 
@@ -87,11 +87,11 @@ def test_a_lake_is_judged_by_the_keys_of_its_kind(lake: dict[str, Any]) -> None:
         ({"lakes": [{"name": "a", "kind": "icechunk"}]}, "$.lakes[0]"),
     ],
 )
-def test_what_the_models_refuse_is_underlined(changes: dict[str, Any], path: str) -> None:
+def test_schema_refuses_what_the_models_refuse(changes: dict[str, Any], path: str) -> None:
     assert wrong(example(**changes)) == [path]
 
 
-def test_an_editor_explains_a_key_in_the_words_of_the_model() -> None:
+def test_schema_has_the_descriptions_of_the_models() -> None:
     told = SCHEMA["definitions"][StorageConfig.__name__]["properties"]["grace"]
     assert told["description"] == StorageConfig.model_fields["grace"].description
     assert SCHEMA["definitions"]["LakeConfig"]["properties"]["kind"]["enum"] == list(KINDS)

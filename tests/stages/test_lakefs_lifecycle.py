@@ -150,7 +150,7 @@ THE_FOUR_STATEMENTS = (
 @pytest.mark.parametrize(
     "example", some([pytest.param(THE_TWO_RUNS, id="the two runs")], [pytest.param(THE_FOUR_STATEMENTS, id="the four statements")])
 )
-def test_the_published_tables_are_those_that_the_proposal_prints(recorded: tuple[Place, Recording], example: tuple[Any, ...]) -> None:
+def test_published_tables_equal_the_proposal(recorded: tuple[Place, Recording], example: tuple[Any, ...]) -> None:
     """With 8 days on the 20th the text prints the 18th; counted back it is the 12th."""
     place, recording = recorded
     day, first, second, policy, current, potential = example
@@ -183,7 +183,7 @@ def test_the_published_tables_are_those_that_the_proposal_prints(recorded: tuple
     assert found == expected
 
 
-def test_the_traps_of_the_recorded_repository(recorded: tuple[Place, Recording]) -> None:
+def test_traps_of_the_recorded_repository(recorded: tuple[Place, Recording]) -> None:
     place, recording = recorded
     rules = recording.expected["lifecycle"]["policies"]["dedup example"]
     place.rules(**rules)
@@ -231,7 +231,7 @@ def released(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
         yield Released(at, builder, old, kept, at.house.plan())
 
 
-def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_miss_it(released: Released) -> None:
+def test_released_object_is_planned_with_reason_and_commits(released: Released) -> None:
     at, old = released.at, released.old
     assert at.orphans() == {old: "lifecycle"}
     assert released.header.failed_gates == []
@@ -245,7 +245,7 @@ def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_
     assert at.house.plan().plan_id == released.header.plan_id  # planned again, it is the same plan
 
 
-def test_what_if_does_not_answer_for_a_repository_with_lifecycle_rules(released: Released) -> None:
+def test_what_if_refuses_lifecycle_rules(released: Released) -> None:
     house = released.at.house
     (lake,) = house.lakes
     with pytest.raises(UsageError, match=f"lake {lake.name}: its lifecycle rules release files"):
@@ -253,7 +253,7 @@ def test_what_if_does_not_answer_for_a_repository_with_lifecycle_rules(released:
 
 
 @deep
-def test_the_whole_protocol_with_lifecycle_rules(released: Released) -> None:
+def test_protocol_with_lifecycle_rules(released: Released) -> None:
     """Refuse other rules, apply, restore, apply, purge; what is released stays out of the live set, all else stays readable."""
     at, builder, old, header = released.at, released.builder, released.old, released.header
     at.house.approved(header)
@@ -329,17 +329,17 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Kept(at, tagged, staged, one, two, four, again)
 
 
-def test_what_a_tag_holds_or_a_branch_has_staged_is_kept(kept: Kept) -> None:
+def test_tagged_and_staged_objects_are_kept(kept: Kept) -> None:
     assert kept.at.objects()[kept.staged]["deduplicated"]
     assert {kept.tagged, kept.staged} <= {key.removeprefix("ml-data/") for key in kept.at.house.live()}
 
 
-def test_the_deduplications_of_the_proposal(kept: Kept) -> None:
+def test_deduplications_of_the_proposal(kept: Kept) -> None:
     found = {key: row["deduplicated"] for key, row in kept.at.objects().items() if row["paths"][0].startswith("foo/")}
     assert found == {kept.one: False, kept.two: True, kept.four: False}
 
 
-def test_an_object_once_kept_is_looked_at_again_unless_the_proposals_own_behaviour_is_asked_for(kept: Kept) -> None:
+def test_verify_deduplicated_checks_kept_objects_again(kept: Kept) -> None:
     house = kept.at.house
     assert kept.at.objects()[kept.again]["deduplicated"]
     kept.at.rules(all=days_10("again"))
@@ -351,7 +351,7 @@ def test_an_object_once_kept_is_looked_at_again_unless_the_proposals_own_behavio
         assert (f"ml-data/{kept.again}" in house.live()) is not verification_id
 
 
-def test_a_rule_for_everything_is_stopped_by_the_gates(place: tuple[Place, RepositoryBuilder]) -> None:
+def test_gates_stop_rule_for_everything(place: tuple[Place, RepositoryBuilder]) -> None:
     at, builder = place
     at.house.settings = {}
     for number in range(20):

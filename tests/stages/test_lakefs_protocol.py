@@ -86,18 +86,18 @@ def readable(story: Story[Filled]) -> None:
             assert (story.builder.namespace / item.address).is_file()
 
 
-def test_the_plan_holds_what_the_rules_let_go_and_what_nobody_committed(story: Story[Filled]) -> None:
+def test_plan_contains_expired_and_uncommitted_objects(story: Story[Filled]) -> None:
     assert story.header.failed_gates == []
     assert story.house.orphans(BELOW) == story.builder.dead
     assert story.house.planned() == dict.fromkeys(story.garbage, "quarantine")
     assert story.header.held_for_expiry.files == 0
 
 
-def test_all_else_is_kept(story: Story[Filled]) -> None:
+def test_other_objects_are_kept(story: Story[Filled]) -> None:
     assert story.builder.files() == story.builder.kept | story.builder.dead.keys()
 
 
-def test_explain_says_why_a_file_is_kept_or_goes(story: Story[Filled]) -> None:
+def test_explain_names_the_reason(story: Story[Filled]) -> None:
     def verdict(key: str) -> tuple[str, str]:
         (found,) = explain(story.house.tonight(), f"{BELOW}{key}")
         return found.verdict, found.sentence
@@ -111,14 +111,14 @@ def test_explain_says_why_a_file_is_kept_or_goes(story: Story[Filled]) -> None:
     assert {kind for key, (kind, _) in said.items() if key in story.builder.kept} == {"live", "young"}
 
 
-def test_the_credentials_are_in_no_table_receipt_or_plan(story: Story[Filled]) -> None:
+def test_state_contains_no_credentials(story: Story[Filled]) -> None:
     written = [path for path in (story.house.root / "state").rglob("*") if path.is_file()]
     assert len(written) > 20
     for path in written:
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_the_second_mark_decodes_nothing(story: Story[Filled]) -> None:
+def test_second_mark_decodes_nothing(story: Story[Filled]) -> None:
     story.house.mark()
     first, *later = story.house.decoded("ml")
     assert first > 0
@@ -131,7 +131,7 @@ def test_apply_quarantines_exactly_the_planned_files(story: Story[Filled]) -> No
     readable(story)
 
 
-def test_what_waits_in_quarantine_is_not_planned_back_because_an_expired_commit_names_it(story: Story[Filled]) -> None:
+def test_expired_commit_restores_no_quarantined_file(story: Story[Filled]) -> None:
     story.house.now = NOW + timedelta(days=1)
     story.house.settings = {"quarantine_days": 30}
     story.house.plan()
@@ -139,7 +139,7 @@ def test_what_waits_in_quarantine_is_not_planned_back_because_an_expired_commit_
     story.house.settings = {}
 
 
-def test_a_quarantined_file_that_is_linked_again_comes_back(story: Story[Filled]) -> None:
+def test_linked_quarantined_file_is_restored(story: Story[Filled]) -> None:
     """H15: an address that was handed out may be linked again at any age; quarantine and the fresh mark prove who is dead."""
     revived = story.builder.one("uncommitted")
     story.builder.stage("main", "linked", revived)
@@ -152,14 +152,14 @@ def test_a_quarantined_file_that_is_linked_again_comes_back(story: Story[Filled]
     story.builder.repository.branches["main"].staged.pop("linked")
 
 
-def test_restore_puts_everything_back(story: Story[Filled]) -> None:
+def test_restore_restores_all_files(story: Story[Filled]) -> None:
     story.house.restore(story.header.plan_id)
     assert story.builder.files() == story.builder.kept | story.builder.dead.keys()
     assert story.before.items() <= story.house.files().items()
     assert find_plan(story.house.config, story.header.plan_id).status_at(story.house.now) == "restored"
 
 
-def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story[Filled]) -> None:
+def test_later_runs_quarantine_and_purge(story: Story[Filled]) -> None:
     house = story.house
     house.now = NOW + timedelta(days=3)
     header = house.plan()
@@ -174,7 +174,7 @@ def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story[F
     readable(story)
 
 
-def test_a_longer_rule_afterwards_does_not_ask_for_what_the_shorter_one_took(story: Story[Filled]) -> None:
+def test_longer_rule_later_reports_no_loss_of_purged_files(story: Story[Filled]) -> None:
     """lakeFS keeps its commits: what is purged is live again by the longer rule, and gone by our own hand, which is no sign of a loss."""
     house = story.house
     story.builder.rules(365)
@@ -204,7 +204,7 @@ def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Fresh]:
         yield Fresh(house, builder, server)
 
 
-def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(fresh: Fresh) -> None:
+def test_apply_refuses_plan_after_newer_references(fresh: Fresh) -> None:
     """H7: lakeFS sweeps a mark of any age without looking again. H6: what a long commit hid from the plan is committed by then."""
     builder = fresh.builder
     builder.rules(1)
@@ -228,7 +228,7 @@ def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(
     assert {*expired, lost, hidden} <= builder.files()
 
 
-def test_a_range_that_is_gone_stops_the_night_and_names_it(fresh: Fresh) -> None:
+def test_missing_range_stops_the_run(fresh: Fresh) -> None:
     builder = fresh.builder
     builder.commit("main", a=b"1")
     dumps = {path.name for path in (builder.namespace / "_lakefs").iterdir()}
@@ -243,7 +243,7 @@ def test_a_range_that_is_gone_stops_the_night_and_names_it(fresh: Fresh) -> None
         fresh.house.mark()
 
 
-def test_grace_of_nothing_leaves_the_servers_own_in_force(fresh: Fresh) -> None:
+def test_zero_grace_keeps_the_minimum_age_of_the_server(fresh: Fresh) -> None:
     builder = fresh.builder
     fresh.house.settings = {"grace": timedelta(0)}
     fresh.server.grace_period = 6 * 3600
@@ -289,17 +289,17 @@ def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         yield Crowded(house.planned(BELOW), lost)
 
 
-def test_objects_in_the_root_directly_under_data_and_of_uploads_in_progress(crowded: Crowded) -> None:
+def test_objects_in_root_are_unowned_and_in_data_claimed(crowded: Crowded) -> None:
     """H8: lakeFS deletes whatever lies in the root, parts of running uploads too. H11: it never frees what lies directly under data/."""
     assert {name for name in crowded.planned if name in crowded.strays} == {"data/loose.bin"}
 
 
-def test_another_lake_on_the_storage_protects_what_the_repository_lets_go(crowded: Crowded) -> None:
+def test_another_lake_protects_expired_objects(crowded: Crowded) -> None:
     """H13: the live set of a storage is the union over all lakes, under whatever path the other server sees the disk."""
     assert crowded.planned == {crowded.lost: "quarantine", "data/loose.bin": "quarantine"}
 
 
-def test_the_second_night_lists_only_partitions_that_changed_and_plans_what_a_clean_run_would(fresh: Fresh) -> None:
+def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:
     """And what was quarantined is gone from the next night's inventory."""
     builder, house = fresh.builder, fresh.house
     house.now = datetime.now(UTC) + timedelta(days=400)  # behind whatever time the disk gives its directories
@@ -328,7 +328,7 @@ def test_the_second_night_lists_only_partitions_that_changed_and_plans_what_a_cl
     assert house.planned(BELOW) == {first: "purge", second: "purge"}
 
 
-def test_the_whole_is_listed_every_seven_days(fresh: Fresh) -> None:
+def test_full_listing_every_seven_days(fresh: Fresh) -> None:
     house = fresh.house
     fresh.builder.commit("main", a=b"1")
     published = storage_inventory(house.spark, house.tonight(), STORAGE)

@@ -88,7 +88,7 @@ def scenario(recorded: Recorded, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name, tags, dead", [("A+30d", "ignore", "dead_if_tags_ignored"), ("A", "keep", "dead_if_tags_protect")])
-def test_exactly_the_dead_files_are_planned(basic: Recorded, name: str, tags: str, dead: str) -> None:
+def test_plan_contains_exactly_the_recorded_garbage(basic: Recorded, name: str, tags: str, dead: str) -> None:
     found = basic.context(scenario(basic, name), tags)
     assert found.keys() == claimed(scenario(basic, name)[dead])
     assert basic.header.failed_gates == []
@@ -100,7 +100,7 @@ def test_exactly_the_dead_files_are_planned(basic: Recorded, name: str, tags: st
 
 
 @deep
-def test_what_if_equals_a_real_night_under_that_policy(basic: Recorded) -> None:
+def test_what_if_equals_a_run_with_that_policy(basic: Recorded) -> None:
     """Of the night before, like the next."""
     house = basic.house
     tonight, (told,) = sizes(house), foreseen(house, [Scenario("shorter", ("ml",), retention="1d")])
@@ -109,7 +109,7 @@ def test_what_if_equals_a_real_night_under_that_policy(basic: Recorded) -> None:
     assert told.freed.files > 0
 
 
-def test_a_stray_file_in_the_root_of_the_namespace_is_unowned(basic: Recorded) -> None:
+def test_stray_file_in_the_root_is_unowned(basic: Recorded) -> None:
     """Of the night before, like the next."""
     assert "basic/stray.bin" not in basic.house.keys("orphan_files")
     summary = basic.house.summary("orphan_files")
@@ -121,7 +121,7 @@ def test_a_stray_file_in_the_root_of_the_namespace_is_unowned(basic: Recorded) -
     assert tables["bytes"] > 500 * tables["files"]
 
 
-def test_what_is_staged_is_published_by_branch_and_path(basic: Recorded) -> None:
+def test_staged_objects_are_published_by_branch_and_path(basic: Recorded) -> None:
     uncommitted_objects(basic.house.tonight(), "ml")
     found = {(row["branch"], row["path"]): row["key"].removeprefix("basic/") for row in basic.house.rows("uncommitted_objects", "ml")}
     staged = basic.recording.expected["branches"]
@@ -129,7 +129,7 @@ def test_what_is_staged_is_published_by_branch_and_path(basic: Recorded) -> None
 
 
 @deep
-def test_the_large_repository_loses_exactly_its_recorded_dead_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_of_large_repository_contains_exactly_the_recorded_garbage(spark: SparkSession, tmp_path: Path) -> None:
     for many in _recorded("many", spark, tmp_path):
         found = many.context(scenario(many, "A"), "keep")
         digest = hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()

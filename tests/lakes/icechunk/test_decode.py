@@ -58,7 +58,7 @@ def leaves(built: RepositoryBuilder, snapshot: str) -> list[dict]:
     return found
 
 
-def test_all_snapshots_together_name_every_file_that_the_library_wrote(built: RepositoryBuilder):
+def test_snapshots_name_all_files_of_the_library(built: RepositoryBuilder):
     named = {f"{built.path}/snapshots/{name}" for name in built.created}
     for snapshot in built.created:
         named |= {child.address.removeprefix("file://") for child in children(snapshot_container(built, snapshot))}
@@ -67,14 +67,14 @@ def test_all_snapshots_together_name_every_file_that_the_library_wrote(built: Re
     assert {Path(name) for name in named} - {first} == built.files(), "the first snapshot has no log"
 
 
-def test_a_chunk_overwritten_later_is_named_by_the_older_snapshot_only(built: RepositoryBuilder):
+def test_only_older_snapshot_names_overwritten_chunk(built: RepositoryBuilder):
     _, _, second, third = built.created
     old, new = ({row["address"] for row in leaves(built, s) if row["kind"] == Kind.CHUNK} for s in (second, third))
     assert len(old - new) == len(new - old) == 1
     assert len(new) == 57
 
 
-def test_rows_have_the_promised_schema_and_a_log_may_be_absent(built: RepositoryBuilder):
+def test_rows_have_entry_schema_and_optional_log(built: RepositoryBuilder):
     snapshot = built.head("main")
     batch = entries.decode(snapshot_container(built, snapshot), built.snapshot_file(snapshot).read_bytes())
     batch.validate(full=True)
@@ -114,7 +114,7 @@ def virtual_repository(folder: Path) -> tuple[RepositoryBuilder, str]:
     return builder, builder.commit("main", START + timedelta(days=1), write)
 
 
-def test_virtual_locations_are_named_once_and_in_every_spelling_that_may_be_meant(tmp_path: Path):
+def test_virtual_locations_are_decoded_in_all_spellings(tmp_path: Path):
     builder, snapshot = virtual_repository(tmp_path)
     rows = leaves(builder, snapshot)
     assert Counter(row["kind"] for row in rows)[Kind.CHUNK] == 1
@@ -125,7 +125,7 @@ def test_virtual_locations_are_named_once_and_in_every_spelling_that_may_be_mean
     assert {f"file://{tmp_path}/data/{name}" for name in ("plain.nc", "a b c.nc", "a b%20c.nc", "é.nc", "éx.nc")} <= set(virtual)
 
 
-def test_the_file_that_the_library_reads_for_a_virtual_reference_is_among_the_spellings(tmp_path: Path):
+def test_spellings_include_the_file_that_the_library_reads(tmp_path: Path):
     builder, snapshot = virtual_repository(tmp_path)
     array = zarr.open_group(builder.repo.readonly_session("main").store, mode="r")["virtual"]
     by_length = {len(name): name for name in ("plain.nc", "a b c.nc", "a b%20c.nc", "é.nc", "éx.nc")}
@@ -134,7 +134,7 @@ def test_the_file_that_the_library_reads_for_a_virtual_reference_is_among_the_sp
     assert read <= named
 
 
-def test_a_bucket_and_a_query_keep_every_reading():
+def test_spellings_keep_bucket_and_query():
     assert entries.spellings("s3://bucket/a%20b?x#y") == {
         "s3://bucket/a%20b?x#y",
         "s3://bucket/a b?x#y",
@@ -164,7 +164,7 @@ def refused(of: Container, raw: bytes, expected: str, **changes: object) -> None
 
 
 @pytest.mark.parametrize("which", ["manifest", "snapshot"])
-def test_damage_is_refused_and_named(which: str, request: pytest.FixtureRequest):
+def test_decode_refuses_damage(which: str, request: pytest.FixtureRequest):
     of, raw = request.getfixturevalue(which)
     any_size = {"size_bytes": None}
     refused(of, b"", "Icechunk header", **any_size)
@@ -180,12 +180,12 @@ def test_damage_is_refused_and_named(which: str, request: pytest.FixtureRequest)
     refused(of, raw, "an address like", address=of.address.replace("/manifests/", "/else/").replace("/snapshots/", "/else/"))
 
 
-def test_a_count_that_differs_from_the_snapshots_promise_is_refused(manifest: tuple[Container, bytes]):
+def test_decode_refuses_wrong_reference_count(manifest: tuple[Container, bytes]):
     of, raw = manifest
     refused(of, raw, "records 51 chunk references, found 50", expected_entries=51)
 
 
-def test_a_manifest_of_a_size_that_no_table_can_hold_is_refused(snapshot: tuple[Container, bytes]):
+def test_decode_refuses_manifest_size_over_int64(snapshot: tuple[Container, bytes]):
     of, raw = snapshot
     payload = payload_of(raw)
     field = field_position(payload, MANIFEST_FILES)
@@ -194,26 +194,26 @@ def test_a_manifest_of_a_size_that_no_table_can_hold_is_refused(snapshot: tuple[
     refused(of, with_payload(raw, payload), "found 9,223,372,036,854,775,808 bytes", size_bytes=None)
 
 
-def test_a_manifest_is_no_snapshot(manifest: tuple[Container, bytes]):
+def test_decode_refuses_manifest_as_snapshot(manifest: tuple[Container, bytes]):
     of, raw = manifest
     moved = of.address.replace("/manifests/", "/snapshots/")
     refused(of, raw, "expected a snapshot, found a chunk manifest", kind=Kind.SNAPSHOT, address=moved)
 
 
-def test_a_container_of_another_lake_is_refused(manifest: tuple[Container, bytes]):
+def test_decode_refuses_container_kind_of_another_lake(manifest: tuple[Container, bytes]):
     refused(manifest[0], manifest[1], "no other", kind=Kind.MANIFEST_LIST)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_truncated_file_is_always_refused(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
+def test_decode_refuses_truncated_file(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
     refused(of, raw[: data.draw(st.integers(0, len(raw) - 1))], "", size_bytes=None)
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_a_damaged_payload_is_refused_or_gives_as_many_sound_rows(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
+def test_damaged_payload_is_refused_or_keeps_row_count(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
     """Ids are random and the format has no checksum, so a changed bit within an id cannot be told; every other change must be."""
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
     payload = payload_of(raw)
@@ -232,7 +232,7 @@ def test_a_damaged_payload_is_refused_or_gives_as_many_sound_rows(built: Reposit
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_a_flipped_bit_in_the_file_never_gives_another_error(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
+def test_flipped_bit_raises_only_format_error(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
     flipped = bytearray(raw)
     flipped[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -249,7 +249,7 @@ def decoded_or_refused(of: Container, raw: bytes) -> pa.RecordBatch | None:
     return rows
 
 
-def test_a_field_that_the_format_does_not_know_is_refused(snapshot: tuple[Container, bytes]):
+def test_decode_refuses_unknown_field(snapshot: tuple[Container, bytes]):
     of, raw = snapshot
     payload = payload_of(raw)
     table = int.from_bytes(payload[:4], "little")
@@ -265,7 +265,7 @@ def test_a_field_that_the_format_does_not_know_is_refused(snapshot: tuple[Contai
 
 
 @given(st.lists(st.binary(min_size=12, max_size=12), max_size=40))
-def test_ids_are_spelled_alike_one_by_one_and_all_at_once(raw: list[bytes]):
+def test_spell_equals_spell_one(raw: list[bytes]):
     ids = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 12)
     spelled = [row.tobytes().decode() for row in spell(ids)]
     assert spelled == [spell_one(item) for item in raw]
@@ -273,22 +273,22 @@ def test_ids_are_spelled_alike_one_by_one_and_all_at_once(raw: list[bytes]):
 
 
 @given(st.lists(st.sampled_from([bytes(12), bytes(11) + b"\1", b"\1" + bytes(11), bytes(8) + b"\1" + bytes(3)]), max_size=12))
-def test_distinct_ids_keep_the_order_of_first_appearance(raw: list[bytes]):
+def test_distinct_keeps_order_of_first_appearance(raw: list[bytes]):
     ids = np.frombuffer(b"".join(raw), np.uint8).reshape(-1, 12)
     assert [row.tobytes() for row in distinct(ids)] == list(dict.fromkeys(raw))
 
 
-def test_the_first_snapshot_of_every_repository_has_the_spelled_name_of_the_library():
+def test_first_snapshot_has_the_id_of_the_library():
     assert is_object_id("1CECHNKREP0F1RSTCMT0")
     assert not is_object_id("1CECHNKREP0F1RSTCMT1"), "bits beyond the twelfth byte"
     assert not is_object_id("1cechnkrep0f1rstcmt0")
 
 
-def test_the_library_is_the_version_whose_reading_of_virtual_locations_was_observed():
+def test_installed_library_has_the_observed_version():
     assert icechunk.__version__ == "1.1.21"
 
 
-def test_a_manifest_that_decompresses_without_end_is_refused(manifest: tuple[Container, bytes]):
+def test_decode_refuses_decompression_bomb(manifest: tuple[Container, bytes]):
     of, raw = manifest
     bomb = rewrap(raw, bytes(70_000_000))
     refused(of, bomb, "larger than 67,108,864 bytes", size_bytes=len(bomb))

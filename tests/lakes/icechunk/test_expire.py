@@ -67,7 +67,7 @@ def unreachable(tree: DocumentTree) -> set[int]:
     return set(tree.ids) - tree.named({info.id for ancestry in walks for info in ancestry})
 
 
-def test_each_step_of_the_document_leaves_its_histories_and_its_dangling_snapshots(tree: DocumentTree):
+def test_expire_follows_the_document_step_by_step(tree: DocumentTree):
     lake = lake_of(tree)
     plan = {action.ref_name: action for action in planned(lake, AS_OF)}
     histories = {
@@ -93,7 +93,7 @@ def test_each_step_of_the_document_leaves_its_histories_and_its_dangling_snapsho
         ({"semantics": "icechunk-v1", "tags": "policy", "delete_expired_tags": True}, {1, 2, 3, 4, 5, 6, 7}),
     ],
 )
-def test_at_the_end_the_documents_snapshots_are_unreachable_and_the_library_collects_exactly_what_is_theirs(
+def test_library_collects_exactly_the_expired_snapshots(
     tree: DocumentTree, built: DocumentTree, expiry: dict, gone: set[int], order: int
 ):
     lake = lake_of(tree, **expiry)
@@ -137,11 +137,11 @@ def values(tree: DocumentTree, n: int) -> list[int]:
     return zarr.open_group(session.store, mode="r")["values"][:].tolist()
 
 
-def test_the_lake_is_one_that_expires(tree: DocumentTree):
+def test_lake_is_expiring(tree: DocumentTree):
     assert isinstance(lake_of(tree), ExpiringLake)
 
 
-def test_a_plans_rows_say_what_is_replaced_and_what_kind_of_ref_goes(tree: DocumentTree):
+def test_plan_rows_contain_old_parents_and_ref_types(tree: DocumentTree):
     plan = planned(lake_of(tree, "policy", semantics="seed", delete_expired_tags=True), AS_OF)
     parents = parents_now(lake_of(tree), AS_OF)
     assert {action.snapshot_id: action.old_parent_id for action in plan if action.action == "edit_parent"} == {
@@ -154,7 +154,7 @@ def test_a_plans_rows_say_what_is_replaced_and_what_kind_of_ref_goes(tree: Docum
     }
 
 
-def test_an_edit_keeps_flushed_at_and_gives_the_object_the_time_of_the_edit(tree: DocumentTree):
+def test_edit_keeps_flushed_at_and_updates_modification_time(tree: DocumentTree):
     file = tree.builder.snapshot_file(tree.ids[12])
     set_file_time(file, START)
     expire(lake_of(tree), AS_OF)
@@ -163,7 +163,7 @@ def test_an_edit_keeps_flushed_at_and_gives_the_object_the_time_of_the_edit(tree
     assert info.written_at == START + timedelta(days=12)
 
 
-def test_only_edited_snapshots_and_deleted_refs_change_on_the_disk(tree: DocumentTree):
+def test_expire_changes_only_edited_snapshots_and_deleted_refs(tree: DocumentTree):
     before = files_of(tree.builder.path, ".")
     expire(lake_of(tree, "policy", delete_expired_tags=True), AS_OF)
     after = files_of(tree.builder.path, ".")
@@ -173,7 +173,7 @@ def test_only_edited_snapshots_and_deleted_refs_change_on_the_disk(tree: Documen
     }
 
 
-def test_expiring_again_finds_everything_as_it_should_be(tree: DocumentTree):
+def test_second_expire_reports_absent(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = planned(lake, AS_OF)
     assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
@@ -185,7 +185,7 @@ def test_expiring_again_finds_everything_as_it_should_be(tree: DocumentTree):
     assert planned(lake, AS_OF) == []
 
 
-def test_a_plan_half_made_asks_for_exactly_the_rest(tree: DocumentTree):
+def test_half_executed_plan_leaves_the_rest(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = planned(lake, AS_OF)
     expire(lake, AS_OF, plan[:2])
@@ -194,13 +194,13 @@ def test_a_plan_half_made_asks_for_exactly_the_rest(tree: DocumentTree):
     }
 
 
-def test_parents_are_edited_before_any_ref_is_deleted(tree: DocumentTree):
+def test_parents_are_edited_before_refs_are_deleted(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     outcomes = expire(lake, AS_OF, planned(lake, AS_OF)[::-1])
     assert [outcome.action.action for outcome in outcomes] == ["edit_parent"] * 4 + ["delete_ref"] * 2
 
 
-def test_of_a_plan_only_the_approved_actions_are_made(tree: DocumentTree):
+def test_expire_executes_only_approved_actions(tree: DocumentTree):
     lake = lake_of(tree)
     plan = [action for action in planned(lake, AS_OF) if action.ref_name == "qa"]
     assert [outcome.action for outcome in expire(lake, AS_OF, plan)] == plan
@@ -208,7 +208,7 @@ def test_of_a_plan_only_the_approved_actions_are_made(tree: DocumentTree):
     assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
 
 
-def test_a_tag_stays_while_an_edit_that_was_not_made_leaves_its_snapshot_on_a_branch(tree: DocumentTree):
+def test_tag_is_kept_while_a_branch_reaches_its_snapshot(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = [action for action in planned(lake, AS_OF) if action.ref_name != "develop"]
     outcome = {outcome.action.ref_name: outcome for outcome in expire(lake, AS_OF, plan)}
@@ -232,7 +232,7 @@ def change_nothing_but(tree: DocumentTree, plan: list[ExpiryAction], lake: Icech
             )
 
 
-def test_a_branch_that_was_reset_to_an_old_snapshot_after_the_plan_keeps_its_history(tree: DocumentTree):
+def test_branch_reset_after_the_plan_keeps_its_history(tree: DocumentTree):
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     tree.builder.repo.reset_branch("main", tree.ids[5])
@@ -240,7 +240,7 @@ def test_a_branch_that_was_reset_to_an_old_snapshot_after_the_plan_keeps_its_his
     assert walk(tree, "main") == [5, 4, 2, 1, 0]
 
 
-def test_a_branch_on_an_old_snapshot_made_after_the_plan_keeps_that_history(tree: DocumentTree):
+def test_branch_created_after_the_plan_keeps_its_history(tree: DocumentTree):
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     tree.builder.repo.create_branch("late", tree.ids[7])
@@ -248,7 +248,7 @@ def test_a_branch_on_an_old_snapshot_made_after_the_plan_keeps_that_history(tree
     assert walk(tree, "late") == [7, 6, 3, 2, 1, 0]
 
 
-def test_a_ref_made_after_the_plan_whose_rule_keeps_more_stops_the_edit_below_it(tree: DocumentTree):
+def test_new_ref_with_longer_rule_prevents_edit(tree: DocumentTree):
     rules = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release/.*|audit", "keep": "forever"}]}
     lake = lake_at(tree.builder.path, rules)
     plan = planned(lake, AS_OF)
@@ -257,13 +257,13 @@ def test_a_ref_made_after_the_plan_whose_rule_keeps_more_stops_the_edit_below_it
     assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
 
 
-def test_rules_that_want_another_cut_since_the_plan_are_told_apart(tree: DocumentTree):
+def test_changed_rules_prevent_edit(tree: DocumentTree):
     plan = planned(lake_of(tree), AS_OF)
     later = {"default": {"keep": (tree.cutoff + timedelta(days=5)).isoformat()}}
     change_nothing_but(tree, plan, lake_at(tree.builder.path, later), {"main", "develop", "test", "qa"}, "no longer requires this edit")
 
 
-def test_another_new_parent_than_the_policy_wants_is_never_set(tree: DocumentTree):
+def test_edit_to_another_parent_than_the_policy_is_refused(tree: DocumentTree):
     lake = lake_of(tree)
     plan = [replace(action, new_parent_id=tree.ids[1]) for action in planned(lake, AS_OF)]
     outcomes = expire(lake, AS_OF, plan)
@@ -271,7 +271,7 @@ def test_another_new_parent_than_the_policy_wants_is_never_set(tree: DocumentTre
     assert all(f"it requires the parent {tree.ids[0]}, the plan {tree.ids[1]}" in outcome.error for outcome in outcomes)
 
 
-def test_a_parent_that_another_expiry_changed_since_the_plan_is_left_alone(tree: DocumentTree):
+def test_parent_changed_by_another_expiry_stays(tree: DocumentTree):
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     tree.builder.reopen().expire_snapshots(START + timedelta(days=4, hours=1))  # the library, with an older threshold
@@ -279,7 +279,7 @@ def test_a_parent_that_another_expiry_changed_since_the_plan_is_left_alone(tree:
     change_nothing_but(tree, plan, lake, changed, "expected the parent")
 
 
-def test_a_ref_moved_or_deleted_since_the_plan_is_not_deleted(tree: DocumentTree):
+def test_ref_moved_after_the_plan_is_not_deleted(tree: DocumentTree):
     tree.builder.repo.create_branch("old", tree.ids[7])
     tree.builder.repo.create_branch("older", tree.ids[6])
     lake = lake_of(tree, "policy", delete_expired_branches=True)
@@ -293,7 +293,7 @@ def test_a_ref_moved_or_deleted_since_the_plan_is_not_deleted(tree: DocumentTree
     assert walk(tree, "old") == [14, 13, 12, 0]
 
 
-def test_a_snapshot_that_is_gone_since_the_plan_stops_what_hangs_on_it(tree: DocumentTree):
+def test_missing_snapshot_prevents_its_actions(tree: DocumentTree):
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     tree.builder.repo.delete_branch("qa")
@@ -301,7 +301,7 @@ def test_a_snapshot_that_is_gone_since_the_plan_stops_what_hangs_on_it(tree: Doc
     change_nothing_but(tree, plan, lake, {"qa"}, "is no longer in snapshots/")
 
 
-def test_a_row_of_an_action_that_is_not_icechunks_or_that_lacks_its_names_fails(tree: DocumentTree):
+def test_unknown_or_incomplete_action_fails(tree: DocumentTree):
     lake = lake_of(tree)
     [edit, *_] = planned(lake, AS_OF)
     rows = [
@@ -314,7 +314,7 @@ def test_a_row_of_an_action_that_is_not_icechunks_or_that_lacks_its_names_fails(
     assert all("plan again" in outcome.error for outcome in outcomes)
 
 
-def test_main_is_never_deleted_whatever_a_plan_says(tree: DocumentTree):
+def test_main_is_never_deleted(tree: DocumentTree):
     tree.builder.repo.reset_branch("main", tree.ids[7])
     lake = lake_of(tree, "policy", delete_expired_tags=True, delete_expired_branches=True)
     outcomes = expire(lake, AS_OF, [ExpiryAction("delete_ref", tree.ids[7], "", "branch", "main")])
@@ -349,7 +349,7 @@ BAD: dict[str, tuple[Callable[[DocumentTree], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", list(BAD))
-def test_what_cannot_be_read_fails_every_action_by_name_and_changes_nothing(tree: DocumentTree, damage: str):
+def test_unreadable_object_fails_all_actions(tree: DocumentTree, damage: str):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = planned(lake, AS_OF)
     act, found = BAD[damage]
@@ -363,14 +363,14 @@ def test_what_cannot_be_read_fails_every_action_by_name_and_changes_nothing(tree
     assert files_of(tree.builder.path, ".") == before
 
 
-def test_a_missing_snapshot_in_the_middle_of_a_history_keeps_that_history_and_lets_the_others_expire(tree: DocumentTree):
+def test_history_with_missing_snapshot_does_not_expire(tree: DocumentTree):
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     tree.builder.snapshot_file(tree.ids[4]).unlink()
     change_nothing_but(tree, plan, lake, {"main"}, "no longer requires this edit")
 
 
-def test_a_root_younger_than_its_descendants_is_no_reason_to_edit_and_none_to_panic(tree: DocumentTree):
+def test_root_younger_than_descendants_causes_no_edit(tree: DocumentTree):
     lake = lake_of(tree)
     plan = planned(lake, AS_OF)
     RepositoryBuilder.set_time(with_created(tree), tree.ids[0], START + timedelta(days=20))
@@ -411,7 +411,7 @@ def with_objects(lake: IcechunkLake, objects: EditableLocalObjects) -> IcechunkL
     return IcechunkLake(lake._config, objects)
 
 
-def test_a_commit_while_snapshots_are_edited_loses_nothing(tree: DocumentTree):
+def test_concurrent_commit_keeps_its_history(tree: DocumentTree):
     lake = lake_of(tree)
     session = tree.builder.repo.writable_session("main")
     set_value("values", 0, 77)(zarr.open_group(session.store))
@@ -433,7 +433,7 @@ class WhileReading(Watched):
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_a_branch_that_is_made_while_the_snapshots_are_read_keeps_the_history_that_its_rule_says(tree: DocumentTree, commits: bool):
+def test_branch_created_during_read_keeps_its_history(tree: DocumentTree, commits: bool):
     retention = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release", "keep": "forever"}]}
     lake = lake_at(tree.builder.path, retention)
     plan = [action for action in planned(lake, AS_OF) if action.ref_name == "main"]
@@ -454,7 +454,7 @@ def test_a_branch_that_is_made_while_the_snapshots_are_read_keeps_the_history_th
     assert len(released) == len(history) + commits
 
 
-def test_a_commit_on_a_branch_that_is_being_deleted_keeps_the_branch(tree: DocumentTree):
+def test_concurrent_commit_prevents_branch_deletion(tree: DocumentTree):
     tree.builder.repo.create_branch("old", tree.ids[7])
     lake = lake_of(tree, delete_expired_branches=True)
     plan = planned(lake, AS_OF)
@@ -467,7 +467,7 @@ def test_a_commit_on_a_branch_that_is_being_deleted_keeps_the_branch(tree: Docum
     assert [info.message for info in tree.builder.reopen().ancestry(branch="old")][:2] == ["not too old for me", "snapshot 7"]
 
 
-def test_a_tag_that_somebody_else_deletes_at_the_same_moment_is_absent(tree: DocumentTree):
+def test_concurrently_deleted_tag_is_absent(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
     plan = planned(lake, AS_OF)
     expire(lake, AS_OF, [action for action in plan if action.action == "edit_parent"])
@@ -476,14 +476,14 @@ def test_a_tag_that_somebody_else_deletes_at_the_same_moment_is_absent(tree: Doc
     assert outcome.verdict == "absent"
 
 
-def test_the_same_edit_made_by_another_expiry_at_the_same_moment_is_absent(tree: DocumentTree):
+def test_concurrent_equal_edit_is_absent(tree: DocumentTree):
     lake = lake_of(tree)
     plan = [action for action in planned(lake, AS_OF) if action.ref_name == "main"]
     [outcome] = expire(with_objects(lake, Watched(lambda: expire(lake, AS_OF, plan))), AS_OF, plan)
     assert (outcome.verdict, walk(tree, "main")) == ("absent", [14, 13, 12, 0])
 
 
-def test_another_edit_at_the_same_moment_stays(tree: DocumentTree):
+def test_concurrent_other_edit_stays(tree: DocumentTree):
     lake, file = lake_of(tree), tree.builder.snapshot_file(tree.ids[9])
     plan = [action for action in planned(lake, AS_OF) if action.ref_name == "test"]
 
@@ -507,7 +507,7 @@ class Lying(EditableLocalObjects):
         super().replace(address, before, self.read_with_etag(address)[1])
 
 
-def test_bytes_that_do_not_read_back_are_a_failure(tree: DocumentTree):
+def test_edit_fails_if_written_bytes_differ(tree: DocumentTree):
     lake = lake_of(tree)
     [outcome, *_] = expire(with_objects(lake, Lying()), AS_OF, planned(lake, AS_OF))
     assert outcome.verdict == "failed"
@@ -529,7 +529,7 @@ def without_the_right_to_write(folder: Path) -> Iterator[None]:
         folder.chmod(0o755)
 
 
-def test_a_read_only_directory_fails_its_action_by_name_and_the_others_go_on(built: DocumentTree):
+def test_read_only_directory_fails_only_its_action(built: DocumentTree):
     with in_memory() as base:
         base.chmod(0o755)
         path = Path(shutil.copytree(built.builder.path, base / "repo"))
@@ -548,7 +548,7 @@ def test_a_read_only_directory_fails_its_action_by_name_and_the_others_go_on(bui
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}, "once it is mended"
 
 
-def test_what_a_killed_expiry_leaves_is_no_snapshot_and_no_ref(tree: DocumentTree):
+def test_temporary_files_are_neither_snapshots_nor_refs(tree: DocumentTree):
     lake = lake_of(tree)
     commits, refs = set(parents_now(lake, AS_OF)), lake.freeze(AS_OF).refs
     (tree.builder.path / "snapshots" / f"{tree.ids[3]}#123456789").write_bytes(b"half")
@@ -562,7 +562,7 @@ def test_what_a_killed_expiry_leaves_is_no_snapshot_and_no_ref(tree: DocumentTre
     assert repo.garbage_collect(FAR_FUTURE).snapshots_deleted == 0
 
 
-def test_a_branch_deleted_and_a_tag_deleted_look_as_the_library_leaves_them(tree: DocumentTree, tmp_path: Path):
+def test_deleted_refs_have_the_files_of_the_library(tree: DocumentTree, tmp_path: Path):
     tree.builder.repo.create_branch("old", tree.ids[7])
     sister = Path(shutil.copytree(tree.builder.path, tmp_path / "sister"))
     lake = lake_of(tree, "policy", semantics="icechunk-v1", delete_expired_tags=True, delete_expired_branches=True)

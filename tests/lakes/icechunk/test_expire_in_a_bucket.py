@@ -49,7 +49,7 @@ def content(bench: S3Bench) -> dict[str, bytes | None]:
     return {key: bench.get(key) for key in bench.everything()}
 
 
-def test_an_expiry_in_a_bucket_killed_at_any_request_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree) -> None:
+def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree) -> None:
     """At every 25th request here, at every one of them with `make test DEPTH=all`."""
     with in_a_bucket("versity") as bench:
         put(bench, tree.builder.path)

@@ -62,7 +62,7 @@ def everything_reads(path: Path) -> None:
         assert number == 1 or values[number % 8] == number, "each snapshot after the first wrote its number there"
 
 
-def test_an_expiry_killed_before_any_step_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree):
+def test_expiry_killed_before_any_step_is_completed_by_another(tree: DocumentTree):
     with in_memory() as base:
         wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
         plan = planned(lake_over(wanted, tree), AS_OF)
@@ -82,7 +82,7 @@ def test_an_expiry_killed_before_any_step_leaves_a_whole_repository_and_is_ended
         assert step > FEWEST_STEPS
 
 
-def test_an_undoing_killed_before_any_step_is_ended_by_the_next(tree: DocumentTree):
+def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree):
     with in_memory() as base:
         expired = Path(shutil.copytree(tree.builder.path, base / "expired"))
         lake = lake_over(expired, tree)
@@ -102,7 +102,7 @@ def test_an_undoing_killed_before_any_step_is_ended_by_the_next(tree: DocumentTr
         assert step > FEWEST_STEPS // 2
 
 
-def test_an_expiry_killed_at_a_random_moment_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree):
+def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTree):
     rnd, span, killed_in_the_middle = random.Random(1), 60.0, 0
     with in_memory() as base:
         plan = planned(lake_over(tree.builder.path, tree), AS_OF)
@@ -128,7 +128,7 @@ def test_an_expiry_killed_at_a_random_moment_leaves_a_whole_repository_and_is_en
     assert killed_in_the_middle
 
 
-def test_of_two_expiries_at_once_each_edit_is_made_once_and_the_other_finds_it_made(tree: DocumentTree):
+def test_concurrent_expiries_make_each_edit_once(tree: DocumentTree):
     with in_memory() as base:
         wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
         plan = planned(lake_over(wanted, tree), AS_OF)

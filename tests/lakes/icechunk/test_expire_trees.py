@@ -105,7 +105,7 @@ class Case:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_random_trees_expire_as_the_library_and_the_text_say(group: int):
+def test_random_trees_expire_like_library_and_document(group: int):
     compared = 0
     for seed in range(group * TREES_A_GROUP, (group + 1) * TREES_A_GROUP):
         with in_memory() as base:

@@ -39,7 +39,7 @@ def ref_file(built: RepositoryBuilder, ref: str) -> Path:
     return built.path / "refs" / ref / "ref.json"
 
 
-def test_every_branch_and_tag_is_frozen_with_its_head(built: RepositoryBuilder):
+def test_freeze_returns_all_refs_with_heads(built: RepositoryBuilder):
     refs = lake_at(built.path).freeze(AS_OF)
     assert {(ref.ref_type, ref.ref_name): ref.head_commit_id for ref in refs.refs} == {
         ("branch", "main"): built.head("main"),
@@ -48,7 +48,7 @@ def test_every_branch_and_tag_is_frozen_with_its_head(built: RepositoryBuilder):
     }
 
 
-def test_the_four_folders_are_claimed_and_refs_and_config_are_pinned(built: RepositoryBuilder):
+def test_freeze_claims_four_folders_and_pins_refs_and_config(built: RepositoryBuilder):
     refs = lake_at(built.path).freeze(AS_OF)
     assert {claim.address.removeprefix(built.location) for claim in refs.claims} == {
         "/snapshots/",
@@ -64,7 +64,7 @@ def test_the_four_folders_are_claimed_and_refs_and_config_are_pinned(built: Repo
     }
 
 
-def test_a_deleted_tag_is_no_ref_and_its_files_are_pinned(built: RepositoryBuilder):
+def test_deleted_tag_is_no_ref_and_its_files_are_pinned(built: RepositoryBuilder):
     built.repo.delete_tag("v1")
     refs = lake_at(built.path).freeze(AS_OF)
     assert {ref.ref_name for ref in refs.refs} == {"main", "develop"}
@@ -72,7 +72,7 @@ def test_a_deleted_tag_is_no_ref_and_its_files_are_pinned(built: RepositoryBuild
     assert {"/refs/tag.v1/ref.json", "/refs/tag.v1/ref.json.deleted"} <= pinned
 
 
-def test_the_empty_directory_of_a_deleted_branch_is_no_ref(built: RepositoryBuilder):
+def test_empty_directory_of_deleted_branch_is_no_ref(built: RepositoryBuilder):
     built.repo.delete_branch("develop")
     assert (built.path / "refs" / "branch.develop").is_dir()
     assert {ref.ref_name for ref in lake_at(built.path).freeze(AS_OF).refs} == {"main", "v1"}
@@ -80,13 +80,13 @@ def test_the_empty_directory_of_a_deleted_branch_is_no_ref(built: RepositoryBuil
 
 @pytest.mark.parametrize("ref", ["branch.main", "tag.v1"])
 @pytest.mark.parametrize("content", [b"", b'{"snapshot":"1CECHN', b"[]", b'{"snapshot":null}', b'{"snapshot":"not an id"}', b"\xff\xfe"])
-def test_an_unreadable_branch_or_tag_stops_the_run_and_is_named(built: RepositoryBuilder, ref: str, content: bytes):
+def test_freeze_refuses_unreadable_ref(built: RepositoryBuilder, ref: str, content: bytes):
     ref_file(built, ref).write_bytes(content)
     with pytest.raises(LakeUnreadable, match=f"{ref}/ref.json"):
         lake_at(built.path).freeze(AS_OF)
 
 
-def test_an_unreadable_tag_is_not_taken_for_deleted_as_the_library_does(built: RepositoryBuilder):
+def test_unreadable_tag_is_not_treated_as_deleted(built: RepositoryBuilder):
     ref_file(built, "tag.v1").write_bytes(b"")
     assert built.reopen().list_tags() == set(), "the library's reading, which destroys the tag's data"
     with pytest.raises(LakeUnreadable, match="tag 'v1' cannot be read"):
@@ -105,14 +105,14 @@ class Refusing(LocalObjects):
         return LocalObjects.read(self, address)
 
 
-def test_a_tag_that_the_store_refuses_to_read_stops_the_run(built: RepositoryBuilder):
+def test_freeze_refuses_denied_tag(built: RepositoryBuilder):
     lake = lake_at(built.path)
     lake._objects = Refusing(f"{built.location}/refs/tag.v1/ref.json")
     with pytest.raises(LakeUnreadable, match=r"tag 'v1' cannot be read.*403"):
         lake.freeze(AS_OF)
 
 
-def test_a_snapshot_that_the_store_refuses_to_read_stops_the_run_although_no_ref_needs_it(built: RepositoryBuilder):
+def test_commits_refuse_denied_snapshot_without_refs(built: RepositoryBuilder):
     abandoned = built.abandon_snapshot("main", START + timedelta(days=4), set_value("values", 0, 9))
     lake = lake_at(built.path)
     lake._objects = Refusing(f"{built.location}/snapshots/{abandoned}")
@@ -132,7 +132,7 @@ class ChangingBetween(LocalObjects):
             self.changes.pop()()
 
 
-def test_a_branch_that_is_renamed_while_refs_are_read_is_met_under_its_new_name(built: RepositoryBuilder):
+def test_branch_renamed_during_freeze_is_read(built: RepositoryBuilder):
     def rename() -> None:
         built.repo.create_branch("renamed", built.head("develop"))
         built.repo.delete_branch("develop")
@@ -156,7 +156,7 @@ class ScannedSlowly(LocalObjects):
         yield from met
 
 
-def test_a_branch_that_a_listing_met_under_neither_of_its_names_is_not_missed(built: RepositoryBuilder):
+def test_branch_missing_in_first_listing_is_read(built: RepositoryBuilder):
     def rename() -> None:
         built.repo.create_branch("renamed", built.head("develop"))
         built.repo.delete_branch("develop")
@@ -166,14 +166,14 @@ def test_a_branch_that_a_listing_met_under_neither_of_its_names_is_not_missed(bu
     assert {ref.ref_name for ref in lake.freeze(AS_OF).refs} == {"main", "v1", "renamed"}
 
 
-def test_branches_that_never_stop_coming_while_refs_are_read_stop_the_run(built: RepositoryBuilder):
+def test_freeze_refuses_continuously_created_branches(built: RepositoryBuilder):
     lake = lake_at(built.path)
     lake._objects = ChangingBetween([partial(built.repo.create_branch, f"b{number}", built.head("main")) for number in range(20)])
     with pytest.raises(LakeUnreadable, match=r"refs in .*/refs/ changed during each of 10 attempts"):
         lake.freeze(AS_OF)
 
 
-def test_branches_that_never_stop_going_while_refs_are_read_stop_the_run(built: RepositoryBuilder):
+def test_freeze_refuses_continuously_deleted_branches(built: RepositoryBuilder):
     names = [f"b{number}" for number in range(12)]
     for name in names:
         built.repo.create_branch(name, built.head("main"))
@@ -183,43 +183,43 @@ def test_branches_that_never_stop_going_while_refs_are_read_stop_the_run(built: 
         lake.freeze(AS_OF)
 
 
-def test_a_tag_whose_file_is_gone_once_it_was_listed_stops_the_run(built: RepositoryBuilder):
+def test_freeze_refuses_tag_without_file(built: RepositoryBuilder):
     lake = lake_at(built.path)
     lake._objects = ChangingBetween([ref_file(built, "tag.v1").unlink])
     with pytest.raises(LakeUnreadable, match="tag 'v1' cannot be read"):
         lake.freeze(AS_OF)
 
 
-def test_a_ref_directory_without_its_pointer_stops_the_run(built: RepositoryBuilder):
+def test_freeze_refuses_ref_directory_without_pointer(built: RepositoryBuilder):
     ref_file(built, "tag.v1").rename(ref_file(built, "tag.v1").with_name("ref.json#1"))
     with pytest.raises(LakeUnreadable, match="tag 'v1' has no"):
         lake_at(built.path).freeze(AS_OF)
 
 
-def test_a_kind_of_ref_that_is_not_known_stops_the_run(built: RepositoryBuilder):
+def test_freeze_refuses_unknown_ref_type(built: RepositoryBuilder):
     move_ref(built.path, "bookmark.x", built.head("main"))
     with pytest.raises(LakeUnreadable, match=r"bookmark\.x"):
         lake_at(built.path).freeze(AS_OF)
 
 
-def test_a_repository_without_refs_is_never_an_empty_live_set(built: RepositoryBuilder):
+def test_freeze_refuses_repository_without_refs(built: RepositoryBuilder):
     shutil.rmtree(built.path / "refs")
     with pytest.raises(LakeUnreadable, match="no branch and no tag"):
         lake_at(built.path).freeze(AS_OF)
 
 
-def test_a_location_that_does_not_exist_is_unreadable(tmp_path: Path):
+def test_freeze_refuses_missing_location(tmp_path: Path):
     with pytest.raises(LakeUnreadable, match="nowhere/refs/ contains no branch"):
         lake_at(tmp_path / "nowhere").freeze(AS_OF)
 
 
-def test_a_repository_of_spec_version_2_is_refused_in_one_sentence(built: RepositoryBuilder):
+def test_freeze_refuses_spec_version_2(built: RepositoryBuilder):
     (built.path / "repo").write_bytes(b"ICE")
     with pytest.raises(LakeUnreadable, match="spec version 2"):
         lake_at(built.path).freeze(AS_OF)
 
 
-def test_a_snapshot_of_spec_version_2_is_refused(built: RepositoryBuilder):
+def test_commits_refuse_snapshot_of_spec_version_2(built: RepositoryBuilder):
     file = built.snapshot_file(built.head("main"))
     raw = bytearray(file.read_bytes())
     raw[36] = 2
@@ -229,13 +229,13 @@ def test_a_snapshot_of_spec_version_2_is_refused(built: RepositoryBuilder):
         commits_of(lake, lake.freeze(AS_OF))
 
 
-def test_a_ref_to_a_snapshot_that_is_not_there_stops_the_run(built: RepositoryBuilder):
+def test_retain_refuses_ref_to_missing_snapshot(built: RepositoryBuilder):
     move_ref(built.path, "tag.lost", NOBODY)
     with pytest.raises(LakeUnreadable, match=f"tag 'lost' points to snapshot {NOBODY}"):
         retention_of(lake_at(built.path), AS_OF)
 
 
-def test_commits_carry_the_librarys_own_ancestry_times_and_messages(built: RepositoryBuilder):
+def test_commits_equal_the_ancestry_of_the_library(built: RepositoryBuilder):
     lake = lake_at(built.path)
     ours = {commit.commit_id: commit for commit in commits_of(lake, lake.freeze(AS_OF))}
     theirs = list(built.reopen().ancestry(branch="main"))
@@ -249,7 +249,7 @@ def test_commits_carry_the_librarys_own_ancestry_times_and_messages(built: Repos
         assert commit.content_roots[0].size_bytes == built.snapshot_file(info.id).stat().st_size
 
 
-def test_each_snapshot_falls_to_one_shard(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
+def test_each_snapshot_is_in_one_shard(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
     whole = {commit.commit_id for commit in commits_of(lake_at(built.path), lake_at(built.path).freeze(AS_OF))}
     monkeypatch.setattr(lake_module, "SNAPSHOTS_PER_SHARD", 2)
     lake = lake_at(built.path)
@@ -259,7 +259,7 @@ def test_each_snapshot_falls_to_one_shard(built: RepositoryBuilder, monkeypatch:
 
 
 @pytest.mark.parametrize("readers,handfuls", [(1, 1), (1, 2), (2, 1), (16, 8)])
-def test_each_snapshot_is_read_once_however_reads_are_handed_out(
+def test_each_snapshot_is_read_once(
     built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, readers: int, handfuls: int
 ):
     monkeypatch.setattr(lake_module, "READERS", readers)
@@ -269,7 +269,7 @@ def test_each_snapshot_is_read_once_however_reads_are_handed_out(
     assert found == sorted(path.name for path in (built.path / "snapshots").iterdir())
 
 
-def test_an_object_whose_name_is_no_id_is_no_snapshot_and_is_reported(built: RepositoryBuilder):
+def test_object_with_invalid_id_is_noted_and_no_commit(built: RepositoryBuilder):
     (built.path / "snapshots" / f"{NOBODY}#1").write_bytes(b"half an upload")
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
@@ -278,7 +278,7 @@ def test_an_object_whose_name_is_no_id_is_no_snapshot_and_is_reported(built: Rep
 
 
 @pytest.mark.parametrize("content", [b"", b"ICE", None])
-def test_a_damaged_snapshot_that_a_ref_reaches_stops_the_run(built: RepositoryBuilder, content: bytes | None):
+def test_retain_refuses_damaged_reachable_snapshot(built: RepositoryBuilder, content: bytes | None):
     parent = next(iter(built.reopen().ancestry(branch="main"))).parent_id
     file = built.snapshot_file(parent)
     file.write_bytes(file.read_bytes()[:-9] if content is None else content)
@@ -294,27 +294,27 @@ def damaged_leftover(built: RepositoryBuilder, at: datetime) -> str:
     return abandoned
 
 
-def test_an_old_damaged_snapshot_that_nothing_needs_is_dangling_and_reported(built: RepositoryBuilder):
+def test_old_damaged_snapshot_is_dangling_and_noted(built: RepositoryBuilder):
     abandoned = damaged_leftover(built, START + timedelta(days=4))
     retention = retention_of(lake_at(built.path, {"default": {"max_age": "1d"}}), AS_OF)
     assert in_state(retention, "dangling") == {abandoned}
     assert any(abandoned in note and "is not needed" in note for note in retention.notes)
 
 
-def test_a_young_damaged_snapshot_stops_the_run(built: RepositoryBuilder):
+def test_retain_refuses_young_damaged_snapshot(built: RepositoryBuilder):
     abandoned = damaged_leftover(built, AS_OF - timedelta(hours=1))
     with pytest.raises(LakeUnreadable, match=abandoned):
         retention_of(lake_at(built.path, {"default": {"max_age": "1d"}}), AS_OF)
 
 
-def test_a_snapshot_under_another_ones_name_stops_the_run(built: RepositoryBuilder):
+def test_commits_refuse_snapshot_with_another_id(built: RepositoryBuilder):
     shutil.copy(built.snapshot_file(built.head("main")), built.path / "snapshots" / NOBODY)
     lake = lake_at(built.path)
     with pytest.raises(LakeUnreadable, match=f"{NOBODY} has the content of snapshot {built.head('main')}"):
         commits_of(lake, lake.freeze(AS_OF))
 
 
-def test_a_missing_ancestor_keeps_all_that_is_left_of_the_history_and_is_reported(built: RepositoryBuilder):
+def test_missing_ancestor_keeps_the_history_and_is_noted(built: RepositoryBuilder):
     ids: Iterator[str] = (info.id for info in built.reopen().ancestry(branch="main"))
     _, _, third, _ = ids
     built.snapshot_file(third).unlink()
@@ -325,13 +325,13 @@ def test_a_missing_ancestor_keeps_all_that_is_left_of_the_history_and_is_reporte
     assert any(third in note for note in retention.notes)
 
 
-def test_a_lake_pickles_and_is_a_lake(built: RepositoryBuilder):
+def test_lake_pickles(built: RepositoryBuilder):
     lake = pickle.loads(pickle.dumps(lake_at(built.path)))  # noqa: S301 - our own bytes
     assert isinstance(lake, Lake)
     assert len(lake.freeze(AS_OF).refs) == 3
 
 
-def test_a_machine_that_sees_no_snapshot_stops_the_run(built: RepositoryBuilder):
+def test_commits_refuse_empty_snapshot_folder(built: RepositoryBuilder):
     """As an executor without the disk. Its shard of the snapshots would look collected, and what their commits need would be garbage."""
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)

@@ -55,36 +55,36 @@ def reason(retention: Retention, commit: str) -> str:
     return next(row["reason"] for row in retention.reachable.to_pylist() if row["commit_id"] == commit)
 
 
-def test_a_snapshot_exactly_at_the_cutoff_is_kept_and_one_before_it_expires():
+def test_snapshot_at_cutoff_is_kept_and_older_one_expires():
     retention = {"default": {"keep": "2026-01-03"}}
     assert in_state(decide(LINE, {"main": "e"}, retention=retention), "expired") == {"b"}
     just_after = {"default": {"keep": "2026-01-03T00:00:00.000001"}}
     assert in_state(decide(LINE, {"main": "e"}, retention=just_after), "expired") == {"b", "c"}
 
 
-def test_without_a_policy_everything_is_kept():
+def test_everything_is_kept_without_policy():
     everything = decide(LINE, {"main": "c"}, retention={"tags": "keep"})
     assert set(states(everything).values()) == {"retained"}
     assert everything.expiry.num_rows == 0
 
 
-def test_the_newest_n_are_kept_whatever_their_age():
+def test_keep_last_ignores_age():
     retention = decide(LINE, {"main": "e"}, retention={"default": {"keep_last": 3}})
     assert edits(retention) == {"c": "a"}
     assert in_state(retention, "expired") == {"b"}
 
 
-def test_an_age_and_a_count_keep_what_either_keeps():
+def test_age_and_count_keep_the_union():
     retention = decide(LINE, {"main": "e"}, retention={"default": {"max_age": "1d", "keep_last": 2}})
     assert edits(retention) == {"d": "a"}
 
 
-def test_the_first_matching_pattern_decides():
+def test_first_matching_pattern_applies():
     rules = {"default": {"keep": "2026-01-10"}, "refs": [{"match": "ma.*", "keep": "forever"}, {"match": "main", "keep": 1}]}
     assert decide(LINE, {"main": "e"}, retention=rules).expiry.num_rows == 0
 
 
-def test_a_ref_that_keeps_for_ever_keeps_its_ancestry_from_the_edits_of_others():
+def test_unlimited_ref_protects_its_ancestry_from_edits():
     rules = {"default": {"keep": "2026-01-22"}, "refs": [{"match": "release", "keep": "forever"}]}
     commits = [*LINE, *history(("f", "e", 26))]
     retention = decide(commits, {"main": "f", "release": "e"}, retention=rules)
@@ -92,26 +92,26 @@ def test_a_ref_that_keeps_for_ever_keeps_its_ancestry_from_the_edits_of_others()
     assert "keeps its history permanently" in reason(retention, "b")
 
 
-def test_a_longer_rule_on_a_shared_history_moves_the_edit_to_where_it_ends():
+def test_longer_rule_on_shared_history_moves_the_edit():
     rules = {"default": {"keep": "2026-01-22"}, "refs": [{"match": "release", "keep": "2026-01-03"}]}
     assert edits(decide(LINE, {"main": "e", "release": "e"}, retention=rules)) == {"c": "a"}
     apart = decide(LINE, {"main": "e", "release": "d"}, retention=rules)
     assert edits(apart) == {"e": "a", "c": "a"}, "release does not need e"
 
 
-def test_a_tag_on_an_expired_snapshot_keeps_it():
+def test_tag_keeps_expired_snapshot():
     retention = decide(LINE, {"main": "e"}, {"old": "b"})
     assert states(retention)["b"] == "retained"
     assert in_state(retention, "expired") == {"c"}
 
 
-def test_a_snapshot_that_a_ref_points_at_never_expires_in_either_semantics():
+def test_head_never_expires_in_both_semantics():
     for semantics in ("seed", "icechunk-v1"):
         kept = in_state(decide(LINE, {"main": "e", "old": "c"}, {"t": "b"}, semantics=semantics), "retained")
         assert {"e", "c", "b", "a"} <= kept
 
 
-def test_an_expired_tag_goes_where_the_policy_says_so_and_what_it_alone_held_expires():
+def test_expired_tag_is_deleted_with_its_history():
     policy = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
     retention = decide(LINE, {"main": "e"}, {"old": "c"}, policy, delete_expired_tags=True)
     assert deleted_refs(retention) == {"old"}
@@ -119,19 +119,19 @@ def test_an_expired_tag_goes_where_the_policy_says_so_and_what_it_alone_held_exp
     assert deleted_refs(decide(LINE, {"main": "e"}, {"old": "c"}, policy)) == set()
 
 
-def test_an_expired_tag_on_a_surviving_snapshot_stays():
+def test_expired_tag_on_retained_snapshot_is_kept():
     policy = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
     assert deleted_refs(decide(LINE, {"main": "e"}, {"first": "a"}, policy, delete_expired_tags=True)) == set()
     assert deleted_refs(decide(LINE, {"main": "c"}, {"tip": "c"}, policy, delete_expired_tags=True)) == set()
 
 
-def test_tags_that_are_to_be_kept_are_not_deleted_and_the_note_says_why():
+def test_kept_tags_are_not_deleted_and_noted():
     retention = decide(LINE, {"main": "e"}, {"old": "c"}, delete_expired_tags=True)
     assert deleted_refs(retention) == set()
     assert any("retention.tags is `keep`" in note for note in retention.notes)
 
 
-def test_an_expired_branch_goes_but_never_main():
+def test_expired_branch_is_deleted_except_main():
     commits = [*LINE, *history(("x", "b", 4))]
     retention = decide(commits, {"main": "c", "fix": "x"}, delete_expired_branches=True)
     assert deleted_refs(retention) == {"fix"}
@@ -139,21 +139,21 @@ def test_an_expired_branch_goes_but_never_main():
 
 
 @pytest.mark.parametrize("semantics", ["seed", "icechunk-v1"])
-def test_the_snapshot_of_a_ref_that_goes_is_never_edited(semantics: str):
+def test_head_of_deleted_ref_is_never_edited(semantics: str):
     commits = [*LINE, *history(("x", "b", 4), ("y", "x", 5))]
     retention = decide(commits, {"main": "e", "fix": "y"}, delete_expired_branches=True, semantics=semantics)
     assert deleted_refs(retention) == {"fix"}
     assert edits(retention) == {"d": "a"}
 
 
-def test_ignored_tags_protect_nothing_and_go_where_their_snapshot_goes():
+def test_ignored_tag_is_deleted_with_its_snapshot():
     ignore = {"default": {"keep": "2026-01-10"}, "tags": "ignore"}
     retention = decide(LINE, {"main": "e"}, {"old": "c", "new": "d"}, ignore)
     assert in_state(retention, "expired") == {"b", "c"}
     assert deleted_refs(retention) == {"old"}
 
 
-def test_a_branch_and_a_tag_of_one_name_are_told_apart_and_neither_is_deleted():
+def test_branch_and_tag_with_the_same_name_are_kept():
     policy = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
     retention = decide(LINE, {"main": "e", "x": "c"}, {"x": "b"}, policy, delete_expired_tags=True, delete_expired_branches=True)
     assert deleted_refs(retention) == set()
@@ -162,7 +162,7 @@ def test_a_branch_and_a_tag_of_one_name_are_told_apart_and_neither_is_deleted():
     assert any("both named 'x'" in note for note in retention.notes)
 
 
-def test_an_old_dangling_snapshot_is_dangling_and_a_young_one_is_retained_with_its_ancestry():
+def test_young_dangling_snapshot_is_retained_with_ancestry():
     commits = [*LINE, *history(("x", "c", 4), ("p", "c", 5), ("q", "p", 11))]
     retention = decide(commits, {"main": "e"})
     assert in_state(retention, "dangling") == {"x"}
@@ -172,7 +172,7 @@ def test_an_old_dangling_snapshot_is_dangling_and_a_young_one_is_retained_with_i
     assert edits(retention) == {"d": "a"}
 
 
-def test_what_no_ref_reaches_has_a_cutoff_of_its_own_whatever_the_default_keeps():
+def test_dangling_cutoff_is_independent_of_default():
     commits = [*LINE, *history(("x", "a", 24), ("y", "a", 25))]  # judged on the first of February
     for default in ("forever", "1d"):
         retention = decide(commits, {"main": "e"}, retention={"default": default}, grace_cutoff=day(30))
@@ -183,7 +183,7 @@ def test_what_no_ref_reaches_has_a_cutoff_of_its_own_whatever_the_default_keeps(
     assert in_state(decide(commits, {"main": "e"}, retention={"default": "forever"}, grace_cutoff=day(24)), "dangling") == set()
 
 
-def test_dangling_snapshots_that_are_kept_for_ever_are_told():
+def test_unlimited_dangling_retention_is_noted():
     commits, for_ever = [*LINE, *history(("x", "c", 4))], {"default": "1d", "dangling": "forever"}
     retention = decide(commits, {"main": "e"}, retention=for_ever)
     assert states(retention)["x"] == "retained"
@@ -191,7 +191,7 @@ def test_dangling_snapshots_that_are_kept_for_ever_are_told():
     assert not any("reaches are kept" in note for note in decide(LINE, {"main": "e"}, retention=for_ever).notes)
 
 
-def test_what_a_refs_own_rule_let_go_of_is_not_kept_again_as_dangling():
+def test_snapshots_cut_off_by_own_edits_are_not_kept_as_dangling():
     policy = {"default": {"keep": "forever"}, "dangling": "forever", "refs": [{"match": "main", "keep": "2026-01-10"}]}
     planned = decide(LINE, {"main": "e"}, retention=policy)
     assert in_state(planned, "expired") == {"b", "c"}
@@ -201,13 +201,13 @@ def test_what_a_refs_own_rule_let_go_of_is_not_kept_again_as_dangling():
     assert in_state(decide(edited, {"main": "e"}, retention=policy), "dangling") == set()  # somebody else's edit may be a mistake
 
 
-def test_the_grace_period_keeps_a_dangling_snapshot_that_the_policy_would_let_go():
+def test_grace_period_keeps_expired_dangling_snapshot():
     commits = [*LINE, *history(("x", "a", 9))]
     assert states(decide(commits, {"main": "e"}, grace_cutoff=day(9)))["x"] == "retained"
     assert states(decide(commits, {"main": "e"}, grace_cutoff=day(10)))["x"] == "dangling"
 
 
-def test_a_first_snapshot_younger_than_later_ones_keeps_the_history_whole_and_is_reported():
+def test_young_root_keeps_the_history_and_is_noted():
     skewed = history(("a", None, 15), ("b", "a", 2), ("c", "b", 20))
     for semantics in ("seed", "icechunk-v1"):
         retention = decide(skewed, {"main": "c"}, semantics=semantics)
@@ -215,13 +215,13 @@ def test_a_first_snapshot_younger_than_later_ones_keeps_the_history_whole_and_is
         assert any("wrong clock" in note for note in retention.notes)
 
 
-def test_an_expired_head_with_a_younger_ancestor_is_left_alone_by_seed():
+def test_seed_ignores_expired_head_with_younger_ancestor():
     skewed = history(("a", None, 1), ("b", "a", 2), ("c", "b", 20), ("d", "c", 3))
     assert in_state(decide(skewed, {"main": "d"}), "expired") == set()
     assert in_state(decide(skewed, {"main": "d"}, semantics="icechunk-v1"), "expired") == {"b"}
 
 
-def test_a_cycle_of_parents_is_kept_and_reported_with_all_that_leads_to_it():
+def test_cycle_of_parents_is_kept_and_noted():
     commits = history(("a", "b", 1), ("b", "a", 2), ("c", "b", 3), ("d", "c", 20))
     retention = decide(commits, {"main": "d"}, semantics="icechunk-v1")
     assert set(states(retention).values()) == {"retained"}
@@ -229,28 +229,28 @@ def test_a_cycle_of_parents_is_kept_and_reported_with_all_that_leads_to_it():
     assert any("cycle" in note for note in retention.notes)
 
 
-def test_a_dangling_snapshot_whose_parent_is_gone_can_go():
+def test_dangling_snapshot_without_parent_is_dangling():
     commits = [*LINE, *history(("x", "gone", 4))]
     retention = decide(commits, {"main": "e"})
     assert in_state(retention, "dangling") == {"x"}
     assert not any("gone" in note for note in retention.notes)
 
 
-def test_an_unreadable_snapshot_that_a_ref_reaches_stops_the_run():
+def test_retain_refuses_unreadable_reachable_snapshot():
     damaged = Commit("b", (), day(2), (), summary={"unreadable": "snapshot b is damaged"})
     commits = [commit for commit in LINE if commit.commit_id != "b"] + [damaged]
     with pytest.raises(LakeUnreadable, match=r"snapshot b is damaged.*main reaches it"):
         decide(commits, {"main": "e"})
 
 
-def test_at_most_a_hundred_refs_are_named_and_all_are_counted():
+def test_refs_are_limited_to_100_and_counted():
     retention = decide(LINE, {"main": "e"}, {f"t{n:03}": "e" for n in range(150)})
     row = retention.reachable.to_pylist()[0]
     assert row["refs_count"] == 151
     assert row["refs"] == ["main", *(f"t{n:03}" for n in range(99))]
 
 
-def test_tables_have_the_published_schemas():
+def test_tables_have_published_schemas():
     retention = decide(LINE, {"main": "e"})
     assert retention.reachable.schema == REACHABLE_SNAPSHOTS.schema
     assert retention.expiry.schema == EXPIRY_PLAN.schema

@@ -66,7 +66,7 @@ def policy(cutoff: datetime, **more: str) -> dict:
 
 @pytest.mark.parametrize("monotonic", [True, False])
 @pytest.mark.parametrize("group", range(GROUPS // 2))
-def test_random_trees_expire_as_the_library_and_the_text_say(tmp_path: Path, group: int, monotonic: bool):
+def test_random_trees_expire_like_library_and_document(tmp_path: Path, group: int, monotonic: bool):
     for seed in range(group * TREES_A_GROUP, (group + 1) * TREES_A_GROUP):
         tree = random_tree(tmp_path / str(seed), seed, START, monotonic=monotonic)
         heads = heads_of(tree.builder.reopen())
@@ -102,7 +102,7 @@ def test_random_trees_expire_as_the_library_and_the_text_say(tmp_path: Path, gro
 
 
 @pytest.mark.parametrize("group", range(times(2, 4)))
-def test_with_expired_refs_deleted_the_same_snapshots_go_as_with_the_library(tmp_path: Path, group: int):
+def test_deleting_expired_refs_equals_the_library(tmp_path: Path, group: int):
     for seed in range(1000 + group * TREES_A_GROUP, 1000 + (group + 1) * TREES_A_GROUP):
         tree = random_tree(tmp_path / str(seed), seed, START)
         cutoff = cutoffs(tree)[seed % 2]
@@ -130,7 +130,7 @@ def histories(draw: st.DrawFn) -> tuple[list[tuple[int | None, int]], list[tuple
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.sampled_from(["seed", "icechunk-v1"]))
-def test_what_the_rule_of_any_ref_keeps_stays_on_that_refs_own_history(drawn, semantics: str):
+def test_kept_snapshots_stay_in_the_history_of_their_ref(drawn, semantics: str):
     snapshots, refs = drawn
     retention = retain(*inputs(snapshots, refs, semantics))
     parents = dict(enumerate(parent for parent, _ in snapshots))
@@ -149,7 +149,7 @@ def test_what_the_rule_of_any_ref_keeps_stays_on_that_refs_own_history(drawn, se
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.sampled_from(["seed", "icechunk-v1"]))
-def test_states_are_what_the_planned_edits_leave_reachable(drawn, semantics: str):
+def test_states_equal_reachability_after_planned_edits(drawn, semantics: str):
     snapshots, refs = drawn
     retention = retain(*inputs(snapshots, refs, semantics))
     before = dict(enumerate(parent for parent, _ in snapshots))
@@ -168,7 +168,7 @@ def test_states_are_what_the_planned_edits_leave_reachable(drawn, semantics: str
 
 @settings(max_examples=300, deadline=None)
 @given(histories(), st.sampled_from(["seed", "icechunk-v1"]), st.data())
-def test_after_any_part_of_the_edits_the_policy_asks_for_exactly_the_rest(drawn, semantics: str, data: st.DataObject):
+def test_partial_edits_leave_exactly_the_rest(drawn, semantics: str, data: st.DataObject):
     snapshots, refs = drawn
     plan = edits(retain(*inputs(snapshots, refs, semantics)))
     made = data.draw(st.sets(st.sampled_from(sorted(plan)))) if plan else set()

@@ -42,7 +42,7 @@ def history(repo: icechunk.Repository, path: Path, change: Callable[[zarr.Group,
     return [info.id for info in repo.ancestry(branch="main")]
 
 
-def test_the_library_writes_the_same_bytes_on_the_documents_tree(tmp_path: Path):
+def test_rewrite_equals_the_library_on_the_document_tree(tmp_path: Path):
     tree = document_tree(tmp_path / "repo", START)
     snapshots = {path.name: path.read_bytes() for path in (tmp_path / "repo" / "snapshots").iterdir()}
     tree.builder.reopen().expire_snapshots(tree.cutoff)
@@ -54,7 +54,7 @@ def test_the_library_writes_the_same_bytes_on_the_documents_tree(tmp_path: Path)
 
 
 @pytest.mark.parametrize("level", some([3], [1, 9, 19]))
-def test_the_library_writes_the_same_bytes_for_thousands_of_arrays_whatever_the_compression_level(tmp_path: Path, level: int):
+def test_rewrite_equals_the_library_at_all_compression_levels(tmp_path: Path, level: int):
     config = icechunk.RepositoryConfig(compression=icechunk.CompressionConfig(level=level))
     path = tmp_path / "repo"
     repo = icechunk.Repository.create(icechunk.local_filesystem_storage(str(path)), config=config)
@@ -74,7 +74,7 @@ def test_the_library_writes_the_same_bytes_for_thousands_of_arrays_whatever_the_
     assert with_parent(kept, before, root) == file.read_bytes()
 
 
-def test_header_and_every_other_byte_of_the_payload_stay(snapshot: bytes):
+def test_rewrite_changes_only_the_parent(snapshot: bytes):
     rewritten = with_parent("snapshot", snapshot, OTHER)
     assert rewritten[:HEADER_BYTES] == snapshot[:HEADER_BYTES]
     before, after = payload_of(snapshot), payload_of(rewritten)
@@ -84,12 +84,12 @@ def test_header_and_every_other_byte_of_the_payload_stay(snapshot: bytes):
     assert parse_snapshot("snapshot", rewritten).parent_id == OTHER
 
 
-def test_the_old_parent_put_back_gives_the_old_file(snapshot: bytes):
+def test_rewrite_to_old_parent_restores_the_file(snapshot: bytes):
     parent = parse_snapshot("snapshot", snapshot).parent_id
     assert with_parent("snapshot", with_parent("snapshot", snapshot, OTHER), parent) == snapshot
 
 
-def test_an_uncompressed_file_stays_uncompressed(snapshot: bytes):
+def test_uncompressed_file_stays_uncompressed(snapshot: bytes):
     plain = snapshot[: HEADER_BYTES - 1] + b"\0" + bytes(payload_of(snapshot))
     rewritten = with_parent("snapshot", plain, OTHER)
     assert rewritten[:HEADER_BYTES] == plain[:HEADER_BYTES]
@@ -98,7 +98,7 @@ def test_an_uncompressed_file_stays_uncompressed(snapshot: bytes):
 
 
 @pytest.mark.parametrize("settings", [{"level": 7}, {"level": 19}, {"write_checksum": True}, {"write_content_size": True}])
-def test_frames_of_other_writers_keep_their_settings(snapshot: bytes, settings: dict):
+def test_rewrite_keeps_frame_settings(snapshot: bytes, settings: dict):
     payload = bytes(payload_of(snapshot))
     stream = zstandard.ZstdCompressor(**{"level": 3, "write_content_size": False, **settings}).compressobj(
         size=len(payload) if "write_content_size" in settings else -1
@@ -110,7 +110,7 @@ def test_frames_of_other_writers_keep_their_settings(snapshot: bytes, settings: 
     assert with_parent("snapshot", rewritten, parse_snapshot("snapshot", file).parent_id) == file
 
 
-def test_a_frame_that_no_level_makes_again_is_written_at_the_librarys_default(snapshot: bytes):
+def test_unknown_compression_uses_default_level(snapshot: bytes):
     payload = bytes(payload_of(snapshot))
     stream = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     halves = [payload[: len(payload) // 2], payload[len(payload) // 2 :]]
@@ -119,7 +119,7 @@ def test_a_frame_that_no_level_makes_again_is_written_at_the_librarys_default(sn
     assert with_parent("snapshot", file, OTHER) == with_parent("snapshot", with_payload(snapshot, payload), OTHER)
 
 
-def test_the_first_snapshot_of_a_history_cannot_be_given_a_parent(tmp_path: Path):
+def test_first_snapshot_cannot_get_a_parent(tmp_path: Path):
     builder = RepositoryBuilder.create(tmp_path / "repo", START)
     raw = builder.snapshot_file(builder.head("main")).read_bytes()
     with pytest.raises(FormatError, match="the first of a history"):
@@ -127,23 +127,23 @@ def test_the_first_snapshot_of_a_history_cannot_be_given_a_parent(tmp_path: Path
 
 
 @pytest.mark.parametrize("parent", ["", "short", "0123456789abcdefghj0", "0123456789ABCDEFGHJ1"])
-def test_only_an_object_id_can_be_a_parent(snapshot: bytes, parent: str):
+def test_parent_must_be_an_object_id(snapshot: bytes, parent: str):
     with pytest.raises(ValueError, match="object id"):
         with_parent("snapshot", snapshot, parent)
 
 
-def test_damaged_and_foreign_files_are_refused_by_name(snapshot: bytes):
+def test_rewrite_refuses_damaged_and_foreign_files(snapshot: bytes):
     for damaged in (snapshot[:-1], snapshot[:30], b"", snapshot + b"x", snapshot[:36] + b"\x02" + snapshot[37:]):
         with pytest.raises(FormatError, match="snapshots/X"):
             with_parent("snapshots/X", damaged, OTHER)
 
 
-def test_a_rewrite_that_does_not_read_back_is_refused(snapshot: bytes, monkeypatch: pytest.MonkeyPatch):
+def test_rewrite_verifies_its_result(snapshot: bytes, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(envelope, "rewrap", lambda raw, payload: with_payload(raw, payload_of(raw)))
     with pytest.raises(FormatError, match=f"expected the same snapshot with the parent {OTHER}"):
         with_parent("snapshot", snapshot, OTHER)
 
 
 @given(ids)
-def test_an_id_and_its_spelling_are_the_same(object_id: bytes):
+def test_id_spelling_round_trips(object_id: bytes):
     assert unspell_one(spell_one(object_id)) == object_id

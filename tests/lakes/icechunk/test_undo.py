@@ -53,30 +53,30 @@ def expired(tree: DocumentTree, tags: str = "keep", **expiry) -> tuple[IcechunkL
     return lake, plan
 
 
-def test_undoing_puts_every_byte_back(tree: DocumentTree, built: DocumentTree):
+def test_undo_restores_every_byte(tree: DocumentTree, built: DocumentTree):
     lake, plan = expired(tree, delete_expired_branches=True)
     assert {action.action for action in plan} == {"edit_parent", "delete_ref"}
     assert verdicts(lake.undo(plan)) == {"done"}
     assert files_of(tree.builder.path, ".") == files_of(built.builder.path, ".")
 
 
-def test_the_lake_is_one_that_undoes(tree: DocumentTree):
+def test_lake_is_reversible(tree: DocumentTree):
     assert isinstance(lake_of(tree), ReversibleLake)
 
 
-def test_undoing_again_finds_everything_as_it_was(tree: DocumentTree):
+def test_second_undo_reports_absent(tree: DocumentTree):
     lake, plan = expired(tree, delete_expired_branches=True)
     assert verdicts(lake.undo(plan)) == {"done"}
     assert verdicts(lake.undo(plan)) == {"absent"}
 
 
-def test_after_undoing_the_same_plan_is_made_again(tree: DocumentTree):
+def test_undo_leads_to_the_same_plan(tree: DocumentTree):
     lake, plan = expired(tree, delete_expired_branches=True)
     list(lake.undo(plan))
     assert planned(lake, AS_OF) == plan
 
 
-def test_a_deleted_tag_is_never_made_again_and_the_log_says_what_to_do(tree: DocumentTree):
+def test_undo_fails_for_deleted_tag(tree: DocumentTree):
     lake, plan = expired(tree, "policy", delete_expired_tags=True, delete_expired_branches=True)
     outcomes = {(outcome.action.ref_type, outcome.action.ref_name): outcome for outcome in lake.undo(plan)}
     failed = {ref[1] for ref, outcome in outcomes.items() if outcome.verdict == "failed"}
@@ -87,7 +87,7 @@ def test_a_deleted_tag_is_never_made_again_and_the_log_says_what_to_do(tree: Doc
     tree.builder.reopen().create_tag("tag1 again", tree.ids[3])
 
 
-def test_a_snapshot_whose_parent_was_changed_again_is_left_alone(tree: DocumentTree):
+def test_undo_skips_snapshot_with_changed_parent(tree: DocumentTree):
     lake, plan = expired(tree)
     edit = next(action for action in plan if action.ref_name == "main")
     [outcome] = lake.undo([ExpiryAction("edit_parent", edit.snapshot_id, "", None, None, edit.old_parent_id, tree.ids[1])])
@@ -96,7 +96,7 @@ def test_a_snapshot_whose_parent_was_changed_again_is_left_alone(tree: DocumentT
     assert parents_now(lake, AS_OF)[edit.snapshot_id] == tree.ids[0]
 
 
-def test_a_branch_of_that_name_made_since_is_left_alone(tree: DocumentTree):
+def test_undo_skips_branch_created_since(tree: DocumentTree):
     lake, plan = expired(tree, delete_expired_branches=True)
     tree.builder.reopen().create_branch("old", tree.ids[14])
     [outcome] = [outcome for outcome in lake.undo(plan) if outcome.action.ref_name == "old"]
@@ -104,7 +104,7 @@ def test_a_branch_of_that_name_made_since_is_left_alone(tree: DocumentTree):
     assert tree.builder.reopen().lookup_branch("old") == tree.ids[14]
 
 
-def test_what_was_committed_since_stays_on_top_of_the_history_that_comes_back(tree: DocumentTree):
+def test_undo_keeps_later_commits(tree: DocumentTree):
     lake, plan = expired(tree)
     session = tree.builder.reopen().writable_session("main")
     set_value("values", 0, 55)(zarr.open_group(session.store))
@@ -115,7 +115,7 @@ def test_what_was_committed_since_stays_on_top_of_the_history_that_comes_back(tr
     assert [message for message in history if message.startswith("snapshot")] == [f"snapshot {n}" for n in (14, 13, 12, 5, 4, 2, 1)]
 
 
-def test_history_of_which_a_snapshot_is_gone_does_not_come_back(tree: DocumentTree):
+def test_undo_refuses_history_with_missing_snapshot(tree: DocumentTree):
     lake, plan = expired(tree)
     tree.builder.snapshot_file(tree.ids[6]).unlink()
     outcome = {outcome.action.ref_name: outcome for outcome in lake.undo(plan)}
@@ -127,7 +127,7 @@ def test_history_of_which_a_snapshot_is_gone_does_not_come_back(tree: DocumentTr
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter"])
-def test_history_of_which_a_chunk_manifest_is_lost_does_not_come_back(tree: DocumentTree, built: DocumentTree, damage: str):
+def test_undo_refuses_history_with_missing_manifest(tree: DocumentTree, built: DocumentTree, damage: str):
     lake, plan = expired(tree, delete_expired_branches=True)
     [manifest] = [path for path in built.builder.created[tree.ids[7]] if path.parent.name == "manifests"]
     lost = tree.builder.path / "manifests" / manifest.name
@@ -139,7 +139,7 @@ def test_history_of_which_a_chunk_manifest_is_lost_does_not_come_back(tree: Docu
     tree.builder.reopen().garbage_collect(FAR_FUTURE, dry_run=True)  # fails where a manifest that is needed is missing
 
 
-def test_a_log_that_would_close_a_circle_changes_nothing(tree: DocumentTree):
+def test_undo_refuses_cycle(tree: DocumentTree):
     lake = lake_of(tree)
     before = files_of(tree.builder.path, ".")
     [outcome] = lake.undo([ExpiryAction("edit_parent", tree.ids[2], "", None, None, tree.ids[4], tree.ids[1])])
@@ -148,7 +148,7 @@ def test_a_log_that_would_close_a_circle_changes_nothing(tree: DocumentTree):
     assert files_of(tree.builder.path, ".") == before
 
 
-def test_rows_that_say_too_little_and_a_repository_that_cannot_be_read_fail(tree: DocumentTree):
+def test_undo_fails_for_incomplete_rows_and_unreadable_repository(tree: DocumentTree):
     lake, plan = expired(tree)
     rows = [ExpiryAction("edit_parent", tree.ids[12], ""), ExpiryAction("remove_snapshot", tree.ids[6], "")]
     assert [outcome.verdict for outcome in lake.undo(rows)] == ["failed", "failed"]
@@ -160,7 +160,7 @@ def test_rows_that_say_too_little_and_a_repository_that_cannot_be_read_fail(tree
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_part_of_an_expiry_can_be_undone_in_any_order(built: DocumentTree, data: st.DataObject):
+def test_undo_works_for_any_subset_and_order(built: DocumentTree, data: st.DataObject):
     with in_memory() as base:
         tree = copy_of(built, base / "repo")
         lake, plan = expired(tree, semantics="icechunk-v1", delete_expired_branches=True)

@@ -36,7 +36,7 @@ def repository(path: Path) -> icechunk.Repository:
 
 @needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
-def test_refs_and_ancestries_are_those_that_the_library_lists(wild: Path):
+def test_refs_and_ancestries_equal_the_library(wild: Path):
     lake, repo = lake_at(wild), repository(wild)
     refs = lake.freeze(NOW)
     commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}
@@ -53,7 +53,7 @@ def test_refs_and_ancestries_are_those_that_the_library_lists(wild: Path):
 
 @needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
-def test_every_live_snapshot_decodes_to_the_manifests_and_as_many_references_as_the_library_counts(wild: Path):
+def test_snapshots_decode_to_manifests_of_the_library(wild: Path):
     lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
     refs = lake.freeze(NOW)
     commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}
@@ -72,7 +72,7 @@ def test_every_live_snapshot_decodes_to_the_manifests_and_as_many_references_as_
 
 @needs_wild
 @pytest.mark.parametrize("wild", ["test-repo-v1"], indirect=True)
-def test_virtual_locations_are_those_that_the_library_lists(wild: Path):
+def test_virtual_locations_equal_the_library(wild: Path):
     lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
     expected, found = set(), set()
     for commit in commits_of(lake, lake.freeze(NOW)):
@@ -89,7 +89,7 @@ def test_virtual_locations_are_those_that_the_library_lists(wild: Path):
 
 @needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
-def test_dangling_is_what_the_librarys_collector_would_delete(wild: Path):
+def test_dangling_snapshots_equal_the_library_garbage(wild: Path):
     retention = retention_of(lake_at(wild, {"default": {"keep": "2100-01-01"}, "refs": [{"match": ".*", "keep": "forever"}]}), NOW)
     summary = repository(wild).garbage_collect(FAR_FUTURE, dry_run=True)
     assert len(in_state(retention, "dangling")) == summary.snapshots_deleted
@@ -97,13 +97,13 @@ def test_dangling_is_what_the_librarys_collector_would_delete(wild: Path):
 
 @needs_wild
 @pytest.mark.parametrize("wild", V2, indirect=True)
-def test_a_repository_of_spec_version_2_is_refused(wild: Path):
+def test_freeze_refuses_recorded_spec_version_2(wild: Path):
     with pytest.raises(LakeUnreadable, match="spec version 2"):
         lake_at(wild).freeze(NOW)
 
 
 @pytest.mark.parametrize("default", ["forever", "1d"])
-def test_what_the_librarys_expiry_left_goes_when_it_is_older_than_a_week(default: str):
+def test_leftovers_of_library_expiry_are_dangling_after_a_week(default: str):
     """Its manifests are gone, so that nobody can read it: kept for ever, it refused every plan for its lost files."""
     lake, objects = lake_at(EXPIRED, {"default": default, "refs": [{"match": ".*", "keep": "forever"}]}), LocalObjects()
     refs = lake.freeze(NOW)

@@ -19,7 +19,7 @@ BLOCK = TableWriter()._block(PAIRS)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(BLOCK) - 1), st.integers(0, 255)), min_size=1, max_size=6))
-def test_a_damaged_block_is_refused_or_its_entries_lie_within_it(changes: list[tuple[int, int]]) -> None:
+def test_damaged_block_is_refused_or_read_inside_its_bounds(changes: list[tuple[int, int]]) -> None:
     raw = bytearray(BLOCK)
     for position, value in changes:
         raw[position] = value
@@ -29,14 +29,14 @@ def test_a_damaged_block_is_refused_or_its_entries_lie_within_it(changes: list[t
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_block_are_refused_or_read_within_themselves(raw: bytes) -> None:
+def test_random_bytes_are_refused_as_block(raw: bytes) -> None:
     with suppress(FormatError):
         entries = read_blocks("the block", [raw])
         assert np.all(entries.value_starts + entries.value_sizes <= len(raw))
 
 
 @given(st.binary(max_size=80))
-def test_bytes_that_are_no_message_are_refused_or_read_within_themselves(raw: bytes) -> None:
+def test_random_bytes_are_refused_as_message(raw: bytes) -> None:
     buffer = Buffer.of("the message", [raw])
     with suppress(FormatError):
         fields = scan_messages(buffer, np.array([0]), np.array([len(raw)]), {1: "address:bytes", 3: "size"})
@@ -45,18 +45,18 @@ def test_bytes_that_are_no_message_are_refused_or_read_within_themselves(raw: by
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_every_64_bit_number_reads_back(value: int) -> None:
+def test_varints_round_trip(value: int) -> None:
     values, after = Buffer.of("the number", [uvarint(value)]).uvarints(np.array([0]))
     assert values[0] == value
     assert after[0] == len(uvarint(value))
 
 
 @given(st.integers(0, 2**40))
-def test_go_lengths_are_twice_the_length(value: int) -> None:
+def test_signed_varint_doubles_the_length(value: int) -> None:
     assert svarint(value) == uvarint(2 * value)
 
 
-def test_the_last_occurrence_of_a_field_counts_and_unknown_fields_are_skipped() -> None:
+def test_last_occurrence_of_a_field_applies() -> None:
     raw = number(3, 1) + text(9, "new") + number(3, 7) + text(1, "a") + bytes([0x55, 1, 2, 3, 4]) + text(1, "bc")
     fields = scan_messages(Buffer.of("the message", [raw]), np.array([0]), np.array([len(raw)]), {1: "address:bytes", 3: "size"})
     assert fields[3].numbers(1).tolist() == [7]
@@ -64,7 +64,7 @@ def test_the_last_occurrence_of_a_field_counts_and_unknown_fields_are_skipped() 
     assert raw[start : start + size] == b"bc"
 
 
-def test_a_field_of_another_wire_type_is_refused_by_its_name() -> None:
+def test_field_with_another_wire_type_is_refused() -> None:
     raw = number(1, 5)
     with pytest.raises(FormatError, match="the field address with another wire type"):
         scan_messages(Buffer.of("the message", [raw]), np.array([0]), np.array([len(raw)]), {1: "address:bytes"})

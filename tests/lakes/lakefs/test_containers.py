@@ -39,7 +39,7 @@ def addresses(entries: Sequence[Entry]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["basic", "lifecycle"])
-def test_every_commit_holds_what_the_server_lists_at_it(name: str) -> None:
+def test_commits_contain_the_listed_objects(name: str) -> None:
     recording = Recording(name)
     for commit in recording.expected["commits"].values():
         held: dict[str, set[str]] = {}
@@ -52,7 +52,7 @@ def test_every_commit_holds_what_the_server_lists_at_it(name: str) -> None:
 
 
 @deep
-def test_every_commit_of_the_large_repository_has_the_recorded_tree() -> None:
+def test_large_repository_has_the_recorded_trees() -> None:
     recording = Recording("many")
     checked = 0
     for commit in recording.expected["commits"]:
@@ -67,7 +67,7 @@ def test_every_commit_of_the_large_repository_has_the_recorded_tree() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sizes_and_times_are_those_of_the_recorded_listing(name: str) -> None:
+def test_sizes_and_times_equal_the_recorded_listing(name: str) -> None:
     recording = Recording(name)
     branches = recording.expected["branches"]
     held: dict[str, dict[str, Any]] = {}
@@ -94,7 +94,7 @@ def _metaranges(recording: Recording) -> dict[str, str]:
     return {name: of[branch["head"]] for name, branch in recording.expected["branches"].items()}
 
 
-def test_a_range_gives_one_row_for_each_object_with_path_size_and_time() -> None:
+def test_range_gives_one_row_per_object() -> None:
     raw = range_table(ENTRIES)
     rows = decode(container(raw, expected=200), raw)
     assert rows.schema == LOGICAL_ENTRY_SCHEMA
@@ -102,21 +102,21 @@ def test_a_range_gives_one_row_for_each_object_with_path_size_and_time() -> None
     assert got == [(e.path, LOCATION + e.address, e.size_bytes, e.written_at, True, False) for e in ENTRIES]
 
 
-def test_user_metadata_of_an_object_is_passed_over() -> None:
+def test_user_metadata_is_skipped() -> None:
     assert addresses([Entry("a", "data/p/x", metadata={f"k{n}": "v" * n for n in range(30)})]) == {f"{LOCATION}data/p/x"}
 
 
-def test_a_file_with_two_spellings_is_one_file() -> None:
+def test_file_with_two_spellings_is_one_file() -> None:
     full = Entry("b", "local:///lakefs-blockstore/namespace/data/p/x", address_type=2)
     assert f"{LOCATION}data/p/x" in addresses([full])
     assert addresses([Entry("a", "data/p/x"), full]) >= {f"{LOCATION}data/p/x"}
 
 
-def test_a_full_address_under_another_mount_point_still_protects_the_file() -> None:
+def test_full_address_of_another_mount_point_protects_the_file() -> None:
     assert f"{LOCATION}data/p/x" in addresses([Entry("a", "local:///somewhere/else/entirely/data/p/x", address_type=2)])
 
 
-def test_a_full_address_with_the_root_written_twice_still_protects_the_file() -> None:
+def test_full_address_with_doubled_root_protects_the_file() -> None:
     assert f"{LOCATION}data/p/x" in addresses([Entry("a", "local:///store/store/namespace/data/p/x", address_type=2)])
 
 
@@ -129,7 +129,7 @@ def test_a_full_address_with_the_root_written_twice_still_protects_the_file() ->
         ("file:///srv/blocks/other/", "local:///srv/blocks/srv/blocks/other/data/p/x"),
     ],
 )
-def test_an_import_from_another_repository_under_another_mount_point_protects_its_file(storage: str, address: str) -> None:
+def test_import_from_another_repository_protects_its_file(storage: str, address: str) -> None:
     """H13: a server in a container writes paths of its own; the file is ours to keep all the same."""
     raw = range_table([Entry("a", address, address_type=2)])
     importer = Container(f"file:///srv/blocks/importer/_lakefs/{raw.object_id}", Kind.RANGE)
@@ -139,19 +139,19 @@ def test_an_import_from_another_repository_under_another_mount_point_protects_it
     assert not any(rows["must_exist"].to_pylist())
 
 
-def test_a_range_under_another_ranges_name_is_refused() -> None:
+def test_range_with_another_id_is_refused() -> None:
     raw, other = range_table(ENTRIES[:5]), range_table([Entry(e.path, "data/p/elsewhere") for e in ENTRIES[:5]])
     with pytest.raises(FormatError, match=f"has the content of {other.object_id}, expected {raw.object_id}"):
         decode(container(raw), other)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recorded_table_has_the_name_of_its_content(name: str) -> None:
+def test_recorded_tables_have_the_id_of_their_content(name: str) -> None:
     tables = dict(Recording(name).tables())
     assert {object_id(read_sstable(found, raw)) for found, raw in tables.items()} == set(tables)
 
 
-def test_an_imported_object_keeps_its_own_address() -> None:
+def test_imported_object_keeps_its_address() -> None:
     assert addresses([Entry("a", "s3://bucket/raw/x", address_type=2)]) == {"s3://bucket/raw/x"}
     assert "file:///lakefs-external/x.bin" in addresses([Entry("a", "local:///lakefs-external/x.bin", address_type=2)])
 
@@ -159,23 +159,23 @@ def test_an_imported_object_keeps_its_own_address() -> None:
 @pytest.mark.parametrize(
     "address, expected", [("data/p/x", f"{LOCATION}data/p/x"), ("s3://bucket/x", "s3://bucket/x"), ("0123abcd", f"{LOCATION}0123abcd")]
 )
-def test_an_address_of_the_deprecated_type_is_full_where_it_begins_with_a_scheme(address: str, expected: str) -> None:
+def test_deprecated_address_with_scheme_is_full(address: str, expected: str) -> None:
     assert addresses([Entry("a", address, address_type=0)]) == {expected}
 
 
-def test_guessed_names_need_not_exist() -> None:
+def test_possible_names_need_not_exist() -> None:
     raw = range_table([Entry("a", "local:///x/namespace/data/p/x", address_type=2)])
     assert not any(decode(container(raw), raw)["must_exist"].to_pylist())
 
 
-def test_of_all_names_of_an_object_one_counts_and_it_is_the_likeliest() -> None:
+def test_only_the_likeliest_name_is_an_object() -> None:
     raw = range_table([Entry("a", "local:///data/blocks/namespace/data/p/x", address_type=2), Entry("b", "local:///raw/x", address_type=2)])
     rows = decode(container(raw), raw, ["file:///", "file:///srv/"]).to_pylist()
     assert [row["address"] for row in rows if row["kind"] == Kind.OBJECT] == [f"{LOCATION}data/p/x", "file:///raw/x"]
     assert {row["kind"] for row in rows} == {Kind.OBJECT, Kind.POSSIBLE_OBJECT}
 
 
-def test_a_path_that_is_not_utf_8_is_shown_and_its_object_protected() -> None:
+def test_object_with_non_utf_8_path_is_decoded() -> None:
     _, value = Entry("a", "data/p/x").encode()
     raw = TableWriter().write([(b"a\xff", value)], {"type": "ranges", "count": "1"})
     with pytest.raises(FormatError, match="min_key"):
@@ -187,7 +187,7 @@ def test_a_path_that_is_not_utf_8_is_shown_and_its_object_protected() -> None:
     assert decode(container(raw), raw)["path"].to_pylist() == ["a", "a\\xff", "b"]
 
 
-def test_a_range_with_fewer_objects_than_its_metarange_promises_is_refused() -> None:
+def test_range_with_missing_objects_is_refused() -> None:
     raw = range_table(ENTRIES[:199])
     with pytest.raises(FormatError, match="records 200 objects, read 199"):
         decode(container(raw, expected=200), raw)
@@ -204,7 +204,7 @@ def test_a_range_with_fewer_objects_than_its_metarange_promises_is_refused() -> 
         ({"max_key": "sales/198.csv"}, "property max_key"),
     ],
 )
-def test_a_range_that_is_not_what_its_properties_say_is_refused(properties: dict[str, str | None], found: str) -> None:
+def test_range_with_wrong_properties_is_refused(properties: dict[str, str | None], found: str) -> None:
     raw = range_table(ENTRIES, **properties)
     with pytest.raises(FormatError, match=f"^range {LOCATION}_lakefs/.*{found}"):
         decode(container(raw), raw)
@@ -220,13 +220,13 @@ def test_a_range_that_is_not_what_its_properties_say_is_refused(properties: dict
         (text(1, "data/x")[:-1], "runs past its end"),
     ],
 )
-def test_an_entry_that_cannot_be_understood_stops_the_decode(data: bytes, found: str) -> None:
+def test_invalid_entry_is_refused(data: bytes, found: str) -> None:
     raw = table([(b"a", framed(b"i" * 32, data))], "ranges")
     with pytest.raises(FormatError, match=found):
         decode(container(raw), raw)
 
 
-def test_a_metarange_names_its_ranges_with_their_counts() -> None:
+def test_metarange_names_ranges_with_counts() -> None:
     ids = ["a" * 64, "b" * 64]
     raw = metarange_table([(ids[0], b"a", b"c", 5), (ids[1], b"d", b"f", 7)])
     rows = decode(container(raw, Kind.METARANGE), raw).to_pylist()
@@ -245,7 +245,7 @@ def test_a_metarange_names_its_ranges_with_their_counts() -> None:
         ([("../../etc/passwd", b"a", b"m", 1)], "64 hexadecimal digits"),
     ],
 )
-def test_a_metarange_that_makes_no_sense_is_refused(ranges: list[tuple[str, bytes, bytes, int]], found: str) -> None:
+def test_inconsistent_metarange_is_refused(ranges: list[tuple[str, bytes, bytes, int]], found: str) -> None:
     raw = metarange_table(ranges)
     with pytest.raises(FormatError, match=found):
         decode(container(raw, Kind.METARANGE), raw)
@@ -259,11 +259,11 @@ def test_a_metarange_that_makes_no_sense_is_refused(ranges: list[tuple[str, byte
         (f"{LOCATION}_lakefs/{'a' * 64}", Kind.MANIFEST),
     ],
 )
-def test_only_objects_of_the_metadata_folder_are_containers(address: str, kind: str) -> None:
+def test_container_must_be_in_the_metadata_folder(address: str, kind: str) -> None:
     with pytest.raises(FormatError, match="expected a metarange or range at"):
         decode(Container(address, kind), b"")
 
 
-def test_a_commit_without_objects_has_an_empty_metarange() -> None:
+def test_empty_commit_has_empty_metarange() -> None:
     raw = metarange_table([])
     assert decode(container(raw, Kind.METARANGE), raw) == pa.RecordBatch.from_pylist([], schema=LOGICAL_ENTRY_SCHEMA)

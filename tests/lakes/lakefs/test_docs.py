@@ -34,17 +34,17 @@ def options(table: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
 
 
-def test_every_option_of_the_lake_is_explained() -> None:
+def test_page_explains_every_option() -> None:
     fields = {*LakeFsLakeConfig.model_fields, *(f"retention.{name}" for name in LakeFsRetention.model_fields)} - {"retention"}
     of_every_kind = {"owners", "tags", "assets"}  # on the page of the configuration
     assert options("Configuration") == fields - of_every_kind
 
 
-def test_every_reason_is_explained() -> None:
+def test_page_explains_every_reason() -> None:
     assert options("Reasons") == {"expired", "lifecycle", KIND.files.never_committed}
 
 
-def test_every_call_that_is_made_has_its_permission_on_the_page(tmp_path: Path) -> None:
+def test_page_lists_permissions_of_all_calls(tmp_path: Path) -> None:
     with served(RepositoryBuilder(tmp_path, NOW).repository) as (lake, server):
         lake.freeze(NOW)
     asked = {path for _, path, _ in server.requests}
@@ -54,5 +54,5 @@ def test_every_call_that_is_made_has_its_permission_on_the_page(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("table", ["policy_table", "current_rules", "potential_commits", "lifecycle_objects", "uncommitted_objects"])
-def test_every_table_of_its_own_is_named(table: str) -> None:
+def test_page_names_every_kind_table(table: str) -> None:
     assert f"`{table}`" in PAGE

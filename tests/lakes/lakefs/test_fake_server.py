@@ -60,7 +60,7 @@ def test_tags(served: tuple[Recording, ApiClient]) -> None:
     assert all(asked)
 
 
-def test_listings_of_refs_page_by_page(served: tuple[Recording, ApiClient]) -> None:
+def test_listings_of_refs(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     branches = recording.expected["branches"]
     asked = 0
@@ -74,7 +74,7 @@ def test_listings_of_refs_page_by_page(served: tuple[Recording, ApiClient]) -> N
     assert asked > 5
 
 
-def test_the_repository_and_its_rules(served: tuple[Recording, ApiClient]) -> None:
+def test_repository_and_rules(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     ((_, _, expected), *_) = replayed(served, "repository", f"/repositories/{recording.name}")
     assert RepositoriesApi(client).get_repository(recording.name).to_dict() == expected
@@ -85,7 +85,7 @@ def test_the_repository_and_its_rules(served: tuple[Recording, ApiClient]) -> No
     assert InternalApi(client).get_garbage_collection_config().to_dict() == grace
 
 
-def test_the_refs_dump_is_the_recorded_one_and_not_done_at_once(served: tuple[Recording, ApiClient]) -> None:
+def test_refs_dump(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     api = RepositoriesApi(client)
     task = api.dump_submit(recording.name)
@@ -96,7 +96,7 @@ def test_the_refs_dump_is_the_recorded_one_and_not_done_at_once(served: tuple[Re
     assert second["refs"] == recorded[-1]["refs"]
 
 
-def test_errors_have_the_recorded_status_and_message(served: tuple[Recording, ApiClient]) -> None:
+def test_errors_equal_the_recorded_ones(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     errors = {e["request"]["path"]: e["response"] for e in recording.exchanges("errors")}
     missing = errors["/api/v1/repositories/no-such-repository"]
@@ -110,7 +110,7 @@ def test_errors_have_the_recorded_status_and_message(served: tuple[Recording, Ap
     assert "error authenticating request" in str(refused.value.body)
 
 
-def test_a_name_is_a_commits_before_it_is_a_branchs(tmp_path: Path) -> None:
+def test_commit_id_prefix_precedes_branch_name(tmp_path: Path) -> None:
     builder = RepositoryBuilder(tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
     repository = builder.repository
     builder.record("fade" + "0" * 60, ["main-0"], {"committed": "data/p/a"})
@@ -121,7 +121,7 @@ def test_a_name_is_a_commits_before_it_is_a_branchs(tmp_path: Path) -> None:
     assert set(repository.seen("fade") or ()) == {"staged"}
 
 
-def test_what_the_fake_does_not_know_it_refuses(served: tuple[Recording, ApiClient]) -> None:
+def test_unknown_requests_are_refused(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     with pytest.raises(ApiException) as found:
         BranchesApi(client).create_branch(recording.name, BranchCreation(name="new", source="main"))

@@ -13,13 +13,13 @@ STAGES, STORES = "tests/stages", "tests/stores"
 HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "H1": (
         "no rules make an empty live set",
-        {"missing rules keep no commit": [f"{LAKE}::test_without_rules_every_commit_is_kept"]},
+        {"missing rules keep no commit": [f"{LAKE}::test_missing_rules_keep_every_commit"]},
     ),
     "H2": (
         "only the last page's location counts",
         {
             "the last page's location is read alone": [
-                f"{LAKE}::test_every_location_of_the_servers_list_counts_though_the_last_page_has_none"
+                f"{LAKE}::test_all_locations_of_the_server_list_are_read"
             ]
         },
     ),
@@ -27,35 +27,35 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "a branch deleted while paging takes the others' staging along",
         {
             "a reading in which a branch goes has nothing staged": [
-                f"{LAKE}::test_a_branch_deleted_while_it_is_paged_takes_only_its_own_staging_along"
+                f"{LAKE}::test_branch_deleted_during_listing_loses_only_its_staging"
             ]
         },
     ),
     "H4": (
         "an error in the middle of a list is taken for its end",
         {
-            "a page that fails behind the first ends the list": [f"{LAKE}::test_an_error_in_the_middle_of_a_list_is_not_its_end"],
-            "a commit whose parent the server lost is a first commit": [f"{LAKE}::test_a_truncated_dump_stops_the_run"],
+            "a page that fails behind the first ends the list": [f"{LAKE}::test_error_inside_a_list_stops_the_run"],
+            "a commit whose parent the server lost is a first commit": [f"{LAKE}::test_truncated_dump_stops_the_run"],
         },
     ),
     "H5": (
         "identical bytes uploaded again look dead",
         {
             "an object like the committed one is not staged, whatever its address": [
-                f"{LAKE}::test_identical_bytes_uploaded_again_are_live"
+                f"{LAKE}::test_second_upload_of_identical_content_is_live"
             ],
-            "only what the server's list names is staged": [f"{LAKE}::test_identical_bytes_uploaded_again_are_live"],
+            "only what the server's list names is staged": [f"{LAKE}::test_second_upload_of_identical_content_is_live"],
         },
     ),
     "H6": (
         "what is committed meanwhile is in neither list",
         {
-            "staging is read before the commits alone": [f"{LAKE}::test_what_is_committed_while_we_read_is_in_one_of_the_two_readings"],
+            "staging is read before the commits alone": [f"{LAKE}::test_objects_committed_during_freeze_are_live"],
             "staging is read behind the commits alone": [
-                f"{LAKE}::test_what_moves_to_a_commit_behind_the_dump_is_in_the_reading_before_it"
+                f"{LAKE}::test_objects_committed_after_the_dump_are_live"
             ],
             "a plan is carried out as it was made": [
-                f"{STAGES}/test_lakefs_protocol.py::test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since"
+                f"{STAGES}/test_lakefs_protocol.py::test_apply_refuses_plan_after_newer_references"
             ],
         },
     ),
@@ -63,7 +63,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "an old mark is swept without another look",
         {
             "a plan is carried out as it was made": [
-                f"{STAGES}/test_lakefs_protocol.py::test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since"
+                f"{STAGES}/test_lakefs_protocol.py::test_apply_refuses_plan_after_newer_references"
             ]
         },
     ),
@@ -71,8 +71,8 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "whatever lies in the root goes",
         {
             "the whole namespace is claimed": [
-                f"{RECORDINGS}::test_refs_and_commits_are_the_recorded_ones_hidden_and_dangling_ones_too",
-                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_the_root_directly_under_data_and_of_uploads_in_progress",
+                f"{RECORDINGS}::test_refs_and_commits_equal_the_recording",
+                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_root_are_unowned_and_in_data_claimed",
             ]
         },
     ),
@@ -113,7 +113,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "a file directly under data/ is never freed",
         {
             "only files in the partitions of data/ are candidates": [
-                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_the_root_directly_under_data_and_of_uploads_in_progress"
+                f"{STAGES}/test_lakefs_protocol.py::test_objects_in_root_are_unowned_and_in_data_claimed"
             ]
         },
     ),
@@ -121,23 +121,23 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "nobody checks that heads and counts are whole",
         {
             "heads are not looked up among the commits": [
-                f"{LAKE}::test_a_repository_that_never_stands_still_is_given_up_after_a_few_readings",
-                f"{LAKE}::test_a_head_that_the_dump_does_not_hold_yet_is_read_again",
+                f"{LAKE}::test_freeze_refuses_continuously_changing_repository",
+                f"{LAKE}::test_freeze_repeats_if_the_dump_lacks_a_head",
             ],
-            "parents are not looked up among the commits": [f"{LAKE}::test_a_truncated_dump_stops_the_run"],
-            "commits are not counted": [f"{LAKE}::test_a_dump_with_fewer_commits_than_it_promises_stops_the_run"],
-            "objects are not counted": [f"{CONTAINERS}::test_a_range_with_fewer_objects_than_its_metarange_promises_is_refused"],
-            "a range's content is not held against its name": [f"{CONTAINERS}::test_a_range_under_another_ranges_name_is_refused"],
+            "parents are not looked up among the commits": [f"{LAKE}::test_truncated_dump_stops_the_run"],
+            "commits are not counted": [f"{LAKE}::test_dump_with_missing_commits_stops_the_run"],
+            "objects are not counted": [f"{CONTAINERS}::test_range_with_missing_objects_is_refused"],
+            "a range's content is not held against its name": [f"{CONTAINERS}::test_range_with_another_id_is_refused"],
         },
     ),
     "H13": (
         "other lakes need the files too",
         {
             "a storage's live set is one lake's": [
-                f"{STAGES}/test_lakefs_protocol.py::test_another_lake_on_the_storage_protects_what_the_repository_lets_go"
+                f"{STAGES}/test_lakefs_protocol.py::test_another_lake_protects_expired_objects"
             ],
             "a path of the server's disk is looked for in the namespace alone": [
-                f"{CONTAINERS}::test_an_import_from_another_repository_under_another_mount_point_protects_its_file"
+                f"{CONTAINERS}::test_import_from_another_repository_protects_its_file"
             ],
         },
     ),
@@ -145,7 +145,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "active commits depend on the order of ids",
         {
             "a walk ends at a commit that another one reached, before it marks it": [
-                f"{RECORDINGS}::test_active_commits_are_those_of_the_rule_and_hold_all_that_the_server_answered"
+                f"{RECORDINGS}::test_active_commits_include_those_of_the_server"
             ]
         },
     ),
@@ -153,7 +153,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "an address can be linked at any age",
         {
             "what is quarantined is dead for good": [
-                f"{STAGES}/test_lakefs_protocol.py::test_a_quarantined_file_that_is_linked_again_comes_back"
+                f"{STAGES}/test_lakefs_protocol.py::test_linked_quarantined_file_is_restored"
             ]
         },
     ),
@@ -161,8 +161,8 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "one file has two spellings",
         {
             "a full address is a file of its own": [
-                f"{CONTAINERS}::test_a_file_with_two_spellings_is_one_file",
-                f"{LAKE}::test_linked_objects_with_full_addresses_are_live_though_the_listing_doubles_the_root",
+                f"{CONTAINERS}::test_file_with_two_spellings_is_one_file",
+                f"{LAKE}::test_linked_objects_with_doubled_root_are_live",
             ]
         },
     ),
@@ -170,17 +170,17 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "the listing doubles the store's root",
         {
             "the store's root is taken off once": [
-                f"{CONTAINERS}::test_a_full_address_with_the_root_written_twice_still_protects_the_file",
-                f"{LAKE}::test_linked_objects_with_full_addresses_are_live_though_the_listing_doubles_the_root",
+                f"{CONTAINERS}::test_full_address_with_doubled_root_protects_the_file",
+                f"{LAKE}::test_linked_objects_with_doubled_root_are_live",
             ]
         },
     ),
     "H18": (
         "paging stands still, or has empty pages",
         {
-            "a token that came before ends the list": [f"{LAKE}::test_a_continuation_token_that_leads_back_stops_the_run"],
+            "a token that came before ends the list": [f"{LAKE}::test_repeated_continuation_token_stops_the_run"],
             "a page without a location ends the list": [
-                f"{LAKE}::test_every_location_of_the_servers_list_counts_though_the_last_page_has_none"
+                f"{LAKE}::test_all_locations_of_the_server_list_are_read"
             ],
         },
     ),
@@ -188,11 +188,11 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "rules of zero days are read back as none, and odd ones are accepted",
         {
             "no rules are rules of zero days": [
-                f"{LAKE}::test_rules_of_zero_days_without_branches_are_read_back_as_none_and_keep_everything"
+                f"{LAKE}::test_rules_of_zero_days_keep_every_commit"
             ],
-            "negative days are days": [f"{LAKE}::test_rules_that_make_no_sense_stop_the_run"],
+            "negative days are days": [f"{LAKE}::test_invalid_rules_stop_the_run"],
             "of two rules for a branch the first counts": [
-                f"{LAKE}::test_a_branch_has_its_own_days_and_the_last_of_two_rules_for_it_counts"
+                f"{LAKE}::test_last_rule_of_a_branch_applies"
             ],
         },
     ),
@@ -200,7 +200,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "two repositories on one namespace",
         {
             "namespaces are not compared, or for equality, or as they were typed": [
-                f"{LAKE}::test_a_second_repository_on_the_same_storage_stops_the_run"
+                f"{LAKE}::test_overlapping_repository_stops_the_run"
             ]
         },
     ),
@@ -212,7 +212,7 @@ def test_every_hazard_is_listed() -> None:
 
 
 @pytest.mark.parametrize("test", sorted({test for _, naive in HAZARDS.values() for tests in naive.values() for test in tests}))
-def test_the_tests_of_the_hazards_are_there(test: str) -> None:
+def test_tests_of_the_hazards_exist(test: str) -> None:
     path, _, name = test.partition("::")
     module = ast.parse((Path(__file__).parents[3] / path).read_text())
     assert name in {item.name for item in ast.walk(module) if isinstance(item, ast.FunctionDef)}

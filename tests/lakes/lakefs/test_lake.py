@@ -92,7 +92,7 @@ def dumped(server: FakeServer) -> bool:
 # Retention
 
 
-def test_without_rules_every_commit_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_missing_rules_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H1: lakeFS's collector takes missing rules for an empty live set."""
     builder.commit("old", ["first"], 90, {"a": "data/p/a"})
     builder.commit("head", ["old"], 1, {"b": "data/p/b"})
@@ -104,7 +104,7 @@ def test_without_rules_every_commit_is_kept(builder: Builder, lake: tuple[LakeFs
     )
 
 
-def test_rules_of_zero_days_without_branches_are_read_back_as_none_and_keep_everything(
+def test_rules_of_zero_days_keep_every_commit(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer]
 ) -> None:
     """H19."""
@@ -114,7 +114,7 @@ def test_rules_of_zero_days_without_branches_are_read_back_as_none_and_keep_ever
     assert set(judged(lake[0]).values()) == {"retained"}
 
 
-def test_the_commit_that_was_head_when_the_window_began_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_head_at_start_of_window_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     for name, parent, days in [("a", "first", 30), ("b", "a", 12), ("c", "b", 3), ("d", "c", 1)]:
         builder.commit(name, [parent], days, {})
     builder.branch("main", "d")
@@ -123,7 +123,7 @@ def test_the_commit_that_was_head_when_the_window_began_is_kept(builder: Builder
 
 
 @pytest.mark.parametrize("seconds, state", [(7 * DAY - 1, "retained"), (7 * DAY, "expired"), (7 * DAY + 1, "expired")])
-def test_the_parent_is_kept_while_its_child_is_strictly_younger_than_the_rule(
+def test_parent_is_kept_while_child_is_younger_than_rule(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], seconds: int, state: str
 ) -> None:
     builder.commit("head", ["first"], seconds / DAY, {})
@@ -132,7 +132,7 @@ def test_the_parent_is_kept_while_its_child_is_strictly_younger_than_the_rule(
     assert judged(lake[0])["first"] == state
 
 
-def test_a_branch_has_its_own_days_and_the_last_of_two_rules_for_it_counts(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_last_rule_of_a_branch_applies(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("head", ["first"], 10, {})
     builder.branch("main", "head")
     builder.repository.rules = {
@@ -142,7 +142,7 @@ def test_a_branch_has_its_own_days_and_the_last_of_two_rules_for_it_counts(build
     assert judged(lake[0])["first"] == "retained"
 
 
-def test_what_was_merged_lives_by_the_default_rule(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_merged_commits_use_the_default_rule(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("side", ["first"], 3, {})
     builder.commit("merge", ["first", "side"], 2, {})
     builder.branch("main", "merge")
@@ -152,7 +152,7 @@ def test_what_was_merged_lives_by_the_default_rule(builder: Builder, lake: tuple
     assert judged(lake[0])["side"] == "retained"
 
 
-def test_in_commits_of_the_first_version_the_last_parent_is_the_line(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_last_parent_is_first_in_commits_of_version_0(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("side", ["first"], 3, {})
     builder.commit("merge", ["side", "first"], 2, {}, version=0)
     builder.branch("main", "merge")
@@ -160,7 +160,7 @@ def test_in_commits_of_the_first_version_the_last_parent_is_the_line(builder: Bu
     assert judged(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
 
 
-def test_a_tag_keeps_its_commit_and_nothing_before_it(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_tag_keeps_only_its_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("release", ["first"], 50, {"a": "data/p/a"})
     builder.commit("next", ["release"], 40, {})
     builder.commit("head", ["next"], 30, {})
@@ -170,7 +170,7 @@ def test_a_tag_keeps_its_commit_and_nothing_before_it(builder: Builder, lake: tu
     assert judged(lake[0]) == {"head": "retained", "next": "expired", "release": "retained", "first": "expired"}
 
 
-def test_tags_that_are_to_be_ignored_protect_nothing(builder: Builder) -> None:
+def test_ignored_tags_protect_nothing(builder: Builder) -> None:
     builder.commit("release", ["first"], 50, {})
     builder.commit("head", ["release"], 30, {})
     builder.branch("main", "head")
@@ -180,7 +180,7 @@ def test_tags_that_are_to_be_ignored_protect_nothing(builder: Builder) -> None:
         assert judged(lake)["release"] == "expired"
 
 
-def test_a_young_commit_that_nobody_reaches_is_kept_for_the_grace_period(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_grace_period_keeps_young_dangling_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("lost", ["first"], 2, {})
     builder.rules(1)
     assert judged(lake[0], NOW - timedelta(days=3))["lost"] == "retained"
@@ -188,13 +188,13 @@ def test_a_young_commit_that_nobody_reaches_is_kept_for_the_grace_period(builder
 
 
 @pytest.mark.parametrize("dangling, expected", [("9d", "dangling"), ("11d", "retained")])
-def test_what_no_ref_reaches_can_have_a_cutoff_of_its_own(builder: Builder, dangling: str, expected: str) -> None:
+def test_dangling_commits_can_have_their_own_cutoff(builder: Builder, dangling: str, expected: str) -> None:
     builder.commit("lost", ["first"], 10, {})
     with served(builder.repository, {"source": "configured", "default": "30d", "dangling": dangling}) as (lake, _):
         assert judged(lake)["lost"] == expected
 
 
-def test_the_configuration_can_decide_instead_of_the_server(builder: Builder) -> None:
+def test_configured_rules_replace_server_rules(builder: Builder) -> None:
     for name, parent, days in [("a", "first", 30), ("b", "a", 12), ("c", "b", 3)]:
         builder.commit(name, [parent], days, {})
     builder.branch("main", "c")
@@ -208,7 +208,7 @@ def test_the_configuration_can_decide_instead_of_the_server(builder: Builder) ->
         assert judged(lake) == {"c": "retained", "b": "retained", "a": "expired", "first": "expired"}
 
 
-def test_commit_dates_that_users_made_up_stop_nothing(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_unusual_commit_dates_are_accepted(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("head", ["first"], 0, {})
     builder.repository.commits["head"].created = 2**60
     builder.repository.commits["first"].created = -(2**60)
@@ -217,7 +217,7 @@ def test_commit_dates_that_users_made_up_stop_nothing(builder: Builder, lake: tu
     assert judged(lake[0]) == {"head": "retained", "first": "retained"}
 
 
-def test_a_rule_for_a_branch_that_does_not_exist_is_a_note(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_rule_for_missing_branch_is_noted(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.rules(7, gone=3)
     assert any("'gone', which does not exist" in note for note in lake[0].freeze(NOW).notes)
 
@@ -225,14 +225,14 @@ def test_a_rule_for_a_branch_that_does_not_exist_is_a_note(builder: Builder, lak
 # Staging
 
 
-def test_staged_objects_of_every_branch_are_live_hidden_branches_too(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_staged_objects_of_hidden_branches_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.branch("internal", "first", hidden=True)
     builder.stage("main", "a", "data/p/a")
     builder.stage("internal", "b", "data/p/b")
     assert pinned(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/a", "data/p/b"}
 
 
-def test_identical_bytes_uploaded_again_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_second_upload_of_identical_content_is_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H5: neither diff nor prepare_uncommited shows the new file, and readers are sent to it."""
     builder.commit("head", ["first"], 1, {"a": "data/p/old"})
     builder.branch("main", "head")
@@ -241,7 +241,7 @@ def test_identical_bytes_uploaded_again_are_live(builder: Builder, lake: tuple[L
     assert pinned(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/new"}
 
 
-def test_linked_objects_with_full_addresses_are_live_though_the_listing_doubles_the_root(
+def test_linked_objects_with_doubled_root_are_live(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer]
 ) -> None:
     """H16, H17."""
@@ -249,7 +249,7 @@ def test_linked_objects_with_full_addresses_are_live_though_the_listing_doubles_
     assert "data/p/a,signature" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
 
 
-def test_what_is_committed_while_we_read_is_in_one_of_the_two_readings(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_objects_committed_during_freeze_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H6, and the order of reading: staging, commits, staging."""
     builder.stage("main", "a", "data/p/a")
 
@@ -265,7 +265,7 @@ def test_what_is_committed_while_we_read_is_in_one_of_the_two_readings(builder: 
     assert [ref.head_commit_id for ref in refs.refs] == ["late"]
 
 
-def test_what_moves_to_a_commit_behind_the_dump_is_in_the_reading_before_it(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_objects_committed_after_the_dump_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H6: the branch is committed, renamed and gone before it is read again, so neither the dump nor the second reading shows the file."""
     builder.branch("dev", "first")
     builder.stage("dev", "a", "data/p/a")
@@ -281,7 +281,7 @@ def test_what_moves_to_a_commit_behind_the_dump_is_in_the_reading_before_it(buil
     assert pinned(refs, builder.repository.namespace) == {"data/p/a"}
 
 
-def test_a_head_that_the_dump_does_not_hold_yet_is_read_again(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_freeze_repeats_if_the_dump_lacks_a_head(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     dumps = []
 
     def commit_after_the_dump(method: str, path: str, query: Any) -> None:
@@ -298,7 +298,7 @@ def test_a_head_that_the_dump_does_not_hold_yet_is_read_again(builder: Builder, 
     assert {ref.head_commit_id for ref in refs.refs} <= {commit.commit_id for commit in commits_of(lake[0], refs)}
 
 
-def test_a_repository_that_never_stands_still_is_given_up_after_a_few_readings(
+def test_freeze_refuses_continuously_changing_repository(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer]
 ) -> None:
     def always_another(method: str, path: str, query: Any) -> tuple[int, Any] | None:
@@ -313,7 +313,7 @@ def test_a_repository_that_never_stands_still_is_given_up_after_a_few_readings(
     assert sum(method == "POST" and path.endswith("/dump") for method, path, _ in lake[1].requests) == ATTEMPTS
 
 
-def test_a_branch_deleted_while_it_is_paged_takes_only_its_own_staging_along(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_branch_deleted_during_listing_loses_only_its_staging(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H3: lakeFS then forgets what it read of the other branches. Its list is empty here, and a branch goes in each of our two readings."""
     for branch in ("early", "late"):
         builder.branch(branch, "first")
@@ -334,7 +334,7 @@ def test_a_branch_deleted_while_it_is_paged_takes_only_its_own_staging_along(bui
     assert pinned(refs, builder.repository.namespace) >= {f"data/p/main{number}" for number in range(7)}
 
 
-def test_a_branch_whose_name_the_server_takes_for_a_commit_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_freeze_refuses_branch_with_name_of_commit_prefix(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """Its listing would be the commit's, and what is staged on it would look dead."""
     builder.commit("fade" + "0" * 60, ["first"], 1, {"a": "data/p/a"})
     builder.branch("fade", "first")
@@ -372,7 +372,7 @@ def test_a_branch_whose_name_the_server_takes_for_a_commit_stops_the_run(builder
         "/repositories/ml-data/gc/prepare_uncommited",
     ],
 )
-def test_an_answer_that_is_refused_stops_the_run_and_names_itself_without_credentials(
+def test_invalid_response_is_named_without_credentials(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], path: str, status: int, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
@@ -384,7 +384,7 @@ def test_an_answer_that_is_refused_stops_the_run_and_names_itself_without_creden
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 0])
-def test_a_server_that_is_busy_for_a_moment_is_asked_again(builder: Builder, lake: tuple[LakeFsLake, FakeServer], status: int) -> None:
+def test_request_to_busy_server_is_repeated(builder: Builder, lake: tuple[LakeFsLake, FakeServer], status: int) -> None:
     failures = {"left": 2}
 
     def busy(method: str, path: str, query: Any) -> tuple[int, Any] | None:
@@ -399,7 +399,7 @@ def test_a_server_that_is_busy_for_a_moment_is_asked_again(builder: Builder, lak
 
 
 @pytest.mark.parametrize("listed", ["/branches", "/tags", "/refs/main/objects/ls"])
-def test_an_error_in_the_middle_of_a_list_is_not_its_end(
+def test_error_inside_a_list_stops_the_run(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], monkeypatch: pytest.MonkeyPatch, listed: str
 ) -> None:
     """H4: lakeFS's iterators lose such errors, and everything behind them looks dead."""
@@ -414,7 +414,7 @@ def test_an_error_in_the_middle_of_a_list_is_not_its_end(
         lake[0].freeze(NOW)
 
 
-def test_a_server_that_is_down_is_named(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_is_named(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
     with served(builder.repository) as (lake, _):
         pass
@@ -423,14 +423,14 @@ def test_a_server_that_is_down_is_named(builder: Builder, monkeypatch: pytest.Mo
     assert SECRET not in str(error.value)
 
 
-def test_wrong_credentials_are_not_shown(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_contains_no_credentials(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(builder.repository, **{"secret_access_key": "a-wrong-one"}) as (lake, _), pytest.raises(LakeUnreadable) as error:
         lake.freeze(NOW)
     assert "HTTP 401: error authenticating request" in str(error.value)
     assert "a-wrong-one" not in f"{error.value!r} {lake._config!r} {lake._server()!r}"
 
 
-def test_a_lake_pickles_for_executors_without_its_credentials(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_pickled_lake_has_no_credentials(lake: tuple[LakeFsLake, FakeServer]) -> None:
     refs = lake[0].freeze(NOW)
     pickled = pickle.dumps(lake[0])
     assert SECRET.encode() not in pickled
@@ -453,7 +453,7 @@ def test_a_lake_pickles_for_executors_without_its_credentials(lake: tuple[LakeFs
         ({"has_more": True, "next_offset": "z", "results": 1, "max_per_page": 1000}, "continues after 'z', expected 'main', its last"),
     ],
 )
-def test_a_page_that_lost_something_or_leads_nowhere_stops_the_run(
+def test_inconsistent_page_stops_the_run(
     lake: tuple[LakeFsLake, FakeServer], page: dict[str, Any], found: str
 ) -> None:
     body = {"pagination": page, "results": [{"id": "main", "commit_id": "first"}]}
@@ -462,14 +462,14 @@ def test_a_page_that_lost_something_or_leads_nowhere_stops_the_run(
         lake[0].freeze(NOW)
 
 
-def test_an_empty_page_that_is_not_the_last_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_empty_page_before_the_last_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
     body = {"pagination": {"has_more": True, "next_offset": "z", "results": 0, "max_per_page": 1000}, "results": []}
     lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/tags") else None
     with pytest.raises(LakeUnreadable, match="of 0 items continues after 'z'"):
         lake[0].freeze(NOW)
 
 
-def test_a_page_out_of_order_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_page_out_of_order_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
     page = {"has_more": False, "next_offset": "", "results": 2, "max_per_page": 1000}
     body = {"pagination": page, "results": [{"id": name, "commit_id": "first"} for name in ("main", "dev")]}
     lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/branches") else None
@@ -477,7 +477,7 @@ def test_a_page_out_of_order_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) 
         lake[0].freeze(NOW)
 
 
-def test_an_empty_last_page_ends_a_list(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_empty_last_page_ends_a_list(lake: tuple[LakeFsLake, FakeServer]) -> None:
     def with_an_empty_page(method: str, path: str, query: Any) -> tuple[int, Any] | None:
         if not path.endswith("/branches"):
             return None
@@ -490,7 +490,7 @@ def test_an_empty_last_page_ends_a_list(lake: tuple[LakeFsLake, FakeServer]) -> 
     assert [ref.ref_name for ref in lake[0].freeze(NOW).refs] == ["main"]
 
 
-def test_lists_are_read_to_their_end(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_lists_are_read_completely(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     lake[1].page = 2
     for number in range(9):
         builder.branch(f"b{number}", "first")
@@ -501,7 +501,7 @@ def test_lists_are_read_to_their_end(builder: Builder, lake: tuple[LakeFsLake, F
     assert len(pinned(refs, builder.repository.namespace)) == 9
 
 
-def test_every_location_of_the_servers_list_counts_though_the_last_page_has_none(
+def test_all_locations_of_the_server_list_are_read(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer]
 ) -> None:
     """H2: the last page's location is empty, and lakeFS's client reads that one alone. H18: empty pages come in the middle too."""
@@ -513,20 +513,20 @@ def test_every_location_of_the_servers_list_counts_though_the_last_page_has_none
 
 
 @pytest.mark.parametrize("tokens", [["same"], ["a", "b"], ["a", "b", "c"]])
-def test_a_continuation_token_that_leads_back_stops_the_run(lake: tuple[LakeFsLake, FakeServer], tokens: list[str]) -> None:
+def test_repeated_continuation_token_stops_the_run(lake: tuple[LakeFsLake, FakeServer], tokens: list[str]) -> None:
     """H18."""
     lake[1].pages_of_uncommitted = [("", token) for token in tokens * 20]
     with pytest.raises(LakeUnreadable, match=f"page {len(tokens) + 1} has the token of an earlier page, so the list does not end"):
         lake[0].freeze(NOW)
 
 
-def test_a_list_of_the_server_that_is_not_in_the_storage_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_missing_files_of_the_server_list_stop_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
     lake[1].pages_of_uncommitted = [("local:///lakefs-blockstore/ml-data/_lakefs/retention/gc/uncommitted/r9/uncommitted", "")]
     with pytest.raises(LakeUnreadable, match=r"but .*/uncommitted/r9/uncommitted/ contains no file"):
         lake[0].freeze(NOW)
 
 
-def test_a_location_that_is_not_the_namespace_is_found_out(builder: Builder, tmp_path: Path) -> None:
+def test_wrong_location_stops_the_run(builder: Builder, tmp_path: Path) -> None:
     with (
         served(builder.repository, location=f"file://{tmp_path}/elsewhere") as (lake, _),
         pytest.raises(LakeUnreadable, match="does not exist, although the server has just written it; check that `location`"),
@@ -534,7 +534,7 @@ def test_a_location_that_is_not_the_namespace_is_found_out(builder: Builder, tmp
         lake.freeze(NOW)
 
 
-def test_a_namespace_is_matched_to_the_one_storage_of_that_folders_name(builder: Builder) -> None:
+def test_local_namespace_is_matched_by_folder_name(builder: Builder) -> None:
     builder.repository.storage_namespace = "local://unknown"
     with served(builder.repository) as (lake, _), pytest.raises(LakeUnreadable, match="0 configured storages end in the folder 'unknown'"):
         lake.freeze(NOW)
@@ -553,7 +553,7 @@ def test_a_namespace_is_matched_to_the_one_storage_of_that_folders_name(builder:
         "local://elsewhere/..//ml-data",
     ],
 )
-def test_a_second_repository_on_the_same_storage_stops_the_run(
+def test_overlapping_repository_stops_the_run(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], other: str, tmp_path: Path
 ) -> None:
     """H20, H13."""
@@ -562,13 +562,13 @@ def test_a_second_repository_on_the_same_storage_stops_the_run(
         lake[0].freeze(NOW)
 
 
-def test_a_repository_beside_it_whose_name_begins_alike_is_no_overlap(lake: tuple[LakeFsLake, FakeServer], tmp_path: Path) -> None:
+def test_repository_with_the_same_name_prefix_is_no_overlap(lake: tuple[LakeFsLake, FakeServer], tmp_path: Path) -> None:
     lake[1].repositories["ml-data-2"] = FakeRepository("ml-data-2", tmp_path / "other")
     assert lake[0].freeze(NOW).refs
 
 
 @pytest.mark.parametrize("minutes, runs", [(4, True), (6, False), (-6, False)])
-def test_clocks_that_differ_by_more_than_five_minutes_stop_the_run(lake: tuple[LakeFsLake, FakeServer], minutes: int, runs: bool) -> None:
+def test_clock_skew_over_five_minutes_stops_the_run(lake: tuple[LakeFsLake, FakeServer], minutes: int, runs: bool) -> None:
     lake[1].date = format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True)
     if runs:
         assert lake[0].freeze(NOW).refs
@@ -578,21 +578,21 @@ def test_clocks_that_differ_by_more_than_five_minutes_stop_the_run(lake: tuple[L
 
 
 @pytest.mark.parametrize("days", [-1, "7", None])
-def test_rules_that_make_no_sense_stop_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], days: Any) -> None:
+def test_invalid_rules_stop_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], days: Any) -> None:
     """H19: the server accepts negative days, by which everything but the heads would be expired."""
     builder.rules(7, main=days)
     with pytest.raises(LakeUnreadable, match="garbage collection rules: expected a number of days of at least 0"):
         lake[0].freeze(NOW)
 
 
-def test_a_truncated_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_truncated_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("head", ["lost"], 1, {})
     builder.branch("main", "head")
     with pytest.raises(LakeUnreadable, match="a parent that is not in the graph, for example head to its parent lost"):
         judged(lake[0])
 
 
-def test_a_dump_with_fewer_commits_than_it_promises_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_dump_with_missing_commits_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H12."""
     (source,) = lake[0].freeze(NOW).sources
     builder.commit("head", ["first"], 1, {})
@@ -603,7 +603,7 @@ def test_a_dump_with_fewer_commits_than_it_promises_stops_the_run(builder: Build
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "changed"])
-def test_a_damaged_object_of_the_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], damage: str) -> None:
+def test_damaged_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], damage: str) -> None:
     refs = lake[0].freeze(NOW)
     path = Path(refs.sources[0].address.removeprefix("file://"))
     raw = path.read_bytes()
@@ -615,13 +615,13 @@ def test_a_damaged_object_of_the_dump_stops_the_run(builder: Builder, lake: tupl
         commits_of(lake[0], refs)
 
 
-def test_a_read_only_repository_has_no_staging_list_to_ask_for(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_read_only_repository_requests_no_staging_list(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.repository.read_only = True
     lake[1].fault = lambda method, path, query: (403, {"message": "read-only"}) if path.endswith("prepare_uncommited") else None
     assert lake[0].freeze(NOW).refs
 
 
-def test_the_metadata_folder_is_never_listed_so_that_a_stray_file_there_matters_to_nobody(
+def test_stray_file_in_metadata_folder_is_ignored(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer]
 ) -> None:
     folder = builder.repository.namespace / "_lakefs"
@@ -632,12 +632,12 @@ def test_the_metadata_folder_is_never_listed_so_that_a_stray_file_there_matters_
     assert all("_lakefs" not in claim.address for claim in refs.claims)
 
 
-def test_nothing_younger_than_the_link_expiry_and_a_margin_is_a_candidate(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_minimum_age_is_link_expiry_and_margin(lake: tuple[LakeFsLake, FakeServer]) -> None:
     lake[1].grace_period = 6 * 3600
     assert lake[0].freeze(NOW).min_age_seconds == 7 * 3600
 
 
-def test_content_roots_are_metaranges_and_the_first_commit_has_none(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_content_roots_are_metaranges(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("head", ["first"], 1, {"a": "data/p/a"})
     builder.branch("main", "head")
     roots = {commit.commit_id: commit.content_roots for commit in commits_of(lake[0], lake[0].freeze(NOW))}
@@ -645,7 +645,7 @@ def test_content_roots_are_metaranges_and_the_first_commit_has_none(builder: Bui
     assert [(root.kind, root.is_container) for root in roots["head"]] == [(Kind.METARANGE, True)]
 
 
-def test_the_recorded_server_counts_as_readable_by_every_branch(tmp_path: Path) -> None:
+def test_recorded_branches_are_read(tmp_path: Path) -> None:
     repository = recorded_repository(Recording("lifecycle"), Recording("lifecycle").unpack(tmp_path))
     with served(repository) as (lake, _):
         assert {ref.ref_name for ref in lake.freeze(NOW).refs if ref.ref_type == "branch"} == repository.branches.keys()

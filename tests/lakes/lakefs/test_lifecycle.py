@@ -40,7 +40,7 @@ def _ages(*moments: datetime) -> pa.Array:
     return pa.array(moments, pa.timestamp("us", tz="UTC"))
 
 
-def test_the_policy_table_over_two_runs_is_the_proposals() -> None:
+def test_policy_rows_equal_the_proposal() -> None:
     """With 8 days on the 20th the text prints the 18th; counted back it is the 12th, as 10 days are the 10th and 5 days the 15th."""
     assert table({"rule1": RULE1}, 19) == [
         ("rule1", "foo/bar", None, january(9)),
@@ -55,7 +55,7 @@ def test_the_policy_table_over_two_runs_is_the_proposals() -> None:
     ]
 
 
-def test_the_policy_table_is_the_recordings_too() -> None:
+def test_policy_rows_equal_the_recording() -> None:
     lifecycle = Recording("lifecycle").expected["lifecycle"]
     for run, (name, policy) in enumerate(list(lifecycle["policies"].items())[:2], start=1):
         day = int(name[-2:])
@@ -80,23 +80,23 @@ PRINTED = bounds(9, b1=None, b2=17, b3=5)
     "branches, bound",
     [(["b1"], BEGINNING), (["b3"], january(5)), (["b1", "b3"], january(5)), (["b1", "b2", "b3"], january(9))],
 )
-def test_the_four_statements_about_potential_commits(branches: list[str], bound: datetime) -> None:
+def test_bounds_of_potential_commits_equal_the_proposal(branches: list[str], bound: datetime) -> None:
     assert commit_bound(PRINTED, branches) == bound
 
 
-def test_the_minimum_last_deleted_of_a_branch_counts_the_rows_for_all_too() -> None:
+def test_branch_bound_includes_rules_for_all_branches() -> None:
     assert branch_bound(PRINTED, "b2") == january(9)
     assert branch_bound(PRINTED, "main") == january(9)
     assert branch_bound([rule for rule in PRINTED if rule.branch], "main") is None
 
 
-def test_a_commit_that_a_branch_without_rules_reaches_is_not_potential() -> None:
+def test_commit_of_a_branch_without_rules_is_not_potential() -> None:
     assert commit_bound([Rule("r", "", "b1", january(20))], ["b1", "main"]) is None
     assert commit_bound(PRINTED, []) is None
 
 
 @pytest.mark.parametrize("key, rows", [("potential_commits_seed_example", "table"), ("potential_commits_run2", None)])
-def test_potential_commits_of_the_recording(key: str, rows: str | None) -> None:
+def test_potential_commits_equal_the_recording(key: str, rows: str | None) -> None:
     recording = Recording("lifecycle")
     lifecycle = recording.expected["lifecycle"]
     if rows is not None:
@@ -118,7 +118,7 @@ def test_potential_commits_of_the_recording(key: str, rows: str | None) -> None:
     assert found == {commit_id for commit_id in reached if recording.expected["commits"][commit_id]["meta_range_id"]}
 
 
-def test_the_proposals_deduplications() -> None:
+def test_deduplication_equals_the_proposal() -> None:
     """foo/bar/a and foo/tar/a name address 1, foo/bar/b address 4, foo/tar/b and foo/other/c address 2: 4 and 1 go, 2 stays."""
     rules = [Rule("bar", "foo/bar", None, january(10)), Rule("tar", "foo/tar", None, january(10))]
     entries = {"foo/bar/a": 1, "foo/bar/b": 4, "foo/tar/a": 1, "foo/tar/b": 2, "foo/other/c": 2}
@@ -127,29 +127,29 @@ def test_the_proposals_deduplications() -> None:
 
 
 @pytest.mark.parametrize("moment, goes", [(january(9, 23), True), (january(10), False), (january(10, 1), False)])
-def test_an_object_goes_when_it_is_strictly_older_than_the_date(moment: datetime, goes: bool) -> None:
+def test_object_older_than_the_date_is_released(moment: datetime, goes: bool) -> None:
     assert released([Rule("r", "foo", None, january(10))], "foo/a", moment, ["main"]) is goes
 
 
-def test_every_branch_that_reaches_an_object_must_release_it() -> None:
+def test_every_reaching_branch_must_release_the_object() -> None:
     rules = [Rule("r", "foo", None, january(10)), Rule("r", "foo", "b1", january(15))]
     assert released(rules, "foo/a", january(12), ["b1"])
     assert not released(rules, "foo/a", january(12), ["b1", "main"])
     assert released(rules, "foo/a", january(8), ["b1", "main"])
 
 
-def test_a_branch_that_no_rule_covers_keeps_and_so_does_what_no_branch_reaches() -> None:
+def test_branch_without_rule_keeps_the_object() -> None:
     assert not released([Rule("r", "foo", "b1", january(15))], "foo/a", january(1), ["b1", "main"])
     assert not released([Rule("r", "foo", None, january(15))], "foo/a", january(1), [])
 
 
-def test_a_branch_has_its_own_row_before_the_row_for_all() -> None:
+def test_rule_of_a_branch_precedes_rule_for_all() -> None:
     rules = [Rule("r", "foo", None, january(15)), Rule("r", "foo", "b1", january(5))]
     assert not released(rules, "foo/a", january(8), ["b1"])
     assert released(rules, "foo/a", january(8), ["main"])
 
 
-def test_the_longest_prefix_speaks_and_a_prefix_is_text() -> None:
+def test_longest_prefix_applies() -> None:
     rules = [Rule("outer", "foo", None, january(15)), Rule("inner", "foo/bar", None, january(5))]
     assert released(rules, "foo/zoo", january(8), ["main"])
     assert not released(rules, "foo/bar/a", january(8), ["main"])
@@ -157,23 +157,23 @@ def test_the_longest_prefix_speaks_and_a_prefix_is_text() -> None:
     assert released(rules, "foo/barn/m-1228", january(4), ["main"])
 
 
-def test_a_disabled_rule_speaks_for_its_prefix_and_keeps() -> None:
+def test_disabled_rule_keeps_the_object() -> None:
     rules = [Rule("outer", "", None, january(15)), Rule("inner", "foo", None, january(15), enabled=False)]
     assert not released(rules, "foo/a", january(8), ["main"])
     assert released(rules, "other", january(8), ["main"])
 
 
-def test_of_two_rules_on_one_prefix_the_longer_retention_wins() -> None:
+def test_longest_retention_of_equal_prefixes_applies() -> None:
     rules = [Rule("a", "foo", None, january(15)), Rule("b", "foo", None, january(5))]
     assert not released(rules, "foo/a", january(8), ["main"])
 
 
-def test_a_thousand_branches_that_no_rule_names_are_one_class() -> None:
+def test_branches_without_rules_are_one_class() -> None:
     assert {class_of(PRINTED, f"feature-{number}") for number in range(1000)} == {OTHERS}
     assert class_of(PRINTED, "b1") == "b1"
 
 
-def test_the_rules_that_released_an_object_are_named() -> None:
+def test_releasing_rules_are_named() -> None:
     rules = [Rule("all", "foo", None, january(15)), Rule("own", "foo", "b1", january(15))]
     verdicts = evaluate(rules, pa.array(["foo/a", "bar"]), _ages(january(1), january(1)), np.zeros(2, np.int64), [{OTHERS, "b1"}])
     assert verdicts.released.tolist() == [True, False]
@@ -204,7 +204,7 @@ some_objects = st.lists(
 
 
 @given(some_rules, some_objects)
-def test_many_objects_at_once_are_judged_as_one_by_one_in_plain_words(
+def test_vectorized_rules_equal_a_plain_loop(
     rules: list[Rule], objects: list[tuple[str, datetime, frozenset[str]]]
 ) -> None:
     def goes_on(branch: str, path: str, age: datetime) -> bool:
@@ -237,12 +237,12 @@ def test_many_objects_at_once_are_judged_as_one_by_one_in_plain_words(
         ('{"r": {"prefix": "a", "enabled": true}}', "r: set days or branch_days"),
     ],
 )
-def test_malformed_rules_are_refused_by_their_path(text: str, found: str) -> None:
+def test_invalid_rules_are_refused_with_their_path(text: str, found: str) -> None:
     with pytest.raises(UsageError, match=r"lifecycle rules in policies/ml.json are not valid") as refused:
         parse_rules("policies/ml.json", text)
     assert found in str(refused.value)
 
 
-def test_days_count_back_from_the_start_of_the_run_date_whatever_the_hour() -> None:
+def test_days_count_from_the_start_of_the_run_date() -> None:
     rows = rule_rows(parse_rules("r", json.dumps({"r": RULE1})), january(20) + timedelta(hours=0))
     assert rows[0]["date_to_be_deleted"] == january(10)

@@ -96,7 +96,7 @@ def _recorded(name: str) -> Iterator[Recorded]:
 
 
 @pytest.mark.parametrize("tags", TAGS)
-def test_live_and_dead_files_of_every_scenario_are_the_recorded_ones(recorded: Recorded, tags: str) -> None:
+def test_live_files_equal_the_recorded_scenarios(recorded: Recorded, tags: str) -> None:
     ending = "protect" if tags == "keep" else "ignored"
     for scenario in recorded.recording.expected["scenarios"]:
         live = recorded.committed(recorded.active(scenario, tags)) | recorded.staged
@@ -111,7 +111,7 @@ def test_live_and_dead_files_of_every_scenario_are_the_recorded_ones(recorded: R
             assert tags == "keep" or len(live - recorded.staged) == scenario["live_files"], scenario["name"]
 
 
-def test_active_commits_are_those_of_the_rule_and_hold_all_that_the_server_answered(recorded: Recorded) -> None:
+def test_active_commits_include_those_of_the_server(recorded: Recorded) -> None:
     """H14: the server's own answer leaves commits out by the order of their ids; the rule does not."""
     missed = 0
     for scenario in recorded.recording.expected["scenarios"]:
@@ -122,7 +122,7 @@ def test_active_commits_are_those_of_the_rule_and_hold_all_that_the_server_answe
     assert missed > 0 or recorded.recording.name == "lifecycle"
 
 
-def test_every_trap_keeps_what_must_be_kept(basic: Recorded) -> None:
+def test_traps_of_the_recordings_are_kept(basic: Recorded) -> None:
     scenario = next(item for item in basic.recording.expected["scenarios"] if item["name"] == "A")
     live = basic.committed(basic.active(scenario, "keep")) | basic.staged
     traps = {trap["id"]: trap for trap in basic.recording.expected["traps"]}
@@ -137,7 +137,7 @@ def test_every_trap_keeps_what_must_be_kept(basic: Recorded) -> None:
         assert not set(trap.get("dead", ())) & live, trap["text"]
 
 
-def test_the_files_of_another_place_that_were_imported_are_named_as_they_are(basic: Recorded) -> None:
+def test_imported_files_keep_their_addresses(basic: Recorded) -> None:
     (trap,) = [trap for trap in basic.recording.expected["traps"] if trap["id"] == "imported"]
     heads = {ref.head_commit_id for ref in basic.read({"default_retention_days": 7, "branches": []})[0].refs}
     commits = basic.read({"default_retention_days": 7, "branches": []})[1]
@@ -149,7 +149,7 @@ def test_the_files_of_another_place_that_were_imported_are_named_as_they_are(bas
     assert {basic.recording.address(key) for key in trap["keys"] if "://" in key} <= named
 
 
-def test_refs_and_commits_are_the_recorded_ones_hidden_and_dangling_ones_too(basic: Recorded) -> None:
+def test_refs_and_commits_equal_the_recording(basic: Recorded) -> None:
     expected = basic.recording.expected
     refs, commits = basic.read(expected["rules_in_force_when_recorded"])
     assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "tag"} == expected["tags"]

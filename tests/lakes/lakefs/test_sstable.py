@@ -22,7 +22,7 @@ def pairs_of(raw: bytes) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recorded_table_holds_as_many_entries_as_its_count_says_in_order(name: str) -> None:
+def test_recorded_tables_have_the_recorded_counts(name: str) -> None:
     counted = 0
     for object_id, raw in Recording(name).tables():
         table = read_sstable(object_id, raw)
@@ -33,18 +33,18 @@ def test_every_recorded_table_holds_as_many_entries_as_its_count_says_in_order(n
     assert counted > 100
 
 
-def test_recorded_tables_have_both_kinds_of_index() -> None:
+def test_recorded_tables_have_both_index_types() -> None:
     kinds = {read_sstable(name, raw).properties[b"rocksdb.block.based.table.index.type"][0] for name, raw in Recording("many").tables()}
     assert kinds == {0, 2}
 
 
 @pytest.mark.parametrize("two_level", [False, True])
 @pytest.mark.parametrize("compression", [0, 1])
-def test_all_entries_come_back_in_order(two_level: bool, compression: int) -> None:
+def test_entries_round_trip_in_order(two_level: bool, compression: int) -> None:
     assert pairs_of(TableWriter(two_level=two_level, compression=compression).write(PAIRS)) == PAIRS
 
 
-def test_a_table_without_entries_is_empty() -> None:
+def test_table_without_entries_is_empty() -> None:
     assert pairs_of(TableWriter().write([])) == []
 
 
@@ -54,7 +54,7 @@ def test_a_table_without_entries_is_empty() -> None:
     st.integers(1, 300),
     st.sampled_from([None, False, True]),
 )
-def test_any_keys_and_values_survive_any_cut_into_blocks(
+def test_random_tables_round_trip(
     pairs: dict[bytes, bytes], interval: int, block: int, two_level: bool | None
 ) -> None:
     writer = TableWriter(restart_interval=interval, block_bytes=block, two_level=two_level)
@@ -78,12 +78,12 @@ def test_any_keys_and_values_survive_any_cut_into_blocks(
         (TableWriter(meta={b"rocksdb.range_del": b"\0\0"}), "range deletions"),
     ],
 )
-def test_what_is_unknown_or_miscounted_is_refused_by_name(writer: TableWriter, found: str) -> None:
+def test_unknown_or_miscounted_table_is_refused(writer: TableWriter, found: str) -> None:
     with pytest.raises(FormatError, match=f"^range abc.*{found}"):
         read_sstable("range abc", writer.write(PAIRS))
 
 
-def test_one_changed_bit_anywhere_in_a_block_is_found() -> None:
+def test_flipped_bit_in_a_block_is_refused() -> None:
     raw = TableWriter().write(PAIRS[:300])
     for position in range(0, len(raw) - 53, 37):
         damaged = bytearray(raw)
@@ -92,21 +92,21 @@ def test_one_changed_bit_anywhere_in_a_block_is_found() -> None:
             read_sstable("the table", bytes(damaged))
 
 
-def test_a_table_cut_short_anywhere_is_refused() -> None:
+def test_truncated_table_is_refused() -> None:
     raw = TableWriter().write(PAIRS[:300])
     for length in [0, 7, 8, 52, 53, *range(60, len(raw), 311), len(raw) - 1]:
         with pytest.raises(FormatError):
             read_sstable("the table", raw[:length])
 
 
-def test_an_index_that_lost_its_last_block_is_found_by_the_count() -> None:
+def test_index_without_its_last_block_is_refused() -> None:
     short = TableWriter(num_entries=len(PAIRS)).write(PAIRS[:-60])
     with pytest.raises(FormatError, match=r"rocksdb.num.entries is 5,000, read 4,940"):
         read_sstable("the table", short)
 
 
 @given(st.data())
-def test_random_damage_is_refused_or_changes_nothing(data: st.DataObject) -> None:
+def test_random_damage_is_refused_or_harmless(data: st.DataObject) -> None:
     raw = bytearray(TableWriter(block_bytes=200).write(PAIRS[:60]))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))

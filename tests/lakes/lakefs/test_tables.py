@@ -34,14 +34,14 @@ def read_by_rocksdb(spark: SparkSession, path: Path) -> list[tuple[bytes, bytes]
 
 
 @pytest.mark.parametrize("two_level", [False, True])
-def test_rocksdb_reads_back_what_is_written(spark: SparkSession, tmp_path: Path, two_level: bool) -> None:
+def test_rocksdb_reads_written_tables(spark: SparkSession, tmp_path: Path, two_level: bool) -> None:
     pairs = [(f"key/{number:04}".encode(), f"value {number}".encode()) for number in range(600)]
     path = tmp_path / "table"
     path.write_bytes(TableWriter(two_level=two_level).write(pairs))
     assert read_by_rocksdb(spark, path) == pairs
 
 
-def test_rocksdb_reads_a_range_and_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_rocksdb_reads_range_and_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     entries = [Entry(f"a/{number:03}", f"data/p/{number:020}") for number in range(100)]
     path = tmp_path / "range"
     path.write_bytes(range_table(entries))

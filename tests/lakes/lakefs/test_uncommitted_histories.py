@@ -127,7 +127,7 @@ def world(folder: Path, server: tuple[FakeServer, str]) -> World:
 
 @settings(max_examples=times(40, 200), deadline=None)
 @given(STEPS)
-def test_a_clean_run_finds_exactly_what_the_optimized_runs_found_together(
+def test_full_listing_equals_incremental_listings(
     server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def test_a_clean_run_finds_exactly_what_the_optimized_runs_found_together(
         history.night()
 
 
-def test_the_histories_do_find_garbage_and_do_carry(tmp_path: Path, server: tuple[FakeServer, str]) -> None:
+def test_histories_cover_garbage_and_reuse(tmp_path: Path, server: tuple[FakeServer, str]) -> None:
     history = world(tmp_path, server)
     for verb in ("upload", "overwrite", "night", "lose", "commit", "night", "link", "reset"):
         history.step(verb, "main", "a")

@@ -16,7 +16,7 @@ def times(*keys: str) -> list[datetime | None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_recorded_objects_tell_the_time_that_the_disk_tells(name: str) -> None:
+def test_times_in_recorded_names_equal_the_disk(name: str) -> None:
     recording = Recording(name)
     files = [path for path in sorted((recording.namespace / "data").rglob("*")) if path.is_file()][:2000]
     told = times(*(str(path.relative_to(recording.namespace)) for path in files))
@@ -29,12 +29,12 @@ def test_names_of_recorded_objects_tell_the_time_that_the_disk_tells(name: str) 
     assert all(close)
 
 
-def test_the_example_of_the_xid_library() -> None:
+def test_time_of_the_xid_library_example() -> None:
     # github.com/rs/xid, id_test.go: 9m4e2mr0ui3e8a215n4g is 4d88e15b60f486e428412dc9
     assert times("data/p/9m4e2mr0ui3e8a215n4g") == [datetime.fromtimestamp(0x4D88E15B, UTC)]
 
 
-def test_a_signature_behind_a_comma_is_no_part_of_the_name() -> None:
+def test_signature_after_a_comma_is_ignored() -> None:
     plain, signed = times("data/p/9m4e2mr0ui3e8a215n4g", "data/p/9m4e2mr0ui3e8a215n4g,PykyuE6Jv2-_")
     assert plain == signed
 
@@ -43,9 +43,9 @@ def test_a_signature_behind_a_comma_is_no_part_of_the_name() -> None:
     "key",
     ["stray.bin", "data/loose.bin", "data/p/9m4e2mr0ui3e8a215n4", "data/p/9M4E2MR0UI3E8A215N4G", "data/p/wwwwwwwwwwwwwwwwwwww", ""],
 )
-def test_other_names_tell_no_time(key: str) -> None:
+def test_other_names_have_no_time(key: str) -> None:
     assert times(key) == [None]
 
 
-def test_no_keys_have_no_times() -> None:
+def test_empty_column_has_no_times() -> None:
     assert times() == []
