@@ -157,3 +157,25 @@ def test_nothing_above_the_lakes_asks_which_kind_a_lake_is() -> None:
         if SWITCH.search(line)
     ]
     assert asked == []
+
+
+KINDS = {path.name for path in (PACKAGE / "lakes").iterdir() if (path / "kind.py").exists()}
+
+
+def test_only_lakes_and_the_stages_of_a_kind_import_its_package() -> None:
+    """Other modules find tables of a kind by name or by role (`lakes/kinds.py`)."""
+    packages = {"core", "state", "engine", "stages", "assets", "cli", "report"}
+    found = [
+        f"{name} imports {target}"
+        for name, tree in all_modules().items()
+        for target in imported(tree)
+        if room_of(name) in packages and not name.startswith(OF_ONE_KIND) and kind_in(target) is not None
+    ]
+    assert KINDS == {"iceberg", "icechunk", "lakefs", "nessie"}
+    assert found == []
+
+
+def kind_in(module: str) -> str | None:
+    """Return the kind whose package contains a module, or None."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["gc_assets", "lakes"] and len(parts) > 2 and parts[2] in KINDS else None

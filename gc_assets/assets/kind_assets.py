@@ -11,10 +11,8 @@ from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import escape_markdown
 from gc_assets.assets.results import StepOutput
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import KindTable
-from gc_assets.lakes.kinds import kind_of
-from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
+from gc_assets.lakes.kinds import all_tables, kind_of
 from gc_assets.stages.mark.kind_tables import make_kind_table, needs_spark
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES
@@ -74,12 +72,10 @@ def _release_figures(published: PublishedTable) -> Figures:
 
 
 # Figures and reports of kind tables. Other kind tables only report their rows.
+_TABLES: Final = all_tables()
 OUTPUTS: Final = {
-    output.table.name: output
-    for output in (
-        StepOutput(SNAPSHOT_HISTORY, _snapshot_figures),
-        StepOutput(UNCOMMITTED_OBJECTS, _staging_figures),
-        StepOutput(POTENTIAL_COMMITS, _commit_figures, _commit_notes),
-        StepOutput(LIFECYCLE_OBJECTS, _release_figures),
-    )
+    SnapshotHistorySummary.TABLE: StepOutput(_TABLES[SnapshotHistorySummary.TABLE], _snapshot_figures),
+    UncommittedObjectsSummary.TABLE: StepOutput(_TABLES[UncommittedObjectsSummary.TABLE], _staging_figures),
+    PotentialCommitsSummary.TABLE: StepOutput(_TABLES[PotentialCommitsSummary.TABLE], _commit_figures, _commit_notes),
+    LifecycleObjectsSummary.TABLE: StepOutput(_TABLES[LifecycleObjectsSummary.TABLE], _release_figures),
 }

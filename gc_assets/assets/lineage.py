@@ -11,7 +11,8 @@ from typing import Final
 
 import dagster as dg
 
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.lakes.kind import TableRole
+from gc_assets.lakes.kinds import table_with
 from gc_assets.state.schemas import (
     COMMIT_GRAPH,
     CURRENT_RULES,
@@ -53,7 +54,7 @@ ORIGINS: Final[Mapping[str, Mapping[str, Origin]]] = {
         "table_name",
     ),
     LIVE_CONTENTS.name: _same(COMMIT_GRAPH, "commit_id"),
-    SNAPSHOT_HISTORY.name: {
+    table_with(TableRole.HISTORY).name: {
         "snapshot_id": (COMMIT_GRAPH, "commit_id"),
         **_same(COMMIT_GRAPH, "table_uuid", "table_name", "committed_at"),
         **_same(REACHABLE_SNAPSHOTS, "refs"),

@@ -30,7 +30,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
 from gc_assets.lakes.file_kinds import RANKS
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.lakes.kind import TableRole
 from gc_assets.stages.delete.execute_rows import EXECUTION_ROWS, OUTCOME_ROWS, RowExecutor, execute_in_process, order_in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes
 from gc_assets.stages.delete.revalidate import REFUSED
@@ -208,7 +208,7 @@ class PlanExecution:
     def publish_histories(self, verification_id: str) -> None:
         """Publish the snapshot histories of the edited lakes again, from the verification mark."""
         for lake in self.context.config.lakes:
-            if self.context.kind(lake.name).has(SNAPSHOT_HISTORY) and lake.name in self.plan.header.expiry_actions:
+            if self.context.kind(lake.name).table_with(TableRole.HISTORY) is not None and lake.name in self.plan.header.expiry_actions:
                 snapshot_history(self.spark, verification_context(self.context, self.plan, verification_id), lake.name)
 
     def abort(self, mark: VerificationMark) -> None:

@@ -53,7 +53,7 @@ _TOTALS_BY: Final = ("storage", "kind")
 class RowOrigin:
     """How the rows were obtained: the fields of the same names in `LiveFilesSummary`."""
 
-    full_on: date | None
+    full_recompute_on: date | None
     uncompared_runs: int
     reused_files: int = 0
     reused_from: str | None = None
@@ -153,7 +153,7 @@ class LiveRowWriter:
             )
         uncompared_runs = full.uncompared_runs if baseline is None else baseline.summary.uncompared_runs + 1
         origin = RowOrigin(
-            full_on=self.context.run_date,
+            full_recompute_on=self.context.run_date,
             uncompared_runs=0 if compared is not None else uncompared_runs,
             full_recompute_reason=full.reason,
             differences=differences,
@@ -182,7 +182,7 @@ class LiveRowWriter:
             if (counted := Amount.total(amounts.values()).files) != merged.rows:
                 raise BaselineInvalid(f"the counts of the previous run give {counted:,} files, but {merged.rows:,} rows were written")
         origin = RowOrigin(
-            full_on=baseline.summary.full_recompute_on,
+            full_recompute_on=baseline.summary.full_recompute_on,
             uncompared_runs=baseline.summary.uncompared_runs + 1,
             reused_files=reused.rows,
             reused_from=baseline.published.receipt.run_id,

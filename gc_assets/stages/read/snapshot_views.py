@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths, read_table
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.stages.mark.snapshot_history import SNAPSHOT_HISTORY
 from gc_assets.stages.read.browse import runs_of
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 

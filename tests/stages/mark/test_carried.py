@@ -341,7 +341,7 @@ def test_a_part_of_other_bytes_and_equal_length_is_not_carried_over(scene: Scene
     flip(scene.part(scene.live(), side))
     drop("2")(scene.world)
     second = scene.live()
-    assert "other bytes than were published" in str(why(second))
+    assert "differs from the published bytes" in str(why(second))
     scene.equal(second)
 
 
