@@ -26,7 +26,7 @@ _REPLACE: Final = "Replace the link by its files, or let the lake use their actu
 def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
     """Report what of a lake could be read, and whether its locations are in storages."""
     yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
-    for item in refs.unread:
+    for item in refs.unreadable:
         yield Finding(
             name, "unreadable", FAIL, item.reason, "No file under its claims is changed and nothing is purged until it can be read."
         )

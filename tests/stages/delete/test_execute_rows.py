@@ -33,7 +33,7 @@ from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 from tests.killed import exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
-from tests.lakes.icechunk.support import expire, lake_at, planned, verdicts
+from tests.lakes.icechunk.support import expire, lake_at, plan_actions, verdicts
 from tests.stages.delete.row_execution import execute_all
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
 
@@ -69,7 +69,7 @@ def expired_repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     tree: DocumentTree = document_tree(root / "repo", START)
     tree.builder.abandon_snapshot("main", START, numbers("reset", range(3)))
     lake = lake_at(root / "repo", {"default": {"keep": tree.cutoff.isoformat()}})
-    assert verdicts(expire(lake, AS_OF, planned(lake, AS_OF))) == {"done"}
+    assert verdicts(expire(lake, AS_OF, plan_actions(lake, AS_OF))) == {"done"}
     collected = tmp_path_factory.mktemp("collected") / "storage"
     shutil.copytree(root, collected)
     open_repository(collected).garbage_collect(datetime.now(UTC))  # the library's own word for what is garbage
@@ -129,7 +129,7 @@ def test_outdated_plan_denies_a_move_that_always_fails(tmp_path: Path) -> None:
     assert timely.column("outcome").to_pylist() == ["failed"]
     (given_up,) = replace(late, log=log)(iter([rows]))
     assert given_up.column("outcome").to_pylist() == ["denied"]
-    assert "is in its place and in the trash" in given_up.column("error").to_pylist()[0]
+    assert "is both in the storage and in the trash" in given_up.column("error").to_pylist()[0]
     assert (root / "repo/chunks/a").exists()
     assert held.exists()
     assert dict(log.read_quarantined(0)) == dict.fromkeys(to_planned_actions(rows))

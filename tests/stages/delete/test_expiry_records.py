@@ -23,7 +23,7 @@ from gc_assets.stores.local.lease import LocalLease, acquire
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.assets.platforms import NOW, platform, stored_plan
 from tests.lakes.icechunk.builder import document_tree
-from tests.lakes.icechunk.support import lake_at, parents_now, planned
+from tests.lakes.icechunk.support import lake_at, parents_now, plan_actions
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 3, 14, tzinfo=UTC)
@@ -160,7 +160,7 @@ def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: Sto
     before = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
     lease = take_lease(plan, context.clock)
     for name, tree in trees.items():
-        make_edits(ExpiryRecord(both, header, name), planned(lake_at(tree.builder.path, retention), AS_OF), lease, only_interrupted=False)
+        make_edits(ExpiryRecord(both, header, name), plan_actions(lake_at(tree.builder.path, retention), AS_OF), lease, only_interrupted=False)
     lease.release()
     after = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
     assert all(after[name] != before[name] for name in trees)

@@ -60,7 +60,7 @@ def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: Spar
     house.now = days_ago(3)
     emptied = house.plan()
     assert house.failed_gates(emptied) == {"lakes_present"}
-    assert "little (nothing of it is live" in emptied.failed_gates[0].message
+    assert "little (no live files now" in emptied.failed_gates[0].message
     with pytest.raises(GateRefused, match=r"gc-assets forget LAKE --by WHO"):
         house.approved(emptied, "lakes_present")
 
