@@ -1,4 +1,6 @@
-"""The component of other people's Dagster projects. `test_packaging.py` has it in one, with `dg`."""
+"""The component for other Dagster projects. `tests/test_packaging.py` uses it in a project with
+`dg`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from gc_assets.resources.platform import load_platform
 from tests.assets.snapshot import specs
 
 
-def test_what_dg_scaffolds_without_a_configuration_loads_and_only_plans() -> None:
+def test_scaffolded_configuration_loads_in_mode_plan() -> None:
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(LakeGarbageCollection)
         assert (folder / "lakes.yaml").read_text() == EXAMPLE_CONFIG
@@ -27,7 +29,7 @@ def test_what_dg_scaffolds_without_a_configuration_loads_and_only_plans() -> Non
 
 
 @pytest.mark.parametrize("given", ["absolute", "relative to where dg runs"])
-def test_an_existing_configuration_is_named_and_left_as_it_is(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_configuration_is_not_changed(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "lakes.yaml"
     own.write_text(EXAMPLE_CONFIG.replace("sales", "shop"))
     monkeypatch.chdir(tmp_path)
@@ -41,7 +43,7 @@ def test_an_existing_configuration_is_named_and_left_as_it_is(given: str, tmp_pa
             assert dg.AssetKey(["shop", "catalog"]) in definitions.resolve_all_asset_keys()
 
 
-def test_definitions_are_those_of_the_file_at_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_definitions_accepts_paths_and_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lakes.yaml"
     path.write_text(EXAMPLE_CONFIG)
     monkeypatch.setenv("GC_ASSETS_CONFIG", str(tmp_path / "another.yaml"))

@@ -1,5 +1,5 @@
-"""The image and the services of compose.yaml, as far as a machine without Docker can tell. The services run in
-tests/assets/test_in_a_browser.py.
+"""Static checks of the image and the services of compose.yaml, without Docker.
+tests/assets/test_in_a_browser.py runs the services.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ BIN = Path(sys.executable).parent
 
 
 def instructions(name: str) -> list[str]:
-    """What the Dockerfile says behind every instruction of a name, each on one line."""
+    """Return the arguments of every instruction of a name, each on one line."""
     lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     return [re.sub(r"\s+", " ", line.removeprefix(f"{name} ")) for line in lines if line.startswith(f"{name} ")]
 
 
-def linted(text: str) -> subprocess.CompletedProcess[str]:
+def lint(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([BIN / "hadolint", "--no-color", "-"], input=text, capture_output=True, text=True, check=False)
 
 
-def test_hadolint_has_nothing_to_say_against_the_dockerfile() -> None:
-    done = linted((ROOT / "Dockerfile").read_text())
+def test_dockerfile_passes_hadolint() -> None:
+    done = lint((ROOT / "Dockerfile").read_text())
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_hadolint_would_say_it() -> None:
-    assert "DL3020" in linted("FROM python:3.11\nADD . /opt\n").stdout
+def test_hadolint_detects_a_flaw() -> None:
+    assert "DL3020" in lint("FROM python:3.11\nADD . /opt\n").stdout
 
 
 def conforms(path: Path) -> subprocess.CompletedProcess[str]:
@@ -46,7 +46,7 @@ def conforms(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_compose_yaml_is_what_the_compose_specification_allows(tmp_path: Path) -> None:
+def test_compose_yaml_conforms_to_the_specification(tmp_path: Path) -> None:
     done = conforms(ROOT / "compose.yaml")
     assert done.returncode == 0, done.stdout
     misspelt = tmp_path / "compose.yaml"
@@ -59,23 +59,23 @@ def services() -> dict[str, dict[str, Any]]:
     return yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
 
-def test_every_service_waits_for_services_that_there_are(services: dict[str, dict[str, Any]]) -> None:
+def test_service_dependencies_exist(services: dict[str, dict[str, Any]]) -> None:
     awaited = {name for service in services.values() for name in service.get("depends_on", ())}
     assert awaited <= services.keys()
 
 
-def test_the_page_which_asks_nobody_who_they_are_is_opened_to_this_machine_alone(services: dict[str, dict[str, Any]]) -> None:
+def test_page_without_login_is_local(services: dict[str, dict[str, Any]]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", ())]
     assert ports == ["127.0.0.1:3000:3000"]
 
 
-def test_every_secret_of_compose_yaml_comes_from_outside() -> None:
+def test_secrets_come_from_the_environment() -> None:
     lines = [line for line in (ROOT / "compose.yaml").read_text().splitlines() if re.search("PASSWORD|SECRET", line.partition(":")[0])]
     assert len(lines) == 4
     assert all("${GC_ASSETS_PASSWORD" in line.partition(": ")[2] for line in lines)
 
 
-def test_the_packages_of_the_image_are_packages_of_its_debian() -> None:
+def test_image_packages_exist_in_debian() -> None:
     (debian,) = re.findall(r"^FROM python:[\d.]+-slim-(\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     if platform.freedesktop_os_release().get("VERSION_CODENAME") != debian:
         pytest.skip(f"this machine is no Debian {debian}, and knows other packages")
@@ -88,7 +88,9 @@ def test_the_packages_of_the_image_are_packages_of_its_debian() -> None:
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the image in which its packages are installed: what the Dockerfile copies there, and nothing else."""
+    """Copy the files of the Dockerfile to an empty directory, in which the image installs its
+    packages.
+    """
     folder = tmp_path_factory.mktemp("image")
     wanted = set((ROOT / ".dockerignore").read_text().splitlines())
     for line in instructions("COPY"):
@@ -102,13 +104,13 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def keys_at_links(source: Path) -> dict[str, Any]:
-    """A folder is copied as Docker does: with its links, without what .dockerignore keeps back."""
+    """Copy a directory like Docker: with its links, without files in .dockerignore."""
     return {"symlinks": True, "ignore": shutil.ignore_patterns("__pycache__")} if source.is_dir() else {}
 
 
 @deep
-def test_what_the_image_installs_is_what_is_tested_here(context: Path) -> None:
-    """Every requirement of its extras is met by this environment, within the same constraints; nothing would be fetched."""
+def test_image_installs_the_tested_versions(context: Path) -> None:
+    """This environment fulfils every requirement of the extras under the same constraints."""
     (line,) = (line for line in instructions("RUN") if line.startswith("pip install"))
     command = [sys.executable, "-m", *shlex.split(line), "--dry-run", "--no-index", "--no-build-isolation"]
     done = subprocess.run(command, cwd=context, capture_output=True, text=True, check=False)
@@ -116,7 +118,7 @@ def test_what_the_image_installs_is_what_is_tested_here(context: Path) -> None:
     assert re.findall(r"Would install (.*)", done.stdout)[0].split()[0].startswith("gc-assets-")
 
 
-def test_the_folders_of_the_image_belong_to_the_user_who_runs_it(tmp_path: Path) -> None:
+def test_image_directories_belong_to_its_user(tmp_path: Path) -> None:
     (line,) = (line for line in instructions("RUN") if line.startswith("useradd"))
     user, folders = (shlex.split(step) for step in line.split(" && "))
     assert instructions("USER") == [user[user.index("--uid") + 1]]

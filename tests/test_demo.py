@@ -1,4 +1,4 @@
-"""The demo builds real lakes, plans exactly their leftovers, and every command it prints can be typed."""
+"""The demo creates lakes, plans exactly their unreferenced files, and all printed commands work."""
 
 import getpass
 import hashlib
@@ -49,8 +49,8 @@ SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.sh
 
 
 @dataclass
-class RunContext:
-    """A demo whose night has run, and what it printed."""
+class DemoRun:
+    """A demo after its run, and its output."""
 
     config: Path
     lake: Path
@@ -63,7 +63,7 @@ class RunContext:
         return read_rows(state, table, state.require(group, table.name, platform.clock.today())).to_pylist()
 
     def commands(self) -> Iterator[list[str]]:
-        """The lines to type, without their explanations: words are separated from those by six spaces."""
+        """Return the printed commands without their comments, which follow after six spaces."""
         for line in self.text.split("WHAT TO TYPE NEXT")[1].splitlines():
             if line.startswith("  gc-assets"):
                 yield shlex.split(line.strip().split("      ")[0])[1:]
@@ -76,39 +76,39 @@ def contents(lake: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home of the instance of `make ui`, in which `make demo` runs too."""
+    """Return the Dagster home of `make ui` and `make demo`."""
     home = tmp_path_factory.mktemp("home")
     shutil.copy(ROOT / "deploy" / "dagster.dev.yaml", home / "dagster.yaml")
     return home
 
 
 @pytest.fixture(scope="module")
-def run_context(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFactory) -> RunContext:
+def demo_run(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     config = ensure_demo(tmp_path_factory.mktemp("demo"))
     now_for(minutes=6)
     with config.open("a") as file:
         file.write(SPARK_SETTINGS)
-    before, said = contents(config.parent / "lake"), []
+    before, output = contents(config.parent / "lake"), []
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DAGSTER_HOME", str(home))
-        run_demo(config.parent, said.append)
-    return RunContext(config, config.parent / "lake", "\n".join(said), before)
+        run_demo(config.parent, output.append)
+    return DemoRun(config, config.parent / "lake", "\n".join(output), before)
 
 
-def test_a_second_call_leaves_the_lakes_as_they_are(tmp_path: Path) -> None:
+def test_second_call_does_not_change_the_lakes(tmp_path: Path) -> None:
     config = ensure_demo(tmp_path)
     before = contents(tmp_path)
     assert ensure_demo(tmp_path) == config
     assert contents(tmp_path) == before
 
 
-def test_an_interrupted_build_is_begun_again(tmp_path: Path) -> None:
+def test_interrupted_build_starts_again(tmp_path: Path) -> None:
     (tmp_path / "lake" / "weather").mkdir(parents=True)
     (tmp_path / "lakes.yaml.unfinished").touch()
     assert ensure_demo(tmp_path).exists()
 
 
-def test_a_directory_with_somebody_elses_lake_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_directory_with_another_lake_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "precious").write_text("mine")
     with pytest.raises(UsageError, match="in the place of a demo lake"):
@@ -116,7 +116,7 @@ def test_a_directory_with_somebody_elses_lake_is_refused_and_left_alone(tmp_path
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["precious"]
 
 
-def test_garbage_is_older_than_the_grace_and_the_whole_lake_is_small(tmp_path: Path) -> None:
+def test_garbage_is_older_than_the_grace_period(tmp_path: Path) -> None:
     config = ensure_demo(tmp_path)
     platform = load_platform({}, str(config))
     files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
@@ -125,26 +125,26 @@ def test_garbage_is_older_than_the_grace_and_the_whole_lake_is_small(tmp_path: P
     assert sum(path.stat().st_size for path in files) < 500_000
 
 
-def test_the_night_changes_nothing_in_the_lakes(run_context: RunContext) -> None:
-    assert contents(run_context.lake) == run_context.before
+def test_run_does_not_change_the_lakes(demo_run: DemoRun) -> None:
+    assert contents(demo_run.lake) == demo_run.before
 
 
-def test_the_night_of_the_demo_is_a_partition_of_the_page_that_make_ui_opens(run_context: RunContext, home: Path) -> None:
-    definitions = build_definitions(run_context.config)
+def test_demo_run_is_a_partition_of_make_ui(demo_run: DemoRun, home: Path) -> None:
+    definitions = build_definitions(demo_run.config)
     steps = [asset for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition)]
     made = {key for step in steps for key in step.keys} - {dg.AssetKey(["lake", "deletion_log"])}  # it only plans
-    today = load_platform(os.environ, str(run_context.config)).clock.today().isoformat()
+    today = load_platform(os.environ, str(demo_run.config)).clock.today().isoformat()
     assert definitions.resolve_job_def("run").partitions_def.has_partition_key(today)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         assert {key for key in made if instance.get_materialized_partitions(key) != {today}} == set()
 
 
-def test_every_value_of_a_column_that_comes_from_one_column_stands_there(run_context: RunContext) -> None:
-    platform = load_platform(os.environ, str(run_context.config))
+def test_lineage_columns_contain_all_values(demo_run: DemoRun) -> None:
+    platform = load_platform(os.environ, str(demo_run.config))
     today, state, tables = platform.clock.today(), platform.run_context(platform.clock.today()).state, all_tables()
 
     def values(group: str, table: Table, column: str) -> set[str]:
-        return {repr(row[column]) for row in run_context.rows(group, table) if row[column] is not None}
+        return {repr(row[column]) for row in demo_run.rows(group, table) if row[column] is not None}
 
     compared: set[tuple[str, str]] = set()
     for name, origins in ORIGINS.items():
@@ -159,127 +159,123 @@ def test_every_value_of_a_column_that_comes_from_one_column_stands_there(run_con
 
 
 @deep
-def test_the_notebook_runs_on_the_demo(run_context: RunContext, tmp_path: Path) -> None:
-    (tmp_path / "demo").symlink_to(run_context.config.parent)
+def test_notebook_runs_on_the_demo(demo_run: DemoRun, tmp_path: Path) -> None:
+    (tmp_path / "demo").symlink_to(demo_run.config.parent)
     notebook = nbformat.read(ROOT / "docs" / "library.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "save the notebook without its outputs: they are of one machine"
     NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     printed = "\n".join(str(output.get("text") or output["data"]["text/plain"]) for output in outputs)
-    (plan,) = json.loads(typed(["--config", str(run_context.config), "plans", "--format", "json"]))
+    (plan,) = json.loads(run_command(["--config", str(demo_run.config), "plans", "--format", "json"]))
     assert plan["plan_id"] in printed
     assert "unreferenced" in printed
     assert "planned - No live commit needs it" in printed
 
 
-def test_the_plan_is_what_crashed_writers_left_and_what_its_edits_of_history_free(run_context: RunContext) -> None:
-    rows = run_context.rows("lake", DELETION_PLAN)
+def test_plan_contains_leftovers_and_expired_files(demo_run: DemoRun) -> None:
+    rows = demo_run.rows("lake", DELETION_PLAN)
     freed = {row["key"].split("/")[0] for row in rows if row["after_expiry"]}
     assert freed == {"shop", "weather"}
     planned = {row["key"] for row in rows if not row["after_expiry"]}
     iceberg = {key for key in planned if key.startswith("shop/")}
     assert len(iceberg) == 8  # four and two data files, and a manifest of each of the two writers
-    catalog = SqlCatalog("demo", uri=f"sqlite:///{run_context.config.parent / 'catalog.db'}")
+    catalog = SqlCatalog("demo", uri=f"sqlite:///{demo_run.config.parent / 'catalog.db'}")
     for name in catalog.list_tables("shop"):
         table = catalog.load_table(name)
         for snapshot in table.snapshots():
             named = {file["file_path"] for file in table.inspect.all_files().to_pylist()} | {snapshot.manifest_list}
-            assert not {f"file://{run_context.lake}/{key}" for key in iceberg} & named
+            assert not {f"file://{demo_run.lake}/{key}" for key in iceberg} & named
     assert {key.split("/")[1] for key in planned - iceberg} == {"chunks", "manifests", "snapshots", "transactions"}
 
 
-def test_the_documents_snapshots_six_and_seven_expire(run_context: RunContext) -> None:
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(run_context.lake / "weather")))
-    expired = {row["commit_id"] for row in run_context.rows("weather", REACHABLE_SNAPSHOTS) if row["state"] == "expired"}
+def test_snapshots_six_and_seven_expire(demo_run: DemoRun) -> None:
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(demo_run.lake / "weather")))
+    expired = {row["commit_id"] for row in demo_run.rows("weather", REACHABLE_SNAPSHOTS) if row["state"] == "expired"}
     heads = (repository.lookup_branch(name) for name in repository.list_branches())
     messages = {item.message for head in heads for item in repository.ancestry(snapshot_id=head) if item.id in expired}
     assert messages == {"snapshot 6", "snapshot 7"}
 
 
-def test_the_text_says_what_is_live_what_is_garbage_and_why(run_context: RunContext) -> None:
+def test_output_explains_live_files_and_garbage(demo_run: DemoRun) -> None:
     for heading in ("WHAT IS LIVE, AND WHY", "WHAT IS GARBAGE", "WHAT IS LEFT ALONE", "THE PLAN", "WHAT TO TYPE NEXT"):
-        assert heading in run_context.text
+        assert heading in demo_run.text
     garbage = ("unreferenced, lake shop", "unreferenced, lake weather", "expired, lake shop", "expired, lake weather")
     for reason in (*garbage, "young:", "unowned: 1 files"):
-        assert reason in run_context.text
+        assert reason in demo_run.text
 
 
-def typed(words: list[str]) -> str:
-    result = CliRunner().invoke(cli, words)
-    assert result.exit_code == 0, (words, result.output, result.stderr)
+def run_command(arguments: list[str]) -> str:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, (arguments, result.output, result.stderr)
     return result.stdout
 
 
 @pytest.fixture(scope="module")
-def tutorial(run_context: RunContext, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
-    """The console blocks of the tutorial, and a directory that holds the demo under the name that they use."""
+def tutorial(demo_run: DemoRun, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """Return the console blocks of the tutorial, and a directory with the demo under their name."""
     at = tmp_path_factory.mktemp("tutorial")
-    (at / "demo").symlink_to(run_context.config.parent)
+    (at / "demo").symlink_to(demo_run.config.parent)
     return blocks((ROOT / "docs" / "tutorial.md").read_text()), at
 
 
-def test_the_readme_shows_the_plan_of_the_demo(run_context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_shows_the_plan_of_the_demo(demo_run: DemoRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def shape(table: str) -> list[str]:
-        """The lines of a table without ids, dates, sizes and the widths of its columns."""
+        """Return the lines of a table without ids, dates, sizes and column widths."""
         masked = re.sub(r"\b[0-9a-f]{12}\b|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\dZ|[\d.]+ kB", "?", table)
         return [" ".join(re.sub("─+", "─", line).split()) for line in masked.splitlines()]
 
     monkeypatch.setenv("COLUMNS", "100")
     block = blocks((ROOT / "README.md").read_text())[0]
     shown = block.removeprefix("$ gc-assets plans\n").partition("$ ")[0]
-    assert shape(shown) == shape(typed(["--config", str(run_context.config), "plans"]))
+    assert shape(shown) == shape(run_command(["--config", str(demo_run.config), "plans"]))
 
 
-def test_the_tutorials_lines_and_every_printed_command_can_be_typed_in_that_order(
-    run_context: RunContext, tutorial: tuple[list[str], Path]
-) -> None:
-    """Each command of the tutorial is followed by the command that the demo printed for the same purpose."""
+def test_commands_of_tutorial_and_demo_work_in_order(demo_run: DemoRun, tutorial: tuple[list[str], Path]) -> None:
+    """Each command of the tutorial is followed by the equivalent command that the demo printed."""
     (_, block, *_), at = tutorial
-    planned = {row["key"] for row in run_context.rows("lake", DELETION_PLAN)}
+    planned = {row["key"] for row in demo_run.rows("lake", DELETION_PLAN)}
     commands: dict[str, list[str]] = {}
-    for words in run_context.commands():
-        commands.setdefault(words[2], words)
+    for arguments in demo_run.commands():
+        commands.setdefault(arguments[2], arguments)
     assert list(commands) == ["report", "approve", "apply", "restore", "run"]
     met: list[str] = []
 
-    def then_the_printed(arguments: list[str], _: Result) -> None:
+    def add_printed_commands(arguments: list[str], _: Result) -> None:
         met.append(arguments[0])
         if (printed := commands.get(arguments[0])) is None:
             return
         same = [word if word[:12] != printed[-1] and word[:12] not in printed else word[:12] for word in arguments]
         assert {word for word in same if word != getpass.getuser()} <= {*printed}
-        typed(printed)
+        run_command(printed)
         if arguments[0] == "apply":
-            assert set(run_context.before) - set(contents(run_context.lake)) == planned
+            assert set(demo_run.before) - set(contents(demo_run.lake)) == planned
 
-    said = type_lines(block, at, then_the_printed)
+    output = type_lines(block, at, add_printed_commands)
     assert {"explain", "doctor", *commands} - {"run"} <= {*met}
-    assert min(planned) in said
-    after = contents(run_context.lake)
-    assert {key: after[key] for key in run_context.before} == run_context.before
-    assert all(key.startswith("shop/") and key.endswith(".metadata.json") for key in after.keys() - run_context.before.keys())
+    assert min(planned) in output
+    after = contents(demo_run.lake)
+    assert {key: after[key] for key in demo_run.before} == demo_run.before
+    assert all(key.startswith("shop/") and key.endswith(".metadata.json") for key in after.keys() - demo_run.before.keys())
     assert "<svg" in (at / "report.html").read_text()
 
 
-def test_doctor_is_quiet_before_the_demo(run_context: RunContext) -> None:
-    assert typed(["--config", str(run_context.config), "doctor"]) == ""
+def test_doctor_passes_on_the_demo(demo_run: DemoRun) -> None:
+    assert run_command(["--config", str(demo_run.config), "doctor"]) == ""
 
 
 @deep
-def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads(
-    run_context: RunContext, tutorial: tuple[list[str], Path]
-) -> None:
-    planned = {row["key"] for row in run_context.rows("lake", DELETION_PLAN)}
+def test_later_run_purges_and_snapshots_stay_readable(demo_run: DemoRun, tutorial: tuple[list[str], Path]) -> None:
+    planned = {row["key"] for row in demo_run.rows("lake", DELETION_PLAN)}
     (_, _, rehearsals, *_), at = tutorial
     type_lines(f"export GC_ASSETS_CONFIG=demo/lakes.yaml\n{rehearsals}", at)
-    plans = json.loads(typed(["--config", str(run_context.config), "plans", "--status", "applied", "--format", "json"]))
+    plans = json.loads(run_command(["--config", str(demo_run.config), "plans", "--status", "applied", "--format", "json"]))
     assert [plan["actions"].get(action) for plan, action in zip(plans, ("purge", "quarantine"), strict=True)] == [len(planned)] * 2
-    assert not planned & {str(path.relative_to(run_context.lake)) for path in run_context.lake.rglob("*")}
-    assert not [path for path in (run_context.lake / ".gc-assets").rglob("*") if path.name in {key.rpartition("/")[2] for key in planned}]
-    catalog = SqlCatalog("demo", uri=f"sqlite:///{run_context.config.parent / 'catalog.db'}")
+    assert not planned & {str(path.relative_to(demo_run.lake)) for path in demo_run.lake.rglob("*")}
+    assert not [path for path in (demo_run.lake / ".gc-assets").rglob("*") if path.name in {key.rpartition("/")[2] for key in planned}]
+    catalog = SqlCatalog("demo", uri=f"sqlite:///{demo_run.config.parent / 'catalog.db'}")
     rows = {name[1]: catalog.load_table(name).scan().to_arrow().num_rows for name in catalog.list_tables("shop")}
     assert rows == {"orders": 4_100, "returns": 2_798, "customers": 3_300}
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(run_context.lake / "weather")))
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(demo_run.lake / "weather")))
     for branch in repository.list_branches():
         values = zarr.open_group(repository.readonly_session(branch).store, mode="r")["values"][:]
         assert len(values) == 8
@@ -287,14 +283,16 @@ def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snaps
 
 @pytest.fixture
 def shell() -> Iterator[None]:
-    """What a demo on S3 sets in the environment ends with the test, as it ends with a shell."""
+    """Restore the environment after a demo on S3."""
     with mock.patch.dict(os.environ):
         yield
 
 
 @pytest.fixture
 def demo_on_s3(versity: S3Server, shell: None, tmp_path: Path) -> Iterator[Path]:
-    """The configuration of a demo with a server of its own. `versity` skips the test where this machine has no such server."""
+    """Create a demo with its own server. `versity` skips the test if the machine has no such
+    server.
+    """
     yield ensure_demo_on_s3(tmp_path / "demo")
     stop_server(tmp_path / "demo")
 
@@ -315,7 +313,7 @@ def in_bucket(config: Path) -> dict[str, bytes]:
 
 
 @deep
-def test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed(
+def test_demo_on_another_s3_server(
     spark: SparkSession, versity: S3Server, shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     os.environ |= {"AWS_ACCESS_KEY_ID": versity.access_key, "AWS_SECRET_ACCESS_KEY": versity.secret_key}
@@ -323,42 +321,40 @@ def test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_com
     # The suite's executors began before this environment: they find the same user by profile.
     text = config.read_text().replace("region: us-east-1}", "region: us-east-1, profile: owner}")
     config.write_text(text + SPARK_SETTINGS)
-    before, said = in_bucket(config), list[str]()
-    run_demo(config.parent, said.append)
-    run_context = RunContext(config, config.parent, "\n".join(said), {})
-    planned = {row["key"] for row in run_context.rows("lake", DELETION_PLAN)}
+    before, output = in_bucket(config), list[str]()
+    run_demo(config.parent, output.append)
+    demo_run = DemoRun(config, config.parent, "\n".join(output), {})
+    planned = {row["key"] for row in demo_run.rows("lake", DELETION_PLAN)}
     assert len(planned) == 50
     for found in ("young: 5 files", "unowned: 1 files", "in s3://gc-assets-demo-", "stays until you remove it"):
-        assert found in run_context.text
+        assert found in demo_run.text
     monkeypatch.chdir(tmp_path)
     commands: dict[str, list[str]] = {}
-    for words in run_context.commands():
-        commands.setdefault(words[2], words)
+    for arguments in demo_run.commands():
+        commands.setdefault(arguments[2], arguments)
     assert list(commands) == ["report", "approve", "apply", "restore", "run"]
     for name in ("report", "approve", "apply"):
-        typed(commands[name])
+        run_command(commands[name])
     assert set(before) - set(in_bucket(config)) == planned
-    typed(commands["restore"])
+    run_command(commands["restore"])
     assert before.items() <= in_bucket(config).items()
 
 
-def test_a_stopped_server_is_started_again_with_its_objects(demo_on_s3: Path) -> None:
+def test_stopped_server_restarts_with_its_objects(demo_on_s3: Path) -> None:
     before = in_bucket(demo_on_s3)
     stop_server(demo_on_s3.parent)
     assert ensure_demo_on_s3(demo_on_s3.parent) == demo_on_s3
     assert in_bucket(demo_on_s3) == before
 
 
-def test_no_key_of_the_server_stands_where_others_read(demo_on_s3: Path) -> None:
+def test_server_keys_are_private(demo_on_s3: Path) -> None:
     secret = ensure_running(demo_on_s3.parent / "server").secret_key
     holding = {path for path in demo_on_s3.parent.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()}
     assert {path.name for path in holding} == {"s3.env", "server.json"}
     assert {path.stat().st_mode & 0o077 for path in holding} == {0}
 
 
-def test_without_a_server_the_demo_says_how_to_get_one_and_makes_nothing(
-    shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     with pytest.raises(UsageError, match="--s3-endpoint URL"):
@@ -366,7 +362,7 @@ def test_without_a_server_the_demo_says_how_to_get_one_and_makes_nothing(
     assert not (tmp_path / "demo").exists()
 
 
-def test_a_demo_on_a_disk_is_not_taken_for_one_on_s3(shell: None, tmp_path: Path) -> None:
+def test_disk_demo_is_not_an_s3_demo(shell: None, tmp_path: Path) -> None:
     ensure_demo(tmp_path)
     with pytest.raises(UsageError, match="a demo on a local disk; choose another --dir"):
         ensure_demo_on_s3(tmp_path)

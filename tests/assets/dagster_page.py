@@ -1,4 +1,4 @@
-"""Dagster's page, as a person uses it in a browser."""
+"""Control Dagster's web page in a browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDED = re.compile("^(Success|Failure|Canceled)$")
 
 @dataclass
 class DagsterPage:
-    """The page at an address. Pictures of it go to a folder."""
+    """The page of an instance. Pictures are written to a directory."""
 
     address: str
     browser: Browser
@@ -34,18 +34,18 @@ class DagsterPage:
         self.page.set_default_timeout(180 * SECONDS)
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.sized(1280, 900)
+        self.resize(1280, 900)
 
-    def sized(self, width: int, height: int) -> None:
+    def resize(self, width: int, height: int) -> None:
         self.page.set_viewport_size({"width": width, "height": height})
 
     def open(self, path: str, shows: str) -> None:
-        """Opens a page, and waits until it shows a text."""
+        """Open a page, and wait until it shows a text."""
         self.page.goto(f"{self.address}/{path}")
         self.page.get_by_text(shows, exact=True).first.wait_for()
 
     def group(self, name: str) -> set[str]:
-        """The assets that the lineage of a group draws, each with what became of it last."""
+        """Return the status of each asset in the lineage of a group."""
         self.page.goto(f"{self.address}/locations/lake_gc/asset-groups/{name}/lineage")
         nodes = self.page.locator("foreignObject > *")
         nodes.filter(has_text="Latest event").first.wait_for()
@@ -53,13 +53,13 @@ class DagsterPage:
         return {text.strip().split("\n")[0] for text in nodes.all_inner_texts()}
 
     def partition(self, asset: str, run_date: str, shows: str) -> dict[str, str]:
-        """The metadata of a partition, by name; the names of a nested table are among them."""
+        """Return the metadata of a partition by name, including the names of nested tables."""
         self.open(f"assets/{asset}?view=partitions&partition={run_date}", shows)
         rows = (row.split("\t") for row in self.page.locator("tr").all_inner_texts())
         return {name.strip(): value[0].strip() for name, *value in rows if value}
 
     def backfill(self, asset: str, first: str, last: str) -> None:
-        """Asks for every date from the first to the last, on the asset's own page."""
+        """Launch a backfill of a range of dates on the page of an asset."""
         self.open(f"assets/{asset}?view=partitions", "Partitions")
         self.page.get_by_role("button", name="Materialize").first.click()
         dialog = self.page.get_by_role("dialog")
@@ -72,12 +72,12 @@ class DagsterPage:
         dialog.wait_for(state="hidden")
 
     def click(self, text: str, shows: str) -> None:
-        """Clicks on a text, and waits for what that shows."""
+        """Click on a text, and wait for another text."""
         self.page.get_by_text(text, exact=True).first.click()
         self.page.get_by_text(shows, exact=True).first.wait_for()
 
     def launch(self, job: str, config: Mapping[str, Any], run_date: str | None = None) -> str:
-        """Launches a job by its launchpad, and says how the run ended."""
+        """Launch a job with its launchpad, and return its result."""
         self.page.goto(f"{self.address}/locations/lake_gc/jobs/{job}/playground")
         self.page.locator(".CodeMirror").first.click()
         self.page.keyboard.press("Control+A")
@@ -95,7 +95,7 @@ class DagsterPage:
         return ended.inner_text()
 
     def _leave_by(self, button: Locator) -> None:
-        """Clicks until the page of a run opens: a click on a button that is drawn anew at that moment is lost."""
+        """Click until the page of a run opens, because a click is lost while the button is redrawn."""
         for _ in range(LOST_CLICKS):
             button.click()
             with suppress(TimeoutError):
@@ -103,7 +103,9 @@ class DagsterPage:
         raise AssertionError(f"after {LOST_CLICKS} clicks no run began; the page is {self.page.url}")
 
     def picture(self, name: str, part: FloatRect | None = None) -> None:
-        """Keeps what the window shows now, or a part of it, and notes it where the page is wider than the window."""
+        """Save a screenshot of the window or a part of it, and record pages that are wider than the
+        window.
+        """
         self.page.screenshot(path=self.pictures / f"{name}.png", clip=part, animations="disabled")
         if (by := overhang(self.page)) > 0:
             self.too_wide.append(f"{name}: {by} pixels")

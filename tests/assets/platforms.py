@@ -1,4 +1,6 @@
-"""Platforms for the tests of the Dagster side: configurations whose lakes need not exist, and plans put straight into a state."""
+"""Build platforms for the tests of the Dagster assets: configurations of lakes that need not exist,
+and stored plans.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ TODAY = "2026-03-14"
 
 
 def platform(root: Path, *, mode: str = "plan", now: datetime | None = NOW, **storage: Any) -> Platform:
-    """Two lakes, `sales` (Iceberg) and `weather` (Icechunk), on the storage `warehouse`. Nothing exists below `root` yet."""
+    """Return a platform with the lakes `sales` (Iceberg) and `weather` (Icechunk) in the storage
+    `warehouse`. No file exists yet.
+    """
     document = {
         "state": f"{root}/state",
         "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/", "mode": mode, "rehearsals": "allowed", **storage}],
@@ -45,9 +49,9 @@ def stored_plan(
     max_delete_bytes: int = 10**12,
     **of_header: Any,
 ) -> PublishedTable:
-    """A plan over `files` rows of 100 bytes, published as `deletion_plan` of its run date. `of_header` replaces what its header says."""
-    state, night = State.at(at.config.state), at.run_context(datetime.fromisoformat(run_date).date())
-    run = state.start("warehouse", DELETION_PLAN.name, night.run_date, at.clock)
+    """Publish a plan of `files` rows of 100 bytes. `header_fields` replaces fields of its header."""
+    state, run_context = State.at(at.config.state), at.run_context(datetime.fromisoformat(run_date).date())
+    run = state.start("warehouse", DELETION_PLAN.name, run_context.run_date, at.clock)
     rows = [
         {
             "key": f"data/{index}.parquet",
@@ -65,8 +69,8 @@ def stored_plan(
         "storage": "warehouse",
         "location": at.config.storage("warehouse").location,
         "quarantine": "trash",
-        "run_date": night.run_date,
-        "as_of": start_of_day(night.run_date),
+        "run_date": run_context.run_date,
+        "as_of": start_of_day(run_context.run_date),
         "frozen_at": at.clock.now(),
         "grace_cutoff": at.clock.now() - timedelta(days=3),
         "created_at": at.clock.now(),

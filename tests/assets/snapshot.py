@@ -1,4 +1,6 @@
-"""What Dagster is told of the assets, as plain JSON. `python -m tests.assets.snapshot` writes it anew after a wanted change."""
+"""The specs of all assets as JSON. `python -m tests.assets.snapshot` updates the snapshot after an
+intended change.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ FILE = Path(__file__).with_name("specs.json")
 
 
 def specs(definitions: dg.Definitions) -> dict[str, Any]:
-    """Every asset by its key, in order of the key."""
+    """Return the spec of every asset by key."""
     assets: dict[str, Any] = {}
     for definition in definitions.assets or ():
         assert isinstance(definition, dg.AssetsDefinition | dg.AssetSpec)
@@ -32,7 +34,7 @@ def specs(definitions: dg.Definitions) -> dict[str, Any]:
                 "owners": list(spec.owners),
                 "tags": {name: value for name, value in spec.tags.items() if not name.startswith("dagster/")},
                 "partitions": f"daily from {partitions.start:%Y-%m-%d}, {partitions.timezone}" if partitions else None,
-                "freshness": told(spec.freshness_policy),
+                "freshness": freshness_windows(spec.freshness_policy),
                 "automation": spec.automation_condition,
                 "pool": step.op.pool if step else None,
                 "retries": step.op.retry_policy if step else None,
@@ -45,8 +47,8 @@ def specs(definitions: dg.Definitions) -> dict[str, Any]:
     return dict(sorted(assets.items()))
 
 
-def told(policy: Any) -> str | None:
-    """What a policy of a time window asks for."""
+def freshness_windows(policy: Any) -> str | None:
+    """Return the time windows of a freshness policy."""
     return policy and f"warns after {policy.warn_window.to_timedelta()}, fails after {policy.fail_window.to_timedelta()}"
 
 

@@ -1,4 +1,4 @@
-"""The sensor that turns approvals into runs."""
+"""The sensor that requests a run for each approved plan."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def tick(at: Platform) -> dg.SensorResult | object:
     return sensor.evaluate_tick(context)
 
 
-def test_one_run_is_requested_for_each_approved_plan(tmp_path: Path) -> None:
+def test_each_approved_plan_requests_one_run(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at))
     approve(at.config, at.clock, header.plan_id, "kim")
@@ -30,13 +30,13 @@ def test_one_run_is_requested_for_each_approved_plan(tmp_path: Path) -> None:
     assert request.tags["gc/approved_by"] == "kim"
 
 
-def test_the_same_approval_keeps_its_run_key(tmp_path: Path) -> None:
+def test_run_key_of_an_approval_is_stable(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     assert [request.run_key for request in tick(at).run_requests] == [request.run_key for request in tick(at).run_requests]
 
 
-def test_a_plan_nobody_approved_is_not_requested(tmp_path: Path) -> None:
+def test_unapproved_plan_requests_no_run(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at)
     result = tick(at)
@@ -44,7 +44,7 @@ def test_a_plan_nobody_approved_is_not_requested(tmp_path: Path) -> None:
     assert result.skip_message == "no plan is approved and waiting"
 
 
-def test_an_approval_waits_while_its_storage_is_in_mode_plan(tmp_path: Path) -> None:
+def test_mode_plan_requests_no_run(tmp_path: Path) -> None:
     at = platform(tmp_path)
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     result = tick(at)
@@ -52,14 +52,14 @@ def test_an_approval_waits_while_its_storage_is_in_mode_plan(tmp_path: Path) -> 
     assert "mode plan" in (result.skip_message or "")
 
 
-def test_an_approval_that_came_too_old_is_not_requested(tmp_path: Path) -> None:
+def test_expired_approval_requests_no_run(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     later = platform(tmp_path, mode="apply", now=NOW.replace(day=20))
     assert not tick(later).run_requests
 
 
-def test_the_requested_run_is_one_the_job_accepts(tmp_path: Path) -> None:
+def test_job_accepts_the_requested_run(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "kim")
     (request,) = tick(at).run_requests

@@ -1,4 +1,4 @@
-"""The blocking checks, each on a table that is as it should be and on one that is not. What is on disk counts, not what was returned."""
+"""Asset checks on valid and invalid published tables."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ def context(tmp_path: Path) -> RunContext:
 COUNTS = ("decoded", "entries", "external", "container_bytes", "levels", "segments")
 
 
-def published(context: RunContext, group: str, table: Table, rows: list[dict[str, Any]], **summary: Any) -> PublishedTable:
+def publish_table(context: RunContext, group: str, table: Table, rows: list[dict[str, Any]], **summary: Any) -> PublishedTable:
     run = context.state.start(group, table.name, context.run_date, context.clock)
     written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, context.state.files)
     return publish(
@@ -55,11 +55,11 @@ def verdict(check: Check, context: RunContext, table: PublishedTable) -> Verdict
 def live(context: RunContext, lake: str, keys: list[str]) -> PublishedTable:
     hashes = xxhash64(pa.array(keys, pa.string()))
     rows = [{"storage": "warehouse", "key": key, "key_hash": int(value)} for key, value in zip(keys, hashes, strict=True)]
-    return published(context, lake, LIVE_FILES, rows)
+    return publish_table(context, lake, LIVE_FILES, rows)
 
 
-def test_a_part_with_other_bytes_of_the_same_length_is_found(context: RunContext, tmp_path: Path) -> None:
-    table = published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
+def test_receipt_detects_changed_bytes(context: RunContext, tmp_path: Path) -> None:
+    table = publish_table(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
     assert verdict(checks.RECEIPT, context, table).passed
     part = tmp_path / "state" / table.paths()[0]
     content = bytearray(part.read_bytes())
@@ -69,8 +69,8 @@ def test_a_part_with_other_bytes_of_the_same_length_is_found(context: RunContext
     assert (found.passed, found.numbers["parts_changed"]) == (False, 1)
 
 
-def test_counts_that_do_not_balance_are_named(context: RunContext) -> None:
-    table = published(context, "sales", LAKE_REFS, [])
+def test_complete_names_unbalanced_counts(context: RunContext) -> None:
+    table = publish_table(context, "sales", LAKE_REFS, [])
     assert verdict(checks.COMPLETE, context, table).passed
     receipt = table.receipt.model_copy(update={"balances": (Balance(name="commits", expected=15, found=14),)})
     found = verdict(checks.COMPLETE, context, PublishedTable(table.path, receipt))
@@ -78,40 +78,40 @@ def test_counts_that_do_not_balance_are_named(context: RunContext) -> None:
     assert "commits: expected 15, found 14" in (found.description or "")
 
 
-def test_a_lake_with_heads_and_no_live_file_is_stopped(context: RunContext) -> None:
-    published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
+def test_empty_live_set_with_heads_fails(context: RunContext) -> None:
+    publish_table(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
     assert not verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", [])).passed
     assert verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", ["a"])).passed
 
 
-def test_a_lake_without_snapshots_may_have_no_live_file(context: RunContext) -> None:
-    published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": None}])
+def test_empty_live_set_without_snapshots_passes(context: RunContext) -> None:
+    publish_table(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": None}])
     assert verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", [])).passed
 
 
-def test_a_lake_none_of_whose_kept_commits_names_anything_may_have_no_live_file(context: RunContext) -> None:
-    published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "2"}])
+def test_empty_live_set_of_empty_commits_passes(context: RunContext) -> None:
+    publish_table(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "2"}])
     root = {"address": "file:///m", "kind": "metarange", "is_container": True, "must_exist": True}
     old = {"commit_id": "1", "parents": [], "committed_at": context.as_of, "content_roots": [root], "summary": []}
-    published(context, "sales", COMMIT_GRAPH, [old, {**old, "commit_id": "2", "parents": ["1"], "content_roots": []}])
+    publish_table(context, "sales", COMMIT_GRAPH, [old, {**old, "commit_id": "2", "parents": ["1"], "content_roots": []}])
     judged = {"refs": ["main"], "refs_count": 1, "reason": "r"}
     for state, passed in [("expired", True), ("retained", False)]:
         rows = [{**judged, "commit_id": "1", "state": state}, {**judged, "commit_id": "2", "state": "retained"}]
-        published(context, "sales", REACHABLE_SNAPSHOTS, rows)
+        publish_table(context, "sales", REACHABLE_SNAPSHOTS, rows)
         assert verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", [])).passed == passed
 
 
-def test_what_is_sick_is_told_and_stops_nothing(context: RunContext) -> None:
+def test_unreadable_tables_only_warn(context: RunContext) -> None:
     unreadable = Unreadable(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=context.as_of, good_on=context.run_date)
     counts = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
     groups: dict[str, Any] = {name: {} for name in ("by_kind", "by_storage", "metadata_by_storage")}
-    table = published(context, "sales", LIVE_FILES, [], **counts, **groups, unreadable=[unreadable.model_dump(mode="json")])
+    table = publish_table(context, "sales", LIVE_FILES, [], **counts, **groups, unreadable=[unreadable.model_dump(mode="json")])
     found = verdict(checks.ALL_READABLE, context, table)
     assert (found.passed, checks.ALL_READABLE.blocking) == (False, False)
     assert "table db.t of lake sales cannot be read since" in (found.description or "")
 
 
-def filter_over(context: RunContext, keys: list[str]) -> PublishedTable:
+def publish_filter(context: RunContext, keys: list[str]) -> PublishedTable:
     bloom = Filter.empty(FilterSpec.for_keys(keys=max(1, len(keys)), seed=7))
     bloom.add(xxhash64(pa.array(keys, pa.string())))
     run = context.state.start("warehouse", LIVE_FILTER.name, context.run_date, context.clock)
@@ -121,36 +121,39 @@ def filter_over(context: RunContext, keys: list[str]) -> PublishedTable:
     return publish(context.state, run, WrittenParts(tuple(writer.close()), 0), context.clock)
 
 
-def test_a_filter_is_probed_with_the_live_keys_of_every_lake(context: RunContext) -> None:
+def test_filter_is_probed_with_live_keys_of_all_lakes(context: RunContext) -> None:
     live(context, "sales", ["a", "b"])
     live(context, "weather", ["c"])
-    assert verdict(checks.HOLDS_LIVE_KEYS, context, filter_over(context, ["a", "b", "c"])).numbers == {"keys_probed": 3, "keys_missed": 0}
+    assert verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "b", "c"])).numbers == {
+        "keys_probed": 3,
+        "keys_missed": 0,
+    }
 
 
-def test_a_filter_that_lacks_one_live_key_is_stopped(context: RunContext) -> None:
+def test_filter_without_a_live_key_fails(context: RunContext) -> None:
     live(context, "sales", ["a", "b"])
     live(context, "weather", ["c"])
-    found = verdict(checks.HOLDS_LIVE_KEYS, context, filter_over(context, ["a", "b"]))
+    found = verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "b"]))
     assert (found.passed, found.numbers["keys_missed"]) == (False, 1)
 
 
-def test_one_live_key_among_the_candidates_is_stopped(context: RunContext) -> None:
-    clean = published(context, "warehouse", ORPHAN_FILES, [], **NOTHING_SWEPT)
+def test_live_candidate_fails(context: RunContext) -> None:
+    clean = publish_table(context, "warehouse", ORPHAN_FILES, [], **NOTHING_SWEPT)
     assert verdict(checks.NO_LIVE_CANDIDATE, context, clean).passed
     one_hit = {"false_negatives": 1, "stopped_samples": ["false_negatives: a.parquet"]}
-    dirty = published(context, "warehouse", ORPHAN_FILES, [], **{**NOTHING_SWEPT, **one_hit})
+    dirty = publish_table(context, "warehouse", ORPHAN_FILES, [], **{**NOTHING_SWEPT, **one_hit})
     found = verdict(checks.NO_LIVE_CANDIDATE, context, dirty)
     assert not found.passed
     assert "a.parquet" in (found.description or "")
 
 
-def test_unreadable_containers_warn_and_do_not_block(context: RunContext) -> None:
-    table = published(context, "sales", MANIFEST_ENTRIES, [], **dict.fromkeys(COUNTS, 0), unreadable=2)
+def test_unreadable_containers_only_warn(context: RunContext) -> None:
+    table = publish_table(context, "sales", MANIFEST_ENTRIES, [], **dict.fromkeys(COUNTS, 0), unreadable=2)
     assert not verdict(checks.EVERYTHING_DECODED, context, table).passed
     assert not checks.EVERYTHING_DECODED.blocking
 
 
-def test_a_failed_gate_stops_the_plan_with_its_numbers(tmp_path: Path, context: RunContext) -> None:
+def test_failed_gate_fails_the_check(tmp_path: Path, context: RunContext) -> None:
     at = platform(tmp_path)
     assert verdict(checks.GATES, context, stored_plan(at)).passed
     found = verdict(checks.GATES, context, stored_plan(at, max_delete_bytes=199))
@@ -158,7 +161,7 @@ def test_a_failed_gate_stops_the_plan_with_its_numbers(tmp_path: Path, context: 
     assert "200 B planned, max_delete_bytes allows 199 B" in (found.description or "")
 
 
-def test_a_plan_that_was_edited_is_found(tmp_path: Path, context: RunContext) -> None:
+def test_plan_intact_detects_an_edited_plan(tmp_path: Path, context: RunContext) -> None:
     table = stored_plan(platform(tmp_path))
     assert verdict(checks.PLAN_INTACT, context, table).passed
     header = {**table.receipt.summary["header"], "live_files": 8}
@@ -166,16 +169,16 @@ def test_a_plan_that_was_edited_is_found(tmp_path: Path, context: RunContext) ->
     assert not verdict(checks.PLAN_INTACT, context, PublishedTable(table.path, edited)).passed
 
 
-def test_failed_keys_are_counted_over_all_phases(context: RunContext) -> None:
+def test_failed_keys_are_summed_over_phases(context: RunContext) -> None:
     one, three = {"files": 1, "bytes": 1}, {"files": 3, "bytes": 3}
-    books = {"quarantine/done": three, "quarantine/failed": one, "purge/failed": one}
+    by_outcome = {"quarantine/done": three, "quarantine/failed": one, "purge/failed": one}
     assert verdict(
-        checks.NO_FAILED_KEY, context, published(context, "warehouse", DELETION_LOG, [], plan_id="p", by_outcome=books)
+        checks.NO_FAILED_KEY, context, publish_table(context, "warehouse", DELETION_LOG, [], plan_id="p", by_outcome=by_outcome)
     ).numbers == {"failed_files": 2}
 
 
-def test_a_table_that_is_half_there_is_not_reported_at_all(context: RunContext, tmp_path: Path) -> None:
-    table = published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch"}])
+def test_incomplete_table_has_no_result(context: RunContext, tmp_path: Path) -> None:
+    table = publish_table(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch"}])
     (tmp_path / "state" / table.paths()[0]).unlink()
     with pytest.raises(StateError, match="is missing"):
         context.state.require("sales", LAKE_REFS.name, context.run_date)

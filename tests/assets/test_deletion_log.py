@@ -1,4 +1,4 @@
-"""`deletion_log` as Dagster starts it: what it refuses, and what it leaves alone."""
+"""Runs of the asset `deletion_log` that are refused or change nothing."""
 
 from datetime import date, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ OP = "warehouse__deletion_log"
 
 
 def deletion(at: Platform, partition_key: str = TODAY, **config: Any) -> dg.ExecuteInProcessResult:
-    """Runs the asset alone. None of these runs may open Spark: nothing is to be done."""
+    """Materialize only `deletion_log`. No Spark may be started, because nothing is executed."""
     job = build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("apply")
     return job.execute_in_process(
         run_config={"ops": {OP: {"config": config}}},
@@ -28,7 +28,7 @@ def deletion(at: Platform, partition_key: str = TODAY, **config: Any) -> dg.Exec
     )
 
 
-def said(result: dg.ExecuteInProcessResult) -> str:
+def metadata_of(result: dg.ExecuteInProcessResult) -> str:
     assert result.success
     (event,) = result.get_asset_materialization_events()
     return str(event.step_materialization_data.materialization.metadata["nothing_changed"].value)
@@ -40,55 +40,55 @@ def refusal(result: dg.ExecuteInProcessResult) -> tuple[str, str]:
     return str(failure.metadata["error"].value), failure.description
 
 
-def touched(at: Platform) -> bool:
+def changed_files(at: Platform) -> bool:
     state = State.at(at.config.state)
     return "deletion_log" in state.files.directories("warehouse") or "apply" in state.files.directories("warehouse")
 
 
-def test_without_a_plan_id_a_storage_in_mode_plan_is_left_alone(tmp_path: Path) -> None:
+def test_mode_plan_without_plan_id_changes_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at)
-    assert "mode plan" in said(deletion(at))
-    assert not touched(at)
+    assert "mode plan" in metadata_of(deletion(at))
+    assert not changed_files(at)
 
 
-def test_without_a_plan_id_a_storage_in_mode_apply_waits_for_the_approval(tmp_path: Path) -> None:
+def test_mode_apply_without_plan_id_waits_for_approval(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at)
-    assert "no quarantined file is needed again" in said(deletion(at))
-    assert not touched(at)
+    assert "no quarantined file is needed again" in metadata_of(deletion(at))
+    assert not changed_files(at)
 
 
-def test_without_a_plan_id_a_past_run_date_is_left_alone(tmp_path: Path) -> None:
+def test_past_run_date_without_plan_id_changes_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, run_date="2026-03-13")
-    assert "is past" in said(deletion(at, "2026-03-13"))
-    assert not touched(at)
+    assert "is past" in metadata_of(deletion(at, "2026-03-13"))
+    assert not changed_files(at)
 
 
-def test_a_plan_nobody_approved_is_refused(tmp_path: Path) -> None:
+def test_unapproved_plan_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at))
     error, message = refusal(deletion(at, plan_id=header.plan_id))
     assert error == "GateRefused"
     assert "is not approved" in message
-    assert not touched(at)
+    assert not changed_files(at)
 
 
-def test_a_plan_id_does_not_override_mode_plan(tmp_path: Path) -> None:
+def test_plan_id_does_not_override_mode_plan(tmp_path: Path) -> None:
     at = platform(tmp_path)
     error, message = refusal(deletion(at, plan_id=header_of(stored_plan(at)).plan_id))
     assert error == "GateRefused"
     assert "mode plan" in message
 
 
-def test_mode_plan_in_the_run_config_overrides_mode_apply_of_the_storage(tmp_path: Path) -> None:
+def test_mode_of_the_run_overrides_the_storage(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     _, message = refusal(deletion(at, plan_id=header_of(stored_plan(at)).plan_id, mode="plan"))
     assert "mode plan" in message
 
 
-def test_a_historical_plan_is_refused(tmp_path: Path) -> None:
+def test_historical_plan_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date="2026-01-20", historical=True))
     error, message = refusal(deletion(at, "2026-01-20", plan_id=header.plan_id))
@@ -96,7 +96,7 @@ def test_a_historical_plan_is_refused(tmp_path: Path) -> None:
     assert "never frozen on its day" in message
 
 
-def test_a_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
+def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date="2026-03-13"))
     error, message = refusal(deletion(at, TODAY, plan_id=header.plan_id))
@@ -104,12 +104,12 @@ def test_a_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:
     assert "2026-03-13" in message
 
 
-def test_an_unknown_plan_id_is_wrong_usage(tmp_path: Path) -> None:
+def test_unknown_plan_id_is_a_usage_error(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     assert refusal(deletion(at, plan_id="f" * 64))[0] == "UsageError"
 
 
-def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
+def test_edited_plan_is_refused(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     published = stored_plan(at)
     receipt = tmp_path / "state" / published.path / "_receipt.json"
@@ -119,13 +119,13 @@ def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
     assert "was changed after" in message
 
 
-def test_a_run_date_after_today_is_wrong_usage(tmp_path: Path) -> None:
+def test_future_run_date_is_a_usage_error(tmp_path: Path) -> None:
     at = platform(tmp_path, now=NOW)
     tomorrow = (Clock(NOW).today() + timedelta(days=1)).isoformat()
     assert refusal(deletion(at, tomorrow))[0] == "UsageError"
 
 
-def test_the_plan_that_nothing_is_done_for_stays_ready(tmp_path: Path) -> None:
+def test_unapplied_plan_stays_ready(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at))
     deletion(at)

@@ -1,4 +1,4 @@
-"""How a stage's error ends a step."""
+"""Errors of stages as results of Dagster steps."""
 
 import dagster as dg
 import pytest
@@ -9,27 +9,29 @@ from gc_assets.core.errors import GateRefused, GcError, LakeUnreadable, UsageErr
 
 
 def attempts(raised: list[Exception], *, retry_io: bool = True) -> tuple[int, dg.ExecuteInProcessResult]:
-    """Materializes an asset whose stage raises each of `raised` in turn and then succeeds; how often it ran, and the result."""
+    """Materialize an asset whose stage raises the given errors in order. Return the number of
+    attempts and the result.
+    """
     ran: list[int] = []
 
     @dg.asset
-    def box() -> None:
+    def step() -> None:
         ran.append(1)
         with translate_errors(retry_io=retry_io):
             if len(ran) <= len(raised):
                 raise raised[len(ran) - 1]
 
-    result = dg.materialize([box], instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
+    result = dg.materialize([step], instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
     return len(ran), result
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "IO_RETRY_SECONDS", 0)
 
 
 @pytest.mark.parametrize("kind", [GateRefused, LakeUnreadable, UsageError])
-def test_the_platforms_own_errors_are_told_in_their_words_and_not_retried(kind: type[GcError]) -> None:
+def test_own_error_is_reported_without_retry(kind: type[GcError]) -> None:
     ran, result = attempts([kind("tag v1 cannot be read")])
     failure = result.failure_data_for_node("box").user_failure_data
     assert ran == 1
@@ -38,24 +40,24 @@ def test_the_platforms_own_errors_are_told_in_their_words_and_not_retried(kind: 
     assert failure.metadata["exit_code"].value == str(kind.exit_code)
 
 
-def test_a_store_that_answers_at_the_second_attempt_is_no_failure() -> None:
+def test_io_error_succeeds_after_retry() -> None:
     ran, result = attempts([TimeoutError("the store did not answer"), ConnectionResetError("it hung up")])
     assert (ran, result.success) == (3, True)
 
 
-def test_a_store_that_never_answers_fails_after_the_last_retry() -> None:
+def test_io_error_fails_after_last_retry() -> None:
     ran, result = attempts([TimeoutError("the store did not answer")] * 9)
     assert (ran, result.success) == (1 + failures.IO_RETRIES, False)
 
 
 @pytest.mark.parametrize("kind", [PermissionError, FileNotFoundError])
-def test_what_is_the_same_a_moment_later_is_not_retried(kind: type[OSError]) -> None:
+def test_permanent_error_is_not_retried(kind: type[OSError]) -> None:
     assert attempts([kind("no")])[0] == 1
 
 
-def test_a_deletion_is_never_retried() -> None:
+def test_deletion_is_not_retried() -> None:
     assert attempts([TimeoutError("the store did not answer")], retry_io=False)[0] == 1
 
 
-def test_a_mistake_in_the_code_is_not_retried() -> None:
+def test_programming_error_is_not_retried() -> None:
     assert attempts([KeyError("x")])[0] == 1

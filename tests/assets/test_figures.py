@@ -1,4 +1,4 @@
-"""A number is shown with the unit that its name ends in."""
+"""Figures with units."""
 
 import pytest
 
@@ -23,11 +23,11 @@ from gc_assets.assets.figures import figures_table, format_figure
         ("false_positive_rate_measured", 0.0101, "1 %"),
     ],
 )
-def test_a_number_has_its_unit(name: str, value: float, shown: str) -> None:
+def test_figure_has_its_unit(name: str, value: float, shown: str) -> None:
     assert format_figure(name, value) == shown
 
 
-def test_a_table_has_one_row_for_each_figure_in_their_order() -> None:
+def test_table_has_one_row_per_figure() -> None:
     records = figures_table({"live_files": 2, "live_bytes": 300}).records
     assert [dict(record.data) for record in records] == [
         {"figure": "live files", "amount": "2 files"},

@@ -1,6 +1,8 @@
-"""A person's evening on Dagster's page: looks at a night's plan, asks for two past dates, approves the plan, applies it, puts all back.
+"""Work with Dagster's page in a browser: review a plan, launch a backfill, approve, apply and
+restore.
 
-The services are those of compose.yaml, and the lake is one of the demo's. `make pictures` takes the pictures of docs/images anew.
+The services are those of compose.yaml, and the lake is one of the demo. `make pictures` updates the
+pictures of docs/images.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ from tests.s3.servers import S3Server
 
 pytestmark = [pytest.mark.spark, deep]
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
-# So wide that every asset is drawn with its facts; of that, what is neither the menu nor a button.
+# So wide that every asset is drawn with its details, and the part without menus and buttons.
 GRAPH, DRAWN = (1900, 860), FloatRect(x=250, y=180, width=1600, height=600)
 WINDOW = (1280, 900)
 
 
 @dataclass(frozen=True)
-class Evening:
-    """What was seen on the page, and which files lay in the lakes before the plan was applied, after it, and at last."""
+class Session:
+    """The content of the page, and the files of the lakes before the apply, after it, and at the
+    end.
+    """
 
     page: DagsterPage
     config: Path
@@ -52,7 +56,7 @@ class Evening:
 
 @pytest.fixture(scope="module")
 def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's lakes.yaml, by which the page may decide. One of its lakes is enough for an evening."""
+    """The lakes.yaml of the demo with all jobs of `page_may` and one lake."""
     program()  # skips before anything is built
     config = ensure_demo(tmp_path_factory.mktemp("evening") / "demo")
     document = yaml.safe_load(config.read_text())
@@ -63,21 +67,21 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def evening(lakes: Path, spark: SparkSession, versity: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Evening:
-    """`versity` skips the test where this machine has no such server."""
+def session(lakes: Path, spark: SparkSession, versity: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Session:
+    """`versity` skips the test if the machine has no such server."""
     pictures = tmp_path_factory.mktemp("pictures")
     today = now_for(minutes=8).date()
     with composed(tmp_path_factory.mktemp("services"), {"GC_ASSETS_CONFIG": str(lakes)}) as running:
-        the_night(lakes, running)
+        cli_run(lakes, running)
         with chromium() as browser:
-            seen = spent(DagsterPage(running.page, browser, pictures), lakes, today)
+            seen = duration(DagsterPage(running.page, browser, pictures), lakes, today)
     for picture in PICTURES.glob("*.png") if os.environ.get("GC_ASSETS_TEST_PICTURES") == "keep" else ():
         shutil.copy(pictures / picture.name, picture)
     return seen
 
 
-def the_night(lakes: Path, running: Composed) -> None:
-    """A night of the command line, which the page shows."""
+def cli_run(lakes: Path, running: Composed) -> None:
+    """A run of the command line that the page shows."""
     with pytest.MonkeyPatch.context() as environment:
         for name, value in running.environment.items():
             environment.setenv(name, value)
@@ -85,16 +89,16 @@ def the_night(lakes: Path, running: Composed) -> None:
     assert result.exit_code == 0, result.stderr
 
 
-def spent(page: DagsterPage, lakes: Path, day: date) -> Evening:
+def duration(page: DagsterPage, lakes: Path, day: date) -> Session:
     today, *dates = ((day - timedelta(days=days)).isoformat() for days in (0, 2, 1))
-    files = [lying(lakes)]
+    files = [stored_files(lakes)]
 
-    page.sized(*GRAPH)
+    page.resize(*GRAPH)
     lineage = {}
     for group, picture in (("weather", "asset-graph"), ("lake", "storage-graph")):
         lineage[group] = page.group(group)
         page.picture(picture, DRAWN)
-    page.sized(*WINDOW)
+    page.resize(*WINDOW)
     page.partition("lake/orphan_files", today, "report")
     page.click("[Show Markdown]", "garbage")
     page.picture("partition-metadata")
@@ -105,45 +109,45 @@ def spent(page: DagsterPage, lakes: Path, day: date) -> Evening:
     plan_id = plan["plan_id"]
     ends = {"approve": page.launch("approve", {"approve_plan": {"config": {"plan_id": plan_id, "by": "ada", "comment": "as agreed"}}})}
     ends["apply"] = page.launch("apply", {"lake__deletion_log": {"config": {"plan_id": plan_id}}}, today)
-    files.append(lying(lakes))
+    files.append(stored_files(lakes))
     applied = page.partition("lake/deletion_log", today, "quarantined_files")
     ends["restore"] = page.launch("restore", {"put_files_back": {"config": {"plan_id": plan_id, "history": True}}})
-    files.append(lying(lakes))
+    files.append(stored_files(lakes))
     restored = page.partition("lake/deletion_log", today, "restored_files")
     past = {run_date: page.partition("weather/lake_refs", run_date, "Materialized") for run_date in dates}
-    return Evening(page, lakes, past, lineage, plan, ends, applied, restored, files)
+    return Session(page, lakes, past, lineage, plan, ends, applied, restored, files)
 
 
-def lying(lakes: Path) -> set[str]:
+def stored_files(lakes: Path) -> set[str]:
     lake = lakes.parent / "lake"
     return {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file() and ".gc-assets" not in path.parts}
 
 
-def test_the_lineage_of_a_lake_ends_where_its_files_live_and_that_of_a_storage_where_they_go(evening: Evening) -> None:
-    assert {"lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "live_files"} <= evening.lineage["weather"]
-    assert {"storage_inventory", "live_filter", "orphan_files", "deletion_plan", "deletion_log"} <= evening.lineage["lake"]
+def test_lineage_connects_lake_and_storage(session: Session) -> None:
+    assert {"lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "live_files"} <= session.lineage["weather"]
+    assert {"storage_inventory", "live_filter", "orphan_files", "deletion_plan", "deletion_log"} <= session.lineage["lake"]
 
 
-def test_the_partition_of_a_plan_shows_what_a_person_decides_by(evening: Evening) -> None:
-    shown = {name: evening.plan[name] for name in ("status", "approved_by", "approvals", "failed_gates")}
-    assert shown == {"status": "ready", "approved_by": "nobody yet", "approvals": "0 of 1", "failed_gates": "none"}
+def test_plan_partition_shows_decision_metadata(session: Session) -> None:
+    shown = {name: session.plan[name] for name in ("status", "approved_by", "approvals", "failed_gates")}
+    assert shown == {"status": "ready", "approved_by": "not approved", "approvals": "0 of 1", "failed_gates": "none"}
 
 
-def test_a_plan_is_approved_applied_and_put_back_by_the_launchpad(evening: Evening) -> None:
-    assert evening.ends == dict.fromkeys(("approve", "apply", "restore"), "Success")
-    before, between, after = evening.files
-    assert len(before - between) == int(evening.applied["quarantined_files"]) > 0
-    assert int(evening.restored["restored_files"]) == len(before - between)
+def test_launchpad_approves_applies_and_restores(session: Session) -> None:
+    assert session.ends == dict.fromkeys(("approve", "apply", "restore"), "Success")
+    before, between, after = session.files
+    assert len(before - between) == int(session.applied["quarantined_files"]) > 0
+    assert int(session.restored["restored_files"]) == len(before - between)
     assert before <= after
-    (plan,) = json.loads(CliRunner().invoke(cli, ["--config", str(evening.config), "plans", "--format", "json"]).stdout)
-    assert (plan["plan_id"], plan["status"], plan["approved_by"]) == (evening.plan["plan_id"], "restored", "ada")
+    (plan,) = json.loads(CliRunner().invoke(cli, ["--config", str(session.config), "plans", "--format", "json"]).stdout)
+    assert (plan["plan_id"], plan["status"], plan["approved_by"]) == (session.plan["plan_id"], "restored", "ada")
 
 
-def test_a_backfill_of_two_past_dates_is_two_analyses(evening: Evening) -> None:
-    assert len(evening.past) == 2
-    assert [shown for shown in evening.past.values() if "Historical" not in " ".join(shown.values())] == []
+def test_backfill_of_past_dates_creates_analyses(session: Session) -> None:
+    assert len(session.past) == 2
+    assert [shown for shown in session.past.values() if "Historical" not in " ".join(shown.values())] == []
 
 
-def test_the_page_has_no_error_and_fits_its_window(evening: Evening) -> None:
-    assert evening.page.errors == []
-    assert evening.page.too_wide == []
+def test_page_has_no_error_and_fits_the_window(session: Session) -> None:
+    assert session.page.errors == []
+    assert session.page.too_wide == []

@@ -1,6 +1,5 @@
-"""Names of tables, branches and files are other people's text: Markdown shows them and does nothing else with them.
-
-Read back by markdown-it, a Markdown reader of its own.
+"""Names of tables, branches and files are escaped in Markdown. A real Markdown parser (markdown-it)
+reads them back.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ HOSTILE = [
 ]
 
 
-def shown(markdown: str) -> tuple[set[str], list[str]]:
-    """The tags of the page that a reader makes of it, and the texts of its cells."""
+def render(markdown: str) -> tuple[set[str], list[str]]:
+    """Return the HTML tags and the cell texts of rendered Markdown."""
     page = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(markdown)
     return set(re.findall(r"<(\w+)", page)), [unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", page, re.DOTALL)]
 
 
-def in_a_table(text: str) -> str:
+def in_table(text: str) -> str:
     return f"| name | files |\n|---|---|\n| x{escape_markdown(text)}x | 7 |\n"
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_name_is_shown_as_it_is(text: str) -> None:
-    tags, cells = shown(in_a_table(text))
+def test_hostile_name_is_escaped(text: str) -> None:
+    tags, cells = render(in_table(text))
     assert tags == {"table", "thead", "tbody", "tr", "th", "td"}
     assert cells == [f"x{text}x", "7"]
     assert not re.search(r"(?i)\bhttps?:|www\.", escape_markdown(text)), "a reader with links by themselves makes one"
 
 
 @given(st.text(st.characters(exclude_categories=["Cc", "Cf", "Zl", "Zp", "Cs"])))
-def test_any_name_is_one_cell_of_a_table(text: str) -> None:
-    assert shown(in_a_table(text))[1] == [f"x{text}x", "7"]
+def test_any_name_is_one_table_cell(text: str) -> None:
+    assert render(in_table(text))[1] == [f"x{text}x", "7"]
 
 
-def test_a_name_of_several_lines_stays_in_its_line() -> None:
+def test_name_with_newlines_stays_on_one_line() -> None:
     assert escape_markdown("a\n\n| b\r\u202e") == "a\\\\n\\\\n\\| b\\\\r\\\\u202e"

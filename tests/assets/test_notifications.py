@@ -1,4 +1,4 @@
-"""The sensor that tells people: off until it is turned on, there only where somebody is to be told."""
+"""The sensor that sends notifications."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,14 +33,14 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def telling(root: Path, alerts: Web, **more: Any) -> Platform:
+def platform_with_targets(root: Path, alerts: Web, **more: Any) -> Platform:
     at = platform(root, **more)
     hook = Webhook.model_validate({"name": "alerts", "kind": "webhook", "url": alerts.url + "/s3cr3t"})
     return replace(at, config=at.config.model_copy(update={"notify": (hook,)}))
 
 
 def tick(at: Platform, instance: dg.DagsterInstance, cursor: str | None = None) -> tuple[str, str]:
-    """What a tick says, and its cursor."""
+    """Return the message of a tick, and its cursor."""
     definitions = build_definitions(at)
     context = dg.build_sensor_context(instance=instance, cursor=cursor, resources={"collector": Collector.of(at)}, definitions=definitions)
     result = definitions.resolve_sensor_def("notifications").evaluate_tick(context)
@@ -48,39 +48,37 @@ def tick(at: Platform, instance: dg.DagsterInstance, cursor: str | None = None) 
     return result.skip_message or "", result.cursor or ""
 
 
-def heard(alerts: Web) -> list[list[str]]:
-    return [[item["event"] for item in told["notifications"]] for told in alerts.documents]
+def received_events(alerts: Web) -> list[list[str]]:
+    return [[item["event"] for item in deliveries["notifications"]] for deliveries in alerts.documents]
 
 
-def test_where_nobody_is_to_be_told_there_is_no_sensor(tmp_path: Path) -> None:
+def test_without_targets_there_is_no_sensor(tmp_path: Path) -> None:
     assert [sensor.name for sensor in build_definitions(platform(tmp_path)).sensors or ()] == ["approved_plans"]
 
 
-def test_the_sensor_is_off_until_it_is_turned_on(tmp_path: Path, alerts: Web) -> None:
-    sensor = build_definitions(telling(tmp_path, alerts)).resolve_sensor_def("notifications")
+def test_sensor_is_off_by_default(tmp_path: Path, alerts: Web) -> None:
+    sensor = build_definitions(platform_with_targets(tmp_path, alerts)).resolve_sensor_def("notifications")
     assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
 
 
-def test_a_plan_that_waits_is_told_once(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
-    at = telling(tmp_path, alerts)
+def test_waiting_plan_is_delivered_once(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+    at = platform_with_targets(tmp_path, alerts)
     stored_plan(at)
-    said, cursor = tick(at, instance)
-    assert (said, heard(alerts)) == ("told alerts of 1 event", [["plan_ready"]])
+    message, cursor = tick(at, instance)
+    assert (message, received_events(alerts)) == ("delivered 1 event to alerts", [["plan_ready"]])
     assert tick(at, instance, cursor) == ("nothing new", cursor)
-    assert heard(alerts) == [["plan_ready"]]
+    assert received_events(alerts) == [["plan_ready"]]
 
 
-def test_a_night_that_never_came_is_told(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
-    at = telling(tmp_path, alerts)
+def test_missed_run_is_delivered(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+    at = platform_with_targets(tmp_path, alerts)
     stored_plan(at)
     tick(replace(at, clock=Clock(NOW + timedelta(hours=31))), instance)
-    assert heard(alerts) == [["run_missed"]]
+    assert received_events(alerts) == [["run_missed"]]
 
 
-def test_an_apply_that_dagster_ran_and_that_failed_is_told_with_the_platforms_own_words(
-    tmp_path: Path, alerts: Web, instance: dg.DagsterInstance
-) -> None:
-    at = telling(tmp_path, alerts)
+def test_failed_apply_run_is_delivered_with_its_message(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+    at = platform_with_targets(tmp_path, alerts)
     header = header_of(stored_plan(at))
     approve(at.config, at.clock, header.plan_id, "kim")
     build_definitions(at, first=date(2026, 3, 1)).resolve_job_def("apply").execute_in_process(
@@ -90,10 +88,10 @@ def test_an_apply_that_dagster_ran_and_that_failed_is_told_with_the_platforms_ow
         raise_on_error=False,
     )
     _, cursor = tick(at, instance)
-    assert heard(alerts) == [["apply_failed"]]
-    (told,) = alerts.documents[0]["notifications"]
-    assert told["plan_id"] == header.plan_id
-    assert "Run deletion_log of its own storage and partition" in told["text"]
+    assert received_events(alerts) == [["apply_failed"]]
+    (deliveries,) = alerts.documents[0]["notifications"]
+    assert deliveries["plan_id"] == header.plan_id
+    assert "Run deletion_log of its own storage and partition" in deliveries["text"]
     assert tick(at, instance, cursor)[0] == "nothing new"
 
 
@@ -115,35 +113,33 @@ def test_an_apply_that_dagster_ran_and_that_failed_is_told_with_the_platforms_ow
         ({"ops": {"warehouse__deletion_log": {"config": {"plan_id": {"env": "PLAN"}}}}}, []),
     ],
 )
-def test_the_plans_of_a_run_are_those_that_its_deletion_logs_were_given(run_config: Any, expected: list[str]) -> None:
+def test_plan_ids_come_from_deletion_log_config(run_config: Any, expected: list[str]) -> None:
     assert plan_ids(run_config) == expected
 
 
-def test_a_target_that_fails_fails_no_tick_and_no_secret_is_said(
+def test_failed_target_fails_no_tick_and_leaks_no_secret(
     tmp_path: Path, alerts: Web, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
-    at, alerts.status = telling(tmp_path, alerts), 500
+    at, alerts.status = platform_with_targets(tmp_path, alerts), 500
     stored_plan(at)
-    said, cursor = tick(at, instance)
-    assert said == "could not tell alerts: the server answered 500"
+    message, cursor = tick(at, instance)
+    assert message == "could not tell alerts: the server answered 500"
     alerts.status = 200
-    assert tick(at, instance, cursor)[0] == "told alerts of 1 event"
-    assert "s3cr3t" not in said + cursor + caplog.text
+    assert tick(at, instance, cursor)[0] == "delivered 1 event to alerts"
+    assert "s3cr3t" not in message + cursor + caplog.text
 
 
-def test_a_state_that_cannot_be_read_is_told_and_nothing_is_told_twice_for_it(
-    tmp_path: Path, alerts: Web, instance: dg.DagsterInstance
-) -> None:
-    at = telling(tmp_path, alerts)
+def test_unreadable_state_is_delivered_once(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+    at = platform_with_targets(tmp_path, alerts)
     stored_plan(at)
     _, cursor = tick(at, instance)
     (index,) = tmp_path.glob("state/warehouse/deletion_plan/_index.json")
-    whole = index.read_bytes()
+    state_root = index.read_bytes()
     index.write_bytes(b"{")
-    said, cursor = tick(at, instance, cursor)
-    assert said.startswith("told alerts of 1 event; storage warehouse: the state cannot be read")
+    message, cursor = tick(at, instance, cursor)
+    assert message.startswith("delivered 1 event to alerts; storage warehouse: the state cannot be read")
     assert "gc-assets doctor --repair" in alerts.documents[1]["notifications"][0]["text"]
     assert tick(at, instance, cursor)[0].startswith("nothing new; storage warehouse: ")
-    index.write_bytes(whole)
+    index.write_bytes(state_root)
     assert tick(at, instance, cursor)[0] == "nothing new"
-    assert heard(alerts) == [["plan_ready"], ["state_unread"]]
+    assert received_events(alerts) == [["plan_ready"], ["state_unread"]]

@@ -1,4 +1,4 @@
-"""What Dagster is told: keys, dependencies, checks, pools, and that nothing which deletes starts by itself."""
+"""The specs of all assets: keys, dependencies, checks, pools, and no automation of deletions."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ LAKES = (
     | {"rules": "/rules.json"},
 )
 EXPIRY_LOGS = {"sales/expiry_log", "weather/expiry_log"}
-# What others make.
+# External assets.
 SOURCES = {"sales/catalog", "weather/repository"}
 
 
@@ -70,18 +70,18 @@ def job_keys(definitions: dg.Definitions, name: str) -> set[str]:
     return {key.to_user_string() for key in definitions.resolve_job_def(name).asset_layer.executable_asset_keys}
 
 
-def test_the_assets_are_those_of_the_snapshot() -> None:
+def test_specs_match_the_snapshot() -> None:
     assert FILE.read_text() == text(), "if the change is wanted: python -m tests.assets.snapshot"
 
 
-def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Definitions) -> None:
+def test_every_table_is_an_asset(definitions: dg.Definitions) -> None:
     lakes = {"sales": "iceberg", "weather": "icechunk"}
     wanted = {f"{lake}/{table.name}" for table in all_tables().values() for lake, kind in lakes.items() if KINDS[kind].has(table)}
     wanted |= {f"warehouse/{table.name}" for table in all_tables().values() if table.scope == "storage"}
     assert set(specs(definitions)) == wanted | SOURCES
 
 
-def test_a_nessie_lake_has_its_live_contents_between_the_policy_and_the_expansion(tmp_path: Path) -> None:
+def test_nessie_live_contents_feed_the_expansion(tmp_path: Path) -> None:
     at = platform(tmp_path)
     shop = NessieLakeConfig.model_validate({"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"})
     found = specs(build_definitions(replace(at, config=at.config.model_copy(update={"lakes": (*at.config.lakes, shop)}))))
@@ -89,7 +89,7 @@ def test_a_nessie_lake_has_its_live_contents_between_the_policy_and_the_expansio
     assert all("shop/live_contents" in found[f"shop/{name}"]["deps"] for name in ("manifest_entries", "live_files"))
 
 
-def test_a_plan_waits_for_the_listings_of_the_storages_whose_links_may_lead_into_its_own(tmp_path: Path) -> None:
+def test_plan_depends_on_inventories_of_link_sources(tmp_path: Path) -> None:
     at = platform(tmp_path)
     (own,) = at.config.storages
     disk = own.model_copy(update={"name": "disk", "location": f"file://{tmp_path}/disk/"})
@@ -103,7 +103,7 @@ def test_a_plan_waits_for_the_listings_of_the_storages_whose_links_may_lead_into
     assert not [pair for pair in select_assets(three, [], ["warehouse"], "orphan_files") if pair[0] == "disk"]
 
 
-def test_a_lakefs_lake_with_lifecycle_rules_has_their_two_assets_before_its_live_files(tmp_path: Path) -> None:
+def test_lifecycle_assets_feed_live_files(tmp_path: Path) -> None:
     at = platform(tmp_path)
     secrets = {"access_key_id": "k", "secret_access_key": "s"}
     lake = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost:8000", "repository": "ml", "rules": "/rules.json", **secrets}
@@ -115,53 +115,53 @@ def test_a_lakefs_lake_with_lifecycle_rules_has_their_two_assets_before_its_live
     assert found["ml/uncommitted_objects"]["deps"] == ["ml/lake_refs"]
 
 
-def test_every_asset_that_another_reads_exists(definitions: dg.Definitions) -> None:
+def test_every_dependency_exists(definitions: dg.Definitions) -> None:
     found = specs(definitions)
     assert {dep for spec in found.values() for dep in spec["deps"]} <= set(found)
 
 
-def test_every_check_says_which_danger_it_averts(definitions: dg.Definitions) -> None:
+def test_every_check_has_a_description(definitions: dg.Definitions) -> None:
     steps = [asset for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition)]
     checks = [check for asset in steps for check in asset.check_specs]
     assert checks
     assert all((check.description or "").endswith(".") for check in checks)
 
 
-def test_every_column_is_described(definitions: dg.Definitions) -> None:
+def test_every_column_has_a_description(definitions: dg.Definitions) -> None:
     for spec in every_spec(definitions):
         if spec.key.to_user_string() not in SOURCES:
             assert all(column.description for column in spec.metadata["dagster/column_schema"].columns), spec.key
 
 
-def test_nothing_has_an_automation_condition(definitions: dg.Definitions) -> None:
+def test_no_asset_has_an_automation_condition(definitions: dg.Definitions) -> None:
     assert all(spec["automation"] is None for spec in specs(definitions).values())
 
 
-def test_the_night_of_a_storage_in_mode_plan_ends_at_its_plan(definitions: dg.Definitions) -> None:
+def test_run_in_mode_plan_ends_with_the_plan(definitions: dg.Definitions) -> None:
     assert job_keys(definitions, "run") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES - {DELETION_LOG.to_user_string()}
 
 
-def test_the_night_of_a_storage_in_mode_apply_ends_with_its_deletion_log(tmp_path: Path) -> None:
+def test_run_in_mode_apply_ends_with_the_log(tmp_path: Path) -> None:
     definitions = build_definitions(platform(tmp_path, mode="apply"))
     assert job_keys(definitions, "run") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES
 
 
-def test_the_job_apply_runs_nothing_but_deletion_logs(definitions: dg.Definitions) -> None:
+def test_apply_job_runs_only_deletion_logs(definitions: dg.Definitions) -> None:
     assert job_keys(definitions, "apply") == {"warehouse/deletion_log"}
 
 
-def test_the_default_configuration_of_a_deletion_asks_for_no_plan(definitions: dg.Definitions) -> None:
+def test_deletion_config_has_no_default_plan(definitions: dg.Definitions) -> None:
     job = definitions.resolve_job_def("apply")
     config = dg.validate_run_config(job, {})["ops"]["warehouse__deletion_log"]["config"]
     assert config == {"plan_id": "", "mode": "configured"}
 
 
-def test_schedule_and_sensor_are_off_until_turned_on(definitions: dg.Definitions) -> None:
+def test_schedule_and_sensor_are_off_by_default(definitions: dg.Definitions) -> None:
     assert definitions.resolve_schedule_def("nightly").default_status is dg.DefaultScheduleStatus.STOPPED
     assert definitions.resolve_sensor_def("approved_plans").default_status is dg.DefaultSensorStatus.STOPPED
 
 
-def test_the_schedule_asks_for_the_run_date_it_runs_on_and_configures_nothing(definitions: dg.Definitions) -> None:
+def test_schedule_requests_its_own_run_date(definitions: dg.Definitions) -> None:
     tick = datetime(2026, 3, 14, 2, tzinfo=UTC)
     repository = definitions.get_repository_def()
     context = dg.build_schedule_context(scheduled_execution_time=tick, repository_def=repository)
@@ -169,25 +169,25 @@ def test_the_schedule_asks_for_the_run_date_it_runs_on_and_configures_nothing(de
     assert [(request.partition_key, request.run_config) for request in requested] == [(TODAY, {})]
 
 
-def test_the_boxes_of_a_night_share_one_process_whatever_the_executor_of_the_project(definitions: dg.Definitions) -> None:
+def test_run_uses_one_process_with_any_executor(definitions: dg.Definitions) -> None:
     own = dg.Definitions.merge(definitions, dg.Definitions(executor=dg.multiprocess_executor))
     for name in ("run", "apply"):
         assert own.resolve_job_def(name).executor_def is dg.in_process_executor
 
 
-def test_every_job_schedule_and_sensor_says_what_it_does(definitions: dg.Definitions) -> None:
+def test_every_job_schedule_and_sensor_has_a_description(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
     jobs = [job for job in repository.get_all_jobs() if not job.name.startswith("__")]
     for described in (*jobs, *repository.schedule_defs, *repository.sensor_defs):
         assert (described.description or "").endswith("."), described.name
 
 
-def test_a_missed_night_is_seen_on_the_plan_and_nowhere_else(definitions: dg.Definitions) -> None:
+def test_only_the_plan_has_a_freshness_policy(definitions: dg.Definitions) -> None:
     fresh = {key: spec["freshness"] for key, spec in specs(definitions).items() if spec["freshness"] is not None}
     assert fresh == {"warehouse/deletion_plan": "warns after 1 day, 2:00:00, fails after 1 day, 6:00:00"}
 
 
-def test_the_edits_of_a_history_stand_between_the_plan_that_asks_for_them_and_the_deletions_that_need_them(
+def test_expiry_log_is_between_plan_and_deletions(
     definitions: dg.Definitions,
 ) -> None:
     found = specs(definitions)
@@ -196,12 +196,12 @@ def test_the_edits_of_a_history_stand_between_the_plan_that_asks_for_them_and_th
 
 
 def with_lake(at: Platform, name: str, **settings: Any) -> Platform:
-    """The platform with other settings of one lake."""
+    """Return the platform with other settings of one lake."""
     lakes = [lake.model_validate({**lake.model_dump(), **settings}) if lake.name == name else lake for lake in at.config.lakes]
     return replace(at, config=at.config.model_copy(update={"lakes": tuple(lakes)}))
 
 
-def test_the_lineage_of_a_lake_begins_with_the_assets_that_write_it(tmp_path: Path) -> None:
+def test_lake_depends_on_assets_that_write_it(tmp_path: Path) -> None:
     at = with_lake(platform(tmp_path), "weather", assets=({"key": "ingest/forecast"}, {"key": "stations"}))
     found = specs(build_definitions(at))
     assert found["weather/repository"]["deps"] == ["ingest/forecast", "stations"]
@@ -209,35 +209,35 @@ def test_the_lineage_of_a_lake_begins_with_the_assets_that_write_it(tmp_path: Pa
     assert {"ingest/forecast", "stations"} & set(found) == set()  # they are of another code location, or of this one's other half
 
 
-def test_each_table_that_the_last_night_saw_is_an_asset_unless_an_asset_of_the_users_writes_it(tmp_path: Path) -> None:
+def test_known_tables_without_a_writer_are_assets(tmp_path: Path) -> None:
     at = with_lake(platform(tmp_path), "sales", assets=({"key": "analytics/orders", "table": "shop.orders"},))
-    frozen(at, date(2026, 3, 1), NOW, tables=["shop.dropped"])
-    frozen(at, date(2026, 3, 5), NOW, tables=["shop.orders", "shop.returns", "shop.orders"])
+    publish_refs(at, date(2026, 3, 1), NOW, tables=["shop.dropped"])
+    publish_refs(at, date(2026, 3, 5), NOW, tables=["shop.orders", "shop.returns", "shop.orders"])
     found = specs(build_definitions(at))
     assert found["sales/catalog"]["deps"] == ["analytics/orders", "sales/tables/shop/returns"]
     assert {key for key in found if key.startswith("sales/tables")} == {"sales/tables/shop/returns"}
     assert (found["sales/tables/shop/returns"]["group"], found["sales/tables/shop/returns"]["kinds"]) == ("sales", ["iceberg"])
 
 
-def test_a_graph_shows_so_many_tables_and_says_how_many_more_there_are(tmp_path: Path) -> None:
+def test_number_of_source_tables_is_limited(tmp_path: Path) -> None:
     at = platform(tmp_path)
-    frozen(at, NOW.date(), NOW, tables=[f"shop.t{number:03}" for number in range(MAX_TABLES + 7)])
+    publish_refs(at, NOW.date(), NOW, tables=[f"shop.t{number:03}" for number in range(MAX_TABLES + 7)])
     found = specs(build_definitions(at))
     assert len([key for key in found if key.startswith("sales/tables")]) == MAX_TABLES
     assert str(found["sales/catalog"]["description"]).endswith("7 of its tables are not shown.")
 
 
-def test_owners_and_tags_are_those_of_the_lake_or_storage_and_else_of_the_platform(tmp_path: Path) -> None:
+def test_owners_and_tags_of_lake_override_the_platform(tmp_path: Path) -> None:
     at = with_lake(platform(tmp_path), "weather", owners=("team:weather", "ada@example.org"), tags={"domain": "weather"})
-    everybody = at.config.model_copy(update={"owners": ("team:lakes",), "tags": {"domain": "lakes", "acme/tier": "1"}})
-    found = specs(build_definitions(replace(at, config=everybody)))
+    platform_owners = at.config.model_copy(update={"owners": ("team:lakes",), "tags": {"domain": "lakes", "acme/tier": "1"}})
+    found = specs(build_definitions(replace(at, config=platform_owners)))
     assert found["weather/live_files"]["owners"] == ["team:weather", "ada@example.org"]
     assert found["warehouse/deletion_log"]["owners"] == found["sales/expiry_log"]["owners"] == ["team:lakes"]
     assert found["weather/repository"]["tags"] == {"domain": "weather", "acme/tier": "1"}
     assert found["sales/lake_refs"]["tags"] == {"gc/scope": "lake", "domain": "lakes", "acme/tier": "1"}
 
 
-def test_who_owns_a_lake_and_what_writes_it_leave_the_policy_as_it_is(tmp_path: Path) -> None:
+def test_owners_and_writers_do_not_change_the_policy(tmp_path: Path) -> None:
     at = platform(tmp_path)
     shown = {"owners": ("team:weather",), "tags": {"a": "b"}, "assets": ({"key": "ingest/forecast"},)}
     assert with_lake(at, "weather", **shown).config.policy_digest() == at.config.policy_digest()
@@ -258,12 +258,12 @@ def test_who_owns_a_lake_and_what_writes_it_leave_the_policy_as_it_is(tmp_path: 
     ],
     ids=str,
 )
-def test_what_dagster_would_refuse_is_refused_when_the_file_is_read(tmp_path: Path, shown: dict[str, Any]) -> None:
+def test_invalid_owners_and_tags_are_refused_early(tmp_path: Path, shown: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         with_lake(platform(tmp_path), "weather", **shown)
 
 
-def test_every_column_with_lineage_is_there_on_both_sides_and_its_origin_lies_upstream(definitions: dg.Definitions) -> None:
+def test_column_lineage_refers_to_upstream_columns(definitions: dg.Definitions) -> None:
     found, tables = specs(definitions), all_tables()
     upstream: dict[str, set[str]] = {}
 
@@ -284,16 +284,16 @@ def test_run_dates_end_today() -> None:
     assert (days[0], days[-1]) == (TODAY, Clock().today().isoformat())
 
 
-def test_a_rehearsal_in_the_future_has_its_run_date() -> None:
+def test_future_rehearsal_has_a_partition() -> None:
     ahead = Clock(Clock().now() + timedelta(days=9))
     assert run_dates(ahead, NOW.date()).get_last_partition_key() == ahead.today().isoformat()
 
 
-def test_a_rehearsal_in_the_past_leaves_the_run_dates_alone() -> None:
+def test_past_rehearsal_keeps_the_partitions() -> None:
     assert run_dates(Clock(NOW - timedelta(days=900)), NOW.date()) == run_dates(Clock(), NOW.date())
 
 
-def frozen(at: Platform, run_date: date, frozen_at: datetime, tables: Sequence[str] = ()) -> None:
+def publish_refs(at: Platform, run_date: date, frozen_at: datetime, tables: Sequence[str] = ()) -> None:
     state = State.of(at.config)
     run = state.start("sales", LAKE_REFS.name, run_date, at.clock)
     rows = pa.Table.from_pylist([{"table_name": name} for name in tables], schema=LAKE_REFS.schema)
@@ -301,20 +301,20 @@ def frozen(at: Platform, run_date: date, frozen_at: datetime, tables: Sequence[s
     publish(state, run, written, at.clock, summary={"frozen_at": frozen_at, "rehearsal": False})
 
 
-def test_the_partitions_begin_with_the_first_night_and_no_analysis_is_one(tmp_path: Path) -> None:
+def test_partitions_begin_with_the_first_run(tmp_path: Path) -> None:
     at = platform(tmp_path)
     assert first_run_date(at) == NOW.date()
-    frozen(at, date(2026, 3, 1), NOW - timedelta(days=9))
-    frozen(at, date(2026, 3, 5), NOW - timedelta(days=9))
+    publish_refs(at, date(2026, 3, 1), NOW - timedelta(days=9))
+    publish_refs(at, date(2026, 3, 5), NOW - timedelta(days=9))
     assert first_run_date(at) == date(2026, 3, 5)
-    asked = replace(at, config=at.config.model_copy(update={"first_run_date": date(2026, 2, 1)}))
-    assert first_run_date(asked) == date(2026, 2, 1)
+    request = replace(at, config=at.config.model_copy(update={"first_run_date": date(2026, 2, 1)}))
+    assert first_run_date(request) == date(2026, 2, 1)
     assert build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("run").partitions_def == run_dates(at.clock, date(2026, 1, 1))
 
 
-def test_a_state_that_cannot_be_read_does_not_keep_the_page_from_opening(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_state_does_not_fail_loading(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     at = platform(tmp_path)
-    frozen(at, date(2026, 3, 5), NOW - timedelta(days=9))
+    publish_refs(at, date(2026, 3, 5), NOW - timedelta(days=9))
     [index] = tmp_path.glob("state/sales/lake_refs/_index.json")
     index.write_bytes(b"{")
     assert first_run_date(at) == NOW.date()
@@ -324,7 +324,7 @@ def test_a_state_that_cannot_be_read_does_not_keep_the_page_from_opening(tmp_pat
 
 
 @pytest.mark.parametrize("lake", LAKES, ids=lambda lake: lake["kind"])
-def test_no_box_of_a_lake_runs_before_what_it_is_made_from(lake: dict[str, Any]) -> None:
+def test_steps_are_sorted_by_dependency(lake: dict[str, Any]) -> None:
     of_kind = KINDS[lake["kind"]].config.model_validate(lake)
     boxes, made = sort_steps(of_kind), list[str]()
     for box in boxes:
@@ -338,7 +338,7 @@ def test_no_box_of_a_lake_runs_before_what_it_is_made_from(lake: dict[str, Any])
     }
 
 
-def test_dagster_loads_the_code_location_of_a_configuration(tmp_path: Path) -> None:
+def test_dagster_loads_the_code_location(tmp_path: Path) -> None:
     config = platform(tmp_path).config
     document = {
         "state": config.state,
@@ -347,21 +347,21 @@ def test_dagster_loads_the_code_location_of_a_configuration(tmp_path: Path) -> N
     }
     path = tmp_path / "lakes.yaml"
     path.write_text(yaml.safe_dump(document))
-    told = validated(tmp_path, {"GC_ASSETS_CONFIG": str(path)})
-    assert "Validation successful for code location lake_gc" in told
-    assert "demo lakes" not in told
+    output = validate_definitions(tmp_path, {"GC_ASSETS_CONFIG": str(path)})
+    assert "Validation successful for code location lake_gc" in output
+    assert "demo lakes" not in output
 
 
 @deep
-def test_without_a_configuration_the_demo_lakes_are_loaded_and_dagster_says_so(tmp_path: Path) -> None:
-    told = validated(tmp_path, {})
-    assert "Validation successful for code location lake_gc" in told
-    assert "these are the demo lakes of" in told
+def test_missing_configuration_loads_the_demo(tmp_path: Path) -> None:
+    output = validate_definitions(tmp_path, {})
+    assert "Validation successful for code location lake_gc" in output
+    assert "these are the demo lakes of" in output
     assert (tmp_path / "demo" / "lakes.yaml").exists()
 
 
-def validated(folder: Path, environment: dict[str, str]) -> str:
-    """What `dagster definitions validate` says in a folder of its own."""
+def validate_definitions(folder: Path, environment: dict[str, str]) -> str:
+    """Return the output of `dagster definitions validate` in a temporary directory."""
     environment = {
         **environment,
         "DAGSTER_HOME": str(folder),

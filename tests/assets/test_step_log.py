@@ -1,4 +1,4 @@
-"""The log lines of a stage are in the log of its Dagster step, once, whatever the instance manages."""
+"""Log lines of a stage are in the log of its Dagster step exactly once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = [dg.AssetKey(["sales", "policy_table"]), dg.AssetKey(["sales", "current_r
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """An instance sets the level of what it manages, for good."""
+    """Restore the log levels that an instance changes permanently."""
     loggers = [logging.getLogger(name) for name in ("gc_assets", "root", "dagster.builtin")]
     before = [logger.level for logger in loggers]
     yield
@@ -27,7 +27,7 @@ def levels() -> Iterator[None]:
 
 
 def lines(root: Path, settings: dict[str, Any] | None = None) -> list[str]:
-    """What the step logs of two boxes without Spark say of runs that begin and end."""
+    """Return the begin and end lines of runs in the log of two steps without Spark."""
     job = build_definitions(platform(root)).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral(settings=settings) as instance:
         result = job.execute_in_process(instance=instance, partition_key=TODAY, asset_selection=KEYS)
@@ -36,23 +36,23 @@ def lines(root: Path, settings: dict[str, Any] | None = None) -> list[str]:
     return [entry.user_message for entry in entries if entry.level >= logging.INFO]
 
 
-def test_the_log_of_a_step_says_what_its_stage_does(tmp_path: Path) -> None:
-    said = lines(tmp_path)
+def test_step_log_contains_the_lines_of_its_stage(tmp_path: Path) -> None:
+    messages = lines(tmp_path)
     for table in ("policy_table", "current_rules"):
-        mine = [line for line in said if line.startswith(f"sales/{table} of {TODAY}: ")]
+        mine = [line for line in messages if line.startswith(f"sales/{table} of {TODAY}: ")]
         assert "begins run " in mine[0]
         assert f"{table} " in mine[-1]
         assert mine[-1].endswith(" rows")
 
 
 @pytest.mark.parametrize("logger", ["gc_assets", "root"])
-def test_an_instance_that_manages_the_logger_has_each_line_once(logger: str, tmp_path: Path) -> None:
+def test_managed_logger_has_each_line_once(logger: str, tmp_path: Path) -> None:
     managed = lines(tmp_path / "managed", {"python_logs": {"managed_python_loggers": [logger], "python_log_level": "INFO"}})
     begun = [line for line in managed if "begins run " in line]
     assert len(begun) == len(set(begun)) == len(KEYS)
 
 
-def test_after_a_step_the_logger_is_as_it_was(tmp_path: Path) -> None:
+def test_logger_is_reset_after_the_step(tmp_path: Path) -> None:
     logger = logging.getLogger("gc_assets")
     before = logger.level, list(logger.handlers)
     lines(tmp_path)

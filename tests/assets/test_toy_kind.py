@@ -1,4 +1,6 @@
-"""A lake kind that only the tests know goes through all of the product: it is a package, a line of `KINDS`, and nothing else."""
+"""A lake kind that only the tests define is supported by all of the product without further
+changes.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,20 @@ pytestmark = pytest.mark.spark
 NOW = datetime.now(UTC)
 
 
-def ago(days: float) -> datetime:
+def days_ago(days: float) -> datetime:
     return NOW - timedelta(days=days)
 
 
 def toys(root: Path) -> Platform:
-    """Two branches; one old commit, one file in it that a kept commit needs too, and a leftover that none names."""
+    """Create two branches, an old commit with a file that a retained commit needs, and an
+    unreferenced file.
+    """
     lake = root / "warehouse" / "toys"
-    toy.write(lake, "c1", None, ago(60), {"old": b"old", "shared": b"shared"})
-    toy.write(lake, "c2", "c1", ago(40), {"shared": b"shared", "two": b"2"}, "main")
-    toy.write(lake, "c3", "c2", ago(5), {"three": b"33", "shared": b"shared"}, "main")
-    toy.write(lake, "d1", "c2", ago(4), {"four": b"444"}, "dev")
-    toy.write(lake, "gone", None, ago(20), {"leftover": b"left over"})
+    toy.write(lake, "c1", None, days_ago(60), {"old": b"old", "shared": b"shared"})
+    toy.write(lake, "c2", "c1", days_ago(40), {"shared": b"shared", "two": b"2"}, "main")
+    toy.write(lake, "c3", "c2", days_ago(5), {"three": b"33", "shared": b"shared"}, "main")
+    toy.write(lake, "d1", "c2", days_ago(4), {"four": b"444"}, "dev")
+    toy.write(lake, "gone", None, days_ago(20), {"leftover": b"left over"})
     (lake / "manifests" / "gone.json").unlink()
     document = {
         "state": f"{root}/state",
@@ -61,13 +65,13 @@ def run(at: Platform, job: str, plan_id: str | None = None) -> dict[str, dg.Asse
     return {event.asset_key.to_user_string(): event.step_materialization_data.materialization for event in events}
 
 
-def planned(at: Platform) -> PlanHeader:
+def plan_header(at: Platform) -> PlanHeader:
     return header_of(State.at(at.config.state).require("warehouse", DELETION_PLAN.name, at.clock.today()))
 
 
-def applied(at: Platform) -> PlanHeader:
-    """Tonight's plan, approved and executed."""
-    header = planned(at)
+def approve_and_apply(at: Platform) -> PlanHeader:
+    """Approve and execute the current plan."""
+    header = plan_header(at)
     approve(at.config, at.clock, header.plan_id, "kim")
     run(at, "apply", header.plan_id)
     return header
@@ -78,9 +82,7 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
 
 
-def test_a_kind_that_only_the_tests_know_goes_from_its_box_on_the_page_to_the_purge(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_kind_works_from_asset_to_purge(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "toy", toy.KIND)
     at = toys(tmp_path)
     everything = files(tmp_path)
@@ -90,20 +92,20 @@ def test_a_kind_that_only_the_tests_know_goes_from_its_box_on_the_page_to_the_pu
     of_toys = {name for name, table in all_tables().items() if toy.KIND.has(table)}
     assert {key.partition("/")[2] for key in page if key.startswith("toys/")} == of_toys
     assert page["toys/toy_branches"].metadata["sample"].value.records[0].data == {"ref_name": "dev", "commits": 1}
-    header = planned(at)
+    header = plan_header(at)
     assert {reason: amount.files for reason, amount in header.by_reason.items()} == {"expired": 4, "unreferenced": 1}
 
-    applied(at)
+    approve_and_apply(at)
     assert files(tmp_path) == everything - garbage
     restore(lambda: spark, at.run_context(at.clock.today()), "warehouse", header.plan_id)
     assert files(tmp_path) == everything
 
     tomorrow = replace(at, clock=Clock(NOW + timedelta(days=1)))
     run(tomorrow, "run")
-    assert set(applied(tomorrow).totals) == {"quarantine"}
+    assert set(approve_and_apply(tomorrow).totals) == {"quarantine"}
     later = replace(at, clock=Clock(NOW + timedelta(days=3)))
     run(later, "run")
-    assert set(applied(later).totals) == {"purge"}
+    assert set(approve_and_apply(later).totals) == {"purge"}
     assert files(tmp_path) == everything - garbage
     trash = [path for path in (tmp_path / "warehouse").rglob("*") if path.is_file() and path.name in {Path(name).name for name in garbage}]
     assert trash == []

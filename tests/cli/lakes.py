@@ -1,4 +1,4 @@
-"""A small real Iceberg lake with its configuration, as the command line's tests use it."""
+"""A small Iceberg lake with its configuration, for tests of the command line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ SPARK = {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "2", "sp
 
 @dataclass(frozen=True)
 class SmallLake:
-    """`orders` has an expired and a live snapshot and four crash leftovers; in `visits` the tag `audit` keeps an old snapshot.
+    """`orders` has an expired and a live snapshot and four files of failed writers. In `visits`,
+    the tag `audit` keeps an old snapshot.
 
-    `young` is a leftover within the grace period, `unowned` lies where no table is.
+    `young` is an unreferenced file within the grace period, and `unowned` is outside of all tables.
     """
 
     root: Path
@@ -28,7 +29,7 @@ class SmallLake:
     lakes_yaml: Path
 
     def configure(self, **storage: object) -> Path:
-        """Writes `lakes.yaml`; `storage` are further settings of the storage."""
+        """Write `lakes.yaml` with further settings of the storage."""
         return write_config(self.root, self.builder.properties, **storage)
 
     def keys(self) -> set[str]:
@@ -36,7 +37,9 @@ class SmallLake:
 
 
 def write_config(root: Path, catalog: dict[str, str], **storage: object) -> Path:
-    """`lakes.yaml` of one storage `warehouse` and one Iceberg lake `sales` (YAML holds JSON)."""
+    """Write the `lakes.yaml` of a storage `warehouse` and an Iceberg lake `sales`. YAML can contain
+    JSON.
+    """
     document = {
         "state": "./state",
         "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/", **storage}],
@@ -49,7 +52,9 @@ def write_config(root: Path, catalog: dict[str, str], **storage: object) -> Path
 
 
 def small_lake(root: Path) -> SmallLake:
-    """Everything but `young` is at least ten days old, so the default grace protects none of it."""
+    """Create the lake. Everything except `young` is at least ten days old, so that the default
+    grace period protects none of it.
+    """
     now = datetime.now(UTC).replace(microsecond=0)
     builder = LakeBuilder(root)
     orders = builder.table("shop.orders", now - timedelta(days=40), properties={"history.expire.max-snapshot-age-ms": "864000000"})

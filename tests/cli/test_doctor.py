@@ -76,7 +76,7 @@ class Setup:
     def platform(self) -> Platform:
         return load_platform({}, str(self.lake.lakes_yaml))
 
-    def again(self) -> None:
+    def reset(self) -> None:
         """Restore the files from before the flaw."""
         shutil.rmtree(self.root)
         shutil.copytree(self.backup, self.root, symlinks=True)
@@ -117,7 +117,7 @@ def built_setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 
 @pytest.fixture
 def setup(built_setup: Setup) -> Iterator[Setup]:
-    built_setup.again()
+    built_setup.reset()
     yield built_setup
     while built_setup.undo:
         built_setup.undo.pop()()
@@ -174,7 +174,7 @@ def link_to_metadata(setup: Setup) -> None:
     (setup.root / "outside").mkdir()
     link = setup.root / "outside" / "00009-x.metadata.json"
     link.symlink_to(setup.lake.orders.path(address))
-    setup.in_catalog("update iceberg_tables set metadata_location = ? where table_name = 'orders'", f"file://{link}")
+    setup.in_catalog("update iceberg_tables set metadata_location = ? WHERE table_name = 'orders'", f"file://{link}")
 
 
 def overlapping_storages(setup: Setup) -> None:
@@ -251,9 +251,9 @@ def edit_index(setup: Setup) -> None:
 
 
 FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
-    "a mistyped path of a catalog": (mistype_catalog, "sales", "readable", "/catalgo.db does not exist; expected", "mend `catalog.uri`"),
-    "a lake that left": (remove_lake, "warehouse", "lakes", "sales (not in lakes.yaml by now, 7 files then)", "gc-assets forget LAKE"),
-    "an empty catalog": (
+    "wrong catalog path": (mistype_catalog, "sales", "readable", "/catalgo.db does not exist; expected", "mend `catalog.uri`"),
+    "removed lake": (remove_lake, "warehouse", "lakes", "sales (not in lakes.yaml by now, 7 files then)", "gc-assets forget LAKE"),
+    "empty catalog": (
         empty_catalog,
         "warehouse",
         "lakes",
@@ -314,16 +314,16 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         "gc-assets run",
     ),
     "an approval of another plan": (misplaced_approval, "warehouse", "plans", "is about plan abababab", "remove it and approve"),
-    "a refused night": (refused_run, "warehouse", "last_run", "refused by gate foreign_metadata: 2 metadata objects", "Add the catalog"),
-    "a night that could not read": (
+    "refused run": (refused_run, "warehouse", "last_run", "refused by gate foreign_metadata: 2 metadata objects", "Add the catalog"),
+    "unreadable in the last run": (
         unreadable_in_last_run,
         "warehouse",
         "unreadable",
         "manifest m0.avro is cut",
         "then `gc-assets run`",
     ),
-    "a sick table": (unreadable_table, "sales", "unreadable", "table shop.orders could not be read", "until it can be read"),
-    "a spoilt history": (damaged_history, "state", "histories", "tag audit is gone", "then remove the record"),
+    "unreadable table": (unreadable_table, "sales", "unreadable", "table shop.orders could not be read", "until it can be read"),
+    "damaged history": (damaged_history, "state", "histories", "tag audit is gone", "then remove the record"),
     "an open quarantine": (open_quarantine, "warehouse", "private", "has mode 0755, expected 0700", "chmod 700"),
     "an apply that stopped": (interrupted_apply, "warehouse", "interrupted", "1 plans began and did not finish", "gc-assets apply"),
     "a log that lost its rows": (
@@ -339,8 +339,8 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str) -> None:
-    spoil, subject, check, text, way_out = FLAWS[flaw]
-    spoil(setup)
+    break_setup, subject, check, text, solution = FLAWS[flaw]
+    break_setup(setup)
     setup.lake.lakes_yaml.write_text(json.dumps(setup.document))
     before = setup.digest()
     result = setup.doctor("--format", "json")
@@ -349,7 +349,7 @@ def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str)
     assert (subject, check) in {(row["subject"], row["check"]) for row in failed}
     message = " ".join(f"{row['found']} {row['todo']}" for row in failed if (row["subject"], row["check"]) == (subject, check))
     assert text in message
-    assert way_out in message
+    assert solution in message
     assert setup.digest() == before
 
 

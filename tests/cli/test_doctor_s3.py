@@ -1,4 +1,7 @@
-"""`gc-assets doctor` before a bucket with one flaw: it ends with exit code 1, says what is wrong and what to do, and changes nothing."""
+"""`gc-assets doctor` for each flaw of a bucket.
+
+It names the flaw and the solution, exits with 1 and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from tests.s3.servers import S3Server
 
 
 @dataclass
-class Platform:
-    """A configuration of one storage in a new bucket of a server; a table-less catalog on a disk is its lake."""
+class BucketSetup:
+    """A configuration of one storage in a new bucket. Its lake is an empty catalog on a disk."""
 
     root: Path
     server: S3Server
@@ -57,15 +60,15 @@ class Platform:
         return CliRunner().invoke(cli, ["doctor", "--format", "json", "--config", str(path)])
 
 
-def wrong_endpoint(at: Platform) -> None:
+def set_wrong_endpoint(at: BucketSetup) -> None:
     at.s3["endpoint"] = f"http://127.0.0.1:{free_port()}"
 
 
-def no_such_bucket(at: Platform) -> None:
+def remove_bucket(at: BucketSetup) -> None:
     at.storage["location"] = "s3://no-such-bucket/lake/"
 
 
-def a_closed_prefix(at: Platform) -> None:
+def close_prefix(at: BucketSetup) -> None:
     own = {"Principal": "*", "Resource": [f"arn:aws:s3:::{at.bucket}", f"arn:aws:s3:::{at.bucket}/*"]}
     closed = {**own, "Effect": "Deny", "Action": "s3:ListBucket", "Condition": {"StringLike": {"s3:prefix": "lake/b/*"}}}
     statements = [{**own, "Effect": "Allow", "Action": "s3:*"}, closed]
@@ -73,81 +76,81 @@ def a_closed_prefix(at: Platform) -> None:
     at.s3 = at.server.as_stranger().settings.model_dump(mode="json", exclude_defaults=True)
 
 
-def suspended(at: Platform) -> None:
+def suspend_versioning(at: BucketSetup) -> None:
     at.storage["quarantine"] = "versioned"
     at.server.client().put_bucket_versioning(Bucket=at.bucket, VersioningConfiguration={"Status": "Suspended"})
 
 
-def lifecycle_of_the_lake(at: Platform) -> None:
+def add_lake_lifecycle(at: BucketSetup) -> None:
     at.lifecycle("lake/.gc-assets/")
 
 
-def lifecycle_of_the_state(at: Platform) -> None:
+def add_state_lifecycle(at: BucketSetup) -> None:
     at.state = f"s3://{at.bucket}/state/"
     at.lifecycle("state/")
 
 
-def nothing(at: Platform) -> None:
-    """The flaw is the bucket's from the beginning."""
+def no_change(at: BucketSetup) -> None:
+    """The bucket has the flaw from the beginning."""
 
 
-FLAWS: dict[str, tuple[Callable[[Platform], None], bool, str, str, str]] = {
-    "wrong endpoint": (wrong_endpoint, False, "listable", "Could not connect to the endpoint", "check the network and `s3.endpoint`"),
-    "no such bucket": (no_such_bucket, False, "listable", "s3://no-such-bucket/lake/", "there is no such bucket; correct the location"),
+FLAWS: dict[str, tuple[Callable[[BucketSetup], None], bool, str, str, str]] = {
+    "wrong endpoint": (set_wrong_endpoint, False, "listable", "Could not connect to the endpoint", "check the network and `s3.endpoint`"),
+    "no such bucket": (remove_bucket, False, "listable", "s3://no-such-bucket/lake/", "there is no such bucket; correct the location"),
     "a prefix without permission": (
-        a_closed_prefix,
+        close_prefix,
         False,
         "listable",
         "lake/b/: AccessDenied",
         "docs/s3-reference.md lists the permissions of each role",
     ),
-    "versioning was suspended": (suspended, True, "quarantine", "has its versioning suspended", "Enable versioning"),
-    "versioning was switched on": (nothing, True, "quarantine", "a copy in the trash frees nothing", "Use `quarantine: versioned`"),
-    "a lifecycle rule in the lake": (lifecycle_of_the_lake, False, "lifecycle", "quarantined objects too", "longer than 7 days"),
-    "a lifecycle rule in the state": (lifecycle_of_the_state, False, "lifecycle", "the state too", "Leave state/ out of the rule"),
+    "versioning was suspended": (suspend_versioning, True, "quarantine", "has versioning suspended", "Enable versioning"),
+    "versioning was switched on": (no_change, True, "quarantine", "a copy in the trash frees nothing", "Use `quarantine: versioned`"),
+    "a lifecycle rule in the lake": (add_lake_lifecycle, False, "lifecycle", "including quarantined objects", "beyond 7 days"),
+    "a lifecycle rule in the state": (add_state_lifecycle, False, "lifecycle", "including the state", "Exclude state/ from the rule"),
 }
 
 
-def failed(result: Result) -> list[dict[str, Any]]:
+def failed_findings(result: Result) -> list[dict[str, Any]]:
     assert result.exit_code == 1, result.output
     return [finding for finding in json.loads(result.stdout) if finding["verdict"] == "fail"]
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_a_flaw_of_a_bucket_ends_the_doctor_with_words_and_exit_1(ceph: S3Server, tmp_path: Path, flaw: str) -> None:
-    spoil, versioned, check, words, way_out = FLAWS[flaw]
-    at = Platform(tmp_path, ceph, versioned)
+def test_bucket_flaw_is_reported_with_exit_code_1(ceph: S3Server, tmp_path: Path, flaw: str) -> None:
+    spoil, versioned, check, text, way_out = FLAWS[flaw]
+    at = BucketSetup(tmp_path, ceph, versioned)
     spoil(at)
     before = at.objects()
-    (found,) = failed(at.doctor())
+    (found,) = failed_findings(at.doctor())
     assert (found["subject"], found["check"]) == ("state" if "state" in flaw else "warehouse", check)
-    assert words in found["found"]
+    assert text in found["found"]
     assert way_out in f"{found['found']} {found['todo']}"
     assert [item for item in at.objects() if item in before] == before
     assert not [key for key, _ in at.objects() if "canary" in key], "what it tried is removed again"
 
 
 @pytest.mark.parametrize("code, way_out", [("ExpiredToken", "log in again"), ("RequestTimeTooSkewed", "set this machine's clock")])
-def test_a_signer_whom_the_server_refuses_is_told_what_to_mend(ceph: S3Server, tmp_path: Path, code: str, way_out: str) -> None:
-    at = Platform(tmp_path, ceph)
+def test_refused_credentials_are_reported(ceph: S3Server, tmp_path: Path, code: str, way_out: str) -> None:
+    at = BucketSetup(tmp_path, ceph)
     with proxied(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
         at.s3["endpoint"] = proxy.server.endpoint
-        (found,) = failed(at.doctor())
+        (found,) = failed_findings(at.doctor())
     assert code in found["found"]
     assert way_out in f"{found['found']} {found['todo']}"
 
 
-def test_another_region_is_named(versity: S3Server, tmp_path: Path) -> None:
-    at = Platform(tmp_path, versity)
+def test_wrong_region_is_reported(versity: S3Server, tmp_path: Path) -> None:
+    at = BucketSetup(tmp_path, versity)
     at.s3["region"] = "eu-west-1"
-    (found,) = failed(at.doctor())
+    (found,) = failed_findings(at.doctor())
     assert "set `s3.region`" in f"{found['found']} {found['todo']}"
 
 
-def test_a_sound_bucket_ends_with_exit_0(ceph: S3Server, tmp_path: Path) -> None:
-    at = Platform(tmp_path, ceph)
+def test_valid_bucket_exits_with_0(ceph: S3Server, tmp_path: Path) -> None:
+    at = BucketSetup(tmp_path, ceph)
     at.state = f"s3://{at.bucket}/state/"
     result = at.doctor()
     assert result.exit_code == 0, result.output
-    said = {(finding["subject"], finding["check"]): finding["verdict"] for finding in json.loads(result.stdout)}
-    assert said["state", "lifecycle"] == said["warehouse", "lifecycle"] == "ok"
+    message = {(finding["subject"], finding["check"]): finding["verdict"] for finding in json.loads(result.stdout)}
+    assert message["state", "lifecycle"] == message["warehouse", "lifecycle"] == "ok"

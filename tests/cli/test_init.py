@@ -77,7 +77,7 @@ def test_init_replaces_no_file(tmp_path: Path, data: Path) -> None:
     path.write_text("mine")
     result = init(str(data), "-o", str(path))
     assert (result.exit_code, path.read_text()) == (2, "mine")
-    assert "init replaces nothing" in result.stderr
+    assert "is not replaced" in result.stderr
 
 
 def test_place_without_a_lake_is_refused(tmp_path: Path, data: Path) -> None:
@@ -85,7 +85,7 @@ def test_place_without_a_lake_is_refused(tmp_path: Path, data: Path) -> None:
     path = tmp_path / "lakes.yaml"
     result = init(str(data), str(tmp_path / "empty"), "-o", str(path))
     assert result.exit_code == 2
-    assert "empty: no lake stands there" in result.stderr
+    assert "empty: no lake found" in result.stderr
     assert not path.exists()
 
 
@@ -93,7 +93,7 @@ def test_missing_libraries_are_reported(data: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("gc_assets.lakes.kinds.missing_modules", lambda kind: ["httpx"] if kind.name == "nessie" else [])
     result = init(str(data), "-o", str(tmp_path / "lakes.yaml"))
     assert result.exit_code == 0
-    assert "Lakes of Nessie are not looked for" in result.stderr
+    assert "Lakes of Nessie are not searched" in result.stderr
     assert "pip install 'gc-assets[nessie]'" in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with a sentence, between two steps that are on record."""
+"""Ctrl-C during commands."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BUSY = """
 import signal, sys, types
 import click
 from gc_assets.cli import main
-from gc_assets.cli.output import say
+from gc_assets.cli.output import print_message
 
 @click.command("busy")
 def busy_command():
-    say("begins")  # so that nothing is imported after the interrupt: a later text would hide what the first one left
+    print_message("begins")  # imports everything before the interrupt, because a later exec would hide the effect
     exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
 
 sys.modules["gc_assets.cli.busy"] = types.SimpleNamespace(busy_command=busy_command)
@@ -32,33 +32,33 @@ main.main()
 """
 
 
-def test_ctrl_c_within_a_text_that_is_executed_keeps_the_exit_code(tmp_path: Path) -> None:
+def test_interrupt_inside_exec_keeps_the_exit_code(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(BUSY)
-    there = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    module = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-m", "busy", "busy"]
-    done = subprocess.run(command, env=os.environ | there, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=os.environ | module, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, "gc-assets: interrupted." in done.stderr) == (1, True)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "line_said, seconds",
+    "has_line, seconds",
     some(
         [pytest.param("sales/snapshot_history", 0.3, id="while Spark is at work")], [pytest.param("run date", 2, id="while Spark starts")]
     ),
 )
-def test_ctrl_c_ends_a_night_with_a_sentence_and_no_trace(tmp_path: Path, line_said: str, seconds: float) -> None:
-    """What is printed ends only when no process holds it open: no Java stays behind."""
+def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_line: str, seconds: float) -> None:
+    """The output ends only when no process keeps it open, so no Java process remains."""
     lake = small_lake(tmp_path)
     command = [sys.executable, "-m", "gc_assets", "run", "--config", str(lake.lakes_yaml)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line_said in line:
+            if has_line in line:
                 time.sleep(seconds)
                 os.killpg(process.pid, signal.SIGINT)
                 break
-        _, said = process.communicate(timeout=180)
+        _, output = process.communicate(timeout=180)
     assert process.returncode == 1
-    assert "gc-assets: interrupted. What was done so far is whole and on record" in said
-    assert not [word for word in ("Traceback", "py4j", "DagsterExecution") if word in said]
+    assert "gc-assets: interrupted. What was done so far is whole and on record" in output
+    assert not [word for word in ("Traceback", "py4j", "DagsterExecution") if word in output]

@@ -1,4 +1,4 @@
-"""Rows on standard output: other people's names must not steer a terminal, JSON must parse."""
+"""Rows on standard output: external names cannot control a terminal, and JSON is valid."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from gc_assets.cli.output import format_cell, printable, write_json, write_table
     "hostile, shown",
     [("\x1b[2Jgone", "\\x1b[2Jgone"), ("a\nb", "a\\nb"), ("a\u202egpj.exe", "a\\u202egpj.exe"), ("\x9b31m", "\\x9b31m"), ("äß木", "äß木")],
 )
-def test_control_and_direction_characters_are_shown_as_escapes(hostile: str, shown: str) -> None:
+def test_control_characters_are_escaped(hostile: str, shown: str) -> None:
     assert printable(hostile) == shown
 
 
-def test_json_is_one_array_of_objects_with_times_in_utc() -> None:
+def test_json_is_one_array_with_utc_times() -> None:
     out = io.StringIO()
     moment = datetime(2026, 11, 21, 3, tzinfo=timezone(timedelta(hours=2)))
     write_json([{"at": moment, "day": date(2026, 11, 21), "raw": b"\x00\xff"}, {"at": None}], out)
     assert json.loads(out.getvalue()) == [{"at": "2026-11-21T01:00:00+00:00", "day": "2026-11-21", "raw": "AP8="}, {"at": None}]
 
 
-def test_no_rows_are_an_empty_array() -> None:
+def test_no_rows_is_an_empty_array() -> None:
     out = io.StringIO()
     write_json([], out)
     assert json.loads(out.getvalue()) == []
 
 
-def test_a_long_key_stays_on_one_line_where_no_terminal_limits_it() -> None:
+def test_long_key_stays_on_one_line_without_a_terminal() -> None:
     out = io.StringIO()
     write_table([{"key": "k" * 5000, "[bold]": 1234567}], ["key", "[bold]"], out)
     lines = out.getvalue().splitlines()
@@ -52,5 +52,5 @@ def test_a_long_key_stays_on_one_line_where_no_terminal_limits_it() -> None:
         (datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC), "2026-11-21 03:04:05Z"),
     ],
 )
-def test_a_value_is_written_for_readers(value: object, shown: str) -> None:
+def test_cells_are_formatted(value: object, shown: str) -> None:
     assert format_cell(value) == shown

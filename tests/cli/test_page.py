@@ -1,4 +1,4 @@
-"""What the command line does is on Dagster's page, and what the page does is what the command line tells."""
+"""The command line and Dagster's page show each other's actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """The instance that DAGSTER_HOME names."""
+    """Create the instance of DAGSTER_HOME."""
     home = tmp_path_factory.mktemp("home")
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     with pytest.MonkeyPatch.context() as environment:
@@ -45,37 +45,37 @@ def run_date() -> str:
 
 
 @pytest.fixture(scope="module")
-def applied(spark: SparkSession, lake: SmallLake, instance: dg.DagsterInstance, run_date: str) -> str:
-    """The id of a plan that `gc-assets apply` executed."""
+def applied_plan(spark: SparkSession, lake: SmallLake, instance: dg.DagsterInstance, run_date: str) -> str:
+    """Execute a plan with `gc-assets apply`, and return its id."""
     lake.configure(mode="apply")
-    (plan,) = json.loads(typed(lake, "run", "--run-date", run_date, "--format", "json").stdout)
-    typed(lake, "approve", plan["plan_id"], "--by", "ada")
-    typed(lake, "apply", plan["plan_id"])
+    (plan,) = json.loads(run_command(lake, "run", "--run-date", run_date, "--format", "json").stdout)
+    run_command(lake, "approve", plan["plan_id"], "--by", "ada")
+    run_command(lake, "apply", plan["plan_id"])
     return plan["plan_id"]
 
 
-def typed(lake: SmallLake, *arguments: str) -> Result:
+def run_command(lake: SmallLake, *arguments: str) -> Result:
     result = CliRunner().invoke(cli, [*arguments, "--config", str(lake.lakes_yaml)])
     assert result.exit_code == 0, result.stderr
     return result
 
 
-def newest(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterialization:
+def newest_event(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterialization:
     event = instance.get_latest_materialization_event(key)
     assert event is not None
     assert event.asset_materialization is not None
     return event.asset_materialization
 
 
-def by_page(lake: SmallLake, plan_id: str, run_date: str) -> dict[dg.AssetKey, dg.AssetMaterialization]:
-    """What the job `apply` of the page says of a plan."""
-    return launched(lake, "apply", "warehouse__deletion_log", {"plan_id": plan_id}, run_date)
+def apply_metadata(lake: SmallLake, plan_id: str, run_date: str) -> dict[dg.AssetKey, dg.AssetMaterialization]:
+    """Return the metadata that the job `apply` reports for a plan."""
+    return launch(lake, "apply", "warehouse__deletion_log", {"plan_id": plan_id}, run_date)
 
 
-def launched(
+def launch(
     lake: SmallLake, job: str, op: str, config: dict[str, Any], partition_key: str | None = None
 ) -> dict[dg.AssetKey, dg.AssetMaterialization]:
-    """What a job of the page says of assets, where the page may decide."""
+    """Launch a job of the page, and return its asset events."""
     platform = load_platform({}, str(lake.lakes_yaml))
     may = replace(platform, config=platform.config.model_copy(update={"page_may": frozenset({"approve", "restore"})}))
     result = (
@@ -89,37 +89,38 @@ def launched(
     return {event.step_materialization_data.materialization.asset_key: event.step_materialization_data.materialization for event in events}
 
 
-def test_an_applied_plan_is_on_the_page_as_the_page_itself_would_show_it(
-    applied: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str
+def test_applied_plan_is_reported_like_a_dagster_run(
+    applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str
 ) -> None:
-    shown = newest(instance, LOG)
-    assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied)
+    shown = newest_event(instance, LOG)
+    assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied_plan)
     assert shown.metadata["quarantined_files"].value >= len(lake.leftovers)
-    told = by_page(lake, applied, run_date)[LOG]  # it changes nothing, and shows the log as it is
-    assert {name: value for name, value in told.metadata.items() if name != "nothing_changed"} == shown.metadata
-    assert told.tags["dagster/data_version"] == shown.tags["dagster/data_version"]
+    metadata = apply_metadata(lake, applied_plan, run_date)[LOG]  # changes nothing, and reports the current log
+    assert {name: value for name, value in metadata.metadata.items() if name != "nothing_changed"} == shown.metadata
+    assert metadata.tags["dagster/data_version"] == shown.tags["dagster/data_version"]
 
 
-def test_the_edits_of_an_applied_plan_are_on_the_page_too(
-    applied: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str
-) -> None:
-    shown = newest(instance, EDITS)
-    rows = json.loads(typed(lake, "show", "expiry_log", "--format", "json").stdout)
-    assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied)
+def test_history_edits_are_reported(applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str) -> None:
+    shown = newest_event(instance, EDITS)
+    rows = json.loads(run_command(lake, "show", "expiry_log", "--format", "json").stdout)
+    assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied_plan)
     assert shown.metadata["done_edits"].value == shown.metadata["dagster/row_count"].value == len(rows) > 0
 
 
-def test_who_approved_a_plan_is_on_the_page_with_the_plan(applied: str, instance: dg.DagsterInstance, run_date: str) -> None:
+def test_approval_is_reported_on_the_plan(applied_plan: str, instance: dg.DagsterInstance, run_date: str) -> None:
     records = instance.fetch_observations(dg.AssetKey(["warehouse", "deletion_plan"]), limit=100, ascending=True).records
     observed = records[0].asset_observation
     assert observed is not None
-    said = {name: observed.metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals")}
-    assert (said, observed.partition) == ({"plan_id": applied, "status": "approved", "approved_by": "ada", "approvals": "1 of 1"}, run_date)
-    assert newest(instance, LOG).metadata["approved_by"].value == "ada"
+    message = {name: observed.metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals")}
+    assert (message, observed.partition) == (
+        {"plan_id": applied_plan, "status": "approved", "approved_by": "ada", "approvals": "1 of 1"},
+        run_date,
+    )
+    assert newest_event(instance, LOG).metadata["approved_by"].value == "ada"
 
 
-def test_the_checks_of_an_applied_plan_are_on_the_page(applied: str, instance: dg.DagsterInstance) -> None:
-    del applied
+def test_checks_of_an_apply_are_reported(applied_plan: str, instance: dg.DagsterInstance) -> None:
+    del applied_plan
     records = instance.event_log_storage.get_latest_asset_check_execution_by_key(
         [dg.AssetCheckKey(LOG, name) for name in ("receipt", "complete", "no_failed_key")]
     )
@@ -128,34 +129,34 @@ def test_the_checks_of_an_applied_plan_are_on_the_page(applied: str, instance: d
     )
 
 
-def test_what_was_put_back_is_on_the_page(applied: str, lake: SmallLake, instance: dg.DagsterInstance) -> None:
-    (row,) = json.loads(typed(lake, "restore", "--plan", applied, "--format", "json").stdout)
-    shown = newest(instance, LOG)
+def test_restore_is_reported(applied_plan: str, lake: SmallLake, instance: dg.DagsterInstance) -> None:
+    (row,) = json.loads(run_command(lake, "restore", "--plan", applied_plan, "--format", "json").stdout)
+    shown = newest_event(instance, LOG)
     assert shown.metadata["restored_files"].value == row["files"] > 0
     assert str(shown.metadata["plan_id"].value).startswith("restore-")
 
 
-def test_a_page_that_cannot_be_told_is_said_and_changes_no_exit_code(
-    applied: str, lake: SmallLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_report_keeps_the_exit_code(applied_plan: str, lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", "not/an/absolute/path")
-    assert "Dagster's page was not told of this" in typed(lake, "restore", "--plan", applied).stderr
+    assert "Cannot report this to Dagster" in run_command(lake, "restore", "--plan", applied_plan).stderr
 
 
 @deep
-def test_what_the_page_decided_and_applied_is_what_the_command_line_tells(lake: SmallLake, applied: str, run_date: str) -> None:
-    del applied
-    (plan,) = json.loads(typed(lake, "run", "--format", "json").stdout)
-    launched(lake, "approve", "approve_plan", {"plan_id": plan["plan_id"], "by": "ada"})
-    shown = by_page(lake, plan["plan_id"], run_date)[LOG]
-    listed: dict[str, dict[str, Any]] = {row["plan_id"]: row for row in json.loads(typed(lake, "plans", "--format", "json").stdout)}
-    rows = json.loads(typed(lake, "show", "deletion_log", "--format", "json").stdout)
+def test_command_line_shows_actions_of_dagster(lake: SmallLake, applied_plan: str, run_date: str) -> None:
+    del applied_plan
+    (plan,) = json.loads(run_command(lake, "run", "--format", "json").stdout)
+    launch(lake, "approve", "approve_plan", {"plan_id": plan["plan_id"], "by": "ada"})
+    shown = apply_metadata(lake, plan["plan_id"], run_date)[LOG]
+    listed: dict[str, dict[str, Any]] = {row["plan_id"]: row for row in json.loads(run_command(lake, "plans", "--format", "json").stdout)}
+    rows = json.loads(run_command(lake, "show", "deletion_log", "--format", "json").stdout)
     assert (listed[plan["plan_id"]]["status"], listed[plan["plan_id"]]["approved_by"]) == ("applied", "ada")
-    done = [row for row in rows if (row["plan_id"], row["outcome"]) == (plan["plan_id"], "done")]  # beside what was put back before
+    done = [row for row in rows if (row["plan_id"], row["outcome"]) == (plan["plan_id"], "done")]  # without rows of earlier restores
     assert len(done) == shown.metadata["quarantined_files"].value > 0
 
     before = lake.keys()
-    told = launched(lake, "restore", "put_files_back", {"plan_id": plan["plan_id"]})
-    assert told[LOG].metadata["restored_files"].value == len(done) == len(lake.keys() - before)
-    (status,) = {row["status"] for row in json.loads(typed(lake, "plans", "--format", "json").stdout) if row["plan_id"] == plan["plan_id"]}
+    metadata = launch(lake, "restore", "put_files_back", {"plan_id": plan["plan_id"]})
+    assert metadata[LOG].metadata["restored_files"].value == len(done) == len(lake.keys() - before)
+    (status,) = {
+        row["status"] for row in json.loads(run_command(lake, "plans", "--format", "json").stdout) if row["plan_id"] == plan["plan_id"]
+    }
     assert status == "restored"

@@ -1,5 +1,7 @@
-"""No key, token or password stands in anything that is written, said or sent: lakes of all four kinds in a bucket, with the state in
-another one, are planned, reported, approved and applied by the command line, on a Dagster instance of its own.
+"""No secret is written, printed or sent by the command line.
+
+Lakes of all four kinds in a bucket are planned, reported, approved and applied, with the state in
+another bucket and a Dagster instance.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tests.lakes.nessie.server import Server
 from tests.s3.servers import OWNER, STRANGER, shared
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import lakes_of_all_kinds
-from tests.state.s3_place import place
+from tests.state.s3_location import place
 from tests.stores.s3_bench import in_a_bucket
 
 pytestmark = pytest.mark.spark
@@ -35,7 +37,7 @@ SECRETS = {"S3_SECRET": OWNER[1], "LAKEFS_SECRET": LAKEFS_SECRET, "NESSIE_TOKEN"
 
 
 def settings_of(house: BucketHouse) -> dict[str, Any]:
-    """`lakes.yaml`: secrets by their names in the environment."""
+    """Return the settings of `lakes.yaml`, with secrets as names of environment variables."""
     described: list[dict[str, Any]] = []
     for lake in house.lakes:
         plain = lake.model_dump(mode="json", exclude_unset=True)
@@ -51,8 +53,10 @@ def settings_of(house: BucketHouse) -> dict[str, Any]:
     return {"state": house.state, "s3": s3, "storages": [storage], "lakes": described}
 
 
-def written(house: BucketHouse, *folders: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file of these folders and of the state, and every object of the collector's own in the bucket."""
+def collect_contents(house: BucketHouse, *folders: Path) -> Iterator[tuple[str, bytes]]:
+    """Return every file of these directories and the state, and every object of the collector in
+    the bucket.
+    """
     for folder in folders:
         yield from ((str(path), path.read_bytes()) for path in folder.rglob("*") if path.is_file())
     state = Files(house.state or "", house.s3)
@@ -61,13 +65,13 @@ def written(house: BucketHouse, *folders: Path) -> Iterator[tuple[str, bytes]]:
     yield from ((key, house.bench.get(key) or b"") for key in own)
 
 
-def holding(things: Mapping[str, bytes]) -> dict[str, list[str]]:
-    """Names of what holds a secret, with the names of those."""
+def find_secrets(things: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Return the names of contents with a secret, and the names of the secrets."""
     found = {name: [secret for secret, value in SECRETS.items() if value.encode() in content] for name, content in things.items()}
     return {name: secrets for name, secrets in found.items() if secrets}
 
 
-def test_no_secret_is_written_said_or_sent(
+def test_no_secret_is_written_printed_or_sent(
     spark: SparkSession, nessie_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -85,27 +89,27 @@ def test_no_secret_is_written_said_or_sent(
         with lakes_of_all_kinds(house, nessie_server):
             lakes_yaml = tmp_path / "lakes.yaml"
             lakes_yaml.write_text(yaml.safe_dump(settings_of(house)))
-            said = dict[str, bytes]()
+            outputs = dict[str, bytes]()
 
-            def typed(*arguments: str) -> str:
+            def run_command(*arguments: str) -> str:
                 result = CliRunner().invoke(cli, [*arguments, "--config", str(lakes_yaml)])
-                said[" ".join(arguments)] = (result.stdout + result.stderr + repr(result.exception)).encode()
+                outputs[" ".join(arguments)] = (result.stdout + result.stderr + repr(result.exception)).encode()
                 assert result.exit_code == 0, result.stderr
                 return result.stdout
 
-            (plan,) = json.loads(typed("run", "--run-date", now.date().isoformat(), "--format", "json"))
+            (plan,) = json.loads(run_command("run", "--run-date", now.date().isoformat(), "--format", "json"))
             assert plan["files"] > 0
-            typed("report", "--run-date", now.date().isoformat(), "-o", str(home / "report.html"))
-            typed("approve", plan["plan_id"], "--by", "ada")
-            typed("apply", plan["plan_id"])
-            night = house.tonight()
-            store = night.store("warehouse")
+            run_command("report", "--run-date", now.date().isoformat(), "-o", str(home / "report.html"))
+            run_command("approve", plan["plan_id"], "--by", "ada")
+            run_command("apply", plan["plan_id"])
+            run_context = house.tonight()
+            store = run_context.store("warehouse")
             sent = [store, store.objects, store.quarantine("trash", plan["plan_id"]), *store.plan_listing(2)]
-            sent += [night.lake(lake.name) for lake in house.lakes]
-            files = dict(written(house, home))
+            sent += [run_context.lake(lake.name) for lake in house.lakes]
+            files = dict(collect_contents(house, home))
             assert len(files) > 50
             assert any(name.endswith("report.html") for name in files)
-            assert holding(files) == {}
-            assert holding(said) == {}
-            assert holding({"log": caplog.text.encode()}) == {}
-            assert holding({str(value): pickle.dumps(value) for value in sent}) == {}
+            assert find_secrets(files) == {}
+            assert find_secrets(outputs) == {}
+            assert find_secrets({"log": caplog.text.encode()}) == {}
+            assert find_secrets({str(value): pickle.dumps(value) for value in sent}) == {}

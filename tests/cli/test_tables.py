@@ -1,4 +1,6 @@
-"""Tables for people: they fit, and no id, key or word is broken. What does not fit beside stands below."""
+"""Tables fit the width, and no id, key or word is broken. Other columns are printed under their
+row.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,24 @@ def text_of(columns: list[Column], width: int | None) -> str:
     return "\n".join(lines(columns, width))
 
 
-def test_what_fits_is_printed_in_columns_with_numbers_to_the_right() -> None:
+def test_columns_are_aligned_with_numbers_to_the_right() -> None:
     columns = [Column("key", ["a/b", "a"]), Column("files", ["1,234", "7"], rigid=True, right=True)]
     assert text_of(columns, 80).split("\n") == ["key  files", "───  ─────", "a/b  1,234", "a        7"]
 
 
-def test_a_key_is_shortened_in_the_middle_so_that_its_ends_tell_it() -> None:
+def test_long_key_is_shortened_in_the_middle() -> None:
     line = text_of([Column("key", [KEY]), Column("kind", ["data"])], 50).split("\n")[-1]
     assert re.fullmatch(rf"shop/orders/data/\d+{ELLIPSIS}\S+-00001\.parquet  data", line), line
 
 
-def test_a_text_wraps_between_words() -> None:
-    found = "a lease is held by ada since this morning, and nobody knows why"
+def test_text_wraps_between_words() -> None:
+    found = "a lease is held by ada since this morning, for an unknown reason"
     cells = [line[6:].strip() for line in text_of([Column("what", ["warn"]), Column("found", [found])], 50).split("\n")[2:]]
     assert " ".join(cells) == found
     assert len(cells) == 2
 
 
-def test_columns_that_do_not_fit_stand_below_their_row_by_name_and_without_a_value_nowhere() -> None:
+def test_other_columns_are_printed_under_their_row() -> None:
     columns = [Column("key", [KEY, "a"]), Column("reason", ["x" * 40, "y" * 40]), Column("at", ["2026-11-21", ""], rigid=True)]
     found = text_of(columns, 60).split("\n")
     assert found[0].split() == ["key"]
@@ -49,7 +51,7 @@ def test_columns_that_do_not_fit_stand_below_their_row_by_name_and_without_a_val
     ]
 
 
-def test_without_a_width_every_row_is_one_whole_line() -> None:
+def test_row_is_one_line_without_a_width() -> None:
     columns = [Column("key", [KEY * 5]), Column("found", ["many words " * 50])]
     assert len(text_of(columns, None).split("\n")) == 3
     assert KEY * 5 in text_of(columns, None)
@@ -86,26 +88,26 @@ def tables(draw: st.DrawFn) -> list[Column]:
 
 
 @given(tables(), st.integers(60, 120))
-def test_no_line_is_wider_and_no_word_is_broken(columns: list[Column], width: int) -> None:
+def test_lines_fit_and_words_are_not_broken(columns: list[Column], width: int) -> None:
     printed = text_of(columns, width)
     assert max(map(cell_len, printed.split("\n"))) <= width
     shown = set(printed.split())
     for word in read_log_entries(columns):
-        short = [token for token in shown if ELLIPSIS in token and _is_short_for(token, word)]
+        short = [token for token in shown if ELLIPSIS in token and _is_shortened(token, word)]
         assert word in shown or short, word
 
 
-def _is_short_for(token: str, word: str) -> bool:
+def _is_shortened(token: str, word: str) -> bool:
     head, _, tail = token.partition(ELLIPSIS)
     return word.startswith(head) and word.endswith(tail) and cell_len(token) < cell_len(word)
 
 
 @pytest.mark.parametrize("width", [20, 40])
-def test_the_lines_of_a_message_keep_its_margin(width: int) -> None:
+def test_wrapped_message_keeps_its_indentation(width: int) -> None:
     found = wrap("  storages[0].grase: unknown key; did you mean grace?", width)
     assert all(line.startswith("  ") and len(line) <= width for line in found)
     assert " ".join(line.strip() for line in found) == "storages[0].grase: unknown key; did you mean grace?"
 
 
-def test_an_empty_table_has_its_header() -> None:
+def test_empty_table_has_a_header() -> None:
     assert text_of([Column("key", []), Column("files", [])], 80).split("\n") == ["key  files", "───  ─────"]

@@ -1,6 +1,7 @@
-"""What a person sees at 80 and at 100 columns, compared with the screens that were looked at (`screens/`), and what a real terminal gets.
+"""The output of commands at 80 and 100 columns, compared with reviewed screens (`screens/`), and
+the output on a real terminal.
 
-`python -m tests.cli.test_terminal` takes the screens anew.
+`python -m tests.cli.test_terminal` updates the screens.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SCREENS = Path(__file__).parent / "screens"
 WIDTHS = (80, 100)
 CLOCK = {"GC_ASSETS_UNSAFE_NOW": NOW.isoformat()}
 KEY = "shop/orders/data/country=de/00000-0-6f1d2a55-5a0b-4f40-bd01-ffa25f8f7a2b-00001.parquet"
-# Nothing of it is there, so what is said of it is the same everywhere.
+# The path does not exist, so the messages are the same on every machine.
 LOCATION = "file:///nowhere/warehouse/"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "plans": ("plans",),
@@ -50,7 +51,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 
 
 def configure(root: Path) -> None:
-    """A `lakes.yaml` with a state of two plans and a log, and a `wrong.yaml`."""
+    """Write a `lakes.yaml` with a state of two plans and a log, and a `wrong.yaml`."""
     lakes = [
         {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": "sqlite:////nowhere/catalog.db"}},
         {"name": "weather", "kind": "icechunk", "location": f"{LOCATION}weather/"},
@@ -67,7 +68,7 @@ def configure(root: Path) -> None:
     stored_plan(at, files=3, max_delete_bytes=100)
     stored_plan(at, files=2, expiry_actions={"sales": 12, "weather": 3}, after_expiry=Amount(files=1, bytes=100))
     gone = word(
-        KEY, "purge", "3f9c2a71d004" * 5 + "3f9c", outcome="denied", error="HTTP 403: the policy of the bucket says no", source="ab" * 32
+        KEY, "purge", "3f9c2a71d004" * 5 + "3f9c", outcome="denied", error="HTTP 403: denied by the bucket policy", source="ab" * 32
     )
     put_log(at.run_context(NOW.date()), word("a/b", "quarantine", "ab" * 32, rehearsal=True), gone)
 
@@ -80,7 +81,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def screen(root: Path, name: str, width: int) -> str:
-    """What a command prints at a width, errors and messages behind the data, without what differs from run to run."""
+    """Return the output of a command at a width: data, then messages, without values that differ
+    between runs.
+    """
     with chdir(root):
         result = CliRunner(env={**CLOCK, "COLUMNS": str(width)}).invoke(cli, list(COMMANDS[name]))
     text = re.sub(r"\b[0-9a-f]{12}\b", "0" * 12, result.stdout + result.stderr)
@@ -89,24 +92,24 @@ def screen(root: Path, name: str, width: int) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_screen_is_the_one_that_was_looked_at(name: str, width: int, root: Path) -> None:
+def test_screen_matches_the_reviewed_one(name: str, width: int, root: Path) -> None:
     assert screen(root, name, width) == (SCREENS / f"{name}-{width}.txt").read_text()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_line_of_a_screen_fits(name: str, width: int, root: Path) -> None:
+def test_every_line_fits_the_screen(name: str, width: int, root: Path) -> None:
     assert [line for line in screen(root, name, width).splitlines() if cell_len(line) > width] == []
 
 
-def test_wide_shows_every_key_whole(root: Path) -> None:
+def test_wide_shows_full_keys(root: Path) -> None:
     with chdir(root):
         result = CliRunner(env={**CLOCK, "COLUMNS": "80"}).invoke(cli, ["show", "deletion_log", "--wide"])
     assert KEY in result.stdout
     assert "…" not in result.stdout
 
 
-def test_in_a_pipe_that_names_no_width_nothing_is_shortened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_without_width_shortens_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     with chdir(root):
         result = CliRunner(env=CLOCK).invoke(cli, ["show", "deletion_log"])
@@ -121,9 +124,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     "environment, coloured", [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)]
 )
-def test_verdicts_have_colours_where_a_terminal_shows_them(
-    environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_are_coloured_on_a_terminal(environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_COLOR", "TERM", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -136,14 +137,12 @@ def test_verdicts_have_colours_where_a_terminal_shows_them(
 
 
 @pytest.mark.parametrize("columns, width", [("72", 72), ("", None), ("0", None), ("wide", None)])
-def test_columns_names_the_width_of_a_pipe(columns: str, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_variable_sets_the_width(columns: str, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert stream_width(io.StringIO()) == width
 
 
-def test_a_message_breaks_between_words_where_the_terminal_ends(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_message_wraps_at_the_terminal_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     print_message("  lakes[0].kind: this release knows iceberg, icechunk, lakefs and nessie")
     assert capsys.readouterr().err.splitlines() == ["  lakes[0].kind: this release knows", "  iceberg, icechunk, lakefs and nessie"]
@@ -152,24 +151,24 @@ def test_a_message_breaks_between_words_where_the_terminal_ends(
 # A stage that works for a moment, as `run` shows it.
 WORK = """
 import time
-from gc_assets.cli.output import say
-from gc_assets.cli.progress import Progress, showing
-from gc_assets.engine.progress import counting, doing, working
+from gc_assets.cli.output import print_message
+from gc_assets.cli.progress import CommandProgress, show_progress
+from gc_assets.engine.progress import count_progress, log_activity, measure_work
 
-progress = Progress()
-progress.begins(22)
-with showing(progress, verbose=False), working("sales/live_files of 2026-11-21"):
-    doing("level 2: 1,000 containers to decode in 40 tasks")
-    with counting("containers", lambda: 250, 1_000):
+progress = CommandProgress()
+progress.start_assets(22)
+with show_progress(progress, verbose=False), measure_work("sales/live_files of 2026-11-21"):
+    log_activity("level 2: 1,000 containers to decode in 40 tasks")
+    with count_progress("containers", lambda: 250, 1_000):
         time.sleep(0.6)
-        say("a line that stays")
+        print_message("a line that stays")
         time.sleep(0.4)
 print("sales: plan 3f9c")
 """
 
 
-def typed(width: int) -> str:
-    """What a real terminal of this width receives."""
+def run_in_terminal(width: int) -> str:
+    """Return the output of a command on a real terminal of this width."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     clean = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
@@ -190,18 +189,18 @@ def _read(terminal: int) -> Iterator[bytes]:
         os.close(terminal)
 
 
-def test_a_real_terminal_is_shown_the_progress_and_is_left_clean() -> None:
-    received = typed(80)
+def test_terminal_shows_progress_and_is_left_clean() -> None:
+    received = run_in_terminal(80)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
     assert "1 of 22  sales/live_files of 2026-11-21" in shown
     assert "250 of 1,000 containers" in shown
     assert "\x1b[?25l" in received, "the cursor is hidden"
-    # Where the display ends, its lines are erased and the cursor is back; what was said stays.
-    assert screen_of(received) == ["a line that stays", "sales: plan 3f9c"]
+    # At the end, the display is erased and the cursor visible. Printed lines remain.
+    assert final_screen(received) == ["a line that stays", "sales: plan 3f9c"]
 
 
-def screen_of(received: str) -> list[str]:
-    """The lines on a terminal at the end, for the few sequences that a display uses: cursor up, erase line, start of line."""
+def final_screen(received: str) -> list[str]:
+    """Return the final lines of a terminal. Supports only cursor up, erase line and start of line."""
     lines, row, column = [""], 0, 0
     for piece in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", received):
         if piece == "\n":

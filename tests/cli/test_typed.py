@@ -1,4 +1,4 @@
-"""The night that docs/cli.md shows, typed line by line."""
+"""The commands of docs/cli.md, line by line."""
 
 from __future__ import annotations
 
@@ -21,28 +21,26 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
 @deep
-def test_a_night_is_typed_as_the_page_of_the_command_line_shows_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_page_work_in_order(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = (block for block in blocks(PAGE.read_text()) if block.startswith("$ gc-assets doctor"))
     now_for(minutes=2)
     lake = small_lake(tmp_path)
     before = lake.keys()
     monkeypatch.chdir(tmp_path)
 
-    def typed(*arguments: str) -> str:
+    def run_command(*arguments: str) -> str:
         result = CliRunner().invoke(cli, [*arguments])
         assert result.exit_code == 0, (arguments, result.stderr)
         return result.stdout
 
-    def meant(word: str) -> str:
+    def fill_placeholders(word: str) -> str:
         if word == "PLAN_ID":
-            return json.loads(typed("plans", "--format", "json"))[0]["plan_id"]
-        return json.loads(typed("show", "deletion_plan", "--format", "json"))[0]["key"] if word == "KEY" else word
+            return json.loads(run_command("plans", "--format", "json"))[0]["plan_id"]
+        return json.loads(run_command("show", "deletion_plan", "--format", "json"))[0]["key"] if word == "KEY" else word
 
     lines = [*typed_lines(f"```console\n{block}```")]
     for line in lines:
-        typed(*map(meant, line))
+        run_command(*map(fill_placeholders, line))
         assert (before - lake.keys() != set()) == (line[0] == "apply"), line
     assert [line[0] for line in lines[-3:]] == ["approve", "apply", "restore"]
     assert "<svg" in (tmp_path / "report.html").read_text()

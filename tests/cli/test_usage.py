@@ -1,4 +1,4 @@
-"""What the command line answers before anything runs: help, wrong usage, wrong configuration."""
+"""Help, wrong usage and wrong configuration."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def gc_assets(*arguments: str) -> Result:
 
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    """A configuration whose state is empty and whose catalog holds no table."""
+    """Write a configuration with an empty state and an empty catalog."""
     return str(write_config(tmp_path, LakeBuilder(tmp_path).properties))
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
-def test_the_help_of_every_command_has_an_example(command: str) -> None:
+def test_help_of_every_command_has_an_example(command: str) -> None:
     result = gc_assets(command, "--help")
     assert result.exit_code == 0
     assert f"gc-assets {command}" in result.output
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "--run-date", "tomorrow"], ["nonsense"]])
-def test_help_and_wrong_usage_import_nothing_heavy(arguments: list[str]) -> None:
+def test_help_and_usage_errors_import_no_large_module(arguments: list[str]) -> None:
     script = (
         "import sys\nfrom gc_assets.cli.main import cli\n"
         f"try:\n    cli({arguments!r}, standalone_mode=False)\nexcept Exception:\n    pass\n"
@@ -53,7 +53,7 @@ def test_help_and_wrong_usage_import_nothing_heavy(arguments: list[str]) -> None
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
-def test_commands_that_need_no_spark_load_neither_it_nor_dagster_nor_what_reaches_buckets(config: str) -> None:
+def test_commands_without_spark_import_no_large_module(config: str) -> None:
     commands = ["plans"], ["approve", "0" * 12, "--by", "ada"], ["reject", "0" * 12, "--by", "ada"], ["show", "lake_refs"], ["prune"]
     script = (
         "import sys, contextlib\nfrom gc_assets.cli.main import cli\n"
@@ -65,8 +65,8 @@ def test_commands_that_need_no_spark_load_neither_it_nor_dagster_nor_what_reache
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == [f"{command} []" for command in commands]
 
 
-def test_the_list_of_plans_loads_nothing_that_reads_tables_lakes_or_storages(config: str) -> None:
-    """Most of its time is Python's start: Arrow alone would take as long again."""
+def test_plans_imports_no_table_readers(config: str) -> None:
+    """Most of its time is Python's start, and Arrow alone would double it."""
     at = load_platform({}, config)
     plan_id = header_of(stored_plan(at, run_date=at.clock.today().isoformat())).plan_id
     reading = (
@@ -90,7 +90,7 @@ def test_the_list_of_plans_loads_nothing_that_reads_tables_lakes_or_storages(con
 
 
 @pytest.mark.parametrize("command", [["run"], ["show", "lake_refs"], ["plans"], ["report"], ["doctor"], ["prune"], ["explain", "k"]])
-def test_a_missing_configuration_is_wrong_usage_and_says_where_it_was_looked_for(command: list[str], tmp_path: Path) -> None:
+def test_missing_configuration_is_a_usage_error(command: list[str], tmp_path: Path) -> None:
     result = gc_assets(*command, "--config", str(tmp_path / "none.yaml"))
     assert result.exit_code == 2
     assert "none.yaml" in result.stderr
@@ -98,12 +98,12 @@ def test_a_missing_configuration_is_wrong_usage_and_says_where_it_was_looked_for
     assert result.stdout == ""
 
 
-def test_the_configuration_may_be_named_before_or_after_the_command(config: str) -> None:
+def test_config_option_can_precede_or_follow_the_command(config: str) -> None:
     assert gc_assets("--config", config, "plans", "--format", "json").exit_code == 0
     assert gc_assets("plans", "--format", "json", "--config", config).exit_code == 0
 
 
-def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str) -> None:
+def test_unknown_configuration_key_is_refused(config: str) -> None:
     document = json.loads(Path(config).read_text())
     document["storages"][0]["grase"] = "72h"
     Path(config).write_text(json.dumps(document))
@@ -113,7 +113,7 @@ def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str)
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         (["run", "--run-date", "21.11.2026"], "2026-11-21"),
         (["run", "--run-date", "1997-12-31"], "outside 1998-01-01"),
@@ -147,14 +147,14 @@ def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str)
         (["show", "lake_refs", "--lake", "slaes"], "did you mean sales?"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_what_there_is(arguments: list[str], said: str, config: str) -> None:
+def test_usage_error_exits_with_2_and_lists_valid_names(arguments: list[str], message: str, config: str) -> None:
     result = gc_assets(*arguments, "--config", config)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_an_id_that_is_almost_a_plans_is_answered_with_that_plan(tmp_path: Path) -> None:
+def test_similar_plan_id_is_suggested(tmp_path: Path) -> None:
     at = platform(tmp_path)
     plan_id = header_of(stored_plan(at)).plan_id
     slip = plan_id[:6] + plan_id[7] + plan_id[6] + plan_id[8:12]
@@ -164,44 +164,44 @@ def test_an_id_that_is_almost_a_plans_is_answered_with_that_plan(tmp_path: Path)
         find_plan(at.config, slip)
 
 
-def test_a_key_that_is_not_in_quarantine_is_answered_without_spark(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def started(*_: object, **__: object) -> None:
+def test_restore_of_unknown_key_starts_no_spark(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started_programs(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("gc_assets.cli.plans.spark_of", started)
+    monkeypatch.setattr("gc_assets.cli.plans.spark_of", started_programs)
     (tmp_path / "warehouse").mkdir(exist_ok=True)
-    night = load_platform({}, config).run_context(date.today())  # noqa: DTZ011  (a night of any day)
-    put_log(night, word("a/b", "quarantine", "p"), word("a/c", "quarantine", "p"), word("a/c", "restore", "r", source="p", minutes=1))
+    run_context = load_platform({}, config).run_context(date.today())  # noqa: DTZ011  (a night of any day)
+    put_log(run_context, word("a/b", "quarantine", "p"), word("a/c", "quarantine", "p"), word("a/c", "restore", "r", source="p", minutes=1))
     for key in ("a/b/c", "a/c", f"file://{tmp_path}/warehouse/a/c"):
         result = gc_assets("restore", "--key", key, "--format", "json", "--config", config)
         assert (result.exit_code, result.stdout) == (0, "[]\n")
         assert "has nothing of that in quarantine" in result.stderr
 
 
-def test_a_table_that_was_never_made_fails_and_names_the_command_that_makes_it(config: str) -> None:
+def test_missing_table_names_the_command(config: str) -> None:
     result = gc_assets("show", "lake_refs", "--run-date", "2026-01-02", "--config", config)
     assert result.exit_code == 1
     assert "gc-assets run --run-date 2026-01-02" in result.stderr
 
 
-def test_no_plans_are_an_empty_array(config: str) -> None:
+def test_no_plans_is_an_empty_array(config: str) -> None:
     result = gc_assets("plans", "--format", "json", "--config", config)
     assert (result.exit_code, json.loads(result.stdout)) == (0, [])
 
 
-def test_an_unexpected_error_is_one_line_and_its_traceback_only_with_v(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("nobody thought of this")
+def test_unexpected_error_shows_traceback_only_with_verbose(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_error(*_: object) -> None:
+        raise ZeroDivisionError("not anticipated")
 
-    monkeypatch.setattr("gc_assets.resources.platform.load_platform", broken)
+    monkeypatch.setattr("gc_assets.resources.platform.load_platform", raise_error)
     short, long = gc_assets("plans", "--config", config), gc_assets("plans", "--config", config, "-v")
     assert short.exit_code == long.exit_code == 1
-    assert "nobody thought of this" in short.stderr
+    assert "not anticipated" in short.stderr
     assert "Traceback" not in short.stderr
     assert "Traceback" in long.stderr
 
 
-def test_doctor_names_a_storage_that_is_not_there_and_fails(config: str, tmp_path: Path) -> None:
+def test_doctor_fails_for_missing_storage(config: str, tmp_path: Path) -> None:
     (tmp_path / "warehouse").rmdir()
     result = gc_assets("doctor", "--format", "json", "--config", config)
     failed = [row for row in json.loads(result.stdout) if row["verdict"] == "fail"]
@@ -210,7 +210,7 @@ def test_doctor_names_a_storage_that_is_not_there_and_fails(config: str, tmp_pat
     assert all(row["todo"] for row in failed)
 
 
-def test_doctor_names_a_catalog_that_is_not_there_and_makes_none(config: str, tmp_path: Path) -> None:
+def test_doctor_fails_for_missing_catalog_without_creating_it(config: str, tmp_path: Path) -> None:
     (tmp_path / "catalog.db").unlink()
     result = gc_assets("doctor", "--format", "json", "--config", config)
     assert result.exit_code == 1
@@ -220,14 +220,14 @@ def test_doctor_names_a_catalog_that_is_not_there_and_makes_none(config: str, tm
     assert not (tmp_path / "catalog.db").exists()
 
 
-def test_doctor_fails_on_a_catalog_that_cannot_be_read(config: str, tmp_path: Path) -> None:
+def test_doctor_fails_for_unreadable_catalog(config: str, tmp_path: Path) -> None:
     (tmp_path / "catalog.db").write_bytes(b"this is no database, and long enough to be taken for one" * 100)
     result = gc_assets("doctor", "--format", "json", "--config", config)
     assert result.exit_code == 1
     assert [row["subject"] for row in json.loads(result.stdout) if row["verdict"] == "fail"] == ["sales"]
 
 
-def test_doctor_warns_of_a_lease_and_fails_on_an_interrupted_apply(config: str, tmp_path: Path) -> None:
+def test_doctor_reports_lease_and_interrupted_apply(config: str, tmp_path: Path) -> None:
     control = tmp_path / "warehouse" / ".gc-assets"
     control.mkdir()
     holder = {"owner": "ada", "host": "h", "pid": 1, "plan_id": "p", "token": 1, "acquired_at": "2026-01-01T00:00:00+00:00"}
@@ -242,7 +242,7 @@ def test_doctor_warns_of_a_lease_and_fails_on_an_interrupted_apply(config: str, 
     assert verdicts["warehouse", "interrupted"]["todo"] == "gc-assets apply abababababab"
 
 
-def test_doctor_leaves_no_probe_behind(config: str, tmp_path: Path) -> None:
+def test_doctor_removes_its_probes(config: str, tmp_path: Path) -> None:
     gc_assets("doctor", "--config", config)
     assert [path for path in (tmp_path / "state").rglob("*") if path.is_file()] == []
     assert list((tmp_path / "warehouse").iterdir()) == []

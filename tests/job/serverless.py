@@ -1,5 +1,7 @@
-"""EMR Serverless and S3 as moto answers for them on loopback. What moto only takes down, a thread here carries out: it downloads the entry
-point of a job run, calls spark-submit with the run's parameters, and says how it ended.
+"""EMR Serverless and S3, simulated by moto on the loopback interface.
+
+moto only records job runs. A thread downloads their entry point, runs spark-submit with their
+parameters, and records the result.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _USER = {"AWS_ACCESS_KEY_ID": "moto", "AWS_SECRET_ACCESS_KEY": "moto", "AWS_REGI
 
 @dataclass
 class Serverless:
-    """One application. `runs` are the job runs, as the API has them."""
+    """One application. `runs` are its job runs as in the API."""
 
     folder: Path
     emr: Any
@@ -54,11 +56,11 @@ class Serverless:
             for run in backend.job_runs.get(self.application_id, [])
         ]
 
-    def carry_out(self, over: threading.Event) -> None:
+    def execute_run(self, over: threading.Event) -> None:
         while not over.wait(0.1):
             for run in self.runs:
                 if run.id not in self.seen:
-                    self.seen[run.id] = self._started(run)
+                    self.seen[run.id] = self._start_thread(run)
                 process = self.seen[run.id]
                 if run.state in {"CANCELLED", "CANCELLING"}:
                     process.kill()
@@ -67,23 +69,23 @@ class Serverless:
                 elif run.state == "RUNNING":
                     run.state, run.state_details = ("SUCCESS", None) if process.returncode == 0 else ("FAILED", "the driver failed")
 
-    def _started(self, run: Any) -> subprocess.Popen[bytes]:
-        asked = run.job_driver["sparkSubmit"]
-        words = shlex.split(asked["sparkSubmitParameters"])
-        settings = [word for flag, word in pairwise(words) if flag == "--conf"]
+    def _start_thread(self, run: Any) -> subprocess.Popen[bytes]:
+        request = run.job_driver["sparkSubmit"]
+        command = shlex.split(request["sparkSubmitParameters"])
+        settings = [word for flag, word in pairwise(command) if flag == "--conf"]
         ours = dict(word.removeprefix(ENVIRONMENT).split("=", 1) for word in settings if word.startswith(ENVIRONMENT))
-        bucket, key = bucket_and_key(asked["entryPoint"])
+        bucket, key = bucket_and_key(request["entryPoint"])
         script = self.folder / "entry.py"
         self.s3.download_file(bucket, key, str(script))
         program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         output = (self.folder / f"{run.id}.log").open("wb")
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **ours}
-        return subprocess.Popen([program, *words, script], env=environment, stdout=output, stderr=output)
+        return subprocess.Popen([program, *command, script], env=environment, stdout=output, stderr=output)
 
 
 @contextmanager
 def aws(bucket: str) -> Iterator[Any]:
-    """S3 with one bucket, and what else moto answers for, to this process and those that it starts. Jobs are heard of each second."""
+    """Start moto with one bucket for this process and its children, and poll jobs every second."""
     ensure_java_home()
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -111,7 +113,7 @@ def serverless(folder: Path) -> Iterator[Serverless]:
         emr = boto3.client("emr-serverless")
         application = emr.create_application(name="gc", releaseLabel="emr-7.9.0", type="SPARK")["applicationId"]
         made = Serverless(folder, emr, s3, application)
-        carrier = threading.Thread(target=made.carry_out, args=(over,))
+        carrier = threading.Thread(target=made.execute_run, args=(over,))
         carrier.start()
         try:
             yield made

@@ -1,6 +1,6 @@
-"""Nights as runs of Databricks, by a fake of the calls that they make. No real workspace has run any of this.
+"""Runs as Databricks jobs, with a fake of the API. No real workspace was used.
 
-Its library takes two seconds to import. So tests import it, and every other process that collects this file does without.
+The SDK takes two seconds to import, so only the tests import it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.remote import jobs
 from gc_assets.remote.spark_submit import ENTRY_POINT
 from tests.depth import deep
-from tests.job.nights import Ran, run, sales, with_spark
+from tests.job.runs import RunResult, run, sales, with_spark
 from tests.job.serverless import aws
 from tests.job.workspace import CANCELED, FAILED, NOT_INSTALLED, PENDING, RUNNING, SUCCESS, TOKEN, Workspace, workspace
 
@@ -70,128 +70,133 @@ def lake(tmp_path_factory: pytest.TempPathFactory, databricks: Workspace) -> Pat
     return sales(tmp_path_factory.mktemp("lake"), {}, mode="databricks", databricks=settings())
 
 
-def run_context(lake: Path, tmp_path: Path, meanwhile: Any = lambda _: None, **others: Any) -> Ran:
-    """A night with a state of its own, of one table."""
+def run_table(lake: Path, tmp_path: Path, meanwhile: Any = lambda _: None, **others: Any) -> RunResult:
+    """Run one table with a new state."""
     return run(with_spark(lake, tmp_path / "lakes.yaml", mode="databricks", databricks=settings(**others)), TABLES[:1], meanwhile)
 
 
-def keys_below(there: Workspace, prefix: str) -> list[str]:
-    return [item["Key"] for item in there.s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
+def list_keys(workspace_url: Workspace, prefix: str) -> list[str]:
+    return [item["Key"] for item in workspace_url.s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
 
 
 @pytest.fixture
-def staying(databricks: Workspace) -> Iterator[Workspace]:
-    """The workspace, whose runs are not carried out."""
+def idle_workspace(databricks: Workspace) -> Iterator[Workspace]:
+    """Return a workspace that does not execute its runs."""
     databricks.state = RUNNING
     yield databricks
     databricks.state, databricks.error, databricks.broken, databricks.failing, databricks.denied = None, None, 0, 0, False
 
 
-def runs_of(there: Workspace, token: str = TOKEN) -> WorkspaceJobs:
+def build_jobs(workspace_url: Workspace, token: str = TOKEN) -> WorkspaceJobs:
     from databricks.sdk import WorkspaceClient
     from databricks.sdk.config import Config
 
     from gc_assets.remote.databricks import WorkspaceJobs
 
-    return WorkspaceJobs(WorkspaceClient(config=Config(host=there.host, token=token)).jobs, there.host)
+    return WorkspaceJobs(WorkspaceClient(config=Config(host=workspace_url.host, token=token)).jobs, workspace_url.host)
 
 
-def task_of(asked: Databricks) -> SubmitTask:
+def task_of(request: Databricks) -> SubmitTask:
     from gc_assets.remote import databricks
 
-    return databricks.build_task(asked)
+    return databricks.build_task(request)
 
 
-def start(runs: WorkspaceJobs) -> WorkspaceJobs:
+def start_run(runs: WorkspaceJobs) -> WorkspaceJobs:
     runs.submit(run_name="gc-assets", idempotency_token=uuid4().hex, tasks=[task_of(Databricks(**settings()))])
     return runs
 
 
 @deep
-def test_a_run_publishes_and_is_told(databricks: Workspace, lake: Path) -> None:
-    told = run(lake, TABLES)
-    assert told.result.success, told.failure
-    rows = {name: table.metadata["dagster/row_count"].value for name, table in told.tables().items()}
+def test_run_publishes_and_reports(databricks: Workspace, lake: Path) -> None:
+    error = run(lake, TABLES)
+    assert error.result.success, error.failure
+    rows = {name: table.metadata["dagster/row_count"].value for name, table in error.tables().items()}
     assert rows == dict.fromkeys(TABLES, 1)
-    assert set(told.checks().values()) == {True}
-    assert any(line.startswith("sales/lake_refs") and "ended after" in line for line in told.lines)
+    assert set(error.checks().values()) == {True}
+    assert any(line.startswith("sales/lake_refs") and "ended after" in line for line in error.lines)
     assert databricks.last.state == SUCCESS
 
-    asked = databricks.last.asked
-    assert (asked["run_name"], len(asked["tasks"]), len(asked["idempotency_token"])) == ("gc-assets", 1, 32)
-    assert asked["tasks"][0]["spark_python_task"] == {"python_file": f"s3://{BUCKET}/code/job.py"}
-    # What is asked of the job lies below `exchange`, and goes to nobody else; and a token goes to nobody at all.
-    sent = json.dumps(asked)
+    request = databricks.last.request
+    assert (request["run_name"], len(request["tasks"]), len(request["idempotency_token"])) == ("gc-assets", 1, 32)
+    assert request["tasks"][0]["spark_python_task"] == {"python_file": f"s3://{BUCKET}/code/job.py"}
+    # The request is only in `exchange`, and the token is sent nowhere.
+    sent = json.dumps(request)
     assert databricks.last.environment.keys() == {"LAKEFS_SECRET", "DAGSTER_PIPES_CONTEXT", "DAGSTER_PIPES_MESSAGES"}
     assert "{{secrets/gc/lakefs}}" in databricks.last.environment.values()
     assert str(lake) not in sent
-    assert [place for place in (sent, *told.lines) if TOKEN in place] == []
-    assert {key.split("/")[0] for key in keys_below(databricks, "")} == {"code", "exchange"}
+    assert [place for place in (sent, *error.lines) if TOKEN in place] == []
+    assert {key.split("/")[0] for key in list_keys(databricks, "")} == {"code", "exchange"}
 
 
-def test_a_run_that_fails_ends_its_step_and_is_named(staying: Workspace, lake: Path, tmp_path: Path) -> None:
-    staying.state, staying.error = FAILED, NO_MODULE
-    failure = run_context(lake, tmp_path).failure
-    ran = staying.last.run_id
+def test_failed_run_fails_its_step(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
+    idle_workspace.state, idle_workspace.error = FAILED, NO_MODULE
+    failure = run_table(lake, tmp_path).failure
+    ran = idle_workspace.last.run_id
     assert (
-        f"run {ran} of {staying.host} ended as FAILED: Workload failed, see run output for details ({NO_MODULE}); "
-        f"look at {staying.page(ran)}"
+        f"run {ran} of {idle_workspace.host} ended as FAILED: Workload failed, see run output for details ({NO_MODULE}); "
+        f"look at {idle_workspace.page(ran)}"
     ) in failure
 
 
-def test_a_run_that_fails_leaves_no_request_that_could_be_asked_again(staying: Workspace, lake: Path, tmp_path: Path) -> None:
-    staying.state = FAILED
-    run_context(lake, tmp_path, exchange=f"s3://{BUCKET}/failing")
-    assert decode_param(staying.last.environment["DAGSTER_PIPES_CONTEXT"])["key"].startswith("failing/")
-    assert keys_below(staying, "failing/") == []
+def test_failed_run_leaves_no_request(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
+    idle_workspace.state = FAILED
+    run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/failing")
+    assert decode_param(idle_workspace.last.environment["DAGSTER_PIPES_CONTEXT"])["key"].startswith("failing/")
+    assert list_keys(idle_workspace, "failing/") == []
 
 
-def test_a_run_that_nobody_can_watch_is_cancelled(staying: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a plan would be carried out whose step had failed on the page."""
+def test_run_with_lost_connection_is_cancelled(
+    idle_workspace: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a plan would be executed whose step has failed in Dagster."""
 
-    def silent(*_: Any) -> Any:
+    def raise_timeout(*_: Any) -> Any:
         raise OSError("no answer")
 
-    monkeypatch.setattr(f"{OF_DATABRICKS}.Runs.get_run", silent)
-    failure = run_context(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
-    ran = staying.last
-    assert f"run {ran.run_id} of {staying.host} was RUNNING and could not be watched any longer, so it was cancelled (no answer)" in failure
+    monkeypatch.setattr(f"{OF_DATABRICKS}.Runs.get_run", raise_timeout)
+    failure = run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
+    ran = idle_workspace.last
+    assert (
+        f"run {ran.run_id} of {idle_workspace.host} was RUNNING and could not be watched any longer, so it was cancelled (no answer)"
+        in failure
+    )
     assert ran.is_cancelled
-    assert keys_below(staying, "unwatched/") == []
+    assert list_keys(idle_workspace, "unwatched/") == []
 
 
-def test_a_secret_that_stands_in_the_file_goes_to_no_bucket_and_no_workspace(staying: Workspace, lake: Path, tmp_path: Path) -> None:
-    before, staying.state = len(staying.runs), FAILED
+def test_literal_secret_is_not_sent(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
+    before, idle_workspace.state = len(idle_workspace.runs), FAILED
     cluster = {"spark_version": "20.0.x-scala2.13", "spark_env_vars": {"LAKEFS_SECRET": "hunter2"}}
-    refused = run_context(lake, tmp_path, exchange=f"s3://{BUCKET}/refused", cluster=cluster)
-    assert "spark.databricks.cluster.spark_env_vars.LAKEFS_SECRET: a secret stands there by its value" in refused.failure
+    refused = run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/refused", cluster=cluster)
+    assert "spark.databricks.cluster.spark_env_vars.LAKEFS_SECRET: literal secrets are refused" in refused.failure
     assert "hunter2" not in refused.failure
-    assert (len(staying.runs), keys_below(staying, "refused/")) == (before, [])
+    assert (len(idle_workspace.runs), list_keys(idle_workspace, "refused/")) == (before, [])
 
 
-def test_a_run_whose_state_nobody_says_does_not_count_as_ended(
-    staying: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_run_with_unknown_state_has_not_ended(
+    idle_workspace: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{OF_DATABRICKS}.PATIENCE_SECONDS", 0.0)
 
-    def deny(line: str) -> None:
-        staying.denied |= "observed state transition" in line
+    def deny_access(line: str) -> None:
+        idle_workspace.denied |= "observed state transition" in line
 
-    failure = run_context(lake, tmp_path, deny).failure
-    ran = staying.last
-    sentence = f"run {ran.run_id} of {staying.host} could not be watched any longer, and may go on (The token may not view this run."
+    failure = run_table(lake, tmp_path, deny_access).failure
+    ran = idle_workspace.last
+    sentence = f"run {ran.run_id} of {idle_workspace.host} could not be watched any longer, and may go on (The token may not view this run."
     assert sentence in failure
-    assert f"cancel it there, then run this again; look at {staying.page(ran.run_id)}" in failure
+    assert f"cancel it there, then run this again; look at {idle_workspace.page(ran.run_id)}" in failure
     assert [word for word in ("ended", TOKEN) if word in failure] == []
 
 
-def test_a_run_that_is_cancelled_cancels_its_run_there(staying: Workspace, lake: Path, tmp_path: Path) -> None:
+def test_cancelled_step_cancels_its_run(idle_workspace: Workspace, lake: Path, tmp_path: Path) -> None:
     def cancel(line: str) -> None:
         if "observed state transition" in line and "RUNNING" in line:
             os.kill(os.getpid(), signal.SIGINT)
 
-    assert not run_context(lake, tmp_path, cancel).result.success
-    assert staying.last.state == CANCELED  # and so its end was waited for
+    assert not run_table(lake, tmp_path, cancel).result.success
+    assert idle_workspace.last.state == CANCELED  # and so its end was waited for
 
 
 @pytest.mark.parametrize(
@@ -203,56 +208,58 @@ def test_a_run_that_is_cancelled_cancels_its_run_there(staying: Workspace, lake:
         ({"life_cycle_state": "SKIPPED", "state_message": "Skipped."}, "ended as SKIPPED: Skipped."),
     ],
 )
-def test_every_bad_end_is_told_in_the_words_of_its_state(staying: Workspace, state: Mapping[str, Any], sentence: str) -> None:
-    staying.state = state
-    told = start(runs_of(staying)).describe_end(ValueError())
-    ran = staying.last.run_id
-    assert told.startswith(f"run {ran} of {staying.host} {sentence}")
-    assert told.endswith(f"; look at {staying.page(ran)}")
+def test_every_failed_state_is_reported(idle_workspace: Workspace, state: Mapping[str, Any], sentence: str) -> None:
+    idle_workspace.state = state
+    error = start_run(build_jobs(idle_workspace)).describe_end(ValueError())
+    ran = idle_workspace.last.run_id
+    assert error.startswith(f"run {ran} of {idle_workspace.host} {sentence}")
+    assert error.endswith(f". See {idle_workspace.page(ran)}.")
 
 
 @pytest.mark.parametrize(
     "state, seen",
-    [(PENDING, "PENDING"), (RUNNING, "RUNNING"), ({"life_cycle_state": "OF_A_LATER_API"}, "in a state unknown here")],
+    [(PENDING, "PENDING"), (RUNNING, "RUNNING"), ({"life_cycle_state": "OF_A_LATER_API"}, "in an unknown state")],
 )
-def test_a_run_that_has_not_ended_is_cancelled_and_never_said_to_have(staying: Workspace, state: Mapping[str, Any], seen: str) -> None:
-    staying.state = state
-    told = start(runs_of(staying)).describe_end(ValueError("the client gave up"))
-    ran = staying.last
-    assert told == (
-        f"run {ran.run_id} of {staying.host} was {seen} and could not be watched any longer, so it was cancelled (the client gave up): "
-        f"run this again; look at {staying.page(ran.run_id)}"
+def test_running_run_is_cancelled_and_reported_as_running(idle_workspace: Workspace, state: Mapping[str, Any], seen: str) -> None:
+    idle_workspace.state = state
+    error = start_run(build_jobs(idle_workspace)).describe_end(ValueError("the client gave up"))
+    ran = idle_workspace.last
+    assert error == (
+        f"lost the connection to run {ran.run_id} of {idle_workspace.host}, which was {seen} and is cancelled now (the client gave up). "
+        f"Run this again. See {idle_workspace.page(ran.run_id)}."
     )
     assert ran.is_cancelled
 
 
-def test_a_workspace_that_fails_for_a_while_is_asked_again(staying: Workspace) -> None:
-    runs, staying.failing = start(runs_of(staying)), 1
-    state = runs.get_run(staying.last.run_id).state
-    assert (staying.failing, state and state.life_cycle_state and state.life_cycle_state.value) == (0, "RUNNING")
+def test_failing_workspace_is_retried(idle_workspace: Workspace) -> None:
+    runs, idle_workspace.failing = start_run(build_jobs(idle_workspace)), 1
+    state = runs.get_run(idle_workspace.last.run_id).state
+    assert (idle_workspace.failing, state and state.life_cycle_state and state.life_cycle_state.value) == (0, "RUNNING")
 
 
-def test_a_run_that_was_cancelled_before_it_was_started_is_cancelled_then(staying: Workspace) -> None:
-    runs = runs_of(staying)
+def test_cancel_before_start_cancels_the_run(idle_workspace: Workspace) -> None:
+    runs = build_jobs(idle_workspace)
     runs.cancel()
-    start(runs)
-    assert staying.last.is_cancelled
+    start_run(runs)
+    assert idle_workspace.last.is_cancelled
 
 
-def test_an_answer_that_got_lost_starts_no_second_run(staying: Workspace) -> None:
-    before, staying.broken = len(staying.runs), 1
-    runs = start(runs_of(staying))
-    assert (staying.broken, len(staying.runs)) == (0, before + 1)
-    assert runs.describe_end(ValueError()).startswith(f"run {staying.last.run_id} of {staying.host} was RUNNING")
+def test_lost_response_starts_one_run(idle_workspace: Workspace) -> None:
+    before, idle_workspace.broken = len(idle_workspace.runs), 1
+    runs = start_run(build_jobs(idle_workspace))
+    assert (idle_workspace.broken, len(idle_workspace.runs)) == (0, before + 1)
+    assert runs.describe_end(ValueError()).startswith(
+        f"lost the connection to run {idle_workspace.last.run_id} of {idle_workspace.host}, which was RUNNING"
+    )
 
 
-def test_a_workspace_that_refuses_is_named(staying: Workspace) -> None:
-    runs = runs_of(staying, "dapi-of-another")
+def test_refusing_workspace_is_reported(idle_workspace: Workspace) -> None:
+    runs = build_jobs(idle_workspace, "dapi-of-another")
     with pytest.raises(OSError, match="Credential was not sent") as refused:
-        start(runs)
-    told = runs.describe_end(refused.value)
-    assert told.startswith(f"no run was started by {staying.host}: Credential was not sent")
-    assert "dapi" not in told
+        start_run(runs)
+    error = runs.describe_end(refused.value)
+    assert error.startswith(f"{idle_workspace.host} started no run: Credential was not sent")
+    assert "dapi" not in error
 
 
 @pytest.mark.parametrize(
@@ -265,20 +272,20 @@ def test_a_workspace_that_refuses_is_named(staying: Workspace) -> None:
         ({"libraries": [{"whl": "/Volumes/a.whl"}, {"wheel": "/Volumes/b.whl"}]}, r"libraries\[1\]\.wheel"),
     ],
 )
-def test_what_the_api_does_not_take_is_refused(wrong: dict[str, Any], place: str) -> None:
+def test_unsupported_key_is_refused(wrong: dict[str, Any], place: str) -> None:
     with pytest.raises(UsageError, match=rf"^spark\.databricks: the Jobs API, as the databricks-sdk here knows it, takes no {place}$"):
         task_of(Databricks(**settings(**wrong)))
 
 
-def test_what_the_page_shows_is_what_the_api_takes() -> None:
-    """The example of docs/managed_spark.md."""
+def test_documented_example_is_accepted() -> None:
+    """Uses the example of docs/managed_spark.md."""
     (block,) = re.findall(r"```yaml\n(state:[^`]+mode: databricks[^`]+)```", (ROOT / "docs" / "managed_spark.md").read_text())
-    said = SparkConfig.model_validate(yaml.safe_load(block)["spark"]).databricks
-    assert said is not None
-    assert task_of(said).as_dict()["new_cluster"] == said.cluster
+    message = SparkConfig.model_validate(yaml.safe_load(block)["spark"]).databricks
+    assert message is not None
+    assert task_of(message).as_dict()["new_cluster"] == message.cluster
 
 
-def test_a_machine_that_cannot_log_in_says_so_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_login_is_reported_before_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from gc_assets.remote.databricks import run_job
 
     for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
@@ -288,6 +295,6 @@ def test_a_machine_that_cannot_log_in_says_so_before_anything_starts(monkeypatch
         run_job(Databricks(**settings()), None, None, {})  # pyright: ignore[reportArgumentType]
 
 
-def test_an_installation_without_the_extra_names_it(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "find_spec", lambda _: None)
-    assert "pip install 'gc-assets[databricks]'" in run_context(lake, tmp_path).failure
+    assert "pip install 'gc-assets[databricks]'" in run_table(lake, tmp_path).failure

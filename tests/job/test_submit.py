@@ -1,4 +1,4 @@
-"""Nights as jobs of spark-submit on a cluster: what the page hears of them, and how they end."""
+"""Runs as spark-submit jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.resources.spark import properties
 from gc_assets.stages.records.plans import approve, list_plans
 from tests.cluster import CONF, Cluster
-from tests.job.nights import LOG, Ran, night_of, run, sales, with_spark
+from tests.job.runs import LOG, RunResult, run, run_assets, sales, with_spark
 
 KEY = "Zm9yIG5vYm9keSdzIGV5ZXM"
 REFS = "sales/lake_refs"
-ASKED = {"assets": [REFS.split("/")]}
+REQUESTED = {"assets": [REFS.split("/")]}
 
 
 @contextmanager
-def started() -> Iterator[set[str]]:
-    """The command lines of the processes that this one starts meanwhile."""
+def started_commands() -> Iterator[set[str]]:
+    """Record the command lines of child processes."""
     before, found, over = {child.pid for child in psutil.Process().children()}, set[str](), threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not over.wait(0.05):
             for child in psutil.Process().children():
                 if child.pid not in before:
@@ -56,7 +56,7 @@ def started() -> Iterator[set[str]]:
                     except psutil.Error:
                         continue
 
-    watch = threading.Thread(target=look)
+    watch = threading.Thread(target=poll)
     watch.start()
     try:
         yield found
@@ -65,8 +65,8 @@ def started() -> Iterator[set[str]]:
         watch.join()
 
 
-def of_jobs() -> list[int]:
-    """The processes of our jobs."""
+def job_processes() -> list[int]:
+    """Return the processes of our jobs."""
     found = list[int]()
     for process in psutil.process_iter():
         try:
@@ -77,15 +77,15 @@ def of_jobs() -> list[int]:
     return found
 
 
-def stand_in(root: Path, script: str) -> dict[str, str]:
-    """A spark-submit that does something else. `$job` is the job's script."""
+def fake_submit(root: Path, script: str) -> dict[str, str]:
+    """Write a replacement of spark-submit. `$job` is the script of the job."""
     program = root / "spark-submit"
     program.write_text(f"#!/bin/sh\nfor job; do :; done\n{script}\n")
     program.chmod(0o755)
     return {"mode": "submit", "submit_program": str(program)}
 
 
-# What a job says whose check failed.
+# A job that reports a failed check.
 REFUSED = f"""
 import sys
 import dagster as dg
@@ -102,7 +102,7 @@ JOB_WITHOUT_SPARK = f'exec {sys.executable} "$job"'
 
 @pytest.fixture(scope="module")
 def lake(spark_cluster: Cluster) -> Iterator[Path]:
-    """A lake on a disk that the driver and the executors share."""
+    """Create a lake on a disk that driver and executors share."""
     with tempfile.TemporaryDirectory(prefix="gc-assets-lake-") as place, pytest.MonkeyPatch.context() as environment:
         environment.setenv("GC_TEST_KEY", KEY)
         conf = {**CONF, "spark.hadoop.fs.s3a.secret.key": "${GC_TEST_KEY}"}
@@ -110,137 +110,137 @@ def lake(spark_cluster: Cluster) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def submitted(lake: Path) -> tuple[Ran, set[str]]:
-    """A night by a job, and what was started for it."""
-    with started() as commands:
+def submitted_run(lake: Path) -> tuple[RunResult, set[str]]:
+    """Run with a job, and return the result with the started processes."""
+    with started_commands() as commands:
         run_context = run(lake)
     assert run_context.result.success, run_context.failure
     return run_context, commands
 
 
-def test_the_page_hears_what_a_step_of_its_own_would_have_said(submitted: tuple[Ran, set[str]], lake: Path) -> None:
-    tables, checks = submitted[0].tables(), submitted[0].checks()
+def test_job_reports_the_metadata_of_a_local_step(submitted_run: tuple[RunResult, set[str]], lake: Path) -> None:
+    tables, checks = submitted_run[0].tables(), submitted_run[0].checks()
     at = load_platform(os.environ, str(lake))
     run_context = at.run_context(Clock().today())
     boxes = [(box, owner) for owner in at.config.lakes for box in sort_steps(owner)]
     boxes += [(box, owner) for owner in at.config.storages for box in STORAGE_STEPS]
-    said = [
+    message = [
         build_result(run_context, owner.name, shown, box.checks)
         for box, owner in boxes
         for shown in box.outputs
         if has_table(owner, shown.table)
     ]
-    events = [dg.AssetMaterialization(result.asset_key, metadata=result.metadata) for result in said]
+    events = [dg.AssetMaterialization(result.asset_key, metadata=result.metadata) for result in message]
     assert {event.asset_key.to_user_string(): event.metadata for event in events} == {
         name: event.metadata for name, event in tables.items()
     }
-    judged = [(result.asset_key.to_user_string(), check) for result in said for check in result.check_results]
+    judged = [(result.asset_key.to_user_string(), check) for result in message for check in result.check_results]
     assert {(name, check.check_name): check.passed for name, check in judged} == checks
 
 
-def test_a_table_is_on_the_page_while_the_job_goes_on(submitted: tuple[Ran, set[str]]) -> None:
-    lines = submitted[0].lines
+def test_table_is_reported_while_the_job_runs(submitted_run: tuple[RunResult, set[str]]) -> None:
+    lines = submitted_run[0].lines
     (planned,) = [number for number, line in enumerate(lines) if line.startswith("warehouse/deletion_plan") and "begins run" in line]
     assert lines.index("Materialized value sales lake_refs.") < planned
 
 
-def test_dagster_starts_no_spark_of_its_own(submitted: tuple[Ran, set[str]]) -> None:
-    java = [command for command in submitted[1] if "org.apache.spark" in command]
+def test_dagster_starts_no_spark(submitted_run: tuple[RunResult, set[str]]) -> None:
+    java = [command for command in submitted_run[1] if "org.apache.spark" in command]
     assert java
     assert all(command.endswith(str(ENTRY_POINT)) for command in java)
 
 
-def test_a_secret_stands_in_no_command_line_and_in_no_log(submitted: tuple[Ran, set[str]]) -> None:
+def test_secret_is_in_no_command_line_and_no_log(submitted_run: tuple[RunResult, set[str]]) -> None:
     assert KEY in properties({"key": KEY})
-    assert not [text for text in (*submitted[1], *submitted[0].lines) if KEY in text]
+    assert not [text for text in (*submitted_run[1], *submitted_run[0].lines) if KEY in text]
 
 
-def test_an_approved_plan_is_executed_by_a_job(submitted: tuple[Ran, set[str]], lake: Path) -> None:
+def test_job_executes_an_approved_plan(submitted_run: tuple[RunResult, set[str]], lake: Path) -> None:
     at = load_platform(os.environ, str(lake))
     (plan,) = list_plans(at.config)
     approve(at.config, at.clock, plan.header.plan_id, "ana", (), "")
-    here = with_spark(lake, lake.parent / "here.yaml", state=at.config.state, mode="submit", master="local[2]")
-    done = run(here, [LOG], plan_id=plan.header.plan_id, mode="apply")
+    local = with_spark(lake, lake.parent / "here.yaml", state=at.config.state, mode="submit", master="local[2]")
+    done = run(local, [LOG], plan_id=plan.header.plan_id, mode="apply")
     assert done.result.success, done.failure
     assert done.tables()[LOG].metadata["quarantined_files"].value == plan.header.rows
     assert "sales/expiry_log" in done.tables()  # which no step of its own makes
 
 
-def test_a_run_that_is_cancelled_ends_its_job(lake: Path, tmp_path: Path) -> None:
-    """The job is a child of what was started, as it is of the Java of a spark-submit."""
+def test_cancelled_step_ends_its_job(lake: Path, tmp_path: Path) -> None:
+    """The job is a grandchild, as with the Java process of a spark-submit."""
 
     def cancel(line: str) -> None:
         if line.startswith(REFS) and "begins run" in line:
-            assert of_jobs()
+            assert job_processes()
             os.kill(os.getpid(), signal.SIGINT)
 
-    program = stand_in(tmp_path, f'{sys.executable} "$job"; sleep 60')
+    program = fake_submit(tmp_path, f'{sys.executable} "$job"; sleep 60')
     cancelled = run(with_spark(lake, tmp_path / "lakes.yaml", **program), [REFS], cancel)
     assert not cancelled.result.success
     assert "DagsterExecutionInterruptedError" in cancelled.failure
-    assert of_jobs() == []
+    assert job_processes() == []
 
 
-def test_a_restore_of_the_page_is_a_job_too(lake: Path, tmp_path: Path) -> None:
-    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK))
+def test_restore_job_runs_remotely(lake: Path, tmp_path: Path) -> None:
+    path = with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, JOB_WITHOUT_SPARK))
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "page_may": ["restore"]}))
     restore = build_definitions(load_platform(os.environ, str(path))).resolve_job_def("restore")
-    asked = {"ops": {"put_files_back": {"config": {"prefix": "no/such/files"}}}}
-    result = restore.execute_in_process(run_config=asked, instance=dg.DagsterInstance.ephemeral())
+    request = {"ops": {"put_files_back": {"config": {"prefix": "no/such/files"}}}}
+    result = restore.execute_in_process(run_config=request, instance=dg.DagsterInstance.ephemeral())
     (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]
     assert output.metadata["nothing_changed"].value == "storage warehouse has nothing of that in quarantine"
 
 
-def test_a_check_that_failed_in_a_job_fails_the_step_as_a_check(lake: Path, tmp_path: Path) -> None:
+def test_failed_check_of_a_job_fails_the_step(lake: Path, tmp_path: Path) -> None:
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
-    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, f"exec {sys.executable} {script}"))
+    path = with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, f"exec {sys.executable} {script}"))
     refused = run(path, [REFS])
     assert "1 blocking asset check failed with ERROR severity" in refused.failure
     assert refused.checks() == {(REFS, "receipt"): False}
-    # What comes after it was not made.
+    # Later tables are not published.
     commits = "sales/commit_graph"
-    assert run(path, [REFS, commits]).failure == f"failed checks: receipt of {REFS}. So the job did not make {commits}"
+    assert run(path, [REFS, commits]).failure == f"the job did not publish {commits}. Failed checks: receipt of {REFS}."
 
 
-def test_a_job_that_dies_is_told_with_its_last_words(lake: Path, tmp_path: Path) -> None:
-    program = stand_in(tmp_path, "echo There is insufficient memory for the Java Runtime Environment; exit 137")
+def test_killed_job_is_reported_with_its_output(lake: Path, tmp_path: Path) -> None:
+    program = fake_submit(tmp_path, "echo There is insufficient memory for the Java Runtime Environment; exit 137")
     died = run(with_spark(lake, tmp_path / "lakes.yaml", **program), [REFS])
     assert "ended with exit code 137" in died.failure
     assert "insufficient memory" in died.failure
 
 
-def test_a_job_that_ends_without_its_last_word_has_failed(lake: Path, tmp_path: Path) -> None:
-    ended = run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, "exit 0")), [REFS])
-    assert "what it reported last did not arrive" in ended.failure
+def test_job_without_final_report_fails(lake: Path, tmp_path: Path) -> None:
+    ended = run(with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, "exit 0")), [REFS])
+    assert "its last report did not arrive" in ended.failure
 
 
-def test_a_program_that_is_not_there_is_named(lake: Path, tmp_path: Path) -> None:
+def test_missing_program_is_named(lake: Path, tmp_path: Path) -> None:
     stopped = run(with_spark(lake, tmp_path / "lakes.yaml", mode="submit", submit_program="/opt/spark/bin/spark-submit"), [REFS])
     assert stopped.failure == (
-        "spark-submit cannot be started as /opt/spark/bin/spark-submit: No such file or directory; set spark.submit_program"
+        "Cannot start spark-submit as /opt/spark/bin/spark-submit: No such file or directory. Set spark.submit_program."
     )
 
 
-def test_a_job_of_another_release_refuses(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_of_another_release_is_refused(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = gc_assets.__version__
     monkeypatch.setattr(gc_assets, "__version__", "0.0.9")
-    refused = run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK)), [REFS])
-    assert refused.failure.startswith(f"this job has dagster {dg.__version__}, gc-assets {ours}, spark 4.3, and Dagster, which asked")
-    assert "gc-assets 0.0.9, spark 4.3; install the same versions on both sides" in refused.failure
+    refused = run(with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, JOB_WITHOUT_SPARK)), [REFS])
+    assert refused.failure.startswith(f"the job has dagster {dg.__version__}, gc-assets {ours}, spark 4.3, but Dagster has")
+    assert "gc-assets 0.0.9, spark 4.3. Install the same versions on both machines." in refused.failure
 
 
-def test_a_job_of_another_minor_version_of_spark_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a service whose newest release is older than this one's pyspark."""
+def test_job_of_another_spark_minor_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a service with an older Spark than this pyspark."""
     document = {"versions": versions()}
     monkeypatch.setattr(pyspark, "__version__", "4.2.0.dev0")
-    with pytest.raises(UsageError, match=r"gc-assets [\d.]+, spark 4\.2, and Dagster, which asked for it, has .*, spark 4\.3; install"):
+    with pytest.raises(UsageError, match=r"gc-assets [\d.]+, spark 4\.2, but Dagster has .*, spark 4\.3\. Install"):
         JobRequest.read(document)
 
 
-class OfAnotherMachine(Platform):
-    """Sees a disk of its own at the path of the state."""
+class OtherMachine(Platform):
+    """Sees another disk at the path of the state."""
 
     def run_context(self, run_date: date, as_of: datetime | None = None) -> RunContext:
         run_context = super().run_context(run_date, as_of)
@@ -249,55 +249,57 @@ class OfAnotherMachine(Platform):
         )
 
 
-def test_a_state_that_dagster_does_not_see_is_refused(lake: Path, tmp_path: Path) -> None:
-    """As on two machines that have a directory of the same name each."""
-    at = load_platform(os.environ, str(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK))))
-    refused = night_of(OfAnotherMachine(at.config, at.clock, at.unsafe, at.path), [REFS])
+def test_state_that_dagster_cannot_see_is_refused(lake: Path, tmp_path: Path) -> None:
+    """As on two machines with a directory of the same name."""
+    at = load_platform(os.environ, str(with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, JOB_WITHOUT_SPARK))))
+    refused = run_assets(OtherMachine(at.config, at.clock, at.unsafe, at.path), [REFS])
     assert refused.failure.startswith(f"a job published {REFS} of ")
-    assert "`state` must be one place for Dagster and for its jobs" in refused.failure
+    assert "`state` must be one location for Dagster and its jobs" in refused.failure
 
 
-def test_a_file_that_was_changed_since_dagster_read_it_is_refused(lake: Path, tmp_path: Path) -> None:
+def test_changed_configuration_is_refused(lake: Path, tmp_path: Path) -> None:
     path = with_spark(lake, tmp_path / "lakes.yaml", mode="submit")
     at = load_platform(os.environ, str(path))
     document = json.loads(path.read_text())
     document["storages"][0]["quarantine_days"] = 30
     path.write_text(json.dumps(document))
-    request = JobRequest.from_platform(at, None, Clock().today(), **ASKED)
-    with pytest.raises(UsageError, match="asks for another policy where the job runs"):
+    request = JobRequest.from_platform(at, None, Clock().today(), **REQUESTED)
+    with pytest.raises(UsageError, match="has another policy on the job's machine"):
         request.platform(os.environ)
 
 
-def test_a_job_that_would_keep_its_books_elsewhere_refuses(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it restored, for example, would be looked for in a state that never heard of the plan."""
+def test_job_with_another_state_is_refused(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, for example, a restore would search a state without the plan."""
     monkeypatch.setenv("GC_TEST_STATE", str(tmp_path / "of-dagster"))
     path = with_spark(lake, tmp_path / "lakes.yaml", state="${GC_TEST_STATE}", mode="submit")
-    request = JobRequest.from_platform(load_platform(os.environ, str(path)), None, Clock().today(), **ASKED)
-    there = tmp_path / "of-the-job"
-    with pytest.raises(UsageError, match=f"names the state {there} where the job runs, and {tmp_path}/of-dagster where Dagster runs"):
-        request.platform({**os.environ, "GC_TEST_STATE": str(there)})
+    request = JobRequest.from_platform(load_platform(os.environ, str(path)), None, Clock().today(), **REQUESTED)
+    remote = tmp_path / "of-the-job"
+    with pytest.raises(UsageError, match=f"has the state {remote} on the job's machine, but {tmp_path}/of-dagster in Dagster"):
+        request.platform({**os.environ, "GC_TEST_STATE": str(remote)})
 
 
-def test_a_request_for_nothing_is_none(lake: Path) -> None:
-    """A job that names no asset would make all of them, what deletes among them."""
-    with pytest.raises(ValueError, match="a request names assets or a job"):
+def test_empty_request_is_invalid(lake: Path) -> None:
+    """A job without named assets would materialize all of them, including deletions."""
+    with pytest.raises(ValueError, match="a request must name either assets or a job"):
         JobRequest.from_platform(load_platform(os.environ, str(lake)), None, Clock().today(), assets=[])
 
 
-def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
-    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, f"touch {tmp_path}/started; exit 1"))
+def test_selected_checks_start_no_job(lake: Path, tmp_path: Path) -> None:
+    path = with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, f"touch {tmp_path}/started; exit 1"))
     check = dg.AssetCheckKey(dg.AssetKey(REFS.split("/")), "receipt")
     checks = dg.define_asset_job("checks", dg.AssetSelection.checks(check))
     definitions = dg.Definitions.merge(build_definitions(load_platform(os.environ, str(path))), dg.Definitions(jobs=[checks]))
     job = definitions.resolve_job_def("checks")
     of_today = {"dagster/partition": Clock().today().isoformat()}
     result = job.execute_in_process(tags=of_today, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
-    assert f"no table is asked for, and checks judge a table while its job makes it (receipt of {REFS})" in Ran(result, []).failure
+    assert (
+        f"no table is selected, and the job evaluates checks when it publishes a table (receipt of {REFS})" in RunResult(result, []).failure
+    )
     assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize(
-    "written, where",
+    "document, path",
     [
         ({"spark": {"token": "hunter2"}}, "spark.token"),
         ({"lakes": [{"catalog": {"s3.secret-access-key": "hunter2"}}]}, "lakes[0].catalog.s3.secret-access-key"),
@@ -311,35 +313,35 @@ def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
         ({"notify": [{"kind": "slack", "url": "https://hooks.slack.com/services/hunter2"}]}, "notify[0].url"),
     ],
 )
-def test_a_secret_that_stands_in_the_file_goes_nowhere(written: dict[str, Any], where: str) -> None:
+def test_literal_secret_is_refused(document: dict[str, Any], path: str) -> None:
     with pytest.raises(UsageError) as refused:
-        refuse_literal_secrets(Path("lakes.yaml"), json.dumps(written))
-    assert str(refused.value).startswith(f"lakes.yaml: {where}: a secret stands there by its value")
+        refuse_literal_secrets(Path("lakes.yaml"), json.dumps(document))
+    assert str(refused.value).startswith(f"lakes.yaml: {path}: literal secrets are refused")
     assert "hunter2" not in str(refused.value)
 
 
-def test_names_of_secrets_and_what_only_sounds_like_one_go_along() -> None:
+def test_references_to_secrets_are_sent() -> None:
     conf = {"spark.hadoop.fs.s3a.aws.credentials.provider": "com.amazonaws.auth.Profile", "token-refresh-enabled": "true"}
-    cluster = {"spark_env_vars": {"LAKEFS_SECRET": "{{secrets/gc/lakefs}}"}}  # which Databricks replaces
+    cluster = {"spark_env_vars": {"LAKEFS_SECRET": "{{secrets/gc/lakefs}}"}}  # resolved by Databricks
     spark = {"token": "${GC_TOKEN}", "conf": conf, "databricks": {"cluster": cluster}}
     document = {"spark": spark, "lakes": [{"uri": "http://nessie:19120/api/v2", "access_key_id": "AKIA"}]}
     refuse_literal_secrets(Path("lakes.yaml"), json.dumps(document))
 
 
-def test_a_job_runs_by_what_dagster_was_asked(lake: Path) -> None:
-    """The clock of a rehearsal, the mode of the run, and the lowered limits go along."""
+def test_job_uses_clock_mode_and_limits_of_dagster(lake: Path) -> None:
+    """The rehearsal clock, the mode of the run and the lowered limits are sent."""
     at = load_platform(os.environ | {"GC_ASSETS_UNSAFE_NOW": "2026-11-20T03:00:00+00:00"}, str(lake))
     storages = tuple(storage.model_copy(update={"mode": "plan"}) for storage in at.config.storages)
-    asked = replace(at, config=at.config.model_copy(update={"storages": storages}))
-    document = json.loads(json.dumps(JobRequest.from_platform(asked, None, Clock().today(), **ASKED).model_dump(mode="json")))
-    there = JobRequest.read(document).platform(os.environ)
-    assert (there.clock, there.unsafe, there.config.storages, there.config.own_files()) == (
-        asked.clock,
-        asked.unsafe,
-        asked.config.storages,
-        asked.config.own_files(),
+    request = replace(at, config=at.config.model_copy(update={"storages": storages}))
+    document = json.loads(json.dumps(JobRequest.from_platform(request, None, Clock().today(), **REQUESTED).model_dump(mode="json")))
+    remote = JobRequest.read(document).platform(os.environ)
+    assert (remote.clock, remote.unsafe, remote.config.storages, remote.config.own_files()) == (
+        request.clock,
+        request.unsafe,
+        request.config.storages,
+        request.config.own_files(),
     )
 
 
-def test_settings_survive_the_file_that_spark_reads_them_from() -> None:
+def test_settings_survive_the_properties_file() -> None:
     assert properties({"a:b": " x=y\\z\n#1", "c": "${d}"}) == "a\\:b=\\ x\\=y\\\\z\\n\\#1\nc=${d}\n"

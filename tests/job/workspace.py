@@ -1,15 +1,15 @@
 """A fake of a Databricks workspace on loopback: no Databricks, and none of its code.
 
 It answers the four calls of the Jobs API that a run needs (`runs/submit`, `runs/get`, `runs/get-output`, `runs/cancel`), one token, and
-everything else with 404. A run is carried out by spark-submit on this machine, or stays as a test says.
+everything else with 404. A run is executed by spark-submit on this machine, or keeps the state that a test sets.
 
-Where its answers come from: the calls, their fields and states from the SDK's own dataclasses, which read each answer here; which of the
-fields a real answer holds, and the words of its states, from answers that others recorded:
+Sources of the responses: the calls, fields and states are those of the SDK's dataclasses, which parse each response.
+The present fields and the messages of states are those of recorded responses:
 - a run that failed and its output: Jordan-M-Young/brickproof (Jobs API of June 2025)
 - a run of a Python file on a new cluster that ended well: amesar/databricks-tests, example/samples/003_run_terminated.json (2020)
 - a run whose library could not be installed: dagster-io/dagster, pull request 21326
 - a cancelled run ends some time after the call, and cancelling one that has ended does nothing: the API's reference
-What no record was found of is made up, and says so at its place.
+Responses without a known record are invented, and marked with a comment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import pyspark
 
 from gc_assets.core.paths import bucket_and_key
 
-TOKEN = "dapi-of-nobody"  # noqa: S105
+TOKEN = "dapi-test-token"  # noqa: S105
 SUCCESS = {"life_cycle_state": "TERMINATED", "result_state": "SUCCESS", "state_message": ""}
 FAILED = {
     "life_cycle_state": "TERMINATED",
@@ -48,10 +48,10 @@ NOT_INSTALLED = {
 }
 PENDING = {"life_cycle_state": "PENDING", "state_message": "Waiting for cluster"}
 RUNNING = {"life_cycle_state": "RUNNING", "state_message": "In run"}
-# The message of this one is made up.
+# The message is invented.
 CANCELED = {"life_cycle_state": "TERMINATED", "result_state": "CANCELED", "state_message": "Cancelled.", "user_cancelled_or_timedout": True}
 
-# Databricks runs a file in a Python that has a session already. Nobody has checked here what it makes of an exit: this makes it a failure.
+# Databricks runs a file in a Python with an existing session. The effect of sys.exit there is unknown, so it is a failure here.
 DRIVER = """
 import runpy, sys
 from pyspark.sql import SparkSession
@@ -64,11 +64,11 @@ except SystemExit as error:
 
 
 @dataclass
-class Ran:
-    """A run, and what it was asked for."""
+class RecordedRun:
+    """A run, and its request."""
 
     run_id: int
-    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
     state: Mapping[str, Any]
     error: str | None = None
     process: subprocess.Popen[bytes] | None = None
@@ -81,9 +81,13 @@ class Ran:
 
 @dataclass
 class Workspace:
-    """`state` is that of a run from its beginning to its end; a run that has none is carried out. `broken` is how many answers to
-    `runs/submit` still get lost, `failing` how many about runs are failures of the server, `denied` says that the token may no longer look
-    at runs.
+    """A workspace.
+
+    Attributes:
+        state: The state of a run from start to end. Runs without one are executed.
+        broken: The number of responses to `runs/submit` that are still lost.
+        failing: The number of responses about runs that are still server errors.
+        denied: Whether the token may not read runs.
     """
 
     folder: Path
@@ -94,19 +98,19 @@ class Workspace:
     broken: int = 0
     failing: int = 0
     denied: bool = False
-    runs: dict[int, Ran] = field(default_factory=dict)
+    runs: dict[int, RecordedRun] = field(default_factory=dict)
 
     @property
-    def last(self) -> Ran:
+    def last(self) -> RecordedRun:
         return self.runs[max(self.runs)]
 
     def page(self, run_id: int) -> str:
         return f"{self.host}/?o=2567941339669575#job/625234784902960/run/{run_id}"
 
-    def answer(self, call: str, asked: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+    def answer(self, call: str, request: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
         if call == "POST submit":
-            return 200, {"run_id": self._submitted(asked).run_id}
-        run_id = int(asked["run_id"]) - (call == "GET get-output")  # the output is that of the run's task
+            return 200, {"run_id": self._submit(request).run_id}
+        run_id = int(request["run_id"]) - (call == "GET get-output")  # the output is that of the run's task
         if run_id not in self.runs:
             return 400, {"error_code": "INVALID_PARAMETER_VALUE", "message": f"Run {run_id} does not exist."}
         if self.failing:  # the message is made up
@@ -121,22 +125,22 @@ class Workspace:
         metadata = self._metadata(ran)
         return (200, {"metadata": metadata, "error": ran.error}) if call == "GET get-output" else (200, metadata)
 
-    def _submitted(self, asked: Mapping[str, Any]) -> Ran:
+    def _submit(self, request: Mapping[str, Any]) -> RecordedRun:
         for ran in self.runs.values():
-            if ran.asked["idempotency_token"] == asked["idempotency_token"]:
+            if ran.asked["idempotency_token"] == request["idempotency_token"]:
                 return ran
         run_id = 890553971536365 + 2 * len(self.runs)
-        made = self.runs[run_id] = Ran(run_id, asked, self.state or PENDING, self.error)
+        made = self.runs[run_id] = RecordedRun(run_id, request, self.state or PENDING, self.error)
         if self.state is None:
-            made.process = self._started(asked["tasks"][0], made)
+            made.process = self._start_process(request["tasks"][0], made)
         return made
 
-    def _started(self, task: Mapping[str, Any], made: Ran) -> subprocess.Popen[bytes]:
+    def _start_process(self, task: Mapping[str, Any], made: RecordedRun) -> subprocess.Popen[bytes]:
         bucket, key = bucket_and_key(task["spark_python_task"]["python_file"])
         script, driver = self.folder / "entry.py", self.folder / "driver.py"
         self.s3.download_file(bucket, key, str(script))
         driver.write_text(DRIVER)
-        # A cluster knows nothing of who started it.
+        # A cluster has no settings of the client.
         theirs = {name: value for name, value in os.environ.items() if not name.startswith("DATABRICKS_")}
         program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         settings = {"spark.driver.memory": "1g", **task["new_cluster"].get("spark_conf", {})}
@@ -145,7 +149,7 @@ class Workspace:
         environment = {**theirs, "PYSPARK_PYTHON": sys.executable, **made.environment}
         return subprocess.Popen([*command, driver, script], env=environment, stdout=output, stderr=output)
 
-    def _metadata(self, ran: Ran) -> dict[str, Any]:
+    def _metadata(self, ran: RecordedRun) -> dict[str, Any]:
         if ran.is_cancelled:
             if ran.process is not None:
                 ran.process.kill()
@@ -179,19 +183,22 @@ def _handler(workspace: Workspace) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
-        def _answer(self, asked: Mapping[str, Any]) -> None:
+        def _answer(self, request: Mapping[str, Any]) -> None:
             *_, place, call = urlsplit(self.path).path.rpartition("/jobs/runs/")
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-                status, said = 401, {"error_code": "UNAUTHENTICATED", "message": "Credential was not sent or was of an unsupported type."}
+                status, response = (
+                    401,
+                    {"error_code": "UNAUTHENTICATED", "message": "Credential was not sent or was of an unsupported type."},
+                )
             elif not place:
-                status, said = 404, {"error_code": "ENDPOINT_NOT_FOUND", "message": f"No API found for {self.path}"}
+                status, response = 404, {"error_code": "ENDPOINT_NOT_FOUND", "message": f"No API found for {self.path}"}
             else:
-                status, said = workspace.answer(f"{self.command} {call}", asked)
+                status, response = workspace.answer(f"{self.command} {call}", request)
             if call == "submit" and workspace.broken:
                 workspace.broken -= 1
                 self.close_connection = True
                 return
-            body = json.dumps(said).encode()
+            body = json.dumps(response).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -199,7 +206,7 @@ def _handler(workspace: Workspace) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Discard log messages."""
 
     return Handler
 

@@ -1,4 +1,4 @@
-"""Real receivers on this machine: an HTTP server and an SMTP server that keep what they are sent."""
+"""Local HTTP and SMTP servers that record what they receive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.ports import free_port
 
 @dataclass
 class Web:
-    """An HTTP server. It answers `status`, and remembers each request's path, headers and JSON."""
+    """An HTTP server that answers with `status` and records path, headers and JSON of each request."""
 
     url: str = ""
     status: int = 200
@@ -53,7 +53,7 @@ def web_server() -> Iterator[Web]:
         do_GET = do_POST  # noqa: N815  (http.server's name)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+            """Discard log messages."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -70,7 +70,7 @@ def web_server() -> Iterator[Web]:
 
 @dataclass
 class Mailbox:
-    """An SMTP server. It remembers each mail and who logged in, and refuses the mailboxes in `refused`."""
+    """An SMTP server that records each mail and login, and refuses the mailboxes in `refused`."""
 
     port: int
     refused: set[str] = field(default_factory=set[str])
@@ -92,7 +92,7 @@ class Mailbox:
 
 @contextmanager
 def smtp_server(*, tls: ssl.SSLContext | None = None, password: str | None = None) -> Iterator[Mailbox]:
-    """With `tls` it offers STARTTLS. With `password` it wants a login, over TLS only."""
+    """Start the server. `tls` offers STARTTLS. `password` requires a login over TLS."""
     mailbox = Mailbox(free_port())
 
     def authenticator(_: object, session: Session, __: object, mechanism: str, data: object) -> AuthResult:
@@ -101,8 +101,8 @@ def smtp_server(*, tls: ssl.SSLContext | None = None, password: str | None = Non
         mailbox.logins.append((data.login.decode(), data.password.decode(), session.ssl is not None))
         return AuthResult(success=data.password.decode() == password, handled=False)
 
-    asked = {"authenticator": authenticator, "auth_required": True, "auth_require_tls": True} if password is not None else {}
-    controller = Controller(mailbox, hostname="127.0.0.1", port=mailbox.port, tls_context=tls, require_starttls=tls is not None, **asked)
+    commands = {"authenticator": authenticator, "auth_required": True, "auth_require_tls": True} if password is not None else {}
+    controller = Controller(mailbox, hostname="127.0.0.1", port=mailbox.port, tls_context=tls, require_starttls=tls is not None, **commands)
     controller.start()
     try:
         yield mailbox

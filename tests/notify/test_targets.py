@@ -1,4 +1,4 @@
-"""Each kind of target, told for real: what arrives there, and how it fails without telling a secret."""
+"""Deliveries to each kind of target, with real servers, and failures without secrets in messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "/services/T0/B0/s3cr3t"  # noqa: S105  (to be searched for)
 SPACED = "/s3cr3t with a space"
 TOKEN = {"Authorization": "Bearer s3cr3t"}
 READY = Notification("plan_ready", "warehouse/plan_ready/1", "warehouse: plan 1 waits", "Can be undone: all <b>&</b> größer.", "warehouse")
-SICK = Notification("table_unreadable", "sales/table_unreadable/u", "table <!channel> cannot be read", "torn", lake="sales")
+UNREADABLE = Notification("table_unreadable", "sales/table_unreadable/u", "table <!channel> cannot be read", "torn", lake="sales")
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def server() -> Iterator[Web]:
 
 
 @pytest.fixture(autouse=True)
-def everything_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No test of this module may let a secret into the log, at whatever level."""
+def check_log_for_secrets(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Capture all logs, and fail if a secret is logged at any level."""
     caplog.set_level(logging.DEBUG)
     yield
     assert "s3cr3t" not in caplog.text
@@ -56,83 +56,83 @@ def mail(port: int, **more: Any) -> Email:
     return Email.model_validate({**plain, "to": ["ada@example.org", "kim@example.org"], **more})
 
 
-def command(*words: str) -> Command:
-    return Command.model_validate({"name": "pager", "kind": "command", "command": words})
+def command(*text: str) -> Command:
+    return Command.model_validate({"name": "pager", "kind": "command", "command": text})
 
 
-def why(undelivered: pytest.ExceptionInfo[DeliveryError]) -> str:
-    """What is said of it. Its trace, as a log would show it, holds no secret either."""
+def error_message(undelivered: pytest.ExceptionInfo[DeliveryError]) -> str:
+    """Return the error message, and check that its traceback contains no secret."""
     assert "s3cr3t" not in "".join(traceback.format_exception(undelivered.value))
     return str(undelivered.value)
 
 
-def test_a_webhook_gets_one_document_with_all_that_is_new(server: Web) -> None:
-    post_document(webhook(server.url + SECRET, headers=TOKEN), [READY, SICK])
-    assert server.documents == [to_document([READY, SICK])]
+def test_webhook_receives_one_document(server: Web) -> None:
+    post_document(webhook(server.url + SECRET, headers=TOKEN), [READY, UNREADABLE])
+    assert server.documents == [to_document([READY, UNREADABLE])]
     assert server.paths == [SECRET]
     assert (server.headers[0]["authorization"], server.headers[0]["content-type"]) == ("Bearer s3cr3t", "application/json")
 
 
-def test_slack_gets_the_words_and_no_name_in_them_calls_anybody(server: Web) -> None:
+def test_slack_text_contains_no_mentions(server: Web) -> None:
     target = Slack.model_validate({"name": "team", "kind": "slack", "url": server.url + SECRET})
-    post_to_slack(target, [READY, SICK])
-    (told,) = server.documents
-    assert told.keys() == {"text"}
-    assert "table &lt;!channel&gt; cannot be read" in told["text"]
-    assert "&lt;b&gt;&amp;&lt;/b&gt; größer" in told["text"]
+    post_to_slack(target, [READY, UNREADABLE])
+    (message,) = server.documents
+    assert message.keys() == {"text"}
+    assert "table &lt;!channel&gt; cannot be read" in message["text"]
+    assert "&lt;b&gt;&amp;&lt;/b&gt; größer" in message["text"]
 
 
 @pytest.mark.parametrize("status", [301, 307, 404, 500])
-def test_only_an_answer_that_accepts_is_a_delivery(server: Web, status: int) -> None:
+def test_only_success_status_is_a_delivery(server: Web, status: int) -> None:
     server.status, server.location = status, server.url + "/elsewhere"
     with pytest.raises(DeliveryError) as error:
         post_document(webhook(server.url + SECRET, headers=TOKEN), [READY])
-    assert why(error) == f"the server answered {status}"
+    assert error_message(error) == f"the server answered {status}"
     assert server.paths == [SECRET]
 
 
-def test_a_server_that_is_not_there_is_named_by_its_fault_and_not_by_its_address() -> None:
+def test_unreachable_server_is_reported_without_address() -> None:
     with pytest.raises(DeliveryError) as error:
         post_document(webhook(f"http://127.0.0.1:{free_port()}{SECRET}"), [READY])
-    assert why(error) == "no answer: Connection refused"
+    assert error_message(error) == "no answer: Connection refused"
 
 
-def test_a_server_that_speaks_no_tls_is_not_told() -> None:
+def test_server_without_tls_receives_nothing() -> None:
     with web_server() as server, pytest.raises(DeliveryError) as error:
         post_document(webhook(server.url.replace("http:", "https:") + SECRET), [READY])
-    assert why(error).startswith("no answer: ")
+    assert error_message(error).startswith("no answer: ")
     assert server.documents == []
 
 
-def test_a_path_that_no_request_can_have_is_not_repeated() -> None:
+def test_invalid_path_is_not_echoed() -> None:
     with pytest.raises(DeliveryError) as error:
         post_document(webhook(f"http://127.0.0.1:1{SPACED}"), [READY])
-    assert why(error) == "no answer: InvalidURL"
+    assert error_message(error) == "no answer: InvalidURL"
 
 
-def test_a_server_that_does_not_answer_is_given_up(server: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "SECONDS", 0.2)
+def test_slow_server_times_out(server: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "TIMEOUT_SECONDS", 0.2)
     server.delay = threading.Event()
     with pytest.raises(DeliveryError) as error:
         post_document(webhook(server.url + SECRET), [READY])
-    assert why(error) == "no answer: TimeoutError"
+    assert error_message(error) == "no answer: TimeoutError"
 
 
-def test_a_mail_says_in_its_subject_what_happened_and_in_its_text_what_to_do() -> None:
+def test_mail_has_event_as_subject_and_advice_as_text() -> None:
     with smtp_server() as mailbox:
-        send_mail(mail(mailbox.port), [READY, SICK])
+        send_mail(mail(mailbox.port), [READY, UNREADABLE])
     (message,) = mailbox.mails
     assert mailbox.recipients == [["ada@example.org", "kim@example.org"]]
     assert (message["Subject"], message["From"]) == ("gc-assets: warehouse: plan 1 waits (and 1 more)", "gc@example.org")
     assert (message["To"], message["Auto-Submitted"]) == ("ada@example.org, kim@example.org", "auto-generated")
     assert message["Date"]
     assert message["Message-ID"].endswith("@example.org>")
-    assert message.get_content().replace("\r\n", "\n").rstrip() == format_body([READY, SICK])
+    assert message.get_content().replace("\r\n", "\n").rstrip() == format_body([READY, UNREADABLE])
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of `localhost`, that nobody else signed, with its key."""
+    """Return a self-signed certificate of `localhost` with its key."""
     path = tmp_path_factory.mktemp("tls") / "localhost.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", *names]
@@ -151,7 +151,7 @@ def context(certificate: Path) -> ssl.SSLContext:
 SUBMISSION = {"security": "starttls", "username": "gc", "password": "s3cr3t"}
 
 
-def test_a_mail_server_is_told_who_sends_over_tls_only(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_requires_tls(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with smtp_server(tls=context(certificate), password="s3cr3t") as mailbox:  # noqa: S106
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
@@ -159,29 +159,29 @@ def test_a_mail_server_is_told_who_sends_over_tls_only(certificate: Path, monkey
     assert len(mailbox.mails) == 1
 
 
-def test_a_wrong_password_is_refused_and_not_repeated(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_password_is_not_echoed(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with smtp_server(tls=context(certificate), password="another") as mailbox, pytest.raises(DeliveryError) as error:  # noqa: S106
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
-    assert why(error) == "the server answered 535 (SMTPAuthenticationError)"
+    assert error_message(error) == "the server answered 535 (SMTPAuthenticationError)"
     assert mailbox.mails == []
 
 
-def test_a_mail_server_that_cannot_prove_its_name_is_not_told_the_password(certificate: Path) -> None:
+def test_password_requires_a_valid_certificate(certificate: Path) -> None:
     with smtp_server(tls=context(certificate), password="s3cr3t") as mailbox, pytest.raises(DeliveryError) as error:  # noqa: S106
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
-    assert "SSLCertVerificationError" in why(error) or "certificate" in why(error)
+    assert "SSLCertVerificationError" in error_message(error) or "certificate" in error_message(error)
     assert mailbox.logins == []
 
 
-def test_a_server_without_starttls_is_not_told_the_password() -> None:
+def test_password_requires_starttls() -> None:
     with smtp_server() as mailbox, pytest.raises(DeliveryError) as error:
         send_mail(mail(mailbox.port, **SUBMISSION), [READY])
-    assert why(error) == "no mail could be sent: SMTPNotSupportedError"
+    assert error_message(error) == "cannot send mail: SMTPNotSupportedError"
     assert (mailbox.mails, mailbox.logins) == ([], [])
 
 
-def test_a_mailbox_that_is_refused_keeps_the_others_from_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_mailbox_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     with smtp_server() as mailbox:
         mailbox.refused = {"ada@example.org"}
         send_mail(mail(mailbox.port), [READY])
@@ -189,56 +189,56 @@ def test_a_mailbox_that_is_refused_keeps_the_others_from_nothing(caplog: pytest.
     assert "mail: the server refused 1 of 2 mailboxes" in caplog.text
 
 
-def test_a_mail_that_every_mailbox_refuses_is_undelivered() -> None:
+def test_mail_refused_by_all_mailboxes_fails() -> None:
     with smtp_server() as mailbox:
         mailbox.refused = {"ada@example.org", "kim@example.org"}
         with pytest.raises(DeliveryError) as error:
             send_mail(mail(mailbox.port), [READY])
-    assert why(error) == "no mail could be sent: SMTPRecipientsRefused"
+    assert error_message(error) == "cannot send mail: SMTPRecipientsRefused"
 
 
-def test_a_command_gets_the_document_on_its_standard_input(tmp_path: Path) -> None:
-    told = tmp_path / "told; $(touch hacked)"
-    run_command(command("sh", "-c", 'cat > "$1"', "page", str(told)), [READY, SICK])
-    assert json.loads(told.read_text()) == to_document([READY, SICK])
-    assert [path.name for path in tmp_path.iterdir()] == [told.name]
+def test_command_receives_the_document_on_stdin(tmp_path: Path) -> None:
+    message = tmp_path / "name; $(touch hacked)"
+    run_command(command("sh", "-c", 'cat > "$1"', "page", str(message)), [READY, UNREADABLE])
+    assert json.loads(message.read_text()) == to_document([READY, UNREADABLE])
+    assert [path.name for path in tmp_path.iterdir()] == [message.name]
 
 
-def test_a_command_that_reads_nothing_is_told() -> None:
+def test_command_that_ignores_stdin_succeeds() -> None:
     run_command(command("true"), [READY] * 10_000)
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "text, message",
     [
         (("sh", "-c", "exit 3", "s3cr3t"), "the command ended with code 3"),
-        (("/nowhere/s3cr3t",), "the command cannot be started: No such file or directory"),
+        (("/nowhere/s3cr3t",), "cannot start the command: No such file or directory"),
     ],
 )
-def test_a_command_that_fails_is_named_by_its_end_and_not_by_its_words(words: tuple[str, ...], said: str) -> None:
+def test_failed_command_is_reported_by_exit_code(text: tuple[str, ...], message: str) -> None:
     with pytest.raises(DeliveryError) as error:
-        run_command(command(*words), [READY])
-    assert why(error) == said
+        run_command(command(*text), [READY])
+    assert error_message(error) == message
 
 
-def test_a_command_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "SECONDS", 3)
+def test_hanging_command_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "TIMEOUT_SECONDS", 3)
     child = tmp_path / "child"
     script = f"import time; open({str(child)!r}, 'w').write(str(time.time())); time.sleep(60)"
     started = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} & echo $! > {shlex.quote(str(child))}.pid; wait"
     with pytest.raises(DeliveryError) as error:
         run_command(command("sh", "-c", started), [READY])
-    assert why(error).startswith("the command did not end within")
+    assert error_message(error).startswith("the command did not end within")
     pid = int(Path(f"{child}.pid").read_text())
     for _ in range(100):
-        if not _lives(pid):
+        if not _is_running(pid):
             return
         time.sleep(0.05)
-    pytest.fail("what the command started still runs")
+    pytest.fail("a child of the command is still running")
 
 
-def _lives(pid: int) -> bool:
-    """Says whether the process runs. One that ended and that nobody waited for does not."""
+def _is_running(pid: int) -> bool:
+    """Return whether the process is running. A zombie process is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

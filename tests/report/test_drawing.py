@@ -1,4 +1,4 @@
-"""The drawing of a history: what it shows before and after expiry, and that names in it are only text."""
+"""Drawings of histories before and after expiry."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ TREE = Drawing(
 )
 
 
-def drawn(svg: str) -> str:
+def parse_drawing(svg: str) -> str:
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
 
-def test_now_shows_every_commit_and_afterwards_only_the_retained() -> None:
-    assert circles(drawn(history_svg(TREE, after=False))) == [f"{n.commit_id} is {n.state}" for n in TREE.nodes]
-    assert circles(drawn(history_svg(TREE, after=True))) == ["a is retained", "d is retained"]
+def test_only_retained_commits_remain_after_expiry() -> None:
+    assert circles(parse_drawing(history_svg(TREE, after=False))) == [f"{n.commit_id} is {n.state}" for n in TREE.nodes]
+    assert circles(parse_drawing(history_svg(TREE, after=True))) == ["a is retained", "d is retained"]
 
 
-def test_an_edited_parent_is_one_marked_edge() -> None:
+def test_edited_parent_is_one_marked_edge() -> None:
     assert history_svg(TREE, after=False).count("<path") == 4
     after = history_svg(TREE, after=True)
     assert re.findall(r'<path class="([^"]*)"', after) == ["edge edited"]
 
 
-def test_a_history_without_expired_commits_does_not_change() -> None:
+def test_history_without_expired_commits_does_not_change() -> None:
     assert TREE.changes
     assert not Drawing("t", (node("a", None, 0), node("b", "a", 1))).changes
 
 
-def test_a_ref_name_is_text_and_never_markup() -> None:
+def test_ref_name_is_escaped() -> None:
     hostile = '<script>alert("x")</script>'
     svg = history_svg(Drawing(hostile, (node("a", None, 0, labels=(hostile,)),)), after=False)
     assert "<script" not in svg
-    ElementTree.fromstring(drawn(svg))  # noqa: S314  (well formed, or this raises)
+    ElementTree.fromstring(parse_drawing(svg))  # noqa: S314  (well formed, or this raises)
 
 
-def test_a_fork_gets_a_lane_of_its_own() -> None:
+def test_fork_has_its_own_lane() -> None:
     svg = history_svg(TREE, after=False)
     heights = re.findall(r'cy="(\d+)"', svg)
     assert len(set(heights[:4])) == 1
     assert heights[4] != heights[0]
 
 
-def test_labels_of_neighbours_do_not_cover_each_other() -> None:
+def test_neighbouring_labels_do_not_overlap() -> None:
     near = Drawing("t", (node("a", None, 0, labels=("a-long-tag-name",)), node("b", "a", 1, labels=("main",))))
     above, below = (float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)"', history_svg(near, after=False)))
     assert below - above > 12

@@ -1,4 +1,4 @@
-"""The report as Chromium lays it out: wide and on a phone, light and dark."""
+"""The report in Chromium: wide and on a phone, light and dark."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ addEventListener("load", () => {
     const ground = frame.contentWindow.getComputedStyle(page.body).backgroundColor;
     return {width: root.clientWidth, needed: root.scrollWidth, wide: wide.map(item => item.outerHTML.slice(0, 99)), ground};
   });
-  const told = document.createElement("pre"); told.id = "found"; told.textContent = JSON.stringify(found); document.body.append(told);
+  const result = document.createElement("pre"); result.id = "found"; result.textContent = JSON.stringify(found);
+  document.body.append(result);
 });
 </script>"""
 
 
-def crowded() -> str:
-    """A page with all of its parts, and names that cannot be broken at a space."""
+def full_page() -> str:
+    """Return a page with all parts, and long names without a space."""
     amounts = {"quarantine": Amount(files=3, bytes=2_000)}
     full = storage(
         headline=LONG,
         location=LONG,
-        stored=(StoredBytes("that night", 7_000_000_000), StoredBytes("once this plan is applied", 5_000_000_000)),
+        stored=(StoredBytes("in this run", 7_000_000_000), StoredBytes("after this plan is applied", 5_000_000_000)),
         tables=(TableUsage("warehouse", LONG, LONG, Amount(), {LONG: Amount(files=1, bytes=1), "expired": Amount()}),),
         trend=(Point(NOW.date(), 1, 1, 1), Point(NOW.date(), 2, 1, 1)),
         plans=(PastPlan("ab" * 32, NOW.date(), "applied", amounts, 2, (LONG,)),),
         largest=(PlannedFile(LONG, "quarantine", "unreferenced", 7),),
         quarantined=(QuarantinedPlan("ab" * 32, 3, 21, NOW, NOW),),
-        words=(LONG,),
-        undoing=(LONG,),
+        decisions=(LONG,),
+        reversibility=(LONG,),
         apply_command=LONG,
         status="approved",
         usd_per_gb_month=23.0,
@@ -59,15 +60,15 @@ def crowded() -> str:
     )
     nodes = tuple(Node(str(at), str(at - 1), str(at - 1), at, "retained", False, LONG, (LONG,)) for at in range(MAX_COMMITS))
     going = (ExpiringCommit(LONG, LONG, NOW, LONG, LONG),)
-    crowd = lake(name=LONG, holders=(RefUsage(LONG, LONG, 1, 1),), histories=(Drawing(LONG, nodes),), expiring=going, notes=(LONG,))
+    crowd = lake(name=LONG, usage=(RefUsage(LONG, LONG, 1, 1),), histories=(Drawing(LONG, nodes),), expiring=going, notes=(LONG,))
     return page(full, lakes=(crowd,), warnings=(LONG,))
 
 
 @pytest.fixture(scope="module", params=SCHEMES)
-def laid_out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]], str]:
-    """The colour scheme, what each frame measured, and what the browser logged."""
+def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]], str]:
+    """Return the colour scheme, the measured frames, and the log of the browser."""
     folder: Path = tmp_path_factory.mktemp(request.param)
-    frames = [f'<iframe width="{width}" height="900" style="border:0" srcdoc="{html.escape(crowded())}"></iframe>' for width in WIDTHS]
+    frames = [f'<iframe width="{width}" height="900" style="border:0" srcdoc="{html.escape(full_page())}"></iframe>' for width in WIDTHS]
     (folder / "harness.html").write_text(HARNESS.replace("FRAMES", "".join(frames)))
     scheme = f"--blink-settings=preferredColorScheme={SCHEMES[request.param]}"
     quiet = (
@@ -84,16 +85,16 @@ def laid_out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, json.loads(html.unescape(found)), ran.stderr
 
 
-def test_nothing_but_a_drawing_is_wider_than_its_place(laid_out: tuple[str, list[dict[str, Any]], str]) -> None:
-    frames = laid_out[1]
+def test_only_drawings_exceed_their_frame(layout: tuple[str, list[dict[str, Any]], str]) -> None:
+    frames = layout[1]
     assert [(frame["needed"], frame["wide"]) for frame in frames] == [(width, []) for width in WIDTHS]
     assert [frame["width"] for frame in frames] == list(WIDTHS)
 
 
-def test_the_ground_is_that_of_the_readers_system(laid_out: tuple[str, list[dict[str, Any]], str]) -> None:
-    scheme, frames, _ = laid_out
+def test_page_follows_the_colour_scheme(layout: tuple[str, list[dict[str, Any]], str]) -> None:
+    scheme, frames, _ = layout
     assert {frame["ground"] for frame in frames} == {"rgb(18, 22, 28)" if scheme == "dark" else "rgb(246, 247, 249)"}
 
 
-def test_the_browser_has_nothing_to_say_against_the_page(laid_out: tuple[str, list[dict[str, Any]], str]) -> None:
-    assert "CONSOLE" not in laid_out[2]
+def test_browser_logs_no_error(layout: tuple[str, list[dict[str, Any]], str]) -> None:
+    assert "CONSOLE" not in layout[2]

@@ -1,4 +1,4 @@
-"""What the report gathers from the record of earlier nights."""
+"""The data of earlier runs in the report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NO_LAKE = ("-",)
 YESTERDAY = (date.fromisoformat(TODAY) - timedelta(days=1)).isoformat()
 
 
-def swept(root: Path, days_ago: int, live_bytes: int, **summary: Any) -> RunContext:
-    """A night so many days ago, of which `orphan_files` alone is on record."""
+def publish_sweep(root: Path, days_ago: int, live_bytes: int, **summary: Any) -> RunContext:
+    """Publish `orphan_files` of an earlier run date."""
     context = night_at(root)
     context = replace(context, clock=Clock(NOW - timedelta(days=days_ago)), run_date=NOW.date() - timedelta(days=days_ago))
     storage_breakdown = {"live": {"files": 2, "bytes": live_bytes}}
-    told: dict[str, Any] = {**NOTHING_SWEPT, "storage_breakdown": storage_breakdown, "live_keys": 2, **summary}
-    put(context, STORAGE, ORPHAN_FILES, **told)
+    texts: dict[str, Any] = {**NOTHING_SWEPT, "storage_breakdown": storage_breakdown, "live_keys": 2, **summary}
+    put(context, STORAGE, ORPHAN_FILES, **texts)
     return context
 
 
@@ -40,37 +40,37 @@ def day(days_ago: int) -> date:
     return NOW.date() - timedelta(days=days_ago)
 
 
-def test_a_since_never_compares_with_an_analysis(tmp_path: Path) -> None:
-    swept(tmp_path, 3, 1_000)
-    swept(tmp_path, 1, 9_000, historical=True)
-    page = page_of(swept(tmp_path, 0, 4_000))
+def test_changes_ignore_analyses(tmp_path: Path) -> None:
+    publish_sweep(tmp_path, 3, 1_000)
+    publish_sweep(tmp_path, 1, 9_000, historical=True)
+    page = page_of(publish_sweep(tmp_path, 0, 4_000))
     assert page.previous_run_date == day(3)
     assert {change.label: (change.previous, change.current) for change in page.changes}["live, bytes"] == (1_000, 4_000)
 
 
-def test_the_trend_has_every_night_up_to_this_one_and_no_analysis(tmp_path: Path) -> None:
-    nights = [swept(tmp_path, days_ago, size, historical=days_ago == 2) for days_ago, size in ((3, 10), (2, 20), (1, 30), (0, 40))]
-    assert [(point.run_date, point.stored) for point in page_of(nights[3]).trend] == [(day(3), 10), (day(1), 30), (day(0), 40)]
-    assert [point.run_date for point in page_of(nights[2]).trend] == [day(3), day(1)]
+def test_trend_contains_runs_without_analyses(tmp_path: Path) -> None:
+    runs = [publish_sweep(tmp_path, days_ago, size, historical=days_ago == 2) for days_ago, size in ((3, 10), (2, 20), (1, 30), (0, 40))]
+    assert [(point.run_date, point.stored) for point in page_of(runs[3]).trend] == [(day(3), 10), (day(1), 30), (day(0), 40)]
+    assert [point.run_date for point in page_of(runs[2]).trend] == [day(3), day(1)]
 
 
-def test_an_analysis_is_compared_with_nothing(tmp_path: Path) -> None:
-    swept(tmp_path, 1, 10)
-    page = page_of(swept(tmp_path, 0, 20, historical=True))
+def test_analysis_has_no_comparison(tmp_path: Path) -> None:
+    publish_sweep(tmp_path, 1, 10)
+    page = page_of(publish_sweep(tmp_path, 0, 20, historical=True))
     assert (page.previous_run_date, page.changes, page.trend) == (None, (), ())
 
 
-def test_the_last_plans_are_those_up_to_the_night_with_what_was_said_of_them(tmp_path: Path) -> None:
+def test_last_plans_have_their_decisions(tmp_path: Path) -> None:
     at = platform(tmp_path)
     ids = [str(stored_plan(at, files=files, run_date=day).receipt.summary["plan_id"]) for files, day in ((1, TODAY), (2, YESTERDAY))]
     approve(at.config, at.clock, ids[1], "ada")
     today, yesterday = (at.run_context(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
     assert {plan.plan_id for plan in past_plans(today, STORAGE)} == set(ids)
     (only,) = past_plans(yesterday, STORAGE)
-    assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "approved, a rehearsal's", 2)
+    assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "approved (rehearsal)", 2)
     assert "approved by ada" in only.decisions[0]
 
 
-def test_a_count_of_live_files_that_differs_from_the_listing_is_told(tmp_path: Path) -> None:
-    assert page_of(swept(tmp_path, 1, 10)).live_named is None
-    assert page_of(swept(tmp_path, 0, 10, live_keys=3)).live_named == 3
+def test_different_live_counts_are_reported(tmp_path: Path) -> None:
+    assert page_of(publish_sweep(tmp_path, 1, 10)).live_named is None
+    assert page_of(publish_sweep(tmp_path, 0, 10, live_keys=3)).live_named == 3

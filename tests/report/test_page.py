@@ -1,4 +1,4 @@
-"""The report page as a function of values: escaping, warnings, money, the next command for each state of a plan."""
+"""The HTML report as a function of values."""
 
 from __future__ import annotations
 
@@ -114,24 +114,24 @@ def page(*storages: StoragePage, lakes: tuple[LakePage, ...] = (), warnings: tup
     return render(RunReport(date(2026, 11, 21), NOW, "1.2.3", warnings, storages or (storage(),), lakes))
 
 
-def test_requests_are_told_with_their_price_where_there_is_one() -> None:
-    asked = (
+def test_requests_have_a_price_if_configured() -> None:
+    requests = (
         TableRequests("warehouse", "storage_inventory", Requests({"LIST": 1234}, 0.00617)),
         TableRequests("sales", "manifest_entries", Requests({"GET": 7})),
     )
-    told = render(RunReport(date(2026, 11, 21), NOW, "1.2.3", (), (storage(),), (), asked))
-    assert "1,234" in told
-    assert "under $0.01" in told
+    text = render(RunReport(date(2026, 11, 21), NOW, "1.2.3", (), (storage(),), (), requests))
+    assert "1, 234" in text
+    assert "under $0.01" in text
     assert "Requests to object stores" not in page()
 
 
-def test_unfinished_uploads_are_told() -> None:
+def test_unfinished_uploads_are_shown() -> None:
     found = UnfinishedUploads(uploads=1200, old=3, bytes=5_000_000, sized=1000)
-    assert "1,200 unfinished uploads, 3 of them older than the grace period, hold 5 MB" in page(storage(unfinished=str(found)))
+    assert "1,200 unfinished uploads, 3 of them older than the grace period, 5 MB" in page(storage(unfinished=str(found)))
 
 
-class Balanced(HTMLParser):
-    """Fails on a tag that is closed out of order."""
+class BalancedParser(HTMLParser):
+    """Fails if a tag is closed out of order."""
 
     VOID = frozenset({"meta", "br", "img", "path", "rect", "circle"})
 
@@ -153,14 +153,14 @@ class Balanced(HTMLParser):
             assert self.open.pop() == tag
 
 
-def parsed(text: str) -> Balanced:
-    parser = Balanced()
+def parse_page(text: str) -> BalancedParser:
+    parser = BalancedParser()
     parser.feed(text)
     assert parser.open == []
     return parser
 
 
-def test_no_name_of_other_people_becomes_markup() -> None:
+def test_names_are_escaped() -> None:
     hostile = storage(
         name=HOSTILE,
         location=HOSTILE,
@@ -180,24 +180,24 @@ def test_no_name_of_other_people_becomes_markup() -> None:
         lakes=(lake(name=HOSTILE, notes=(HOSTILE,), holders=(RefUsage(HOSTILE, HOSTILE, 1, 1),), expiring=expiring),),
         warnings=(HOSTILE,),
     )
-    tags = parsed(text).tags
+    tags = parse_page(text).tags
     assert "img" not in {tag for tag, _ in tags}
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
 
 
-def test_one_sentence_stands_before_every_figure_of_a_storage() -> None:
+def test_headline_precedes_the_figures() -> None:
     text = page(storage(headline="Plan 0123 is ready: 2 GB becomes free."))
     assert text.index("Storage warehouse. Plan 0123 is ready: 2 GB becomes free.") < text.index("<section") < text.index('class="figures"')
 
 
-def test_what_is_stored_before_and_after_has_its_price() -> None:
-    moments = (StoredBytes("that night", 7_000_000_000), StoredBytes("once this plan is applied", 5_000_000_000))
+def test_stored_bytes_have_a_price() -> None:
+    moments = (StoredBytes("in this run", 7_000_000_000), StoredBytes("after this plan is applied", 5_000_000_000))
     text = page(storage(stored=moments, usd_per_gb_month=1.0))
-    assert text.index("stored that night") < text.index("$7.00 a month") < text.index("stored once this plan is applied")
+    assert text.index("stored in this run") < text.index("$7.00 a month") < text.index("stored after this plan is applied")
     assert "$5.00 a month" in text
 
 
-def test_garbage_has_its_reasons_and_its_price_table_by_table() -> None:
+def test_garbage_by_table_has_reasons_and_price() -> None:
     garbage = {"expired": Amount(files=2, bytes=1_500_000_000), "unreferenced": Amount(files=1, bytes=500_000_000)}
     share = TableUsage("warehouse", "sales", "shop.orders", Amount(files=9, bytes=3_000_000_000), garbage)
     row = page(storage(tables=(share,), tables_left_out=4, usd_per_gb_month=1.0)).split("Garbage by table")[1].split("<h3>")[0]
@@ -205,89 +205,89 @@ def test_garbage_has_its_reasons_and_its_price_table_by_table() -> None:
     assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
 
 
-def test_the_last_plans_name_who_approved_them() -> None:
+def test_last_plans_show_their_decisions() -> None:
     amounts = {"quarantine": Amount(files=3, bytes=2_000)}
     past = (
         PastPlan("ab" * 32, date(2026, 11, 20), "applied", amounts, 2, ("approved by ada at 2026-11-20 08:00:00Z",)),
         PastPlan("cd" * 32, date(2026, 11, 19), "expired", {}, 1, ()),
     )
     row = page(storage(plans=past)).split("The last plans")[1].split("<h3>")[0]
-    order = ["abababababab", "applied", "quarantine 3 files (2 kB), 2 edits of history", "approved by ada", "cdcdcdcdcdcd", "nobody yet"]
+    order = ["abababababab", "applied", "quarantine 3 files (2 kB), 2 edits of history", "approved by ada", "cdcdcdcdcdcd", "not decided"]
     assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
 
 
-def test_expiring_snapshots_are_a_list_with_the_rule_that_let_them_go() -> None:
+def test_expiring_snapshots_have_their_rule() -> None:
     going = (ExpiringCommit("shop.orders", "17", NOW, "append", "expired: older than 5d"),)
     text = page(lakes=(lake(edits_history=True, expiring=going, expiring_left_out=3),))
     assert "Snapshots that expire" in text
     assert "expired: older than 5d" in text
-    assert "3 older ones" in text
-    assert "The commits themselves stay" in page(lakes=(lake(expiring=going),))
+    assert "3 more" in text
+    assert "The commits stay in the history" in page(lakes=(lake(expiring=going),))
 
 
-def test_two_counts_of_live_files_are_explained_where_they_differ() -> None:
+def test_different_live_counts_are_explained() -> None:
     assert "114 live files are named" in page(storage(live_named=114))
     assert "live files are named" not in page()
 
 
-def test_the_page_has_no_word_of_ours_that_it_does_not_explain() -> None:
+def test_page_uses_no_internal_terms() -> None:
     text = page(storage(tables=(TableUsage("warehouse", "sales", None, Amount(), {}),)), lakes=(lake(),))
     assert [word for word in ("witness", "sweep", "false positive") if word in text] == []
 
 
-def test_the_page_runs_nothing_and_loads_nothing() -> None:
-    tags = parsed(page(lakes=(lake(),))).tags
+def test_page_has_no_scripts_and_no_requests() -> None:
+    tags = parse_page(page(lakes=(lake(),))).tags
     assert not {"script", "link", "iframe", "object", "img"} & {tag for tag, _ in tags}
     assert not [attributes for _, attributes in tags if {"src", "href", "action"} & set(attributes)]
 
 
-def test_what_cannot_be_undone_stands_where_one_approves() -> None:
+def test_reversibility_is_shown_with_the_approval() -> None:
     text = page()
-    said = [text.index(f"<li>{line}</li>") for line in storage().reversibility]
-    assert said == sorted(said)
-    assert said[-1] < text.index("gc-assets approve")
+    message = [text.index(f"<li>{line}</li>") for line in storage().reversibility]
+    assert message == sorted(message)
+    assert message[-1] < text.index("gc-assets approve")
 
 
 @pytest.mark.parametrize(
-    "status, said",
+    "status, message",
     [
         ("ready", "gc-assets approve {id} --by YOUR_NAME"),
         ("approved", "gc-assets apply 0123 --mode apply"),
         ("expired", "gc-assets run"),
     ],
 )
-def test_every_state_of_a_plan_shows_the_next_command(status: str, said: str) -> None:
+def test_every_plan_status_shows_the_next_command(status: str, message: str) -> None:
     plan = storage(status=status)
     assert plan.header is not None
-    assert f"<pre>{said.format(id=plan.header.plan_id[:12])}</pre>" in page(plan)
+    assert f"<pre>{message.format(id=plan.header.plan_id[:12])}</pre>" in page(plan)
 
 
-def test_a_refused_plan_shows_the_gate_its_numbers_and_the_override() -> None:
+def test_refused_plan_shows_gate_and_override() -> None:
     refused = storage(header=header(gates=(delete_bytes(Amount(files=3, bytes=2_000_000_000), 10**9),)), status="refused")
     text = page(refused)
     assert "2 GB planned, max_delete_bytes allows 1 GB" in text
     assert "--override delete_bytes</pre>" in text
 
 
-def test_a_historical_plan_offers_no_command_and_says_so_first() -> None:
+def test_historical_plan_offers_no_command() -> None:
     text = page(storage(status="historical"), warnings=("Historical: never applied.",))
     assert "gc-assets approve" not in text
     assert text.index("Historical: never applied.") < text.index("Storage warehouse")
 
 
-def test_money_stands_there_only_with_a_price() -> None:
+def test_costs_need_a_price() -> None:
     assert "$" not in page()
     assert "$0.05" in page(replace(storage(), usd_per_gb_month=0.023))
 
 
-def test_quarantine_says_since_when_and_from_when_it_may_be_purged() -> None:
+def test_quarantine_shows_start_and_purge_time() -> None:
     text = page(storage(quarantined=(QuarantinedPlan("ab" * 32, 3, 21, NOW, NOW + timedelta(days=7)),)))
     assert "2026-11-21 03:00 UTC" in text
     assert "2026-11-28 03:00 UTC" in text
     assert "gc-assets restore --plan abababababab" in text
 
 
-def test_the_difference_to_the_run_before_has_signs_and_units() -> None:
+def test_changes_have_signs_and_units() -> None:
     text = page(
         storage(
             before=date(2026, 11, 20),
@@ -298,6 +298,6 @@ def test_the_difference_to_the_run_before_has_signs_and_units() -> None:
     assert "−2" in text
 
 
-def test_a_date_without_a_plan_says_what_to_run() -> None:
+def test_run_date_without_a_plan_shows_the_command() -> None:
     text = page(storage(header=None, status=None, largest=()))
     assert "gc-assets run --run-date 2026-11-21" in text

@@ -1,4 +1,4 @@
-"""The trend: shares stacked to scale over the nights as they lie in time."""
+"""The trend of the storage breakdown over the runs."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ POINTS = (Point(FIRST, 600, 100, 0), Point(FIRST + timedelta(days=1), 600, 200, 
 
 
 def areas(svg: str) -> list[list[tuple[float, float]]]:
-    """The corners of each share's area: along its upper edge, and back along its lower one."""
+    """Return the corners of the area of each share: along its upper edge, and back along its lower
+    edge.
+    """
     found = ElementTree.fromstring(svg).iter("polygon")  # noqa: S314  (drawn a line above, not read from anywhere)
     return [[tuple(map(float, pair.split(","))) for pair in area.get("points", "").split()] for area in found]  # pyright: ignore[reportReturnType]
 
 
-def test_the_highest_night_touches_the_top_and_the_shares_lie_on_each_other() -> None:
+def test_shares_are_stacked_up_to_the_maximum() -> None:
     kept, held, garbage = areas(trend_svg(POINTS))
-    nights = len(POINTS)
+    points = len(POINTS)
     assert garbage[1][1] == TOP
-    assert [y for _, y in kept[nights:]] == [HEIGHT - BOTTOM] * nights
-    assert held[nights:] == kept[:nights][::-1]
-    assert garbage[nights:] == held[:nights][::-1]
+    assert [y for _, y in kept[points:]] == [HEIGHT - BOTTOM] * points
+    assert held[points:] == kept[:points][::-1]
+    assert garbage[points:] == held[:points][::-1]
     height = HEIGHT - BOTTOM - TOP
     assert kept[0][1] == HEIGHT - BOTTOM - height * 600 / 1000
 
 
-def test_a_gap_between_nights_is_as_wide_as_it_lasted() -> None:
+def test_gaps_are_proportional_to_time() -> None:
     xs = [x for x, _ in areas(trend_svg(POINTS))[0][:3]]
     assert xs == [LEFT, LEFT + (WIDTH - RIGHT - LEFT) / 4, WIDTH - RIGHT]
 
 
-def test_an_empty_storage_is_drawn_flat() -> None:
+def test_empty_storage_is_flat() -> None:
     empty = (Point(FIRST, 0, 0, 0), Point(FIRST + timedelta(days=1), 0, 0, 0))
     assert {y for area in areas(trend_svg(empty)) for _, y in area} == {HEIGHT - BOTTOM}

@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: mapped where it fits, and no reason for a JVM not to start."""
+"""The archive of Spark's classes is used if it fits, and never prevents a JVM from starting."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ from gc_assets.resources.java import ensure_java_home
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of a Python environment that has no archive yet."""
+    """Return the directory of a Python environment without an archive."""
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     return tmp_path
 
@@ -22,31 +22,31 @@ def starts(options: str) -> bool:
     return subprocess.run([java, *options.split(), "-version"], capture_output=True, text=True, check=False).returncode == 0
 
 
-def test_two_javas_of_one_environment_have_an_archive_each(environment: Path) -> None:
+def test_each_java_has_its_own_archive(environment: Path) -> None:
     assert archive_path("/opt/jdk17") != archive_path("/opt/jdk21")
     assert archive_path("/opt/jdk17").is_relative_to(environment)
 
 
-def test_where_there_is_no_archive_the_jvm_gets_no_option(environment: Path) -> None:
+def test_missing_archive_adds_no_option(environment: Path) -> None:
     assert jvm_options(ensure_java_home()) == ""
 
 
-def test_a_path_that_the_launcher_would_split_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_with_spaces_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.prefix", str(tmp_path / "my environment"))
-    written(archive_path(ensure_java_home()), b"")
+    write_archive_of(archive_path(ensure_java_home()), b"")
     assert jvm_options(ensure_java_home()) == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", bytes(1 << 21)], ids=["empty", "text", "zeros"])
-def test_a_jvm_starts_with_a_broken_archive(environment: Path, content: bytes) -> None:
+def test_jvm_starts_with_a_damaged_archive(environment: Path, content: bytes) -> None:
     home = ensure_java_home()
-    written(archive_path(home), content)
+    write_archive_of(archive_path(home), content)
     assert "SharedArchiveFile" in jvm_options(home)
     assert starts(jvm_options(home))
 
 
 @pytest.mark.spark
-def test_the_session_maps_the_archive_that_make_env_wrote(spark: SparkSession) -> None:
+def test_session_maps_the_archive(spark: SparkSession) -> None:
     path, maps = archive_path(ensure_java_home()), Path("/proc/self/maps")
     if not path.is_file() or not maps.exists():
         pytest.skip("no archive: run `make env`" if maps.exists() else "this system shows no mapped files")
@@ -56,6 +56,6 @@ def test_the_session_maps_the_archive_that_make_env_wrote(spark: SparkSession) -
     assert str(path) in Path(f"/proc/{pid}/maps").read_text()
 
 
-def written(path: Path, content: bytes) -> None:
+def write_archive_of(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)

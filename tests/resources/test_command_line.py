@@ -1,4 +1,4 @@
-"""What every user of this machine can read of a Spark that this process starts."""
+"""Command lines of started Spark processes, which all users of the machine can read."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ spark.stop()
 """
 
 
-def test_a_secret_of_the_settings_reaches_spark_and_stands_on_no_command_line(tmp_path: Path) -> None:
+def test_secret_setting_is_on_no_command_line(tmp_path: Path) -> None:
     given = tmp_path / "secret"
     given.write_text(SECRET)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    with given.open() as secret, (tmp_path / "told").open("w+") as told:
-        process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdin=secret, stdout=told, env=clean)
+    with given.open() as secret, (tmp_path / "told").open("w+") as arguments:
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdin=secret, stdout=arguments, env=clean)
         seen = set[str]()
         while process.poll() is None:
             for child in psutil.Process(process.pid).children(recursive=True):
                 with suppress(psutil.Error):
                     seen.add(" ".join(child.cmdline()))
             time.sleep(0.05)
-        told.seek(0)
-        assert json.loads(told.readlines()[-1]) == [SECRET, "local[1]"]
+        arguments.seek(0)
+        assert json.loads(arguments.readlines()[-1]) == [SECRET, "local[1]"]
     assert [line for line in seen if "org.apache.spark.deploy.SparkSubmit" in line]
     assert [line for line in seen if SECRET in line] == []

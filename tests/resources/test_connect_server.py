@@ -1,4 +1,4 @@
-"""A local Spark Connect server of another environment or version is never looked for."""
+"""Local Spark Connect servers of other environments and releases are not used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def discovery(root: Path) -> str:
     return environment[DISCOVERY]
 
 
-def test_another_environment_and_another_version_have_servers_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_environment_and_release_has_its_own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = discovery(tmp_path)
     assert discovery(tmp_path) == ours
     seen = {ours}
@@ -38,8 +38,8 @@ def test_another_environment_and_another_version_have_servers_of_their_own(tmp_p
     assert len(seen) == 5
 
 
-def test_a_server_that_pyspark_would_take_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record of a live server of the same Spark, which is all that pyspark compares."""
+def test_server_of_another_environment_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of a live server with the same Spark, which is all that pyspark compares."""
     monkeypatch.setenv(DISCOVERY, str(tmp_path / "connect-local.json"))
     with Discovery() as theirs:
         theirs.save({"host": "localhost", "port": 1, "token": "t", "pid": os.getpid(), "spark_version": "4"})
@@ -49,7 +49,7 @@ def test_a_server_that_pyspark_would_take_is_not_found(tmp_path: Path, monkeypat
         assert LocalConnectServer(ours).pid is None
 
 
-def test_a_process_that_was_told_looks_in_the_same_place(tmp_path: Path) -> None:
+def test_child_process_uses_the_same_directory(tmp_path: Path) -> None:
     environment = {DISCOVERY: str(tmp_path / "connect-local.json")}
     first = use_own_server(environment)
     assert use_own_server(environment) == first
@@ -57,7 +57,7 @@ def test_a_process_that_was_told_looks_in_the_same_place(tmp_path: Path) -> None
     assert first.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_place_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+def test_directory_with_open_permissions_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"gc-assets-{identity()}").mkdir(mode=0o755)
     with pytest.raises(UsageError, match="must be a directory that only you may enter"):
         discovery(tmp_path)

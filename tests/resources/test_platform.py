@@ -1,4 +1,4 @@
-"""The environment is read once, at the edge, and whatever it lowers is said by name."""
+"""Reading the configuration and the variables of the environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ lakes: [{{name: weather, kind: icechunk, location: lake/weather}}]
 """
 
 
-def written(folder: Path, grace: str = "72h") -> str:
+def write_config(folder: Path, grace: str = "72h") -> str:
     path = folder / "lakes.yaml"
     path.write_text(CONFIG.format(grace=grace))
     return str(path)
 
 
-def test_the_file_given_wins_over_the_variable_and_the_variable_over_the_working_directory() -> None:
+def test_precedence_of_configuration_files() -> None:
     environment = {"GC_ASSETS_CONFIG": "named.yaml"}
     assert config_path(environment, "given.yaml") == Path("given.yaml")
     assert config_path(environment) == Path("named.yaml")
@@ -33,15 +33,15 @@ def test_the_file_given_wins_over_the_variable_and_the_variable_over_the_working
     assert config_path({"GC_ASSETS_CONFIG": ""}) == Path("lakes.yaml")
 
 
-def test_without_variables_nothing_is_unsafe_and_the_clock_is_real(tmp_path: Path) -> None:
-    platform = load_platform({}, written(tmp_path))
+def test_default_platform_is_safe_with_real_clock(tmp_path: Path) -> None:
+    platform = load_platform({}, write_config(tmp_path))
     assert platform.unsafe == ()
     assert platform.clock == Clock()
     assert abs(platform.clock.now() - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_only_the_variable_lowers_the_floor_of_the_grace_period_and_the_platform_says_so(tmp_path: Path) -> None:
-    path = written(tmp_path, "1h")
+def test_variable_lowers_the_grace_floor(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "1h")
     with pytest.raises(UsageError, match="the floor is 1d"):
         load_platform({}, path)
     platform = load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h"}, path)
@@ -51,20 +51,20 @@ def test_only_the_variable_lowers_the_floor_of_the_grace_period_and_the_platform
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h1s"}, path)
 
 
-def test_a_floor_that_lowers_nothing_is_not_called_unsafe(tmp_path: Path) -> None:
-    assert load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "24h"}, written(tmp_path)).unsafe == ()
+def test_higher_grace_floor_is_not_unsafe(tmp_path: Path) -> None:
+    assert load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "24h"}, write_config(tmp_path)).unsafe == ()
     with pytest.raises(UsageError, match="the floor is 4d"):
-        load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "96h"}, written(tmp_path))
+        load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "96h"}, write_config(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["-1h", "soon", "24"])
-def test_a_floor_that_is_no_duration_is_refused_by_the_name_of_the_variable(tmp_path: Path, text: str) -> None:
+def test_invalid_grace_floor_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"GC_ASSETS_UNSAFE_GRACE_FLOOR: .*is not a duration"):
-        load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": text}, written(tmp_path))
+        load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": text}, write_config(tmp_path))
 
 
-def test_a_fixed_clock_is_a_rehearsal_and_its_day_is_today(tmp_path: Path) -> None:
-    platform = load_platform({"GC_ASSETS_UNSAFE_NOW": "2026-11-21T03:00:00+00:00"}, written(tmp_path))
+def test_fixed_clock_is_a_rehearsal(tmp_path: Path) -> None:
+    platform = load_platform({"GC_ASSETS_UNSAFE_NOW": "2026-11-21T03:00:00+00:00"}, write_config(tmp_path))
     assert platform.clock.is_rehearsal
     assert platform.clock.today() == date(2026, 11, 21)
     assert platform.unsafe == ("GC_ASSETS_UNSAFE_NOW sets the clock to 2026-11-21T03:00:00+00:00",)
@@ -76,30 +76,30 @@ def test_a_fixed_clock_is_a_rehearsal_and_its_day_is_today(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text, hour", [("2026-11-21T23:30:00", 23), ("2026-11-22T01:30:00+02:00", 23), ("2026-11-21T23:30:00Z", 23), ("2026-11-21", 0)]
 )
-def test_a_fixed_clock_is_read_in_its_zone_and_told_in_utc(text: str, hour: int) -> None:
+def test_fixed_clock_is_converted_to_utc(text: str, hour: int) -> None:
     clock = clock_of({"GC_ASSETS_UNSAFE_NOW": text})
     assert (clock.now().hour, clock.now().utcoffset(), clock.today()) == (hour, timedelta(0), date(2026, 11, 21))
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "21.11.2026", " "])
-def test_a_clock_that_is_no_time_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_clock_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"GC_ASSETS_UNSAFE_NOW is .* expected an ISO 8601 time"):
-        load_platform({"GC_ASSETS_UNSAFE_NOW": text}, written(tmp_path))
+        load_platform({"GC_ASSETS_UNSAFE_NOW": text}, write_config(tmp_path))
 
 
-def test_a_clock_without_a_zone_is_refused_below_the_edge() -> None:
+def test_clock_requires_a_time_zone() -> None:
     with pytest.raises(ValueError, match="needs a time zone"):
         Clock(datetime(2026, 11, 21))  # noqa: DTZ001  (the refusal of it is tested)
 
 
-def test_a_fixed_clock_still_orders_what_happens_at_its_one_moment() -> None:
+def test_fixed_clock_orders_its_events() -> None:
     clock = Clock(datetime(2026, 11, 21, tzinfo=UTC))
     orders = [clock.sequence_number() for _ in range(3)]
     assert clock.now() == clock.now()
     assert orders == sorted(orders)
 
 
-def test_variables_for_secrets_reach_the_configuration_and_no_other_place(tmp_path: Path) -> None:
+def test_secret_variables_reach_only_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "lakes.yaml"
     path.write_text(CONFIG.format(grace="'${GRACE}'"))
     assert load_platform({"GRACE": "30h"}, str(path)).config.storage("warehouse").grace == timedelta(hours=30)
@@ -114,8 +114,8 @@ def test_variables_for_secrets_reach_the_configuration_and_no_other_place(tmp_pa
         ("quarantine", "versioned", "use trash or deferred"),
     ],
 )
-def test_what_no_store_can_do_is_refused_when_the_file_is_read(tmp_path: Path, key: str, value: str, way_out: str) -> None:
-    path = Path(written(tmp_path))
+def test_unsupported_storage_option_is_refused(tmp_path: Path, key: str, value: str, way_out: str) -> None:
+    path = Path(write_config(tmp_path))
     path.write_text(
         path.read_text().replace("location: lake,", f"location: {value}," if key == "location" else f"location: lake, {key}: {value},")
     )
@@ -123,8 +123,8 @@ def test_what_no_store_can_do_is_refused_when_the_file_is_read(tmp_path: Path, k
         load_platform({}, str(path))
 
 
-def test_a_state_on_no_store_that_this_release_writes_is_refused_when_the_file_is_read(tmp_path: Path) -> None:
-    path = Path(written(tmp_path))
+def test_unsupported_state_scheme_is_refused(tmp_path: Path) -> None:
+    path = Path(write_config(tmp_path))
     path.write_text(re.sub(r"(?m)^state: .*$", "state: gs://bucket/state", path.read_text()))
     with pytest.raises(UsageError, match="gs://bucket/state"):
         load_platform({}, str(path))

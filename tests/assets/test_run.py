@@ -1,4 +1,4 @@
-"""A whole night through Dagster on a real Iceberg lake: what it publishes, what stops it, and what an approved plan moves."""
+"""A complete run through Dagster on an Iceberg lake."""
 
 import base64
 import re
@@ -37,17 +37,17 @@ LOG, PLAN = dg.AssetKey(["warehouse", "deletion_log"]), dg.AssetKey(["warehouse"
 Lake = tuple[Platform, list[Path]]  # and the leftovers in it
 
 
-def ago(days: float) -> datetime:
+def days_ago(days: float) -> datetime:
     return NOW - timedelta(days=days)
 
 
 def sales(root: Path) -> Lake:
-    """A table with expired history, in mode apply, and the five leftovers of a crashed writer."""
+    """Create a table with expired history in mode apply, and five files of a failed writer."""
     lake = LakeBuilder(root)
-    table = lake.table("sales.orders", ago(60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
+    table = lake.table("sales.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
     for days in (50, 40, 6, 5):
-        table.append(ago(days))
-    leftovers = table.leftovers(ago(20), 4)
+        table.append(days_ago(days))
+    leftovers = table.leftovers(days_ago(20), 4)
     document = {
         "state": f"{root}/state",
         "storages": [{"name": "warehouse", "location": f"file://{lake.warehouse}/", "mode": "apply", "rehearsals": "allowed"}],
@@ -91,48 +91,50 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def night(lake: Lake) -> dg.ExecuteInProcessResult:
+def run_result(lake: Lake) -> dg.ExecuteInProcessResult:
     return run(lake[0], "run")
 
 
 @pytest.fixture
-def again(lake: Lake, night: dg.ExecuteInProcessResult, tmp_path: Path) -> Callable[..., Platform]:
-    """The platform after its night, over a copy of the state, with other settings of the storage."""
+def copy_platform(lake: Lake, run_result: dg.ExecuteInProcessResult, tmp_path: Path) -> Callable[..., Platform]:
+    """Return the platform after its run, with a copy of the state and other settings of the
+    storage.
+    """
 
-    def copied(**settings: Any) -> Platform:
+    def copy_state(**settings: Any) -> Platform:
         config = lake[0].config
         shutil.copytree(config.state, tmp_path / "state")
         storage = config.storage("warehouse").model_copy(update=settings)
         return replace(lake[0], config=config.model_copy(update={"state": str(tmp_path / "state"), "storages": (storage,)}))
 
-    return copied
+    return copy_state
 
 
-def test_a_night_publishes_every_table(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
-    assert night.success
+def test_run_publishes_every_table(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
+    assert run_result.success
     of_iceberg = {table.name for table in all_tables().values() if table.scope == "storage" or KINDS["iceberg"].has(table)}
-    assert {key.partition("/")[2] for key in materializations(night)} == of_iceberg - {EXPIRY_LOG.name}
+    assert {key.partition("/")[2] for key in materializations(run_result)} == of_iceberg - {EXPIRY_LOG.name}
     assert plan_of(lake[0]).by_reason["unreferenced"].files == len(lake[1])
 
 
-def test_every_blocking_check_of_a_night_passed(night: dg.ExecuteInProcessResult) -> None:
-    evaluations = night.get_asset_check_evaluations()
+def test_every_blocking_check_passes(run_result: dg.ExecuteInProcessResult) -> None:
+    evaluations = run_result.get_asset_check_evaluations()
     assert len(evaluations) >= len(all_tables())
     assert all(evaluation.passed for evaluation in evaluations)
 
 
-def test_a_night_deletes_nothing_even_in_mode_apply(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
-    said = materializations(night)["warehouse/deletion_log"].metadata["nothing_changed"].value
-    assert "no approved plan id" in str(said)
+def test_run_in_mode_apply_deletes_nothing(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
+    report = materializations(run_result)["warehouse/deletion_log"].metadata["nothing_changed"].value
+    assert "no approved plan id" in str(report)
     assert all(path.exists() for path in lake[1])
 
 
-def test_rows_and_figures_are_those_on_disk(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
+def test_metadata_matches_published_rows(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
     state = State.at(lake[0].config.state)
-    for key, materialization in materializations(night).items():
+    for key, materialization in materializations(run_result).items():
         group, name = key.split("/")
         published = state.current(group, name, NOW.date())
-        if published is None:  # the deletion_log of a night that deleted nothing
+        if published is None:  # the deletion_log of a run that deleted nothing
             continue
         assert materialization.metadata["dagster/row_count"].value == published.receipt.rows, key
         assert materialization.metadata["dagster/uri"].value == state.files.uri(published.path), key
@@ -140,15 +142,15 @@ def test_rows_and_figures_are_those_on_disk(lake: Lake, night: dg.ExecuteInProce
         assert len(materialization.metadata["sample"].records) == min(20, published.receipt.rows), key
 
 
-def test_the_orphans_report_draws_where_the_bytes_go(night: dg.ExecuteInProcessResult) -> None:
-    metadata = materializations(night)["warehouse/orphan_files"].metadata
+def test_orphan_report_contains_storage_breakdown(run_result: dg.ExecuteInProcessResult) -> None:
+    metadata = materializations(run_result)["warehouse/orphan_files"].metadata
     assert "data:image/svg+xml;base64," in str(metadata["report"].value)
     assert metadata["reclaimable_files"].value == 5
     assert metadata["expired_files"].value == metadata["orphan_files"].value - 5
 
 
-def test_the_history_before_and_after_is_told(night: dg.ExecuteInProcessResult) -> None:
-    found = materializations(night)
+def test_report_contains_history_before_and_after(run_result: dg.ExecuteInProcessResult) -> None:
+    found = materializations(run_result)
     assert "| sales.orders | 4 | 2 | 2 | 0 |" in str(found["sales/reachable_snapshots"].metadata["report"].value)
     edits = str(found["sales/expiry_plan"].metadata["report"].value)
     assert "| sales.orders | remove_snapshot | 2 |" in edits
@@ -157,53 +159,53 @@ def test_the_history_before_and_after_is_told(night: dg.ExecuteInProcessResult) 
     ElementTree.fromstring(now)  # noqa: S314  (our own drawing: an image that is no XML shows as a broken link)
 
 
-def test_numbers_are_numbers_and_never_booleans(night: dg.ExecuteInProcessResult) -> None:
-    for materialization in materializations(night).values():
+def test_numeric_metadata_is_never_boolean(run_result: dg.ExecuteInProcessResult) -> None:
+    for materialization in materializations(run_result).values():
         for name, value in materialization.metadata.items():
             assert not isinstance(value, dg.BoolMetadataValue), name
             if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue) and not name.startswith("dagster/"):
                 assert not name.endswith(("_id", "id")), name
 
 
-def test_every_number_is_told_with_its_unit_too(night: dg.ExecuteInProcessResult) -> None:
-    for key, materialization in materializations(night).items():
+def test_every_number_has_a_figure(run_result: dg.ExecuteInProcessResult) -> None:
+    for key, materialization in materializations(run_result).items():
         metadata = materialization.metadata
         numbers = {name for name, value in metadata.items() if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)}
-        if "figures" not in metadata:  # the deletion_log of a night that deleted nothing
+        if "figures" not in metadata:  # the deletion_log of a run that deleted nothing
             assert key == "warehouse/deletion_log"
             continue
-        told = {str(record.data["figure"]).replace(" ", "_"): str(record.data["amount"]) for record in metadata["figures"].records}
-        assert told.keys() == {name for name in numbers if not name.startswith("dagster/")}, key
-        assert all(re.fullmatch(r"[-\d.,e]+ ([a-zA-Z]+( per key)?|%)", amount) for amount in told.values()), told
+        metadata = {str(record.data["figure"]).replace(" ", "_"): str(record.data["amount"]) for record in metadata["figures"].records}
+        assert metadata.keys() == {name for name in numbers if not name.startswith("dagster/")}, key
+        assert all(re.fullmatch(r"[-\d.,e]+ ([a-zA-Z]+( per key)?|%)", amount) for amount in metadata.values()), metadata
 
 
-def test_the_plan_tells_what_a_person_needs_to_decide(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
-    metadata, header = materializations(night)["warehouse/deletion_plan"].metadata, plan_of(lake[0])
-    said = [metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals", "failed_gates")]
-    assert said == [header.plan_id, "ready", "nobody yet", "0 of 1", "none"]
+def test_plan_metadata_supports_a_decision(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
+    metadata, header = materializations(run_result)["warehouse/deletion_plan"].metadata, plan_of(lake[0])
+    report = [metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals", "failed_gates")]
+    assert report == [header.plan_id, "ready", "not approved", "0 of 1", "none"]
     assert metadata["approve_before"].value == header.approve_before.timestamp()
     assert metadata["apply_before"].value == header.apply_before.timestamp()
     assert [record.data["gate"] for record in metadata["gates"].records] == [gate.name for gate in header.gates]
 
 
-def test_a_table_tells_which_of_its_columns_come_from_one_column(night: dg.ExecuteInProcessResult) -> None:
-    found = {key: item.metadata.get("dagster/column_lineage") for key, item in materializations(night).items()}
+def test_metadata_contains_column_lineage(run_result: dg.ExecuteInProcessResult) -> None:
+    found = {key: item.metadata.get("dagster/column_lineage") for key, item in materializations(run_result).items()}
     lineage = found["warehouse/orphan_files"]
     assert isinstance(lineage, dg.TableColumnLineageMetadataValue)
     assert lineage.value.deps_by_column["etag"] == [dg.TableColumnDep(dg.AssetKey(["warehouse", "storage_inventory"]), "etag")]
     assert found["warehouse/storage_inventory"] is None
 
 
-def test_the_same_night_again_has_the_same_plan(again: Callable[..., Platform]) -> None:
-    at = again()
+def test_repeated_run_has_the_same_plan(copy_platform: Callable[..., Platform]) -> None:
+    at = copy_platform()
     before = plan_of(at)
     result = run(at, "run", selection=[PLAN])
     assert result.success
     assert plan_of(at) == before
 
 
-def test_a_failed_gate_stops_the_run_before_its_deletion_log(again: Callable[..., Platform]) -> None:
-    at = again(gates=Gates(max_delete_bytes=1))
+def test_failed_gate_skips_the_deletion_log(copy_platform: Callable[..., Platform]) -> None:
+    at = copy_platform(gates=Gates(max_delete_bytes=1))
     result = run(at, "run", selection=[PLAN, LOG])
     assert not result.success
     assert list(materializations(result)) == ["warehouse/deletion_plan"]
@@ -214,8 +216,8 @@ def test_a_failed_gate_stops_the_run_before_its_deletion_log(again: Callable[...
     assert materializations(result)["warehouse/deletion_plan"].metadata["status"].value == "refused"
 
 
-def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Callable[..., Platform], lake: Lake) -> None:
-    at = again(gates=Gates(max_delete_bytes=1))
+def test_refused_plan_is_refused_in_a_separate_run(copy_platform: Callable[..., Platform], lake: Lake) -> None:
+    at = copy_platform(gates=Gates(max_delete_bytes=1))
     run(at, "run", selection=[PLAN])
     with pytest.raises(GateRefused):
         approve(at.config, at.clock, plan_of(at).plan_id, "kim")
@@ -224,12 +226,12 @@ def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Call
     assert all(path.exists() for path in lake[1])
 
 
-def test_a_run_date_that_was_never_frozen_on_its_day_is_an_analysis(again: Callable[..., Platform], lake: Lake) -> None:
-    at, past = first_run_date(again(), ago(3)), ago(3).date().isoformat()
-    night = run(at, "run", past)
-    assert night.success
+def test_unfrozen_past_date_is_historical(copy_platform: Callable[..., Platform], lake: Lake) -> None:
+    at, past = first_run_date(copy_platform(), days_ago(3)), days_ago(3).date().isoformat()
+    run_result = run(at, "run", past)
+    assert run_result.success
     assert plan_of(at, past).historical
-    metadata = materializations(night)
+    metadata = materializations(run_result)
     assert "Historical" in str(metadata["sales/lake_refs"].metadata["report"].value)
     assert "Historical" in str(metadata["warehouse/deletion_plan"].metadata["report"].value)
     result = run(at, "apply", past, plan_id=plan_of(at, past).plan_id)
@@ -237,37 +239,37 @@ def test_a_run_date_that_was_never_frozen_on_its_day_is_an_analysis(again: Calla
     assert all(path.exists() for path in lake[1])
 
 
-def test_the_job_of_an_earlier_date_makes_its_plan_and_refuses_a_date_of_the_page(again: Callable[..., Platform], lake: Lake) -> None:
-    at, past = again(), ago(4).date().isoformat()
+def test_analysis_job_refuses_dates_with_a_partition(copy_platform: Callable[..., Platform], lake: Lake) -> None:
+    at, past = copy_platform(), days_ago(4).date().isoformat()
 
-    def worked_out(run_date: str) -> dg.ExecuteInProcessResult:
+    def run_analysis(run_date: str) -> dg.ExecuteInProcessResult:
         job = build_definitions(at).resolve_job_def("analysis")
         config = {"ops": {"work_out": {"config": {"run_date": run_date}}}}
         return job.execute_in_process(run_config=config, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
 
-    result = worked_out(past)
+    result = run_analysis(past)
     assert result.success
     assert plan_of(at, past).historical
-    [told] = [event.step_output_data.metadata for event in result.all_node_events if event.is_successful_output]
-    assert "Historical" in str(told["warehouse"].value)
-    said = worked_out(TODAY).failure_data_for_node("work_out").user_failure_data.description
-    assert said == f"run_date {TODAY}: the partitions begin {TODAY}, so this date is one; materialize it by the job `night`"
+    [metadata] = [event.step_output_data.metadata for event in result.all_node_events if event.is_successful_output]
+    assert "Historical" in str(metadata["warehouse"].value)
+    report = run_analysis(TODAY).failure_data_for_node("work_out").user_failure_data.description
+    assert report == f"run_date {TODAY}: the partitions begin on {TODAY}, so this date has a partition. Launch the job `run` for it."
     assert all(path.exists() for path in lake[1])
 
 
-def test_an_approved_plan_moves_its_files_and_no_other(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
-    """The last of this module: it takes the leftovers that the others find."""
+def test_approved_plan_moves_only_its_files(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
+    """The last test of the module, because it changes the files of the others."""
     at, leftovers = lake
     before = {path for path in (Path(at.config.state).parent / "warehouse").rglob("*") if path.is_file()}
     header = plan_of(at)
     approve(at.config, at.clock, header.plan_id, "kim")
     applied = run(at, "apply", plan_id=header.plan_id)
-    told = materializations(applied)
-    metadata = told["warehouse/deletion_log"].metadata
+    metadata = materializations(applied)
+    metadata = metadata["warehouse/deletion_log"].metadata
     gone = {path for path in before if not path.exists()}
     assert (metadata["quarantined_files"].value, metadata["failed_files"].value) == (len(gone), 0)
     assert gone > set(leftovers)
-    assert told["sales/expiry_log"].metadata["done_edits"].value == header.expiry_actions["sales"] > 0
+    assert metadata["sales/expiry_log"].metadata["done_edits"].value == header.expiry_actions["sales"] > 0
     twice = materializations(run(at, "apply", plan_id=header.plan_id))["warehouse/deletion_log"].metadata
     assert "applying it again changes nothing" in str(twice["nothing_changed"].value)
     assert twice["quarantined_files"].value == len(gone)

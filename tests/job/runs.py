@@ -1,4 +1,4 @@
-"""A small lake with a `lakes.yaml` of its own, and runs of its Dagster."""
+"""A small lake with its `lakes.yaml`, and Dagster runs on it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ LOG = "warehouse/deletion_log"
 
 
 def sales(root: Path, conf: Mapping[str, str], **spark: Any) -> Path:
-    """Makes a table with expired history, and the four leftovers of a crashed writer. Returns its `lakes.yaml`.
+    """Create a table with expired history and four files of a failed writer. Return its
+    `lakes.yaml`.
 
-    All that a module of tests tells about it ends on the same day.
+    All dates of a test module are on one day.
     """
     now = now_for(minutes=6)
     lake = LakeBuilder(root)
@@ -45,7 +46,7 @@ def sales(root: Path, conf: Mapping[str, str], **spark: Any) -> Path:
 
 
 def with_spark(path: Path, other: Path, state: str | None = None, **spark: Any) -> Path:
-    """The same lake with other settings of Spark, and a state of its own unless one is named."""
+    """Return the configuration with other settings of Spark, and by default a new state."""
     document = json.loads(path.read_text())
     document |= {"state": state or f"{other.parent}/{other.stem}-state", "spark": {**spark, "conf": document["spark"]["conf"]}}
     other.write_text(json.dumps(document))
@@ -53,18 +54,18 @@ def with_spark(path: Path, other: Path, state: str | None = None, **spark: Any) 
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A run of Dagster, and the lines of its log."""
+class RunResult:
+    """A Dagster run, with the lines of its log."""
 
     result: dg.ExecuteInProcessResult
     lines: Sequence[str]
 
     @property
     def failure(self) -> str:
-        """What stopped the run, in the words of the page."""
+        """The error message of the run."""
         (event,) = [event for event in self.result.all_events if event.is_step_failure]
-        told = event.step_failure_data.user_failure_data
-        return str(told.description) if told is not None else event.step_failure_data.error.to_string()
+        records = event.step_failure_data.user_failure_data
+        return str(records.description) if records is not None else event.step_failure_data.error.to_string()
 
     def tables(self) -> dict[str, dg.AssetMaterialization]:
         events = self.result.get_asset_materialization_events()
@@ -74,12 +75,14 @@ class Ran:
         return {(check.asset_key.to_user_string(), check.check_name): check.passed for check in self.result.get_asset_check_evaluations()}
 
 
-def run(path: Path, assets: Sequence[str] = (), meanwhile: Callable[[str], None] = lambda _: None, **config: Any) -> Ran:
-    return night_of(load_platform(os.environ, str(path)), assets, meanwhile, **config)
+def run(path: Path, assets: Sequence[str] = (), meanwhile: Callable[[str], None] = lambda _: None, **config: Any) -> RunResult:
+    return run_assets(load_platform(os.environ, str(path)), assets, meanwhile, **config)
 
 
-def night_of(at: Platform, assets: Sequence[str] = (), meanwhile: Callable[[str], None] = lambda _: None, **config: Any) -> Ran:
-    """Runs the night without what deletes, or the assets; `config` is that of the one that deletes. `meanwhile` hears every line."""
+def run_assets(at: Platform, assets: Sequence[str] = (), meanwhile: Callable[[str], None] = lambda _: None, **config: Any) -> RunResult:
+    """Run the planning assets, or the given assets. `config` configures `deletion_log`, and
+    `meanwhile` receives every log line.
+    """
     lines = list[str]()
 
     class Lines(logging.Handler):
@@ -89,12 +92,12 @@ def night_of(at: Platform, assets: Sequence[str] = (), meanwhile: Callable[[str]
             meanwhile(line)
 
     @dg.logger
-    def heard(_: dg.InitLoggerContext) -> logging.Logger:
+    def recorder(_: dg.InitLoggerContext) -> logging.Logger:
         logger = logging.Logger("heard", logging.DEBUG)
         logger.addHandler(Lines())
         return logger
 
-    definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(loggers={"heard": heard}))
+    definitions = dg.Definitions.merge(build_definitions(at), dg.Definitions(loggers={"heard": recorder}))
     keys = {key.to_user_string() for key in definitions.resolve_asset_graph().executable_asset_keys} - {LOG}
     ops = {LOG.replace("/", "__"): {"config": config}} if config else {}
     result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
@@ -104,4 +107,4 @@ def night_of(at: Platform, assets: Sequence[str] = (), meanwhile: Callable[[str]
         instance=dg.DagsterInstance.ephemeral(),
         raise_on_error=False,
     )
-    return Ran(result, lines)
+    return RunResult(result, lines)

@@ -1,4 +1,4 @@
-"""A night on a small real lake, typed as a person would type it: run, show, explain, report, approve, apply, restore."""
+"""The commands run, show, explain, report, approve, apply and restore on a small lake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 
 
 class Shell:
-    """Types commands against one configuration."""
+    """Runs commands with one configuration."""
 
     def __init__(self, lakes_yaml: Path) -> None:
         self.lakes_yaml = lakes_yaml
@@ -39,7 +39,7 @@ class Shell:
         return CliRunner().invoke(cli, [*arguments, "--config", str(self.lakes_yaml)])
 
     def json(self, *arguments: str) -> list[dict[str, Any]]:
-        """What a command that must succeed prints with `--format json`."""
+        """Return the JSON output of a command that must succeed."""
         result = self(*arguments, "--format", "json")
         assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)
@@ -56,55 +56,55 @@ def run_date() -> str:
 
 
 @pytest.fixture(scope="module")
-def night(spark: SparkSession, lake: SmallLake, run_date: str) -> tuple[Shell, Result]:
-    """The lake after today's run, in mode apply: without an approval it plans like any other."""
+def lake_after_run(spark: SparkSession, lake: SmallLake, run_date: str) -> tuple[Shell, Result]:
+    """Run on the lake in mode apply. Without an approval it only plans."""
     shell, before = Shell(lake.lakes_yaml), lake.keys()
     result = shell("run", "--run-date", run_date, "--mode", "apply", "--format", "json")
     assert lake.keys() == before
     return shell, result
 
 
-def hint(said: str) -> list[str]:
-    """The words of the command that a command names as the next one."""
-    (line,) = [line for line in said.splitlines() if line.startswith("Next: gc-assets ")]
+def hint(message: str) -> list[str]:
+    """Return the next command that a command prints."""
+    (line,) = [line for line in message.splitlines() if line.startswith("Next: gc-assets ")]
     return shlex.split(line.partition("   (")[0])[2:]
 
 
-def undoing(said: str) -> list[str]:
-    """The three lines that tell what can be undone, what cannot, and what becomes free."""
-    lines = [line for line in said.splitlines() if line.startswith(("Can be undone: ", "Cannot be undone: ", "Becomes free: "))]
+def reversibility_lines(message: str) -> list[str]:
+    """Return the three lines about reversibility."""
+    lines = [line for line in message.splitlines() if line.startswith(("Can be undone: ", "Cannot be undone: ", "Becomes free: "))]
     assert len(lines) == 3
     return lines
 
 
-def plan_of(night: tuple[Shell, Result]) -> dict[str, Any]:
-    plans = json.loads(night[1].stdout)
+def plan_of(lake_after_run: tuple[Shell, Result]) -> dict[str, Any]:
+    plans = json.loads(lake_after_run[1].stdout)
     assert len(plans) == 1
     return plans[0]
 
 
-def test_run_prints_one_object_a_storage_and_its_progress_on_standard_error(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    result = night[1]
+def test_run_prints_one_object_per_storage(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+    result = lake_after_run[1]
     assert result.exit_code == 0, result.stderr
-    plan = plan_of(night)
+    plan = plan_of(lake_after_run)
     assert plan["storage"] == "warehouse"
     assert plan["files"] - plan["after_expiry"]["files"] == len(lake.leftovers)
     assert plan["bytes"] - plan["after_expiry"]["bytes"] == sum(path.stat().st_size for path in lake.leftovers)
-    assert plan["expiry_actions"] == {"sales": len(night[0].json("show", "expiry_plan"))}
+    assert plan["expiry_actions"] == {"sales": len(lake_after_run[0].json("show", "expiry_plan"))}
     assert plan["passed"] is True
     assert "sales/live_files" in result.stderr
     assert f"gc-assets approve {plan['plan_id'][:12]}" in result.stderr
 
 
 def tables() -> list[str]:
-    """What a night of an Iceberg lake and its storage publishes."""
+    """Return the tables that a run publishes for an Iceberg lake and its storage."""
     known = [table for table in all_tables().values() if not table.by_apply]
     return [table.name for table in known if table.scope == "storage" or KINDS["iceberg"].has(table)]
 
 
 @pytest.mark.parametrize("asset", tables())
-def test_every_table_shows_in_every_format_with_the_same_rows(asset: str, night: tuple[Shell, Result], tmp_path: Path) -> None:
-    shell = night[0]
+def test_every_format_shows_the_same_rows(asset: str, lake_after_run: tuple[Shell, Result], tmp_path: Path) -> None:
+    shell = lake_after_run[0]
     rows = shell.json("show", asset)
     assert all(list(row) == all_tables()[asset].schema.names for row in rows)
     as_csv = list(csv.DictReader(io.StringIO(shell("show", asset, "--format", "csv").stdout)))
@@ -118,8 +118,8 @@ def test_every_table_shows_in_every_format_with_the_same_rows(asset: str, night:
     assert f"{min(1, len(rows))} of {len(rows)} rows" in table.stderr
 
 
-def test_a_live_file_is_traced_from_its_ref_down_to_the_file(night: tuple[Shell, Result]) -> None:
-    shell = night[0]
+def test_explain_traces_a_live_file_to_its_ref(lake_after_run: tuple[Shell, Result]) -> None:
+    shell = lake_after_run[0]
     data = next(row for row in shell.json("show", "live_files") if row["kind"] == "data")
     (found,) = shell.json("explain", data["key"])
     assert found["verdict"] == "live"
@@ -128,30 +128,30 @@ def test_a_live_file_is_traced_from_its_ref_down_to_the_file(night: tuple[Shell,
     assert found["chain"][-1]["name"] == data["key"]
 
 
-def test_a_file_of_the_present_state_needs_no_commit(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    (found,) = night[0].json("explain", lake.orders.metadata_location)
+def test_explain_file_of_the_current_state(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+    (found,) = lake_after_run[0].json("explain", lake.orders.metadata_location)
     assert found["verdict"] == "live"
     assert [link["what"] for link in found["chain"]] == ["lake", "metadata_json"]
 
 
-def test_an_old_snapshot_is_kept_by_its_tag(night: tuple[Shell, Result]) -> None:
-    shell = night[0]
+def test_tag_keeps_an_old_snapshot(lake_after_run: tuple[Shell, Result]) -> None:
+    shell = lake_after_run[0]
     (audit,) = [row for row in shell.json("show", "lake_refs") if row["ref_name"] == "audit"]
     tagged = next(row for row in shell.json("show", "live_files") if row["commit_id"] == audit["head_commit_id"] and row["kind"] == "data")
     (found,) = shell.json("explain", tagged["key"])
     assert (found["chain"][0]["what"], found["chain"][0]["name"]) == ("tag", "audit")
 
 
-def test_a_leftover_is_planned_whatever_way_its_address_is_spelled(night: tuple[Shell, Result], lake: SmallLake) -> None:
+def test_explain_accepts_any_spelling_of_an_address(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
     path = lake.leftovers[0]
     key = str(path.relative_to(lake.builder.warehouse))
     for spelling in (key, str(path), f"file:{path}", f"file://{path}", f"FILE://localhost{path}"):
-        (found,) = night[0].json("explain", spelling)
+        (found,) = lake_after_run[0].json("explain", spelling)
         assert (found["storage"], found["key"], found["verdict"]) == ("warehouse", key, "planned")
 
 
-def test_a_file_of_expired_history_names_the_commit_that_last_needed_it(night: tuple[Shell, Result]) -> None:
-    shell = night[0]
+def test_explain_names_the_last_commit_of_an_expired_file(lake_after_run: tuple[Shell, Result]) -> None:
+    shell = lake_after_run[0]
     orphan = next(row for row in shell.json("show", "orphan_files") if row["reason"] == "expired" and row["kind"] == "data")
     (found,) = shell.json("explain", orphan["key"])
     assert (found["verdict"], orphan["held_by"]) == ("planned", "sales")
@@ -160,22 +160,22 @@ def test_a_file_of_expired_history_names_the_commit_that_last_needed_it(night: t
     assert [link["what"] for link in found["chain"]][-3:] == ["manifest_list", "manifest", "data"]
 
 
-def test_what_is_young_and_what_nobody_claims_is_left_alone_and_says_why(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    shell = night[0]
+def test_explain_young_and_unowned_files(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+    shell = lake_after_run[0]
     assert [shell.json("explain", str(path))[0]["verdict"] for path in (lake.young, lake.unowned)] == ["young", "unowned"]
 
 
-def test_what_nobody_knows_is_unknown_and_what_lies_elsewhere_external(night: tuple[Shell, Result]) -> None:
-    shell = night[0]
+def test_explain_unknown_and_external_files(lake_after_run: tuple[Shell, Result]) -> None:
+    shell = lake_after_run[0]
     assert shell.json("explain", "shop/orders/never.parquet")[0]["verdict"] == "unknown"
     assert shell.json("explain", "s3://elsewhere/file")[0]["verdict"] == "external"
 
 
-def test_the_report_names_the_plan_and_asks_nobody_for_anything(night: tuple[Shell, Result], lake: SmallLake, tmp_path: Path) -> None:
+def test_report_names_the_plan_and_loads_nothing(lake_after_run: tuple[Shell, Result], lake: SmallLake, tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    assert night[0]("report", "-o", str(target)).exit_code == 0
+    assert lake_after_run[0]("report", "-o", str(target)).exit_code == 0
     page = target.read_text()
-    assert f"gc-assets approve {plan_of(night)['plan_id'][:12]}" in page
+    assert f"gc-assets approve {plan_of(lake_after_run)['plan_id'][:12]}" in page
     assert all(str(path.relative_to(lake.builder.warehouse)) in page for path in lake.leftovers)
     assert "shop.orders" in page
     assert "after expiry" in page
@@ -183,14 +183,14 @@ def test_the_report_names_the_plan_and_asks_nobody_for_anything(night: tuple[She
     assert [word for word in ("http:", "https:", "src=", "<script", "url(", "@import") if word in without_namespaces] == []
 
 
-def test_doctor_finds_nothing_wrong(night: tuple[Shell, Result]) -> None:
-    rows = night[0].json("doctor")
+def test_doctor_passes(lake_after_run: tuple[Shell, Result]) -> None:
+    rows = lake_after_run[0].json("doctor")
     assert {row["verdict"] for row in rows} == {"ok"}
     assert {"sales", "warehouse", "state", "storages", "spark"} <= {row["subject"] for row in rows}
 
 
-def test_the_metrics_of_a_night_are_its_figures(night: tuple[Shell, Result], tmp_path: Path) -> None:
-    shell, plan, file = night[0], plan_of(night), tmp_path / "gc.prom"
+def test_metrics_match_the_run(lake_after_run: tuple[Shell, Result], tmp_path: Path) -> None:
+    shell, plan, file = lake_after_run[0], plan_of(lake_after_run), tmp_path / "gc.prom"
     assert shell("metrics", "--out", str(file)).exit_code == 0
     families = {family.name.removeprefix("gc_assets_"): family.samples for family in text_string_to_metric_families(file.read_text())}
     assert shell("metrics").stdout == file.read_text()
@@ -206,25 +206,25 @@ def test_the_metrics_of_a_night_are_its_figures(night: tuple[Shell, Result], tmp
     assert of("lake_live_files", "lake") == {"sales": len(shell.json("show", "live_files"))}
     states = [row["state"] for row in shell.json("show", "reachable_snapshots")]
     assert of("lake_commits", "state") == {state: states.count(state) for state in ("retained", "expired", "dangling")}
-    assert of("lake_sick", "lake") == {"sales": 0}
+    assert of("lake_unreadable", "lake") == {"sales": 0}
 
 
-def test_the_history_is_drawn_as_it_is_and_as_it_would_be(night: tuple[Shell, Result]) -> None:
-    (found,) = [item for item in night[0].json("history") if item["history"] == "shop.orders"]
+def test_history_is_drawn_before_and_after_expiry(lake_after_run: tuple[Shell, Result]) -> None:
+    (found,) = [item for item in lake_after_run[0].json("history") if item["history"] == "shop.orders"]
     assert (len(found["now"]), len(found["after_expiry"])) == (3, 1)
     assert "(main)" in found["after_expiry"][0]
-    assert "shop.orders, after expiry" in night[0]("history", "--table", "shop.orders").stdout
-    assert night[0]("history", "--table", "shop.nothing").exit_code == 2
+    assert "shop.orders, after expiry" in lake_after_run[0]("history", "--table", "shop.orders").stdout
+    assert lake_after_run[0]("history", "--table", "shop.nothing").exit_code == 2
 
 
-def test_the_snapshots_of_one_table_are_shown_alone(night: tuple[Shell, Result]) -> None:
-    rows = night[0].json("show", "snapshot_history", "--table", "shop.orders")
+def test_show_selects_one_table(lake_after_run: tuple[Shell, Result]) -> None:
+    rows = lake_after_run[0].json("show", "snapshot_history", "--table", "shop.orders")
     assert {row["table_name"] for row in rows} == {"shop.orders"}
-    assert 0 < len(rows) < len(night[0].json("show", "snapshot_history"))
+    assert 0 < len(rows) < len(lake_after_run[0].json("show", "snapshot_history"))
 
 
-def test_what_if_says_what_a_deleted_tag_would_free(night: tuple[Shell, Result]) -> None:
-    shell = night[0]
+def test_what_if_reports_files_of_a_deleted_tag(lake_after_run: tuple[Shell, Result]) -> None:
+    shell = lake_after_run[0]
     (audit,) = [row for row in shell.json("show", "lake_refs") if row["ref_name"] == "audit"]
     alone = {row["key"]: row["size_bytes"] for row in shell.json("show", "live_files") if row["commit_id"] == audit["head_commit_id"]}
     listed = {row["key"]: row["size_bytes"] for row in shell.json("show", "storage_inventory")}
@@ -239,38 +239,38 @@ def test_what_if_says_what_a_deleted_tag_would_free(night: tuple[Shell, Result])
     assert "1 commits fewer would be retained" in result.stderr
 
 
-def test_what_if_with_the_policy_of_the_night_changes_nothing(night: tuple[Shell, Result]) -> None:
-    result = night[0]("what-if", "--format", "json")
+def test_what_if_with_the_same_policy_changes_nothing(lake_after_run: tuple[Shell, Result]) -> None:
+    result = lake_after_run[0]("what-if", "--format", "json")
     assert json.loads(result.stdout) == []
     assert "the same commits would be retained" in result.stderr
 
 
-def test_what_if_names_the_ref_that_was_meant_and_an_impossible_cut_off(night: tuple[Shell, Result]) -> None:
-    wrong = night[0]("what-if", "--drop-ref", "audits")
+def test_what_if_refuses_unknown_ref_and_cutoff(lake_after_run: tuple[Shell, Result]) -> None:
+    wrong = lake_after_run[0]("what-if", "--drop-ref", "audits")
     assert (wrong.exit_code, "did you mean audit?" in wrong.stderr) == (2, True)
-    cutoff = night[0]("what-if", "--retention", "soon")
+    cutoff = lake_after_run[0]("what-if", "--retention", "soon")
     assert (cutoff.exit_code, "'soon' is not a cut-off" in cutoff.stderr) == (2, True)
-    assert night[0]("what-if", "--retention", "2026-01-01").exit_code == 2
+    assert lake_after_run[0]("what-if", "--retention", "2026-01-01").exit_code == 2
 
 
-def test_blame_by_age_never_frees_less_for_a_shorter_retention(night: tuple[Shell, Result]) -> None:
-    rows = night[0].json("blame", "--by", "age")
+def test_blame_by_age_is_monotonic(lake_after_run: tuple[Shell, Result]) -> None:
+    rows = lake_after_run[0].json("blame", "--by", "age")
     freed = {row["age"]: row["freed_bytes"] for row in rows if row["table"] == "shop.orders"}
     kept = {row["age"]: row["kept_bytes"] for row in rows if row["table"] == "shop.orders"}
     assert kept["365d"] > 0 == freed.get("365d", 0)
     assert kept.get("1d", 0) == 0
 
 
-def test_blame_by_table_adds_up_to_the_tables_of_the_night(night: tuple[Shell, Result]) -> None:
-    shell = night[0]
+def test_blame_by_table_adds_up(lake_after_run: tuple[Shell, Result]) -> None:
+    shell = lake_after_run[0]
     rows = shell.json("blame")
     assert {row["table"] for row in rows} >= {"shop.orders", "shop.visits"}
     assert sum(row["live_files"] for row in rows) == len(shell.json("show", "live_files"))
     assert sum(row["garbage_bytes"] for row in rows) == sum(row["size_bytes"] for row in shell.json("show", "orphan_files"))
 
 
-def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path) -> None:
-    shell, plan_id = night[0], plan_of(night)["plan_id"]
+def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path) -> None:
+    shell, plan_id = lake_after_run[0], plan_of(lake_after_run)["plan_id"]
     before, gone = lake.keys(), {row["key"] for row in shell.json("show", "deletion_plan")}
     assert gone > {str(path.relative_to(lake.builder.warehouse)) for path in lake.leftovers}
 
@@ -282,7 +282,7 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     rejected = shell("reject", plan_id[:12], "--by", "ada", "--comment", "not today")
     assert (rejected.exit_code, "rejected by ada at" in rejected.stdout) == (0, True)
     assert shell("apply", plan_id, "--mode", "apply").exit_code == 3
-    approved = shell(*(word.replace("YOUR_NAME", "ada") for word in hint(night[1].stderr)))
+    approved = shell(*(word.replace("YOUR_NAME", "ada") for word in hint(lake_after_run[1].stderr)))
     assert approved.exit_code == 0
     in_mode_plan = shell("apply", plan_id)
     assert in_mode_plan.exit_code == 3
@@ -290,11 +290,14 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     assert lake.keys() == before
 
     applied = shell(*hint(approved.stderr), "--format", "json")
-    books = json.loads(applied.stdout)
-    assert undoing(night[1].stderr) == undoing(approved.stderr) == undoing(applied.stderr)
-    assert "of the history of lake sales (Iceberg) are final" in undoing(applied.stderr)[1]
+    outcomes = json.loads(applied.stdout)
+    assert reversibility_lines(lake_after_run[1].stderr) == reversibility_lines(approved.stderr) == reversibility_lines(applied.stderr)
+    assert "of the history of lake sales (Iceberg) are final" in reversibility_lines(applied.stderr)[1]
     edits = len(shell.json("show", "expiry_plan"))
-    assert [(row["phase"], row["outcome"], row["files"]) for row in books] == [("expire", "done", edits), ("quarantine", "done", len(gone))]
+    assert [(row["phase"], row["outcome"], row["files"]) for row in outcomes] == [
+        ("expire", "done", edits),
+        ("quarantine", "done", len(gone)),
+    ]
     assert [row["outcome"] for row in shell.json("show", "expiry_log")] == ["done"] * edits
     assert sum(row["expired"] for row in shell.json("show", "snapshot_history")) == edits
     written = lake.keys() - before
@@ -315,7 +318,7 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     assert [word["decision"] for word in explained["approval_events"]] == ["rejected", "approved"]
     assert f"plan {plan_id[:12]} rejected by ada at " in shell("explain", key).stdout
     page = shell("report", "-o", "-").stdout
-    assert all(html.escape(line, quote=True).replace("&#x27;", "&#39;") in page for line in undoing(applied.stderr))
+    assert all(html.escape(line, quote=True).replace("&#x27;", "&#39;") in page for line in reversibility_lines(applied.stderr))
     assert "rejected by ada at " in page
     state = load_platform({}, str(lake.lakes_yaml)).run_context(datetime.now(UTC).date()).state
     assert quarantine_ledger(spark, state, "warehouse").count() == len(gone)
@@ -324,11 +327,13 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
 
     one = shell("restore", "--key", str(lake.builder.warehouse / key), "--format", "json")
     assert json.loads(one.stdout)[0]["files"] == 1
-    assert "1 files (" in undoing(one.stderr)[0]
+    assert "1 files (" in reversibility_lines(one.stderr)[0]
     assert lake.keys() == (before - gone) | {key}
-    restored = shell(*re.findall(r"`gc-assets (restore --plan \w+)`", undoing(applied.stderr)[0])[0].split(), "--format", "json")
+    restored = shell(
+        *re.findall(r"`gc-assets (restore --plan \w+)`", reversibility_lines(applied.stderr)[0])[0].split(), "--format", "json"
+    )
     assert json.loads(restored.stdout)[0]["files"] == len(gone) - 1
-    assert undoing(restored.stderr)[1] == undoing(applied.stderr)[1]
+    assert reversibility_lines(restored.stderr)[1] == reversibility_lines(applied.stderr)[1]
     assert lake.keys() == before
     assert "In quarantine now" not in shell("report", "-o", "-").stdout
     assert shell.json("restore", "--plan", plan_id[:12]) == []
@@ -337,8 +342,8 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     assert shell("approve", plan_id, "--by", "ada").exit_code == 3
 
 
-def test_a_plan_that_a_gate_refuses_is_printed_with_it_and_exits_3(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    shell = night[0]
+def test_refused_plan_exits_with_3(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+    shell = lake_after_run[0]
     try:
         lake.configure(gates={"max_delete_bytes": 1})
         result = shell("run", "--format", "json")
@@ -353,32 +358,32 @@ def test_a_plan_that_a_gate_refuses_is_printed_with_it_and_exits_3(night: tuple[
         lake.configure()
 
 
-def test_run_in_mode_apply_deletes_nothing_that_nobody_approved(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    assert night[1].exit_code == 0, night[1].stderr
-    assert "warehouse/deletion_log" in night[1].stderr
+def test_run_in_mode_apply_needs_an_approval(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+    assert lake_after_run[1].exit_code == 0, lake_after_run[1].stderr
+    assert "warehouse/deletion_log" in lake_after_run[1].stderr
     assert all(path.exists() for path in lake.leftovers)
 
 
-def test_the_plan_of_a_date_that_was_never_frozen_can_be_shown_and_never_approved(night: tuple[Shell, Result]) -> None:
+def test_historical_plan_cannot_be_approved(lake_after_run: tuple[Shell, Result]) -> None:
     yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
-    result = night[0]("run", "--run-date", yesterday, "--format", "json")
+    result = lake_after_run[0]("run", "--run-date", yesterday, "--format", "json")
     (plan,) = json.loads(result.stdout)
     assert result.exit_code == 0
     assert plan["historical"] is True
     assert "never applied" in result.stderr
-    assert night[0]("approve", plan["plan_id"], "--by", "ada").exit_code == 3
+    assert lake_after_run[0]("approve", plan["plan_id"], "--by", "ada").exit_code == 3
     assert "Next:" not in result.stderr
-    assert plan["plan_id"] not in {row["plan_id"] for row in night[0].json("plans", "--status", "ready")}
-    assert "Historical" in night[0]("report", "--run-date", yesterday, "-o", "-").stdout
+    assert plan["plan_id"] not in {row["plan_id"] for row in lake_after_run[0].json("plans", "--status", "ready")}
+    assert "Historical" in lake_after_run[0]("report", "--run-date", yesterday, "-o", "-").stdout
 
 
-def test_a_table_that_cannot_be_read_fails_the_run_in_its_own_words(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    """Its commits are not known from the run before, or nobody would read it again."""
+def test_unreadable_table_fails_the_run_with_its_message(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+    """The commits must be unknown from the previous run. Otherwise the table is not read again."""
     path, graph = lake.orders.path(lake.orders.metadata_location), lake.root / "state" / "sales" / "commit_graph"
     content, aside = path.read_bytes(), graph.rename(graph.with_name("aside"))
     try:
         path.write_bytes(content[:100])
-        result = night[0]("run", "--lake", "sales", "--through", "commit_graph")
+        result = lake_after_run[0]("run", "--lake", "sales", "--through", "commit_graph")
         assert (result.exit_code, result.stdout) == (1, "")
         assert path.name in result.stderr
         assert "Traceback" not in result.stderr
@@ -388,29 +393,29 @@ def test_a_table_that_cannot_be_read_fails_the_run_in_its_own_words(night: tuple
         aside.rename(graph)
 
 
-def test_a_damaged_state_fails_and_names_the_file(night: tuple[Shell, Result], lake: SmallLake, run_date: str) -> None:
+def test_damaged_state_names_the_file(lake_after_run: tuple[Shell, Result], lake: SmallLake, run_date: str) -> None:
     pointer = lake.root / "state" / "sales" / "lake_refs" / f"run_date={run_date}" / "current.json"
     content = pointer.read_bytes()
     try:
         pointer.write_bytes(content[:10])
-        result = night[0]("show", "lake_refs")
+        result = lake_after_run[0]("show", "lake_refs")
         assert (result.exit_code, result.stdout) == (1, "")
         assert str(pointer) in result.stderr
     finally:
         pointer.write_bytes(content)
 
 
-def test_by_a_rehearsals_clock_nothing_is_pruned(night: tuple[Shell, Result], lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rehearsal_prunes_nothing(lake_after_run: tuple[Shell, Result], lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted((lake.root / "state").rglob("*"))
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", "2099-01-01T00:00:00+00:00")
-    refused = night[0]("prune", "--keep-days", "30")
+    refused = lake_after_run[0]("prune", "--keep-days", "30")
     assert refused.exit_code == 3
     assert "Unset the variable" in refused.stderr
     assert sorted((lake.root / "state").rglob("*")) == before
 
 
-def test_prune_keeps_current_tables_and_everything_that_only_grows(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    shell = night[0]
+def test_prune_keeps_current_tables(lake_after_run: tuple[Shell, Result], lake: SmallLake) -> None:
+    shell = lake_after_run[0]
     before = {name: shell.json("show", name) for name in ("lake_refs", "live_files", "manifest_entries", "policy_table")}
     removed = shell.json("prune", "--keep-days", "0")
     assert not any(row["removed"].split("/")[1] in {"manifest_entries", "deletion_log", "deletion_plan", "policy_table"} for row in removed)

@@ -1,4 +1,4 @@
-"""What Dagster's page has where steps run as jobs."""
+"""Definitions with steps that run as remote jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def definitions(root: Path, **spark: Any) -> dg.Definitions:
     return build_definitions(replace(at, config=at.config.model_copy(update=settings)))
 
 
-def test_the_page_has_the_same_assets_and_checks(tmp_path: Path) -> None:
+def test_remote_steps_keep_assets_and_checks(tmp_path: Path) -> None:
     def assets(defined: dg.Definitions) -> dict[str, Any]:
         graph = defined.resolve_asset_graph()
         nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
@@ -41,17 +41,17 @@ def test_the_page_has_the_same_assets_and_checks(tmp_path: Path) -> None:
     assert assets(definitions(tmp_path, mode="submit")) == assets(definitions(tmp_path))
 
 
-def test_a_night_is_one_step_and_what_deletes_is_another(tmp_path: Path) -> None:
-    night = definitions(tmp_path, mode="submit").resolve_job_def("run")
-    assert {(node.name, node.definition.pool) for node in night.nodes} == {
+def test_deletion_log_is_a_separate_step(tmp_path: Path) -> None:
+    run_job = definitions(tmp_path, mode="submit").resolve_job_def("run")
+    assert {(node.name, node.definition.pool) for node in run_job.nodes} == {
         ("spark_job", "spark_driver"),
         ("warehouse__deletion_log", "gc_delete"),
     }
 
 
-def test_jobs_are_launched_with_the_same_configuration(tmp_path: Path) -> None:
-    there, here = definitions(tmp_path, mode="submit"), definitions(tmp_path)
+def test_remote_jobs_keep_their_config(tmp_path: Path) -> None:
+    remote, local = definitions(tmp_path, mode="submit"), definitions(tmp_path)
     for name in ("apply", "restore", "analysis", "approve"):
-        nodes = [defined.resolve_job_def(name).nodes for defined in (there, here)]
+        nodes = [defined.resolve_job_def(name).nodes for defined in (remote, local)]
         fields = [{node.name: sorted(node.definition.config_schema.config_type.fields) for node in of_mode} for of_mode in nodes]
         assert fields[0] == fields[1]
