@@ -7,7 +7,7 @@ instance of `DAGSTER_HOME`, otherwise in an ephemeral one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -19,6 +19,7 @@ from gc_assets.assets.failures import read_failure
 from gc_assets.assets.step_log import FORWARDED
 from gc_assets.cli.context import Mode, open_session, with_full, with_mode
 from gc_assets.cli.dagster_events import has_instance
+from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
@@ -28,12 +29,27 @@ from gc_assets.lakes.kinds import all_tables, kind_of
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.state.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE, STORAGE_INVENTORY
+from gc_assets.state.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE, STORAGE_INVENTORY, Table
 from gc_assets.stores.store import find_link_sources
 
 ROWS_METADATA: Final = "dagster/row_count"
 LOGGER: Final = "command_line"
 WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_REFS.name})
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The assets of a run. By default, everything is selected.
+
+    Attributes:
+        lakes: Only these lakes. Without `storages`, no storage is swept.
+        storages: Only these storages, with all lakes.
+        through: The last asset of the run.
+    """
+
+    lakes: Collection[str] = ()
+    storages: Collection[str] = ()
+    through: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +81,9 @@ class RunObserver(Protocol):
 def run_partition(
     platform: Platform,
     run_date: date,
+    selection: Selection = Selection(),
     *,
     as_of: datetime | None = None,
-    lakes: Collection[str] = (),
-    storages: Collection[str] = (),
-    through: str | None = None,
     mode: Mode | None = None,
     full: bool = False,
     observer: RunObserver,
@@ -79,9 +93,6 @@ def run_partition(
 
     Args:
         as_of: Replaces the start of the run date when the ages of the policy are measured.
-        lakes: Only these lakes. Without `storages`, no storage is swept.
-        storages: Only these storages, with all lakes.
-        through: The last asset of the run.
         mode: Replaces the mode of the storages. In mode `apply`, files that are live again are
             restored.
         full: Compute all rows of `live_files`.
@@ -93,10 +104,7 @@ def run_partition(
     platform = with_full(with_mode(platform, mode), full)
     run_context = platform.run_context(run_date, as_of)  # validates the date before anything starts
     assets = build_definitions(platform, as_of, first=run_date)
-    defined = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
-    keys = [key for key in select_assets(platform, lakes, storages, through) if dg.AssetKey(list(key)) in defined]
-    if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
-        raise UsageError(f"--through {through}: no selected lake has this table, or only `apply` writes it")
+    keys = _defined_assets(assets, platform, selection)
     in_jobs = platform.config.spark.runs_in_jobs
     if not in_jobs and {asset for _, asset in keys} - WITHOUT_SPARK:
         observer.set_activity("starting Spark")
@@ -104,16 +112,7 @@ def run_partition(
     observer.start_assets(len(keys))
     if in_jobs:
         observer.set_activity("running a job")
-    definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(observer, verbose)}))
-    job = definitions.resolve_implicit_global_asset_job_def()
-    with _instance() as instance:
-        result = job.execute_in_process(
-            run_config={"loggers": {LOGGER: {"config": {}}}},
-            instance=instance,
-            partition_key=run_date.isoformat(),
-            asset_selection=[dg.AssetKey(list(key)) for key in keys],
-            raise_on_error=False,
-        )
+    result = _execute(assets, run_date, keys, _logger(observer, verbose))
     plans = [
         header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
         for storage in platform.config.storages
@@ -124,36 +123,72 @@ def run_partition(
     return tuple(plans)
 
 
-def select_assets(platform: Platform, lakes: Collection[str], storages: Collection[str], through: str | None) -> list[tuple[str, str]]:
+def _defined_assets(definitions: dg.Definitions, platform: Platform, selection: Selection) -> list[tuple[str, str]]:
+    defined = {key for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
+    keys = [key for key in select_assets(platform, selection) if dg.AssetKey(list(key)) in defined]
+    through = selection.through
+    if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
+        raise UsageError(f"--through {through}: no selected lake has this table, or only `apply` writes it")
+    return keys
+
+
+def _execute(
+    assets: dg.Definitions, run_date: date, keys: Sequence[tuple[str, str]], logger: dg.LoggerDefinition
+) -> dg.ExecuteInProcessResult:
+    job = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: logger})).resolve_implicit_global_asset_job_def()
+    with _instance() as instance:
+        return job.execute_in_process(
+            run_config={"loggers": {LOGGER: {"config": {}}}},
+            instance=instance,
+            partition_key=run_date.isoformat(),
+            asset_selection=[dg.AssetKey(list(key)) for key in keys],
+            raise_on_error=False,
+        )
+
+
+def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, str]]:
     """Return the (owner, asset) pairs of a run, in the order of the stages.
 
     Raises:
         UsageError: If a lake, storage or asset does not exist.
     """
     config = platform.config
-    named_lakes = [config.lake(name).name for name in lakes]
-    named_storages = [config.storage(name) for name in storages]
-    selected_storages = named_storages if named_lakes or named_storages else config.storages
-    selected_lakes = named_lakes if named_lakes and not named_storages else [lake.name for lake in config.lakes]
+    named_lakes = [config.lake(name).name for name in selection.lakes]
+    named_storages = [config.storage(name) for name in selection.storages]
+    storages = named_storages if named_lakes or named_storages else config.storages
+    lakes = named_lakes if named_lakes and not named_storages else [lake.name for lake in config.lakes]
+    tables = _tables_through(selection.through, with_storages=bool(storages))
+    return [*_lake_assets(config, lakes, tables), *_storage_assets(config, storages, tables)]
+
+
+def _tables_through(through: str | None, *, with_storages: bool) -> list[Table]:
     tables = all_tables()
     names = list(tables)
-    if through is not None and through not in names:
+    if through is None:
+        return list(tables.values())
+    if through not in names:
         raise UsageError(f"--through {through}: no such asset; the assets are {', '.join(names)}{did_you_mean(through, names)}")
-    if through is not None and tables[through].scope == "storage" and not selected_storages:
+    if tables[through].scope == "storage" and not with_storages:
         raise UsageError(f"--through {through}: this is a table of a storage, and --lake selects no storage. Add --storage.")
-    until = names if through is None else names[: names.index(through) + 1]
+    return [tables[name] for name in names[: names.index(through) + 1]]
+
+
+def _lake_assets(config: Config, lakes: Collection[str], tables: Sequence[Table]) -> Iterator[tuple[str, str]]:
     kinds = {lake.name: kind_of(lake) for lake in config.lakes}
-    lake_tables = [table for table in map(tables.__getitem__, until) if table.scope == "lake" and not table.by_apply]
-    keys = [(lake, table.name) for lake in selected_lakes for table in lake_tables if kinds[lake].has(table)]
-    link_sources = {other.name for storage in selected_storages for other in find_link_sources(storage, config.storages)}
-    if DELETION_PLAN.name in until:
-        keys += [(name, STORAGE_INVENTORY.name) for name in sorted(link_sources - {storage.name for storage in selected_storages})]
-    return keys + [
-        (storage.name, name)
-        for storage in selected_storages
-        for name in until
-        if tables[name].scope == "storage" and (name != DELETION_LOG.name or storage.mode == "apply")
-    ]
+    for lake in lakes:
+        for table in tables:
+            if table.scope == "lake" and not table.by_apply and kinds[lake].has(table):
+                yield lake, table.name
+
+
+def _storage_assets(config: Config, storages: Sequence[StorageConfig], tables: Sequence[Table]) -> Iterator[tuple[str, str]]:
+    if any(table.name == DELETION_PLAN.name for table in tables):  # a plan reads the inventories of storages with links to its own
+        sources = {other.name for storage in storages for other in find_link_sources(storage, config.storages)}
+        yield from ((name, STORAGE_INVENTORY.name) for name in sorted(sources - {storage.name for storage in storages}))
+    for storage in storages:
+        for table in tables:
+            if table.scope == "storage" and (table.name != DELETION_LOG.name or storage.mode == "apply"):
+                yield storage.name, table.name
 
 
 def _instance() -> AbstractContextManager[dg.DagsterInstance]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from gc_assets.cli.output import print_data, print_message, write_json
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
+    from gc_assets.resources.platform import Platform
 
 
 @click.command("run", short_help="Find garbage and create the plans.")
@@ -57,25 +58,20 @@ def run_command(
     platform.run_context(day, as_of)
     print_message(f"run date {day}")
     from gc_assets.cli.progress import CommandProgress, show_progress
-    from gc_assets.stages.read.reversibility import describe_reversibility, reversibility_json
 
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         progress.set_activity("loading Dagster")
         with fast_imports():
-            from gc_assets.cli.dagster_run import run_partition
+            from gc_assets.cli.dagster_run import Selection, run_partition
 
-        plans = run_partition(
-            platform,
-            day,
-            as_of=as_of,
-            lakes=lakes,
-            storages=storages,
-            through=through,
-            mode=mode,
-            full=full,
-            observer=progress,
-            verbose=settings.verbose,
-        )
+        selection = Selection(lakes, storages, through)
+        plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, full=full, observer=progress, verbose=settings.verbose)
+    _print_plans(platform, plans, format_)
+
+
+def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) -> None:
+    from gc_assets.stages.read.reversibility import describe_reversibility, reversibility_json
+
     active_plans = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
         write_json({**plan_summary(header), **reversibility_json(header, platform.config)} for header in active_plans)

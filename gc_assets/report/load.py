@@ -7,6 +7,7 @@ the newest commits and the largest files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from typing import Final
@@ -101,32 +102,25 @@ def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
 
 def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
     orphans = context.table(ORPHAN_FILES, storage.name)
-    plan = context.find(DELETION_PLAN, storage.name)
-    stored = load_plan(context.config, plan) if plan is not None else None
+    published = context.find(DELETION_PLAN, storage.name)
+    plan = load_plan(context.config, published) if published is not None else None
     summary = orphans.summary(OrphanFilesSummary)
     runs = [] if summary.historical else _previous_runs(context, storage.name)
     previous = runs[-2] if len(runs) > 1 else None
     steps = breakdown_steps(summary)
     shares = [share for share in usage_by_table(context, [storage.name]) if share.garbage]
     live = next(step for step in steps if step.label == "live")
-    return StoragePage(
+    page = StoragePage(
         name=storage.name,
         location=storage.location,
         steps=tuple(steps),
-        headline=_headline(context, stored),
-        stored=tuple(_stored_bytes(context, steps[0].size_bytes, stored)),
+        headline=_headline(context, plan),
+        stored=tuple(_stored_bytes(context, steps[0].size_bytes, plan)),
         tables=tuple(shares[:MAX_TABLES]),
         tables_left_out=len(shares[MAX_TABLES:]),
         trend=tuple(_point(table) for table in runs) if len(runs) > 1 else (),
         plans=tuple(past_plans(context, storage.name)),
         live_named=summary.live_keys if summary.live_keys != live.files else None,
-        header=stored.header if stored is not None else None,
-        status=stored.status_at(context.clock.now()) if stored is not None else None,
-        decisions=tuple(map(str, stored.verdict.events)) if stored is not None else (),
-        approvals_missing=stored.verdict.missing if stored is not None else None,
-        reversibility=_reversibility(context, stored) if stored is not None else (),
-        apply_command=apply_command(stored.header, context.config) if stored is not None else "",
-        largest=tuple(_largest_files(context, plan)) if plan is not None else (),
         quarantined=tuple(_quarantined_plans(context, storage)),
         previous_run_date=previous.receipt.run_date if previous is not None else None,
         changes=tuple(_changes(previous, orphans)) if previous is not None else (),
@@ -134,7 +128,21 @@ def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
         notes=summary.notes,
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
         unfinished=_describe_unfinished(context, storage.name),
-        uploads=tuple(_uploads(context, plan)) if plan is not None else (),
+    )
+    return page if plan is None else _add_plan(context, page, plan)
+
+
+def _add_plan(context: RunContext, page: StoragePage, plan: StoredPlan) -> StoragePage:
+    return replace(
+        page,
+        header=plan.header,
+        status=plan.status_at(context.clock.now()),
+        decisions=tuple(map(str, plan.verdict.events)),
+        approvals_missing=plan.verdict.missing,
+        reversibility=_reversibility(context, plan),
+        apply_command=apply_command(plan.header, context.config),
+        largest=tuple(_largest_files(context, plan.published)),
+        uploads=tuple(_uploads(context, plan.published)),
     )
 
 

@@ -147,18 +147,18 @@ class StoragePage:
     name: str
     location: str
     steps: tuple[Step, ...]
-    header: PlanHeader | None
-    status: str | None
-    decisions: tuple[str, ...]
-    approvals_missing: str | None
-    reversibility: tuple[str, ...]
-    apply_command: str
-    largest: tuple[PlannedFile, ...]
     quarantined: tuple[QuarantinedPlan, ...]
     previous_run_date: date | None
     changes: tuple[Change, ...]
     problems: dict[str, int]
     usd_per_gb_month: float | None
+    header: PlanHeader | None = None
+    status: str | None = None
+    decisions: tuple[str, ...] = ()
+    approvals_missing: str | None = None
+    reversibility: tuple[str, ...] = ()
+    apply_command: str = ""
+    largest: tuple[PlannedFile, ...] = ()
     headline: str = ""
     stored: tuple[StoredBytes, ...] = ()
     tables: tuple[TableUsage, ...] = ()

@@ -27,7 +27,7 @@ from tests.lakes.nessie.server import Server
 from tests.s3.servers import OWNER, STRANGER, shared
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import lakes_of_all_kinds
-from tests.state.s3_location import place
+from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import in_a_bucket
 
 pytestmark = pytest.mark.spark
@@ -83,7 +83,7 @@ def test_no_secret_is_written_printed_or_sent(
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     now = noon(days=10)
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", now.isoformat())
-    with in_a_bucket("ceph", prefix="lakes/") as bench, place() as (state, _):
+    with in_a_bucket("ceph", prefix="lakes/") as bench, unused_location() as (state, _):
         house = BucketHouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared("ceph").settings)
         house.root.mkdir()
         with lakes_of_all_kinds(house, nessie_server):
