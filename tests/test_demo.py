@@ -64,7 +64,7 @@ class DemoRun:
 
     def commands(self) -> Iterator[list[str]]:
         """Return the printed commands without their comments, which follow after six spaces."""
-        for line in self.text.split("WHAT TO TYPE NEXT")[1].splitlines():
+        for line in self.text.split("NEXT COMMANDS")[1].splitlines():
             if line.startswith("  gc-assets"):
                 yield shlex.split(line.strip().split("      ")[0])[1:]
 
@@ -111,7 +111,7 @@ def test_interrupted_build_starts_again(tmp_path: Path) -> None:
 def test_directory_with_another_lake_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "precious").write_text("mine")
-    with pytest.raises(UsageError, match="in the place of a demo lake"):
+    with pytest.raises(UsageError, match="of a demo does not"):
         ensure_demo(tmp_path)
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["precious"]
 
@@ -197,7 +197,7 @@ def test_snapshots_six_and_seven_expire(demo_run: DemoRun) -> None:
 
 
 def test_output_explains_live_files_and_garbage(demo_run: DemoRun) -> None:
-    for heading in ("WHAT IS LIVE, AND WHY", "WHAT IS GARBAGE", "WHAT IS LEFT ALONE", "THE PLAN", "WHAT TO TYPE NEXT"):
+    for heading in ("LIVE FILES", "GARBAGE IN STORAGE", "PROTECTED FILES", "THE PLAN", "NEXT COMMANDS"):
         assert heading in demo_run.text
     garbage = ("unreferenced, lake shop", "unreferenced, lake weather", "expired, lake shop", "expired, lake weather")
     for reason in (*garbage, "young:", "unowned: 1 files"):
@@ -326,7 +326,7 @@ def test_demo_on_another_s3_server(
     demo_run = DemoRun(config, config.parent, "\n".join(output), {})
     planned = {row["key"] for row in demo_run.rows("lake", DELETION_PLAN)}
     assert len(planned) == 50
-    for found in ("young: 5 files", "unowned: 1 files", "in s3://gc-assets-demo-", "stays until you remove it"):
+    for found in ("young: 5 files", "unowned: 1 files", "in s3://gc-assets-demo-", "remains until you delete it"):
         assert found in demo_run.text
     monkeypatch.chdir(tmp_path)
     commands: dict[str, list[str]] = {}
@@ -364,5 +364,5 @@ def test_missing_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch
 
 def test_disk_demo_is_not_an_s3_demo(shell: None, tmp_path: Path) -> None:
     ensure_demo(tmp_path)
-    with pytest.raises(UsageError, match="a demo on a local disk; choose another --dir"):
+    with pytest.raises(UsageError, match="a demo on a local disk. Choose another --dir"):
         ensure_demo_on_s3(tmp_path)

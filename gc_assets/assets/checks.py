@@ -166,8 +166,8 @@ def _gates(context: RunContext, published: PublishedTable) -> Verdict:
 
 
 def _no_failed_key(_: RunContext, published: PublishedTable) -> Verdict:
-    books = published.summary(DeletionLogSummary).by_outcome
-    failed = sum(amount.files for name, amount in books.items() if name.endswith("/failed"))
+    by_outcome = published.summary(DeletionLogSummary).by_outcome
+    failed = sum(amount.files for name, amount in by_outcome.items() if name.endswith("/failed"))
     return Verdict(
         failed == 0, {"failed_files": failed}, f"{failed:,} files failed; run gc-assets apply again to resume" if failed else None
     )

@@ -67,9 +67,7 @@ ORIGINS: Final[Mapping[str, Mapping[str, Origin]]] = {
 
 
 def column_lineage(group: str, table: Table) -> dict[str, dg.TableColumnLineage]:
-    """Return Dagster's metadata for the column lineage of a table, or an empty dict if there is
-    none.
-    """
+    """Return Dagster's metadata for the column lineage of a table, or an empty dict."""
     origins = ORIGINS.get(table.name)
     if origins is None:
         return {}

@@ -41,7 +41,7 @@ def test_unapproved_plan_requests_no_run(tmp_path: Path) -> None:
     stored_plan(at)
     result = tick(at)
     assert not result.run_requests
-    assert result.skip_message == "no plan is approved and waiting"
+    assert result.skip_message == "no approved plan is waiting"
 
 
 def test_mode_plan_requests_no_run(tmp_path: Path) -> None:

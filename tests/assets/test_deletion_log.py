@@ -93,7 +93,7 @@ def test_historical_plan_is_refused(tmp_path: Path) -> None:
     header = header_of(stored_plan(at, run_date="2026-01-20", historical=True))
     error, message = refusal(deletion(at, "2026-01-20", plan_id=header.plan_id))
     assert error == "GateRefused"
-    assert "never frozen on its day" in message
+    assert "was not frozen on that day" in message
 
 
 def test_plan_of_another_run_date_is_refused(tmp_path: Path) -> None:

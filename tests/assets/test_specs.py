@@ -226,7 +226,7 @@ def test_number_of_source_tables_is_limited(tmp_path: Path) -> None:
     publish_refs(at, NOW.date(), NOW, tables=[f"shop.t{number:03}" for number in range(MAX_TABLES + 7)])
     found = specs(build_definitions(at))
     assert len([key for key in found if key.startswith("sales/tables")]) == MAX_TABLES
-    assert str(found["sales/catalog"]["description"]).endswith("7 of its tables are not shown.")
+    assert str(found["sales/catalog"]["description"]).endswith("7 tables are not shown.")
 
 
 def test_owners_and_tags_of_lake_override_the_platform(tmp_path: Path) -> None:
@@ -320,9 +320,9 @@ def test_unreadable_state_does_not_fail_loading(tmp_path: Path, caplog: pytest.L
     [index] = tmp_path.glob("state/sales/lake_refs/_index.json")
     index.write_bytes(b"{")
     assert first_run_date(at) == NOW.date()
-    assert "cannot be read, so Dagster's partitions begin today" in caplog.text
+    assert "so Dagster's partitions begin today" in caplog.text
     assert specs(build_definitions(at))["sales/catalog"]["deps"] == []
-    assert "so Dagster shows no table of lake sales" in caplog.text
+    assert "so Dagster shows no tables of lake sales" in caplog.text
 
 
 @pytest.mark.parametrize("lake", LAKES, ids=lambda lake: lake["kind"])
@@ -358,7 +358,7 @@ def test_dagster_loads_the_code_location(tmp_path: Path) -> None:
 def test_missing_configuration_loads_the_demo(tmp_path: Path) -> None:
     output = validate_definitions(tmp_path, {})
     assert "Validation successful for code location lake_gc" in output
-    assert "these are the demo lakes of" in output
+    assert "using the demo lakes of" in output
     assert (tmp_path / "demo" / "lakes.yaml").exists()
 
 

@@ -359,12 +359,12 @@ def test_open_local_server_directory_is_reported(setup: Setup, tmp_path: Path, m
     other = tmp_path / "gc-assets-of-another-environment"
     other.mkdir()
     (other / "connect-local.json").write_text("{}")
-    assert "1 of others are left alone" in setup.doctor("--all").stdout
+    assert "1 other servers exist" in setup.doctor("--all").stdout
     assert list(tmp_path.iterdir()) == [other]
     (tmp_path / f"gc-assets-{identity()}").mkdir(mode=0o755)
     output = setup.doctor()
     assert output.exit_code == 1
-    assert "must be a directory that only you may enter" in output.stdout
+    assert "must be a directory that only you can access" in output.stdout
 
 
 def test_warning_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.lakes import small_lake
 from tests.depth import some
 
-# A command that is interrupted while it executes a text, as an import does for each dataclass.
+# A command that is interrupted inside exec, as in the import of a dataclass.
 BUSY = """
 import signal, sys, types
 import click
@@ -60,5 +60,5 @@ def test_interrupted_run_prints_a_message_without_traceback(tmp_path: Path, has_
                 break
         _, output = process.communicate(timeout=180)
     assert process.returncode == 1
-    assert "gc-assets: interrupted. What was done so far is whole and on record" in output
+    assert "gc-assets: interrupted. All steps so far are complete and recorded" in output
     assert not [word for word in ("Traceback", "py4j", "DagsterExecution") if word in output]

@@ -121,9 +121,9 @@ def test_unknown_configuration_key_is_refused(config: str) -> None:
         (["run", "--as-of", "noon"], "not a time"),
         (["run", "--lake", "lost"], "no lake is named 'lost'; the configuration has sales"),
         (["run", "--storage", "lost"], "no storage is named 'lost'; the configuration has warehouse"),
-        (["run", "--through", "lost"], "there are policy_table, current_rules"),
-        (["run", "--lake", "sales", "--through", "orphan_files"], "name the storage with --storage"),
-        (["show", "lost"], "there are policy_table, current_rules"),
+        (["run", "--through", "lost"], "the assets are policy_table, current_rules"),
+        (["run", "--lake", "sales", "--through", "orphan_files"], "Add --storage"),
+        (["show", "lost"], "the assets are policy_table, current_rules"),
         (["show", "lake_refs", "--lake", "lost"], "the configuration has sales"),
         (["show", "lake_refs", "--storage", "warehouse"], "is a table of a lake"),
         (["show", "live_files", "--format", "parquet"], "-o FILE"),
@@ -132,12 +132,12 @@ def test_unknown_configuration_key_is_refused(config: str) -> None:
         (["approve", "0123", "--by", "ada"], "too short"),
         (["approve", "0123456789ab"], "--by"),
         (["apply", "0123456789ab"], "`gc-assets plans` lists"),
-        (["run", "--through", "lifecycle_objects"], "none of the chosen lakes"),
+        (["run", "--through", "lifecycle_objects"], "no selected lake has this table"),
         (["apply", "0123456789ab", "--phase", "burn"], "burn"),
         (["restore"], "a plan, a prefix or a key"),
         (["restore", "--key", "file:///elsewhere/file"], "in no configured storage"),
         (["prune", "--keep-days", "-1"], "keep-days"),
-        (["metrics", "--out", "/nowhere/gc.prom"], "--out /nowhere/gc.prom cannot be written: No such file or directory"),
+        (["metrics", "--out", "/nowhere/gc.prom"], "Cannot write --out /nowhere/gc.prom: No such file or directory"),
         (["rnu"], "Did you mean 'run'?"),
         (["plans", "--fromat", "json"], "Did you mean '--format'?"),
         (["run", "--lake", "slaes"], "did you mean sales?"),
@@ -168,14 +168,14 @@ def test_restore_of_unknown_key_starts_no_spark(config: str, tmp_path: Path, mon
     def started_programs(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("gc_assets.cli.plans.spark_of", started_programs)
+    monkeypatch.setattr("gc_assets.cli.plans.open_spark", started_programs)
     (tmp_path / "warehouse").mkdir(exist_ok=True)
-    run_context = load_platform({}, config).run_context(date.today())  # noqa: DTZ011  (a night of any day)
+    run_context = load_platform({}, config).run_context(date.today())  # noqa: DTZ011  (any run date)
     put_log(run_context, word("a/b", "quarantine", "p"), word("a/c", "quarantine", "p"), word("a/c", "restore", "r", source="p", minutes=1))
     for key in ("a/b/c", "a/c", f"file://{tmp_path}/warehouse/a/c"):
         result = gc_assets("restore", "--key", key, "--format", "json", "--config", config)
         assert (result.exit_code, result.stdout) == (0, "[]\n")
-        assert "has nothing of that in quarantine" in result.stderr
+        assert "no such file is in quarantine in storage warehouse" in result.stderr
 
 
 def test_missing_table_names_the_command(config: str) -> None:

@@ -96,14 +96,14 @@ def build_jobs(workspace_url: Workspace, token: str = TOKEN) -> WorkspaceJobs:
     return WorkspaceJobs(WorkspaceClient(config=Config(host=workspace_url.host, token=token)).jobs, workspace_url.host)
 
 
-def task_of(request: Databricks) -> SubmitTask:
+def build_task(request: Databricks) -> SubmitTask:
     from gc_assets.remote import databricks
 
     return databricks.build_task(request)
 
 
 def start_run(runs: WorkspaceJobs) -> WorkspaceJobs:
-    runs.submit(run_name="gc-assets", idempotency_token=uuid4().hex, tasks=[task_of(Databricks(**settings()))])
+    runs.submit(run_name="gc-assets", idempotency_token=uuid4().hex, tasks=[build_task(Databricks(**settings()))])
     return runs
 
 
@@ -154,11 +154,11 @@ def test_run_with_lost_connection_is_cancelled(
     def raise_timeout(*_: Any) -> Any:
         raise OSError("no answer")
 
-    monkeypatch.setattr(f"{OF_DATABRICKS}.Runs.get_run", raise_timeout)
+    monkeypatch.setattr(f"{OF_DATABRICKS}.WorkspaceJobs.get_run", raise_timeout)
     failure = run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
     ran = idle_workspace.last
     assert (
-        f"run {ran.run_id} of {idle_workspace.host} was RUNNING and could not be watched any longer, so it was cancelled (no answer)"
+        f"lost the connection to run {ran.run_id} of {idle_workspace.host}, which was RUNNING and is cancelled now (no answer)"
         in failure
     )
     assert ran.is_cancelled
@@ -177,16 +177,16 @@ def test_literal_secret_is_not_sent(idle_workspace: Workspace, lake: Path, tmp_p
 def test_run_with_unknown_state_has_not_ended(
     idle_workspace: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{OF_DATABRICKS}.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(f"{OF_DATABRICKS}.TIMEOUT_SECONDS", 0.0)
 
     def deny_access(line: str) -> None:
         idle_workspace.denied |= "observed state transition" in line
 
     failure = run_table(lake, tmp_path, deny_access).failure
     ran = idle_workspace.last
-    sentence = f"run {ran.run_id} of {idle_workspace.host} could not be watched any longer, and may go on (The token may not view this run."
+    sentence = f"lost the connection to run {ran.run_id} of {idle_workspace.host}, which may still be running (The token may not view this run."
     assert sentence in failure
-    assert f"cancel it there, then run this again; look at {idle_workspace.page(ran.run_id)}" in failure
+    assert f"Cancel it in the workspace, then run this again. See {idle_workspace.page(ran.run_id)}." in failure
     assert [word for word in ("ended", TOKEN) if word in failure] == []
 
 
@@ -263,7 +263,7 @@ def test_refusing_workspace_is_reported(idle_workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong, place",
+    "wrong, path",
     [
         ({"cluster": {"spark_version": "20.0.x-scala2.13", "num_worker": 2}}, r"new_cluster\.num_worker"),
         ({"cluster": {"data_security_mode": "SINGEL_USER"}}, r"new_cluster\.data_security_mode"),
@@ -272,9 +272,9 @@ def test_refusing_workspace_is_reported(idle_workspace: Workspace) -> None:
         ({"libraries": [{"whl": "/Volumes/a.whl"}, {"wheel": "/Volumes/b.whl"}]}, r"libraries\[1\]\.wheel"),
     ],
 )
-def test_unsupported_key_is_refused(wrong: dict[str, Any], place: str) -> None:
-    with pytest.raises(UsageError, match=rf"^spark\.databricks: the Jobs API, as the databricks-sdk here knows it, takes no {place}$"):
-        task_of(Databricks(**settings(**wrong)))
+def test_unsupported_key_is_refused(wrong: dict[str, Any], path: str) -> None:
+    with pytest.raises(UsageError, match=rf"^spark\.databricks: the installed databricks-sdk does not support {path}\. Remove it"):
+        build_task(Databricks(**settings(**wrong)))
 
 
 def test_documented_example_is_accepted() -> None:
@@ -282,7 +282,7 @@ def test_documented_example_is_accepted() -> None:
     (block,) = re.findall(r"```yaml\n(state:[^`]+mode: databricks[^`]+)```", (ROOT / "docs" / "managed_spark.md").read_text())
     message = SparkConfig.model_validate(yaml.safe_load(block)["spark"]).databricks
     assert message is not None
-    assert task_of(message).as_dict()["new_cluster"] == message.cluster
+    assert build_task(message).as_dict()["new_cluster"] == message.cluster
 
 
 def test_missing_login_is_reported_before_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_missing_login_is_reported_before_start(monkeypatch: pytest.MonkeyPatch,
     for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "none"))
-    with pytest.raises(UsageError, match=r"^no workspace of Databricks can be asked for a job: "):
+    with pytest.raises(UsageError, match=r"^Cannot connect to a Databricks workspace: "):
         run_job(Databricks(**settings()), None, None, {})  # pyright: ignore[reportArgumentType]
 
 

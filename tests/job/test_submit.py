@@ -163,7 +163,7 @@ def test_job_executes_an_approved_plan(submitted_run: tuple[RunResult, set[str]]
     done = run(local, [LOG], plan_id=plan.header.plan_id, mode="apply")
     assert done.result.success, done.failure
     assert done.tables()[LOG].metadata["quarantined_files"].value == plan.header.rows
-    assert "sales/expiry_log" in done.tables()  # which no step of its own makes
+    assert "sales/expiry_log" in done.tables()  # published by no step
 
 
 def test_cancelled_step_ends_its_job(lake: Path, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_restore_job_runs_remotely(lake: Path, tmp_path: Path) -> None:
     request = {"ops": {"put_files_back": {"config": {"prefix": "no/such/files"}}}}
     result = restore.execute_in_process(run_config=request, instance=dg.DagsterInstance.ephemeral())
     (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]
-    assert output.metadata["nothing_changed"].value == "storage warehouse has nothing of that in quarantine"
+    assert output.metadata["nothing_changed"].value == "no such file is in quarantine in storage warehouse"
 
 
 def test_failed_check_of_a_job_fails_the_step(lake: Path, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_failed_check_of_a_job_fails_the_step(lake: Path, tmp_path: Path) -> Non
 def test_killed_job_is_reported_with_its_output(lake: Path, tmp_path: Path) -> None:
     program = fake_submit(tmp_path, "echo There is insufficient memory for the Java Runtime Environment; exit 137")
     died = run(with_spark(lake, tmp_path / "lakes.yaml", **program), [REFS])
-    assert "ended with exit code 137" in died.failure
+    assert "exited with code 137" in died.failure
     assert "insufficient memory" in died.failure
 
 

@@ -51,7 +51,7 @@ def test_session_maps_the_archive(spark: SparkSession) -> None:
     if not path.is_file() or not maps.exists():
         pytest.skip("no archive: run `make env`" if maps.exists() else "this system shows no mapped files")
     if not hasattr(spark, "_jvm"):
-        pytest.skip("the JVM of a Spark Connect server is not ours to ask")
+        pytest.skip("the JVM of a Spark Connect server cannot be inspected")
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # pyright: ignore
     assert str(path) in Path(f"/proc/{pid}/maps").read_text()
 

@@ -80,7 +80,7 @@ def test_missing_java_lists_candidates_and_commands(tmp_path: Path) -> None:
 
 
 def test_machine_without_java_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing in JAVA_HOME, on PATH or in the usual places"):
+    with pytest.raises(UsageError, match="nothing in JAVA_HOME, PATH or the usual directories"):
         find_java_home(NOWHERE, [], None, tmp_path / "shim")
 
 
@@ -150,5 +150,5 @@ def test_shim_of_a_moved_runtime_is_rewritten(tmp_path: Path) -> None:
 def test_unwritable_shim_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     runtime = fake_java(tmp_path / "runtime", "21")
-    with pytest.raises(UsageError, match=r"cannot be written to \S+/file/shim: [\s\S]*apt-get install"):
+    with pytest.raises(UsageError, match=r"Cannot write the launcher of \S+ to \S+/file/shim: [\s\S]*apt-get install"):
         write_shim(runtime, tmp_path / "file" / "shim")

@@ -45,7 +45,7 @@ def test_variable_lowers_the_grace_floor(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the floor is 1d"):
         load_platform({}, path)
     platform = load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h"}, path)
-    assert platform.unsafe == ("GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the floor of the grace period to 1h",)
+    assert platform.unsafe == ("GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the minimum grace period to 1h",)
     assert platform.run_context(platform.clock.today()).unsafe == platform.unsafe
     with pytest.raises(UsageError, match="the floor is 1h1s"):
         load_platform({"GC_ASSETS_UNSAFE_GRACE_FLOOR": "1h1s"}, path)

@@ -26,7 +26,7 @@ from tests.stages import clustered
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.clustered import PUT_BACK, Scene, played
-from tests.state.s3_place import place
+from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import in_a_bucket
 
 pytestmark = pytest.mark.spark
@@ -63,8 +63,8 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
         direct = places.enter_context(in_a_bucket("ceph", versioned=True, prefix="lakes/"))
         proxy = places.enter_context(proxied(shared("ceph")))
         reached = Connections(default=proxy.server.settings)
-        bench = replace(direct, places=reached, store=open_store(direct.store.location, reached))
-        state, s3 = places.enter_context(place())
+        bench = replace(direct, connections=reached, store=open_store(direct.store.location, reached))
+        state, s3 = places.enter_context(unused_location())
         house = BucketHouse(spark, folder, [], {"quarantine": "versioned"}, now, state=f"{state}/here", s3=s3, bench=bench)
         house.lakes = [Iceberg(house).config]
         for key in GARBAGE:
@@ -147,11 +147,11 @@ def test_an_executor_may_not_touch_the_disk_of_the_driver(story: Story) -> None:
 @pytest.mark.parametrize(
     "fault, words",
     [
-        ("no program", "have no program /no/such/python3. Name their Python by `spark.python`"),
+        ("no program", "have no program /no/such/python3. Set `spark.python`"),
         ("no libraries", "have no module pandas in their Python"),
-        ("no executor", "no executor of spark://cluster took up a task in 1 s. Is one free, with the cores and the memory"),
-        ("another Python", "run Python 3.11 and this process"),
-        ("speculation", "has spark.speculation on: two attempts of a task would act on the same files"),
+        ("no executor", "no executor of spark://cluster accepted a task within 1 s. Check that one is free and has the cores and memory"),
+        ("another Python", "run Python 3.11, but this process runs"),
+        ("speculation", "has spark.speculation enabled. Two attempts of a task would change the same files"),
     ],
 )
 def test_a_cluster_that_cannot_run_this_release_is_refused_with_a_sentence(story: Story, fault: str, words: str) -> None:

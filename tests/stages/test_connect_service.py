@@ -96,12 +96,12 @@ def test_each_of_two_platforms_in_one_process_has_a_session_of_its_own(alone: di
 @pytest.mark.parametrize(
     "fault, words",
     [
-        ("nobody there", "no Spark Connect server answers at sc://localhost"),
-        ("without TLS", "Has one side TLS and the other not"),
-        ("wrong token", "opens no session. Is `spark.token` its token?"),
-        ("another Spark", "and this process has pyspark 4.2.1: both must be of one minor version"),
-        ("another release", f"run gc-assets {gc_assets.__version__}, this process 9.9.9"),
-        ("another Python", "run Python 3.11 and this process"),
+        ("nobody there", "no Spark Connect server answered at sc://localhost"),
+        ("without TLS", "that both sides use TLS or neither does"),
+        ("wrong token", "Check `spark.token`."),
+        ("another Spark", "but this process has pyspark 4.2.1. The minor versions must be equal"),
+        ("another release", f"import gc-assets {gc_assets.__version__} instead of the sent release 9.9.9"),
+        ("another Python", "run Python 3.11, but this process runs"),
     ],
 )
 def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(alone: dict[str, Any], fault: str, words: str) -> None:
