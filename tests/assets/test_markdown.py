@@ -16,11 +16,11 @@ from gc_assets.assets.markdown import escape_markdown
 
 HOSTILE = [
     "[click](javascript:alert(1))",
-    "![x](https://elsewhere/pixel.png)",
+    "![x](https://another/pixel.png)",
     "<img src=x onerror=alert(1)>",
     "a | b | c",
     "`code` **bold** _em_ ~~gone~~",
-    "https://elsewhere/x www.elsewhere.org",
+    "https://another/x www.another.org",
     "&lt;b&gt; &#60; \\",
     "# no heading",
 ]

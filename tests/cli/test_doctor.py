@@ -252,12 +252,12 @@ def edit_index(setup: Setup) -> None:
 
 FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
     "wrong catalog path": (mistype_catalog, "sales", "readable", "/catalgo.db does not exist; expected", "mend `catalog.uri`"),
-    "removed lake": (remove_lake, "warehouse", "lakes", "sales (not in lakes.yaml by now, 7 files then)", "gc-assets forget LAKE"),
+    "removed lake": (remove_lake, "warehouse", "lakes", "sales (not in lakes.yaml now, 7 live files before)", "gc-assets forget LAKE"),
     "empty catalog": (
         empty_catalog,
         "warehouse",
         "lakes",
-        "sales (nothing of it is live here by now, 7 files then)",
+        "sales (no live files now, 7 live files before)",
         "Put them back",
     ),
     "a table at the root": (
@@ -285,7 +285,7 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         link_into_storage,
         "attic",
         "links",
-        "in storage warehouse: what lies there has two names",
+        "in storage warehouse: its files have two addresses",
         "Replace",
     ),
     "a link below a claim": (
