@@ -396,6 +396,6 @@ def test_valid_setup_prints_nothing(setup: Setup) -> None:
     before = setup.digest()
     result = setup.doctor()
     assert (result.exit_code, result.stdout) == (0, ""), result.stdout
-    assert "0 failed, 0 to look at" in result.stderr
+    assert "0 failed, 0 warnings" in result.stderr
     assert "ok " in setup.doctor("--all").stdout
     assert setup.digest() == before
