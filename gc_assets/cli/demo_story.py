@@ -36,7 +36,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 Echo = Callable[[str], None]
 STATE_MEANING = {
     RETAINED: "the policy keeps it",
-    EXPIRED: "a ref reaches it, the policy no longer keeps it",
+    EXPIRED: "a ref reaches it, but the policy does not keep it",
     DANGLING: "no ref reaches it",
 }
 REASON_MEANING = {

@@ -197,7 +197,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     plan = find_plan(platform.config, plan_id)
     run_context = platform.run_context(platform.clock.today())
     selected = tuple(phases_of(plan.header, phases or PHASES))
-    already = nothing_to_do(plan) or (None if selected else f"the plan asks for {', '.join(phases_of(plan.header, PHASES))} only")
+    already = nothing_to_do(plan) or (None if selected else f"the plan contains only {', '.join(phases_of(plan.header, PHASES))}")
     if already is not None:
         _print_outcomes({}, None, format_)
         print_message(f"Nothing to do: {already}.")

@@ -58,8 +58,8 @@ def _delta(change: Change) -> str:
 
 # Both drawings escape their texts (`xml.sax.saxutils.escape`) and put no text into attributes.
 def _trend(points: Sequence[Point]) -> Markup:
-    return Markup(trend_svg(points))  # noqa: S704  (as said above)
+    return Markup(trend_svg(points))  # noqa: S704  (escaped, see above)
 
 
 def _history(history: Drawing, after: bool) -> Markup:
-    return Markup(history_svg(history, after=after))  # noqa: S704  (as said above)
+    return Markup(history_svg(history, after=after))  # noqa: S704  (escaped, see above)

@@ -309,7 +309,10 @@ def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: S
     again = shell("apply", plan_id, "--mode", "apply", "--format", "json")
     assert (again.exit_code, json.loads(again.stdout)) == (0, [])
     assert "applied in full" in again.stderr
-    assert shell.json("plans")[0]["status"] == "applied"
+    listed = shell.json("plans")[0]
+    assert listed["status"] == "applied"
+    assert listed["decisions"][-1].startswith("approved by ada at")
+    assert (listed["said"], listed["words"]) == (listed["decisions"], listed["approval_events"])  # deprecated names
 
     key = min(gone)
     (explained,) = shell.json("explain", key)
