@@ -62,7 +62,7 @@ LONG = (
     "assets/test_in_a_browser.py",
     "stages/test_s3_protocol.py",
     "stages/test_histories.py",
-    "stages/mark/test_carried.py",
+    "stages/mark/test_incremental.py",
     "stages/test_connect_service.py",
     "stores/contract.py",
     "test_demo.py",

@@ -1,4 +1,4 @@
-"""A piece of work gives the same in this process and in an executor."""
+"""Tasks give the same results in this process and in executors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config
-from gc_assets.engine import sessions as few_rows
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import sessions, tasks
 from gc_assets.engine.progress import count_jobs
 from gc_assets.stages.delete.restore import restore
 from gc_assets.state.journal import PublishedTable
@@ -25,22 +24,22 @@ from tests.lakes.nessie.server import Server
 from tests.stages.elsewhere import all_in_executors
 from tests.stages.growing import LAG, growing_lakes
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
-from tests.stages.mark.carrying import always_carrying
+from tests.stages.mark.incremental_histories import always_incremental
 
 pytestmark = pytest.mark.spark
 
-OF_A_LAKE = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
-OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files")
-# Facts that name runs, which have other names each time, or tell how the work was divided.
-OF_RUNS = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "segments_digest"}
-OF_CARRYING = {"reused_files", "reused_from", "full_recompute_reason", "full_recompute_on", "incremental_runs", "uncompared_runs"}
-# How the listing was divided, and which rows nobody computed anew.
-BALANCES_OF_RUNS = {"listing tasks", "reused rows"}
+LAKE_ASSETS = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
+STORAGE_ASSETS = ("live_filter", "storage_inventory", "orphan_files")
+# Summary values that name runs or depend on the division of the work.
+RUN_VALUES = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "segments_digest"}
+REUSE_VALUES = {"reused_files", "reused_from", "full_recompute_reason", "full_recompute_on", "incremental_runs", "uncompared_runs"}
+# Balances that depend on the division of the listing or on reuse.
+RUN_BALANCES = {"listing tasks", "reused rows"}
 
 
 @dataclass
-class Way(Lakehouse):
-    """A house whose nights compute every row, or carry over what stands."""
+class HouseVariant(Lakehouse):
+    """A lakehouse whose runs are incremental or recompute every row."""
 
     full_every: int = 0
 
@@ -48,12 +47,12 @@ class Way(Lakehouse):
     def config(self) -> Config:
         return super().config.model_copy(update={"full_every": self.full_every})
 
-    def told(self) -> dict[str, Any]:
-        """What the receipts of the night say of each table, by group and asset."""
-        night, found = self.tonight(), dict[str, Any]()
+    def summaries(self) -> dict[str, Any]:
+        """Return the comparable parts of the receipts of the current run, by group and asset."""
+        context, found = self.tonight(), dict[str, Any]()
         assets = sorted(path for path in Path(str(self.state)).glob("[a-z]*/[a-z]*") if path.is_dir())
         for group, asset in (path.parts[-2:] for path in assets):
-            published = night.state.current(group, asset, night.run_date)
+            published = context.state.current(group, asset, context.run_date)
             if published is None:
                 continue
             receipt = published.receipt
@@ -61,70 +60,74 @@ class Way(Lakehouse):
                 "rows": receipt.rows,
                 "digest": receipt.digest,
                 "sides": {name: sum(part.rows for part in parts) for name, parts in receipt.side.items()},
-                "summary": {name: value for name, value in receipt.summary.items() if name not in OF_RUNS | OF_CARRYING},
-                "balances": [balance for balance in receipt.balances if balance.name not in BALANCES_OF_RUNS],
+                "summary": {name: value for name, value in receipt.summary.items() if name not in RUN_VALUES | REUSE_VALUES},
+                "balances": [balance for balance in receipt.balances if balance.name not in RUN_BALANCES],
             }
         return found
 
 
-def test_nights_over_growing_lakes_of_all_kinds_are_alike_whether_rows_are_carried_over_here_or_all_computed_in_executors(
-    spark: SparkSession, nessie_server: Server, tmp_path: Path
-) -> None:
-    chance, start, carried = random.Random(11), noon(days=2), 0
+def test_incremental_in_process_runs_equal_full_remote_runs(spark: SparkSession, nessie_server: Server, tmp_path: Path) -> None:
+    chance, start, reused = random.Random(11), noon(days=2), 0
     with growing_lakes(tmp_path, nessie_server, start) as (lakes, configs):
-        here, there = (
-            Way(spark, tmp_path, configs, now=start, state=str(tmp_path / name), full_every=every)
-            for name, every in (("here", 10**6), ("there", 0))
+        local, remote = (
+            HouseVariant(spark, tmp_path, configs, now=start, state=str(tmp_path / name), full_every=every)
+            for name, every in (("local", 10**6), ("remote", 0))
         )
-        for night in range(times(2, 20)):
-            here.now = there.now = start + timedelta(days=night)
+        for day in range(times(2, 20)):
+            local.now = remote.now = start + timedelta(days=day)
             for lake in lakes:
                 for _ in range(chance.randint(0, 3)):
-                    lake.change(chance, here.now - LAG)
-            # Both marks come before both sweeps: lakeFS writes into the storage when it is asked what is not committed.
-            with always_carrying():
-                here.mark()
+                    lake.change(chance, local.now - LAG)
+            # Both marks precede both sweeps, because lakeFS writes to the storage when it lists
+            # uncommitted objects.
+            with always_incremental():
+                local.mark()
             with all_in_executors():
-                there.mark()
-                theirs = there.sweep()
-            mine = here.sweep()
-            assert mine.failed_gates == []
-            told = here.told()
-            assert told == there.told(), f"night {night}"
-            assert mine.plan_id == theirs.plan_id
-            assert {name.split("/")[0] for name in told} == {STORAGE, *(config.name for config in configs)}
-            carried += sum(here.summary("live_files", config.name).get("reused_files") or 0 for config in configs)
-    assert carried
-    assert mine.totals
+                remote.mark()
+                remote_plan = remote.sweep()
+            local_plan = local.sweep()
+            assert local_plan.failed_gates == []
+            summaries = local.summaries()
+            assert summaries == remote.summaries(), f"day {day}"
+            assert local_plan.plan_id == remote_plan.plan_id
+            assert {name.split("/")[0] for name in summaries} == {STORAGE, *(config.name for config in configs)}
+            reused += sum(local.summary("live_files", config.name).get("reused_files") or 0 for config in configs)
+    assert reused
+    assert local_plan.totals
 
 
-def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
-    """Live files, the reasons of the candidates, and the plan: that is all that is joined. Where nothing changed, live files are not."""
+def test_small_run_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
+    """Only live files, the reasons of the candidates, and the plan are joined.
+
+    If nothing changed, live files are not joined.
+    """
     if not hasattr(spark, "sparkContext"):
-        pytest.skip("Spark Connect does not tell how many jobs there were")
+        pytest.skip("Spark Connect does not report the number of jobs")
     house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     orders = iceberg.table("db.orders", days_ago(60))
     orders.append(days_ago(50))
     orders.leftovers(days_ago(10))
     house.lakes = [iceberg.config("sales")]
 
-    tables = [(table, "sales") for table in OF_A_LAKE] + [(table, STORAGE) for table in (*OF_THE_STORAGE, "deletion_plan")]
+    tables = [(table, "sales") for table in LAKE_ASSETS] + [(table, STORAGE) for table in (*STORAGE_ASSETS, "deletion_plan")]
     swept = [("orphan_files", STORAGE), ("deletion_plan", STORAGE)]
     for house.now, joins in ((NOW, [("live_files", "sales"), *swept]), (NOW + timedelta(days=1), swept)):
         before = count_jobs(spark)
         assert before is not None
         assert house.plan().totals
         assert count_jobs(spark) == before + len(joins)
-        told = {(table, owner): house.summary(table, owner).get("spark_jobs") for table, owner in tables}
-        assert {name: count for name, count in told.items() if count} == dict.fromkeys(joins, 1)
+        jobs = {(table, owner): house.summary(table, owner).get("spark_jobs") for table, owner in tables}
+        assert {name: count for name, count in jobs.items() if count} == dict.fromkeys(joins, 1)
 
 
-def test_an_apply_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
-    """The history before and after its edits, the live files after them, and the plan with all that is needed. What was marked before
-    the edits is compared with nothing: they put another mark in its place.
+def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
+    """The joins are the histories before and after the edits, the live files, and the plan with the
+    needs.
+
+    The mark before the edits is not compared, because the edits replace it.
     """
     if not hasattr(spark, "sparkContext"):
-        pytest.skip("Spark Connect does not tell how many jobs there were")
+        pytest.skip("Spark Connect does not report the number of jobs")
     house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     orders = iceberg.table("db.orders", days_ago(60))
     orders.append(days_ago(50))
@@ -141,9 +144,7 @@ def test_an_apply_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: 
     assert count_jobs(spark) == before + 4
 
 
-def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apply_and_restore_are_equal_in_process_and_remote(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
     house.settings = {"quarantine_days": 30}
     orders = iceberg.table("db.orders", days_ago(60))
@@ -151,24 +152,24 @@ def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
     orders.leftovers(days_ago(10))
     house.lakes = [iceberg.config("sales")]
 
-    def done(log: PublishedTable) -> list[list[Any]]:
-        told = ("key", "phase", "outcome", "size_bytes", "quarantine", "kind", "rehearsal")
-        return sorted([row[name] for name in told] for row in house.rows_of(log))
+    def outcomes(log: PublishedTable) -> list[list[Any]]:
+        columns = ("key", "phase", "outcome", "size_bytes", "quarantine", "kind", "rehearsal")
+        return sorted([row[name] for name in columns] for row in house.rows_of(log))
 
-    def there_and_back(session: Callable[[], SparkSession]) -> list[list[list[Any]]]:
+    def apply_and_restore(session: Callable[[], SparkSession]) -> list[list[list[Any]]]:
         header = house.plan()
         applied = house.carry_out(header).published
         assert applied is not None
-        back, _ = restore(session, house.tonight(), STORAGE, plan_id=header.plan_id)
-        return [done(applied), done(back)]
+        restored, _ = restore(session, house.tonight(), STORAGE, plan_id=header.plan_id)
+        return [outcomes(applied), outcomes(restored)]
 
     def no_spark() -> SparkSession:
-        raise AssertionError("so little is put back without Spark")
+        raise AssertionError("a small restore does not need Spark")
 
-    here = there_and_back(no_spark)
+    local = apply_and_restore(no_spark)
     house.now += timedelta(days=1)
-    monkeypatch.setattr(few_rows, "MAX_SMALL_ROWS", -1)
-    monkeypatch.setattr(engine, "MAX_IN_PROCESS_ROWS", -1)
-    monkeypatch.setattr(engine, "MAX_IN_PROCESS_ACTIONS", -1)
-    assert all(len(rows) > 2 for rows in here)
-    assert there_and_back(lambda: spark) == here
+    monkeypatch.setattr(sessions, "MAX_SMALL_ROWS", -1)
+    monkeypatch.setattr(tasks, "MAX_IN_PROCESS_ROWS", -1)
+    monkeypatch.setattr(tasks, "MAX_IN_PROCESS_ACTIONS", -1)
+    assert all(len(rows) > 2 for rows in local)
+    assert apply_and_restore(lambda: spark) == local

@@ -18,8 +18,8 @@ from pathlib import Path
 from gc_assets.resources.spark import SparkRuntime
 from tests.conftest import TEST_CONF
 from tests.programs import nights, pure
-from tests.stages.mark import carrying
-from tests.stages.mark.test_sick_histories import histories as walk
+from tests.stages.mark import incremental_histories
+from tests.stages.mark.test_unreadable_histories import histories as walk
 
 
 def say(line: str) -> None:
@@ -33,10 +33,10 @@ def over_carrying(histories: int, days: int, first: int) -> int:
     """
     spark = SparkRuntime(mode="session", master="local[2]", remote="local[2]", conf=TEST_CONF).session()
     breaches = 0
-    for kind in carrying.LAKES:
+    for kind in incremental_histories.LAKES:
         began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="carrying-"))
         try:
-            events = carrying.play(spark, root, kind, histories, days, first).events
+            events = incremental_histories.play(spark, root, kind, histories, days, first).events
             told = ", ".join(f"{count:,} {name}" for name, count in sorted(events.items()))
             say(f"carried over, {kind}: {told} in {time.monotonic() - began:.0f} s")
         except AssertionError as error:
@@ -85,7 +85,8 @@ def over_walks(walks: int, first: int) -> int:
     with tempfile.TemporaryDirectory(prefix="walks-") as root:
         try:
             for collector in walk(Path(root), range(first, first + walks)):
-                found += Counter({"nights": collector.nights, "sick nights": collector.sick_nights, "files purged": len(collector.purged)})
+                counts = {"runs": collector.runs, "unreadable runs": collector.unreadable_runs, "files purged": len(collector.purged)}
+                found += Counter(counts)
                 shutil.rmtree(collector.root)
         except AssertionError as error:
             say(f"BREACH {error}")

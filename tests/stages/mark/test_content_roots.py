@@ -1,4 +1,4 @@
-"""Ranks of content roots and of every container below them, against a walk that shares no code with the stage."""
+"""Ranks of content roots and containers, compared with a walk that shares no code with the stage."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ NOW = Clock().now()
 
 
 def roots(rows: list[tuple[str, int, str | None]]) -> pa.Table:
-    """Rows of (address, rank, commit), all containers."""
-    made = [
+    """Return containers from rows of (address, rank, commit)."""
+    containers = [
         {"address": address, "kind": "manifest", "is_container": True, "must_exist": True, "rank": rank, "commit_id": commit}
         for address, rank, commit in rows
     ]
-    return pa.Table.from_pylist(made, schema=ROOTS)
+    return pa.Table.from_pylist(containers, schema=ROOTS)
 
 
 def edges(rows: list[tuple[str, str]], **more: Any) -> pa.Table:
-    made = [{"container": parent, "address": child, "kind": "manifest", "must_exist": True, **more} for parent, child in rows]
-    return pa.Table.from_pylist(made, schema=EDGES)
+    children = [{"container": parent, "address": child, "kind": "manifest", "must_exist": True, **more} for parent, child in rows]
+    return pa.Table.from_pylist(children, schema=EDGES)
 
 
 def ranks(found: pa.Table) -> dict[str, int]:
@@ -45,17 +45,17 @@ def ranks(found: pa.Table) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Forest:
-    """Commits with ranks that point at containers, and containers that name containers, themselves and each other too."""
+    """Content roots with ranks, and edges between containers, including cycles."""
 
     points: tuple[tuple[str, int, str | None], ...]
     names: tuple[tuple[str, str], ...]
 
-    def below(self, address: str) -> set[str]:
+    def reachable(self, address: str) -> set[str]:
         found, pending = {address}, [address]
         while pending:
-            here = pending.pop()
+            current = pending.pop()
             for parent, child in self.names:
-                if parent == here and child not in found:
+                if parent == current and child not in found:
                     found.add(child)
                     pending.append(child)
         return found
@@ -71,11 +71,11 @@ FORESTS = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(FORESTS)
-def test_every_container_has_the_strongest_rank_that_reaches_it_and_a_commit_of_that_rank(forest: Forest) -> None:
+def test_container_has_the_strongest_rank_and_a_commit_of_that_rank(forest: Forest) -> None:
     reaching: dict[str, list[tuple[int, str | None]]] = {}
     for address, rank, commit in forest.points:
-        for below in forest.below(address):
-            reaching.setdefault(below, []).append((rank, commit))
+        for container in forest.reachable(address):
+            reaching.setdefault(container, []).append((rank, commit))
     found = closure(roots(list(forest.points)), edges(list(forest.names)))
     assert ranks(found) == {address: min(rank for rank, _ in needed) for address, needed in reaching.items()}
     for row in found.to_pylist():
@@ -85,7 +85,7 @@ def test_every_container_has_the_strongest_rank_that_reaches_it_and_a_commit_of_
 
 @settings(max_examples=50, deadline=None)
 @given(FORESTS, st.randoms())
-def test_the_order_of_rows_changes_no_rank(forest: Forest, random: Any) -> None:
+def test_order_of_rows_does_not_change_ranks(forest: Forest, random: Any) -> None:
     points, names = list(forest.points), list(forest.names)
     expected = ranks(closure(roots(points), edges(names)))
     random.shuffle(points)
@@ -93,34 +93,34 @@ def test_the_order_of_rows_changes_no_rank(forest: Forest, random: Any) -> None:
     assert ranks(closure(roots(points), edges(names))) == expected
 
 
-def test_a_container_that_names_itself_ends_the_walk() -> None:
+def test_walk_ends_at_a_container_that_names_itself() -> None:
     assert ranks(closure(roots([("a", HELD, "x")]), edges([("a", "a"), ("a", "b"), ("b", "a")]))) == {"a": HELD, "b": HELD}
 
 
-def test_a_stronger_commit_found_deep_down_lifts_all_below_it() -> None:
-    """`d` is reached first through the expired commit, one level higher than through the retained one."""
+def test_stronger_commit_found_later_raises_the_ranks_of_children() -> None:
+    """The expired commit reaches `d` one level before the retained one."""
     found = closure(roots([("a", HELD, "old"), ("b", REACHED, "new")]), edges([("a", "d"), ("b", "c"), ("c", "d"), ("d", "e")]))
     assert ranks(found) == {"a": HELD, "b": REACHED, "c": REACHED, "d": REACHED, "e": REACHED}
 
 
-def test_files_that_are_no_containers_are_not_followed() -> None:
+def test_files_are_not_followed() -> None:
     leaf = roots([("a", REACHED, "x")]).set_column(2, "is_container", pa.array([False]))
     assert closure(leaf, edges([("a", "b")])).num_rows == 0
 
 
-def test_no_roots_need_no_containers() -> None:
+def test_no_roots_give_no_containers() -> None:
     assert closure(roots([]), edges([("a", "b")])).num_rows == 0
 
 
-def test_a_container_named_by_several_keeps_the_size_that_any_of_them_knows() -> None:
+def test_container_has_the_size_that_any_edge_records() -> None:
     both = pa.concat_tables([edges([("a", "c")]), edges([("b", "c")], size_bytes=7)])
     found = closure(roots([("a", REACHED, "x"), ("b", REACHED, "x")]), both)
     assert {row["address"]: row["size_bytes"] for row in found.to_pylist()}["c"] == 7
 
 
 @pytest.mark.parametrize("weaker", [REACHED, DEAD])
-def test_a_container_that_must_exist_for_one_commit_must_exist(weaker: int) -> None:
-    """Another commit, one level higher, allows its absence."""
+def test_container_that_one_commit_requires_must_exist(weaker: int) -> None:
+    """Another commit, which reaches it first, allows it to be absent."""
     optional = edges([("a", "d")], must_exist=False)
     found = closure(roots([("a", weaker, "x"), ("b", REACHED, "y")]), pa.concat_tables([optional, edges([("b", "c"), ("c", "d")])]))
     assert {row["address"]: row["must_exist"] for row in found.to_pylist()}["d"]
@@ -137,7 +137,7 @@ def tables(
 ) -> RootTables:
     files = Files(str(folder))
 
-    def put(name: str, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    def write(name: str, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
         writer = PartWriter(files, name, schema)
         for batch in pa.Table.from_pylist(list(rows), schema=schema).to_batches():
             writer.write(batch)
@@ -145,10 +145,10 @@ def tables(
 
     return RootTables(
         files,
-        put("graph", COMMIT_GRAPH.schema, commits),
-        put("reachable", REACHABLE_SNAPSHOTS.schema, states),
-        put("expiry", EXPIRY_PLAN.schema, expiry),
-        put("pinned", PINNED, pinned),
+        write("graph", COMMIT_GRAPH.schema, commits),
+        write("reachable", REACHABLE_SNAPSHOTS.schema, states),
+        write("expiry", EXPIRY_PLAN.schema, expiry),
+        write("pinned", PINNED, pinned),
         edited,
     )
 
@@ -169,7 +169,7 @@ def by_address(found: pa.Table) -> Mapping[str, int]:
     return {row["address"]: row["rank"] for row in found.to_pylist()}
 
 
-def test_a_root_is_as_strong_as_what_the_policy_makes_of_its_commit(tmp_path: Path) -> None:
+def test_rank_of_a_root_follows_from_the_state_of_its_commit(tmp_path: Path) -> None:
     commits = [commit(name, f"/{name}") for name in ("head", "young", "old", "listed", "gone")]
     states = [
         state("head", "retained", 2),
@@ -183,13 +183,13 @@ def test_a_root_is_as_strong_as_what_the_policy_makes_of_its_commit(tmp_path: Pa
     assert found == {"/head": REACHED, "/young": SPARED, "/old": HELD, "/listed": HELD, "/gone": DEAD}
 
 
-def test_in_a_lake_whose_history_is_never_edited_expired_commits_hold_nothing(tmp_path: Path) -> None:
+def test_expired_roots_are_released_if_history_is_never_edited(tmp_path: Path) -> None:
     states = [state("head", "retained", 1), state("old", "expired", 1)]
     found = by_address(read_content_roots(tables(tmp_path, [commit("head", "/head"), commit("old", "/old")], states, edited=False)))
     assert found == {"/head": REACHED, "/old": RELEASED}
 
 
-def test_files_of_the_present_state_are_live_and_name_no_commit(tmp_path: Path) -> None:
+def test_pinned_files_are_live_without_a_commit(tmp_path: Path) -> None:
     found = read_content_roots(tables(tmp_path, [], [], pinned=[{**root("/v3.metadata.json"), "is_container": False}]))
     assert [(row["address"], row["rank"], row["commit_id"]) for row in found.to_pylist()] == [("/v3.metadata.json", REACHED, None)]
 
@@ -200,17 +200,19 @@ def test_equal_commit_ids_of_two_tables_are_two_commits(tmp_path: Path) -> None:
     assert found == {"/a": REACHED, "/b": HELD}
 
 
-def test_a_commit_without_content_roots_gives_none(tmp_path: Path) -> None:
+def test_commit_without_content_roots_gives_no_rows(tmp_path: Path) -> None:
     states = [state("a", "retained", 1), state("b", "retained", 1)]
     assert by_address(read_content_roots(tables(tmp_path, [commit("a"), commit("b", "/b")], states))) == {"/b": REACHED}
 
 
-def test_a_commit_that_the_policy_said_nothing_of_stops_the_mark(tmp_path: Path) -> None:
-    """Without a state its rank was null, and its files stood among those of dangling commits."""
-    with pytest.raises(StateError, match=r"1 commits of commit_graph are neither retained nor expired nor dangling in reachable_snapshots.*forgotten"):
+def test_commit_without_a_state_stops_the_mark(tmp_path: Path) -> None:
+    """Without a state it would have no rank, and its files would count as dangling."""
+    with pytest.raises(
+        StateError, match=r"1 commits of commit_graph are neither retained .*forgotten"
+    ):
         read_content_roots(tables(tmp_path, [commit("a", "/a"), commit("forgotten", "/b")], [state("a", "retained", 1)]))
 
 
-def test_a_state_that_nobody_knows_stops_the_mark(tmp_path: Path) -> None:
+def test_unknown_state_stops_the_mark(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"1 commits of commit_graph are neither retained nor expired nor dangling"):
         read_content_roots(tables(tmp_path, [commit("a", "/a")], [state("a", "parked", 1)]))

@@ -1,4 +1,4 @@
-"""One decoding task: many containers are kept at once, and one that cannot be kept takes no other along."""
+"""A decoding task writes many containers together, and one unreadable container affects no other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW = datetime(2026, 3, 14, tzinfo=UTC)
 
 @pytest.fixture
 def manifests(tmp_path: Path) -> list[Path]:
-    """Three manifests of two data files each."""
+    """Return three manifests of two data files each."""
     builder = LakeBuilder(tmp_path)
     table = builder.table("db.t", NOW - timedelta(days=40))
     for days in (30, 20, 10):
@@ -37,8 +37,8 @@ def manifests(tmp_path: Path) -> list[Path]:
     return sorted(path for path in builder.warehouse.rglob("*.avro") if not path.name.startswith("snap-"))[:3]
 
 
-def written_by(containers: list[Path], tmp_path: Path) -> tuple[Files, TableRun, WrittenParts]:
-    """What one task writes."""
+def run_task(containers: list[Path], tmp_path: Path) -> tuple[Files, TableRun, WrittenParts]:
+    """Return the output of one task."""
     state = State.at(str(tmp_path / "state"))
     run = state.start("sales", MANIFEST_ENTRIES.name, date(2026, 3, 14), Clock(NOW))
     rows = [
@@ -58,9 +58,9 @@ def written_by(containers: list[Path], tmp_path: Path) -> tuple[Files, TableRun,
     return state.files, run, merge_written(reports)
 
 
-def decoded(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, int]]:
-    """Entries, containers and unreadable containers that one task writes, and what it counts."""
-    files, run, written = written_by(manifests, tmp_path)
+def decode(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, int]]:
+    """Return the entries, containers and unreadable containers of one task, and its counts."""
+    files, run, written = run_task(manifests, tmp_path)
     return (
         read_parts(files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema),
         read_parts(files, side_paths(run, written, CONTAINERS_SIDE), CONTAINERS),
@@ -69,12 +69,12 @@ def decoded(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, 
     )
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 65_536])
-def test_each_child_stands_under_its_container_however_many_are_kept_at_once(
-    manifests: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+@pytest.mark.parametrize("batch_entries", [1, 2, 65_536])
+def test_entries_have_their_container_for_any_batch_size(
+    manifests: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_entries: int
 ) -> None:
-    monkeypatch.setattr(decoding, "BATCH_ENTRIES", at_once)
-    entries, containers, unreadable, summary = decoded(manifests, tmp_path)
+    monkeypatch.setattr(decoding, "BATCH_ENTRIES", batch_entries)
+    entries, containers, unreadable, summary = decode(manifests, tmp_path)
     expected = {
         (f"file://{path}", path.stat().st_size, record["data_file"]["file_path"])
         for path in manifests
@@ -89,39 +89,37 @@ def test_each_child_stands_under_its_container_however_many_are_kept_at_once(
     assert unreadable.num_rows == 0
 
 
-def test_a_container_with_an_address_that_is_no_place_is_unreadable_and_the_others_are_kept(manifests: list[Path], tmp_path: Path) -> None:
-    bad = manifests[1]
-    with bad.open("rb") as file:
+def test_container_with_a_relative_address_is_unreadable(manifests: list[Path], tmp_path: Path) -> None:
+    invalid = manifests[1]
+    with invalid.open("rb") as file:
         reader = fastavro.reader(file)
         schema, records = reader.writer_schema, list(reader)
     records[0]["data_file"]["file_path"] = "data/nowhere.parquet"
-    with bad.open("wb") as file:
+    with invalid.open("wb") as file:
         fastavro.writer(file, schema, records)
-    entries, containers, unreadable, summary = decoded(manifests, tmp_path)
-    whole = {f"file://{path}" for path in manifests if path != bad}
-    assert set(entries.column("container").to_pylist()) == set(containers.column("container").to_pylist()) == whole
-    assert [row["address"] for row in unreadable.to_pylist()] == [f"file://{bad}"]
+    entries, containers, unreadable, summary = decode(manifests, tmp_path)
+    valid = {f"file://{path}" for path in manifests if path != invalid}
+    assert set(entries.column("container").to_pylist()) == set(containers.column("container").to_pylist()) == valid
+    assert [row["address"] for row in unreadable.to_pylist()] == [f"file://{invalid}"]
     assert "data/nowhere.parquet" in unreadable.column("error")[0].as_py()
     assert (summary["decoded"], summary["unreadable"]) == (2, 1)
 
 
-def test_files_and_containers_lie_in_parts_of_their_own(tmp_path: Path) -> None:
-    """So that who wants the files passes over the containers, which are a hundred times more in many small commits."""
+def test_files_and_containers_are_in_separate_parts(tmp_path: Path) -> None:
+    """Readers of files skip the containers, of which many small commits have a hundred times more."""
     builder = LakeBuilder(tmp_path)
     table = builder.table("db.t", NOW - timedelta(days=40))
     table.append(NOW - timedelta(days=30))
-    files, run, written = written_by(sorted(builder.warehouse.rglob("*.avro")), tmp_path)
+    files, run, written = run_task(sorted(builder.warehouse.rglob("*.avro")), tmp_path)
     parts = [read_parts(files, [f"{run.path}/{part.name}"], MANIFEST_ENTRIES.schema) for part in written.parts]
     assert sorted(part.column("is_container").unique().to_pylist() for part in parts) == [[False], [True]]
 
 
 @pytest.mark.parametrize(
-    "together",
+    "chunks",
     [[], [[9]], [[1, 2, 3]], [[1, 2, 3], [1]], [[1], [9], [1, 1]], [[9], [9]]],
 )
-def test_small_containers_are_decoded_together_and_a_large_one_by_itself(
-    monkeypatch: pytest.MonkeyPatch, together: list[list[int]]
-) -> None:
+def test_small_containers_are_decoded_together(monkeypatch: pytest.MonkeyPatch, chunks: list[list[int]]) -> None:
     monkeypatch.setattr(decoding, "CHUNK_BYTES", 6)
-    reads = iter([({}, (bytes(length), "etag")) for some in together for length in some])
-    assert [[len(found[0]) for _, found in some] for some in decoding.chunk_reads(reads)] == together
+    reads = iter([({}, (bytes(length), "etag")) for chunk in chunks for length in chunk])
+    assert [[len(found[0]) for _, found in chunk] for chunk in decoding.chunk_reads(reads)] == chunks

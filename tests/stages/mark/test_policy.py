@@ -1,4 +1,4 @@
-"""What each run meant stays known, and a rule counts as carried out only where a deletion finished in full."""
+"""Policies of all runs are recorded, and a rule is executed only if a deletion finished in full."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def with_retention(at: Platform, retention: dict[str, Any]) -> Platform:
     return Platform(config_of(document), Clock(NOW), at.unsafe, at.path)
 
 
-def night(at: Platform, day: str) -> Any:
+def context_of(at: Platform, day: str) -> Any:
     return at.run_context(datetime.fromisoformat(day).date())
 
 
 def rules(at: Platform, day: str) -> dict[str, datetime | None]:
-    """`last_deleted` by rule, after both stages ran for a date."""
-    policy_table(night(at, day), "weather")
-    rows = read_rows(State.at(at.config.state), CURRENT_RULES, current_rules(night(at, day), "weather")).to_pylist()
+    """Run both stages for a date and return `last_deleted` by rule."""
+    policy_table(context_of(at, day), "weather")
+    rows = read_rows(State.at(at.config.state), CURRENT_RULES, current_rules(context_of(at, day), "weather")).to_pylist()
     return {row["rule_id"]: row["last_deleted"] for row in rows}
 
 
@@ -52,109 +52,109 @@ def plan_of(at: Platform, day: str, *records: str, files: int = 2) -> None:
         State.at(at.config.state).files.replace(f"{directory}/{name}.json", json.dumps({"at": NOW.isoformat()}).encode())
 
 
-def at_midnight(day: str) -> datetime:
+def at_midcontext_of(day: str) -> datetime:
     return datetime.fromisoformat(day).replace(tzinfo=UTC)
 
 
-def test_every_rule_is_recorded_with_its_bound_as_of_the_run_date(at: Platform) -> None:
-    published = policy_table(night(at, "2026-03-12"), "weather")
+def test_rules_are_recorded_with_their_bounds_of_the_run_date(at: Platform) -> None:
+    published = policy_table(context_of(at, "2026-03-12"), "weather")
     rows = read_rows(State.at(at.config.state), POLICY_TABLE, published).to_pylist()
     found = {row["rule_id"]: (row["branch"], row["date_to_be_deleted"], row["keep_last"]) for row in rows}
     assert found == {
-        "retention.default": (None, at_midnight("2026-03-02"), None),
+        "retention.default": (None, at_midcontext_of("2026-03-02"), None),
         "retention.refs[0]": ("release/.*", None, None),
-        "retention.refs[1]": ("dev", at_midnight("2026-03-11"), 3),
+        "retention.refs[1]": ("dev", at_midcontext_of("2026-03-11"), 3),
     }
     assert {(row["scope"], row["enabled"], row["run_id"]) for row in rows} == {("snapshots", True, published.receipt.run_id)}
     assert published.receipt.summary["policy_digest"] == at.config.policy_digest()
 
 
-def test_the_overrides_of_an_iceberg_lake_are_its_rule_and_no_override_leaves_the_tables_own(tmp_path: Path) -> None:
+def test_iceberg_lake_without_overrides_has_one_rule_of_its_tables(tmp_path: Path) -> None:
     at = platform(tmp_path)
-    rows = read_rows(State.at(at.config.state), POLICY_TABLE, policy_table(night(at, "2026-03-12"), "sales")).to_pylist()
+    rows = read_rows(State.at(at.config.state), POLICY_TABLE, policy_table(context_of(at, "2026-03-12"), "sales")).to_pylist()
     assert [(row["rule_id"], row["date_to_be_deleted"], row["keep_last"]) for row in rows] == [("retention.source=table", None, None)]
 
 
-def test_the_policy_of_earlier_runs_stays_on_record_as_it_was(at: Platform) -> None:
-    policy_table(night(at, "2026-03-10"), "weather")
+def test_policy_of_earlier_runs_stays_recorded(at: Platform) -> None:
+    policy_table(context_of(at, "2026-03-10"), "weather")
     later = with_retention(at, {"default": "20d"})
-    rows = read_rows(State.at(at.config.state), POLICY_TABLE, policy_table(night(later, "2026-03-12"), "weather")).to_pylist()
+    rows = read_rows(State.at(at.config.state), POLICY_TABLE, policy_table(context_of(later, "2026-03-12"), "weather")).to_pylist()
     assert [(row["run_date"].day, row["rule_id"], row["date_to_be_deleted"]) for row in rows] == [
-        (10, "retention.default", at_midnight("2026-02-28")),
+        (10, "retention.default", at_midcontext_of("2026-02-28")),
         (10, "retention.refs[0]", None),
-        (10, "retention.refs[1]", at_midnight("2026-03-09")),
-        (12, "retention.default", at_midnight("2026-02-20")),
+        (10, "retention.refs[1]", at_midcontext_of("2026-03-09")),
+        (12, "retention.default", at_midcontext_of("2026-02-20")),
     ]
 
 
-def test_running_a_date_again_replaces_its_own_rules_only(at: Platform) -> None:
+def test_repeated_run_replaces_only_its_own_rules(at: Platform) -> None:
     for _ in range(2):
-        policy_table(night(at, "2026-03-10"), "weather")
-    published = [policy_table(night(at, "2026-03-12"), "weather") for _ in range(2)][-1]
+        policy_table(context_of(at, "2026-03-10"), "weather")
+    published = [policy_table(context_of(at, "2026-03-12"), "weather") for _ in range(2)][-1]
     assert published.receipt.rows == 6
 
 
-def test_a_rule_is_not_deleted_up_to_any_bound_before_a_deletion_finished(at: Platform) -> None:
+def test_rule_has_no_bound_before_a_deletion_finished(at: Platform) -> None:
     assert set(rules(at, "2026-03-10").values()) == {None}
     plan_of(at, "2026-03-10")
     assert set(rules(at, "2026-03-11").values()) == {None}
 
 
-def test_after_a_deletion_in_full_each_rule_is_deleted_up_to_that_runs_bound(at: Platform) -> None:
+def test_finished_deletion_sets_the_bound_of_each_rule(at: Platform) -> None:
     rules(at, "2026-03-10")
     plan_of(at, "2026-03-10", "finished")
     assert rules(at, "2026-03-12") == {
-        "retention.default": at_midnight("2026-02-28"),
+        "retention.default": at_midcontext_of("2026-02-28"),
         "retention.refs[0]": None,
-        "retention.refs[1]": at_midnight("2026-03-09"),
+        "retention.refs[1]": at_midcontext_of("2026-03-09"),
     }
 
 
-def test_the_newest_finished_run_counts(at: Platform) -> None:
+def test_newest_finished_run_sets_the_bound(at: Platform) -> None:
     for day in ("2026-03-08", "2026-03-09", "2026-03-10"):
         rules(at, day)
     plan_of(at, "2026-03-08", "finished")
     plan_of(at, "2026-03-09", "finished", files=3)
     plan_of(at, "2026-03-10", files=4)
-    assert rules(at, "2026-03-12")["retention.default"] == at_midnight("2026-02-27")
+    assert rules(at, "2026-03-12")["retention.default"] == at_midcontext_of("2026-02-27")
 
 
-def test_a_deletion_that_was_restored_did_not_happen(at: Platform) -> None:
+def test_restored_deletion_sets_no_bound(at: Platform) -> None:
     rules(at, "2026-03-10")
     plan_of(at, "2026-03-10", "finished", "restored")
     assert set(rules(at, "2026-03-12").values()) == {None}
 
 
-def test_a_date_with_one_open_plan_is_not_finished(at: Platform) -> None:
+def test_date_with_an_unfinished_plan_is_not_finished(at: Platform) -> None:
     plan_of(at, "2026-03-10", "finished", files=2)
     plan_of(at, "2026-03-10", files=3)
     plan_of(at, "2026-03-11", "finished", files=4)
-    assert find_finished_dates(night(at, "2026-03-12")) == {night(at, "2026-03-11").run_date}
+    assert find_finished_dates(context_of(at, "2026-03-12")) == {context_of(at, "2026-03-11").run_date}
 
 
-def test_a_run_does_not_stand_on_its_own_or_a_later_deletion(at: Platform) -> None:
+def test_own_and_later_deletions_set_no_bound(at: Platform) -> None:
     for day in ("2026-03-10", "2026-03-12"):
         rules(at, day)
         plan_of(at, day, "finished")
     assert set(rules(at, "2026-03-10").values()) == {None}
 
 
-def test_a_rule_whose_ref_pattern_changed_is_another_rule(at: Platform) -> None:
+def test_rule_with_a_changed_ref_pattern_is_another_rule(at: Platform) -> None:
     rules(at, "2026-03-10")
     plan_of(at, "2026-03-10", "finished")
     other = with_retention(at, {**RETENTION, "refs": [{"match": "dev/.*", "keep": "1d"}, {"match": "dev", "keep": "1d"}]})
     assert rules(other, "2026-03-12") == {
-        "retention.default": at_midnight("2026-02-28"),
+        "retention.default": at_midcontext_of("2026-02-28"),
         "retention.refs[0]": None,
-        "retention.refs[1]": at_midnight("2026-03-09"),
+        "retention.refs[1]": at_midcontext_of("2026-03-09"),
     }
 
 
 def test_current_rules_need_the_policy_of_the_same_date(at: Platform) -> None:
-    policy_table(night(at, "2026-03-10"), "weather")
+    policy_table(context_of(at, "2026-03-10"), "weather")
     with pytest.raises(StateError, match="weather/policy_table has no table for 2026-03-11; run"):
-        current_rules(night(at, "2026-03-11"), "weather")
+        current_rules(context_of(at, "2026-03-11"), "weather")
 
 
-def test_the_bounds_count_from_the_start_of_the_run_date(at: Platform) -> None:
-    assert night(at, "2026-03-12").as_of == start_of_day(night(at, "2026-03-12").run_date) == at_midnight("2026-03-12")
+def test_bounds_count_from_the_start_of_the_run_date(at: Platform) -> None:
+    assert context_of(at, "2026-03-12").as_of == start_of_day(context_of(at, "2026-03-12").run_date) == at_midcontext_of("2026-03-12")

@@ -1,4 +1,4 @@
-"""Tables whose metadata files hold the same bytes as last night are not read again, and their commits are the same as if they were."""
+"""Tables with unchanged metadata files are not read again, and the commit graph stays correct."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAKE = "shop"
 
 
 class House:
-    """An Iceberg lake and the graphs of its nights. None of them needs Spark: the histories are short."""
+    """An Iceberg lake and its commit graphs. The histories are short, so Spark is not needed."""
 
     def __init__(self, root: Path, **lake: Any) -> None:
         self.builder = LakeBuilder(root)
@@ -46,7 +46,7 @@ class House:
         return replace(self._house, state=state).config
 
     def graph(self, state: str | None = None) -> tuple[PublishedTable, RunContext]:
-        """The next day's graph."""
+        """Publish the graph of the current day."""
         clock = Clock(self.now)
         context = RunContext.of(self.config(state), clock, clock.today())
         lake_refs(context, LAKE)
@@ -69,61 +69,61 @@ def house(tmp_path: Path) -> House:
     return House(tmp_path)
 
 
-def read_by(house: House) -> tuple[list[str], PublishedTable]:
-    """The tables whose commits the next night reads, and its graph."""
+def run_next_day(house: House) -> tuple[list[str], PublishedTable]:
+    """Return the tables that the next run reads, and its graph."""
     read: list[str] = []
     commits = IcebergLake.commits
 
-    def counted(lake: IcebergLake, source: Any) -> Any:
+    def record(lake: IcebergLake, source: Any) -> Any:
         read.append(source.table_name)
         return commits(lake, source)
 
     house.now += timedelta(days=1)
-    with patch.object(IcebergLake, "commits", counted):
+    with patch.object(IcebergLake, "commits", record):
         graph, _ = house.graph()
     return sorted(read), graph
 
 
-def test_only_the_tables_that_were_committed_to_are_read_again(house: House) -> None:
+def test_only_tables_with_new_commits_are_read_again(house: House) -> None:
     quiet, busy = house.table("quiet", 3), house.table("busy")
-    assert read_by(house)[0] == ["db.busy", "db.quiet"]
+    assert run_next_day(house)[0] == ["db.busy", "db.quiet"]
     busy.append(NOW)
-    read, graph = read_by(house)
+    read, graph = run_next_day(house)
     assert read == ["db.busy"]
     assert graph.receipt.rows == 6
     assert graph.receipt.summary["known"] == 3
     assert quiet.name in {row["table_name"] for row in house.rows()}
 
 
-def test_a_night_without_a_commit_reads_no_table(house: House) -> None:
+def test_run_without_new_commits_reads_no_table(house: House) -> None:
     house.table("quiet")
-    read_by(house)
-    assert read_by(house)[0] == []
+    run_next_day(house)
+    assert run_next_day(house)[0] == []
 
 
-def test_a_table_that_was_dropped_leaves_the_graph(house: House) -> None:
+def test_dropped_table_leaves_the_graph(house: House) -> None:
     house.table("stays")
     house.table("goes")
-    read_by(house)
+    run_next_day(house)
     house.builder.catalog.drop_table("db.goes")
-    read, graph = read_by(house)
+    read, graph = run_next_day(house)
     assert (read, graph.receipt.rows) == ([], 2)
 
 
-def test_a_metadata_file_that_was_written_over_at_equal_length_is_read_again(house: House) -> None:
+def test_rewritten_metadata_file_of_equal_length_is_read_again(house: House) -> None:
     table = house.table("rewritten")
-    read_by(house)
+    run_next_day(house)
     path = TableBuilder.path(table.table.metadata_location)
     content = path.read_text()
     path.write_text(content.replace('"operation":"append"', '"operation":"delete"'))
     assert content != path.read_text()
     assert len(content) == len(path.read_text())
-    assert read_by(house)[0] == ["db.rewritten"]
+    assert run_next_day(house)[0] == ["db.rewritten"]
     assert {row["message"] for row in house.rows()} == {"delete"}
 
 
-def test_what_was_frozen_today_is_known_though_its_file_was_damaged_since(house: House) -> None:
-    """The mark before an execution freezes again, and does not read it."""
+def test_frozen_table_is_known_after_its_file_is_damaged(house: House) -> None:
+    """A verification mark freezes again and does not read the file."""
     table = house.table("one")
     first = house.rows()
     path = TableBuilder.path(table.table.metadata_location)
@@ -133,69 +133,69 @@ def test_what_was_frozen_today_is_known_though_its_file_was_damaged_since(house:
     assert house.rows() == []
 
 
-def test_a_table_under_another_name_is_read_again(house: House) -> None:
+def test_renamed_table_is_read_again(house: House) -> None:
     house.table("old")
-    read_by(house)
+    run_next_day(house)
     house.builder.catalog.rename_table("db.old", "db.new")
-    assert read_by(house)[0] == ["db.new"]
+    assert run_next_day(house)[0] == ["db.new"]
     assert {row["table_name"] for row in house.rows()} == {"db.new"}
 
 
-def test_a_table_that_is_registered_twice_is_read_whole_once_a_registration_changes(house: House) -> None:
+def test_all_registrations_of_a_table_are_read_if_one_changes(house: House) -> None:
     table = house.table("one")
     house.builder.catalog.register_table("db.two", table.table.metadata_location)
-    read_by(house)
-    assert read_by(house)[0] == []
+    run_next_day(house)
+    assert run_next_day(house)[0] == []
     table.append(NOW)
-    assert read_by(house)[0] == ["db.one", "db.two"]
+    assert run_next_day(house)[0] == ["db.one", "db.two"]
     house.builder.catalog.drop_table("db.two")
-    assert read_by(house)[0] == ["db.one"]
+    assert run_next_day(house)[0] == ["db.one"]
 
 
-def test_after_a_change_of_the_storages_all_tables_are_read_again(house: House) -> None:
+def test_changed_storages_cause_all_tables_to_be_read(house: House) -> None:
     house.table("one")
-    read_by(house)
-    with patch.object(House, "config", lambda self, state=None: replace(self._house, state=state, storage="elsewhere").config):
-        assert read_by(house)[0] == ["db.one"]
+    run_next_day(house)
+    with patch.object(House, "config", lambda self, state=None: replace(self._house, state=state, storage="other").config):
+        assert run_next_day(house)[0] == ["db.one"]
 
 
 @pytest.mark.parametrize(
     "damage", [lambda content: content[:-1], lambda content: content[:60] + bytes([content[60] ^ 1]) + content[61:], lambda content: b""]
 )
-@pytest.mark.parametrize("what", ["", "_read_from"])
-def test_a_damaged_graph_of_the_last_night_is_read_again_and_stops_nothing(house: House, damage: Any, what: str) -> None:
+@pytest.mark.parametrize("side", ["", "_read_from"])
+def test_damaged_previous_graph_causes_tables_to_be_read(house: House, damage: Any, side: str) -> None:
     house.table("one")
-    _, graph = read_by(house)
+    _, graph = run_next_day(house)
     expected = house.rows()
     house.now += timedelta(days=1)
-    _, graph = read_by(house)
-    for path in graph.paths(what or None):
+    _, graph = run_next_day(house)
+    for path in graph.paths(side or None):
         file = house.builder.root / "state" / path
         file.write_bytes(damage(file.read_bytes()))
-    assert read_by(house)[0] == ["db.one"]
+    assert run_next_day(house)[0] == ["db.one"]
     assert house.rows() == expected
 
 
-def test_a_graph_of_the_last_night_that_lost_a_part_stops_nothing(house: House) -> None:
+def test_missing_part_of_the_previous_graph_causes_tables_to_be_read(house: House) -> None:
     house.table("one")
-    _, graph = read_by(house)
+    _, graph = run_next_day(house)
     (house.builder.root / "state" / graph.paths()[0]).unlink()
-    assert read_by(house)[0] == ["db.one"]
+    assert run_next_day(house)[0] == ["db.one"]
 
 
-def test_a_metadata_file_that_is_another_than_the_refs_were_read_from_stops_the_night(house: House) -> None:
-    """Its commits would be taken over on every night on which the frozen file is back."""
+def test_metadata_file_that_differs_from_the_freeze_stops_the_run(house: House) -> None:
+    """Later runs would reuse its commits after the frozen file is restored."""
     table = house.table("swapped")
     path = TableBuilder.path(table.table.metadata_location)
     frozen = path.read_bytes()
     commits = IcebergLake.commits
 
-    def swapped(lake: IcebergLake, source: Any) -> Any:
+    def replace_file(lake: IcebergLake, source: Any) -> Any:
         path.write_bytes(frozen.replace(b'"operation":"append"', b'"operation":"delete"'))
         yield from commits(lake, source)
 
     with (
-        patch.object(IcebergLake, "commits", swapped),
+        patch.object(IcebergLake, "commits", replace_file),
         pytest.raises(LakeUnreadable, match=r"of table db\.swapped on .* differs from the file that was frozen"),
     ):
         house.graph()
@@ -204,10 +204,10 @@ def test_a_metadata_file_that_is_another_than_the_refs_were_read_from_stops_the_
     assert {row["message"] for row in house.rows()} == {"append"}
 
 
-@pytest.mark.parametrize("at_a_time", [1, 3, 4, 100])
-def test_tables_are_numbered_each_by_itself_however_many_are_numbered_at_a_time(monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
-    """So that the whole graph, which may hold more text than one Arrow array can, is never one array."""
-    monkeypatch.setattr(commit_rows, "SHARE_COMMITS", at_a_time)
+@pytest.mark.parametrize("share", [1, 3, 4, 100])
+def test_generations_are_numbered_per_table_for_any_share(monkeypatch: pytest.MonkeyPatch, share: int) -> None:
+    """The whole graph may contain more text than one Arrow array can hold, so it is never one array."""
+    monkeypatch.setattr(commit_rows, "SHARE_COMMITS", share)
     names = [*"abcabcacaa", None, "a", None]
     seen = dict.fromkeys(names, 0)
     rows = []
@@ -235,11 +235,11 @@ STEPS = st.lists(
 
 @settings(max_examples=times(5, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, min_size=2, max_size=5))
-def test_the_graph_of_any_night_is_the_one_that_a_new_state_reads(tmp_path_factory: pytest.TempPathFactory, nights: list[Any]) -> None:
+def test_graph_equals_that_of_a_new_state(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
     house = House(tmp_path_factory.mktemp("lake"))
     house.table("t0")
     house.table("t1", 1)
-    for number, steps in enumerate(nights):
+    for number, steps in enumerate(runs):
         for step, pick in steps:
             take(house, step, pick)
         house.now += timedelta(days=1)

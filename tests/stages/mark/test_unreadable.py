@@ -1,9 +1,9 @@
-"""Metadata that cannot be read stops the night by its name; nothing is published after it."""
+"""Unreadable metadata stops the run, and the error names the object."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,20 +33,20 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
-DAMAGES = {"truncated": truncate, "empty": empty, "gone": remove}
+DAMAGES = {"truncated": truncate, "empty": empty, "missing": remove}
 
 
 @dataclass
-class Sound:
-    """A lake of each kind below one root, which every test leaves as sound as it was."""
+class Lakes:
+    """A lake of each kind in one directory. Every test restores what it damages."""
 
     house: Lakehouse
     sales: IcebergLakeConfig
     weather: IcechunkLakeConfig
 
     @contextmanager
-    def damaged(self, *damages: tuple[Path, Callable[[Path], None]]) -> Iterator[None]:
-        """A state without any night, and each file damaged in its place."""
+    def damage(self, *damages: tuple[Path, Callable[[Path], None]]) -> Generator[None]:
+        """Start with an empty state and damage the files until the end of the context."""
         shutil.rmtree(self.house.root / "state", ignore_errors=True)
         backups = {path: (self.house.root / f"backup{number}") for number, (path, _) in enumerate(damages)}
         for path, damage in damages:
@@ -59,7 +59,7 @@ class Sound:
                 shutil.copy2(backup, path)
 
     def containers(self, kind: str) -> dict[str, Path]:
-        """A container for each damage, in a table of its own where it is one of a table: below a damaged one nothing is read."""
+        """Return one container per damage, of different tables: children of a damaged container are not read."""
         if kind == "icechunk manifest":
             return dict(zip(DAMAGES, self.files("weather/manifests/*"), strict=True))
         pattern = {"manifest": "*-m0.avro", "manifest list": "snap-*.avro"}[kind]
@@ -70,8 +70,8 @@ class Sound:
 
 
 @pytest.fixture(scope="module")
-def sound(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sound:
-    house = Lakehouse(spark, tmp_path_factory.mktemp("sound"))
+def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakes:
+    house = Lakehouse(spark, tmp_path_factory.mktemp("lakes"))
     iceberg = LakeBuilder(house.root)
     for number in range(len(DAMAGES)):
         table = iceberg.table(f"db.t{number}", days_ago(40))
@@ -82,15 +82,15 @@ def sound(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Soun
     repository.tag("v1", repository.head("main"))
     for name in ("b", "c"):
         repository.commit("main", days_ago(20), numbers(name, range(3)))
-    return Sound(house, iceberg.config("sales"), house.weather())
+    return Lakes(house, iceberg.config("sales"), house.weather())
 
 
 @pytest.fixture(scope="module", params=["manifest", "manifest list", "icechunk manifest"])
-def refused(request: pytest.FixtureRequest, sound: Sound) -> dict[str, tuple[Path, str]]:
-    """By damage: the damaged container, and what the mark said that met all of them. Healed, they are read."""
-    house, victims = sound.house, sound.containers(request.param)
-    house.lakes = [sound.weather if request.param == "icechunk manifest" else sound.sales]
-    with sound.damaged(*((path, DAMAGES[damage]) for damage, path in victims.items())):
+def refusals(request: pytest.FixtureRequest, lakes: Lakes) -> dict[str, tuple[Path, str]]:
+    """Return the damaged container and the error of the mark by damage. Restored containers are read."""
+    house, victims = lakes.house, lakes.containers(request.param)
+    house.lakes = [lakes.weather if request.param == "icechunk manifest" else lakes.sales]
+    with lakes.damage(*((path, DAMAGES[damage]) for damage, path in victims.items())):
         with pytest.raises(LakeUnreadable) as refusal:
             house.mark()
         assert house.tonight().state.current(house.lakes[0].name, "live_files", house.clock.today()) is None
@@ -100,32 +100,32 @@ def refused(request: pytest.FixtureRequest, sound: Sound) -> dict[str, tuple[Pat
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_container_of_a_retained_commit_stops_the_mark_by_name(refused: dict[str, tuple[Path, str]], damage: str) -> None:
-    victim, said = refused[damage]
-    assert victim.name in said
+def test_damaged_container_stops_the_mark(refusals: dict[str, tuple[Path, str]], damage: str) -> None:
+    victim, message = refusals[damage]
+    assert victim.name in message
 
 
 @pytest.mark.parametrize("pattern", ["weather/refs/tag.v1/ref.json", "weather/snapshots/*", "weather/refs/branch.main/ref.json"])
-def test_an_unreadable_ref_or_snapshot_stops_the_mark_by_name(sound: Sound, pattern: str) -> None:
-    """The official library takes a tag that it cannot read for deleted, and destroys its data (icechunk.md H1)."""
-    victim = sound.files(pattern)[0]
-    sound.house.lakes = [sound.weather]
-    with sound.damaged((victim, truncate)), pytest.raises(GcError) as refusal:
-        sound.house.mark()
+def test_unreadable_ref_or_snapshot_stops_the_mark(lakes: Lakes, pattern: str) -> None:
+    """The library treats an unreadable tag as deleted, and deletes its data."""
+    victim = lakes.files(pattern)[0]
+    lakes.house.lakes = [lakes.weather]
+    with lakes.damage((victim, truncate)), pytest.raises(GcError) as refusal:
+        lakes.house.mark()
     assert (victim.parent.name if victim.name == "ref.json" else victim.name).partition(".")[2] in str(refusal.value)
 
 
-def test_a_container_that_was_read_once_and_then_cut_is_noticed(sound: Sound) -> None:
-    """The cache knows its children, so nothing is lost. But the object is not what was decoded: its table waits."""
-    house = sound.house
-    house.lakes = [sound.sales]
-    with sound.damaged():
+def test_container_truncated_after_decoding_makes_its_table_unreadable(lakes: Lakes) -> None:
+    """The cache has its entries, so no file is lost, but the object is not the decoded one."""
+    house = lakes.house
+    house.lakes = [lakes.sales]
+    with lakes.damage():
         house.mark()
-    victim = sound.files("db/t0/metadata/*-m0.avro")[0]
-    whole = victim.read_bytes()
+    victim = lakes.files("db/t0/metadata/*-m0.avro")[0]
+    content = victim.read_bytes()
     try:
         truncate(victim)
         [unreadable] = house.plan().unreadable
         assert (unreadable.table_name, victim.name in unreadable.why) == ("db.t0", True)
     finally:
-        victim.write_bytes(whole)
+        victim.write_bytes(content)

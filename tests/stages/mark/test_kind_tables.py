@@ -1,4 +1,4 @@
-"""A box whose rows a kind's own function makes."""
+"""Kind tables that a function of the kind computes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from tests.lakes.toy import BRANCHES
 from tests.stages.lakehouse import Lakehouse
 
 
-def test_a_box_of_a_fresh_mark_is_made_of_the_tables_that_the_mark_shares_and_writes_log_lines(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_kind_table_of_a_verification_mark_reads_shared_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = Lakehouse(None, tmp_path)  # type: ignore[arg-type] - no stage of this test runs in Spark
     house.lakes = [LakeBuilder(tmp_path).config("sales")]
-    night = house.tonight()
-    policy_table(night, "sales")
-    rules = current_rules(night, "sales")
+    context = house.tonight()
+    policy_table(context, "sales")
+    rules = current_rules(context, "sales")
     kind_table = KindTable(BRANCHES, (CURRENT_RULES,), lambda tables: BRANCHES.schema.empty_table())
-    again = replace(night, verification_id="mark")
+    verification = replace(context, verification_id="mark")
     with caplog.at_level(logging.INFO):
-        published = make_kind_table(None, again, "sales", kind_table)
+        published = make_kind_table(None, verification, "sales", kind_table)
     assert list(published.receipt.inputs.values()) == [rules.receipt.reference]
     assert published.path.startswith("_recheck/mark/sales/")
     assert [line for line in caplog.messages if f"/{BRANCHES.name} of" in line and "ended" in line]

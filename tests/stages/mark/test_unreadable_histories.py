@@ -1,8 +1,8 @@
-"""Random histories of tables that fall sick and recover, and take up each other's files meanwhile: no live file is ever purged.
+"""Random histories of tables that become unreadable and readable and share files: no live file is purged.
 
-Each night runs the walk from content roots to live files over written tables, with its memory of the night before. What a
-plan makes of it (quarantine below claims, purge where nobody is sick, restore) is a few lines here; `test_sick_tables` proves
-these against the plan itself. The oracle is the world: what every table really needs, readable or not.
+Each run executes the walk over written tables with the last known state of the previous run. The
+plan (quarantine under claims, purge if all tables are readable, restore) is simulated in a few lines.
+The expected result is what every table needs, readable or not.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STORAGE = "warehouse"
 
 @dataclass
 class Table:
-    """A table as it really is: snapshots (manifest lists) of manifests, and a claim of its own."""
+    """A table: snapshots (manifest lists) of manifests, and a claim."""
 
     uuid: str
     snapshots: list[str] = field(default_factory=list)
@@ -62,11 +62,11 @@ class World:
     files_of: dict[str, list[str]] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
-    made: int = 0
+    counter: int = 0
 
     def name(self, prefix: str) -> str:
-        self.made += 1
-        return f"{prefix}{self.made}"
+        self.counter += 1
+        return f"{prefix}{self.counter}"
 
     def needs(self, table: Table) -> set[str]:
         manifests = {manifest for snapshot in table.snapshots for manifest in self.manifests_of[snapshot]}
@@ -76,16 +76,16 @@ class World:
         return {file for files in self.files_of.values() for file in files}
 
     def commit(self, table: Table) -> None:
-        """Own files, files of others (`add_files`), or manifests of others (a clone); old snapshots may go."""
+        """Add own files, files of others (`add_files`) or manifests of others (a clone); drop old snapshots."""
         manifest = self.name(f"{table.uuid}/m")
         own = [self.name(f"{table.uuid}/f") for _ in range(self.chance.randint(0, 2))]
         others = [file for other in self.tables.values() if not other.metadata_broken for file in sorted(self.needs(other)) if "/f" in file]
         self.files_of[manifest] = own + (self.chance.sample(others, min(len(others), 2)) if self.chance.random() < 0.6 else [])
         shared = [name for other in self.tables.values() for snapshot in other.snapshots for name in self.manifests_of[snapshot]]
         snapshot = self.name(f"{table.uuid}/s")
-        kept = self.manifests_of[table.snapshots[-1]] if table.snapshots and self.chance.random() < 0.5 else []
+        inherited = self.manifests_of[table.snapshots[-1]] if table.snapshots and self.chance.random() < 0.5 else []
         clone = [self.chance.choice(shared)] if shared and self.chance.random() < 0.4 else []
-        self.manifests_of[snapshot] = list(dict.fromkeys([*kept, manifest, *clone]))
+        self.manifests_of[snapshot] = list(dict.fromkeys([*inherited, manifest, *clone]))
         table.snapshots = [*table.snapshots[self.chance.randint(0, 1) :], snapshot][-2:]
 
     def pass_a_day(self) -> None:
@@ -104,18 +104,18 @@ class Collector:
     cached: set[str] = field(default_factory=set)
     quarantined: set[str] = field(default_factory=set)
     purged: set[str] = field(default_factory=set)
-    memory: LastKnown | None = None
+    last_known: LastKnown | None = None
     last_good: dict[str, set[str]] = field(default_factory=dict)
-    nights: int = 0
-    sick_nights: int = 0
+    runs: int = 0
+    unreadable_runs: int = 0
     refused: int = 0
     quarantined_before: set[str] = field(default_factory=set)
 
-    def night(self) -> None:
-        self.nights += 1
-        now = START + timedelta(days=self.nights)
+    def run(self) -> None:
+        self.runs += 1
+        now = START + timedelta(days=self.runs)
         files = State.at(str(self.root)).files
-        run = TableRun("sales", "live_files", date(2026, 1, 1) + timedelta(days=self.nights), f"run{self.nights}")
+        run = TableRun("sales", "live_files", date(2026, 1, 1) + timedelta(days=self.runs), f"run{self.runs}")
 
         def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
             return tuple(f"{run.path}/{part.name}" for part in write_parts(pa.Table.from_pylist(rows, schema), run, files, name))
@@ -128,7 +128,9 @@ class Collector:
             files,
             parts("graph", [_commit(table, snapshot) for table in readable for snapshot in table.snapshots], COMMIT_GRAPH.schema),
             parts(
-                "reachable", [_retained(table, snapshot) for table in readable for snapshot in table.snapshots], REACHABLE_SNAPSHOTS.schema
+                "reachable",
+                [_retained_row(table, snapshot) for table in readable for snapshot in table.snapshots],
+                REACHABLE_SNAPSHOTS.schema,
             ),
             (),
             parts("pinned", [], PINNED),
@@ -141,10 +143,10 @@ class Collector:
             for manifest in self.world.manifests_of[snapshot]
         ]
         unread = {table.uuid: "broken" for table in self.world.tables.values() if table.metadata_broken}
-        if any(self.memory is None or uuid not in self.memory.uuids for uuid in unread):
+        if any(self.last_known is None or uuid not in self.last_known.uuids for uuid in unread):
             self.refused += 1
-            return  # `live_files` refuses what no night ever read
-        close = LiveWalk(
+            return  # `live_files` refuses tables that no run ever read
+        walk = LiveWalk(
             "sales",
             roots,
             CachePaths(
@@ -164,11 +166,11 @@ class Collector:
             {},
             run,
             claims,
-            self.memory,
+            self.last_known,
             unread,
         )
         try:
-            report = merge_written([row for batch in close(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
+            report = merge_written([row for batch in walk(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
         except LakeUnreadable:
             self.refused += 1
             return
@@ -182,21 +184,21 @@ class Collector:
         for uuid, table in self.world.tables.items():
             if uuid not in unreadable:
                 self.last_good[uuid] = self.world.needs(table)
-        told = tuple(
-            Unreadable(lake="sales", table_uuid=uuid, table_name=uuid, why=why, since=now, good_on=run.run_date)
-            for uuid, why in unreadable.items()
+        unreadable_tables = tuple(
+            Unreadable(lake="sales", table_uuid=uuid, table_name=uuid, why=reason, since=now, good_on=run.run_date)
+            for uuid, reason in unreadable.items()
         )
-        names = {table.uuid for table in readable} | {item.table_uuid for item in told if item.table_uuid}
-        self.memory = LastKnown(
+        names = {table.uuid for table in readable} | {item.table_uuid for item in unreadable_tables if item.table_uuid}
+        self.last_known = LastKnown(
             files,
             run.run_date,
             roots,
             tuple(side_paths(run, report, UNREADABLE_ROOTS_SIDE)),
             (*claims, *side_paths(run, report, CLAIMS_SIDE)),
             {name: {name} for name in names},
-            told,
+            unreadable_tables,
         )
-        self._judge(unreadable)
+        self._check(unreadable)
 
     def _sound(self) -> set[str]:
         return ({*self.world.manifests_of, *self.world.files_of}) - self.world.broken
@@ -208,24 +210,24 @@ class Collector:
             self.quarantined = set()
         claimed = {file for file in self.world.all_files() if any(file.startswith(claim) for claim in claims)}
         self.quarantined |= {file for file in claimed - live - self.purged if not any(file.startswith(shield) for shield in shields)}
-        self.sick_nights += bool(unreadable)
+        self.unreadable_runs += bool(unreadable)
 
-    def _judge(self, unreadable: dict[str, str]) -> None:
+    def _check(self, unreadable: dict[str, str]) -> None:
         for uuid, table in self.world.tables.items():
             files = {file for file in self.world.needs(table) if "/f" in file}
             assert not files & self.purged, f"purged although table {uuid} needs it"
-            assert uuid in unreadable or not files & self.quarantined, f"in quarantine although table {uuid} can be read and needs it"
+            assert uuid in unreadable or not files & self.quarantined, f"in quarantine although readable table {uuid} needs it"
             if uuid in unreadable:
                 needed = {file for file in self.last_good[uuid] if "/f" in file}
-                assert not needed & self.quarantined, f"in quarantine although sick table {uuid} needed it when it was read last"
-                below = {file for file in self.quarantined - self.quarantined_before if file.startswith(f"{uuid}/")}
-                assert not below, f"quarantined below the claim of sick table {uuid}"
+                assert not needed & self.quarantined, f"in quarantine although unreadable table {uuid} needed it when it was last read"
+                own = {file for file in self.quarantined - self.quarantined_before if file.startswith(f"{uuid}/")}
+                assert not own, f"quarantined under the claim of unreadable table {uuid}"
         self.quarantined_before = set(self.quarantined)
 
 
 def _root(snapshot: str) -> dict[str, Any]:
-    place = {"address": snapshot, "storage": STORAGE, "key": snapshot}
-    return {**place, "kind": Kind.MANIFEST_LIST, "is_container": True, "size_bytes": None, "must_exist": True}
+    location = {"address": snapshot, "storage": STORAGE, "key": snapshot}
+    return {**location, "kind": Kind.MANIFEST_LIST, "is_container": True, "size_bytes": None, "must_exist": True}
 
 
 def _commit(table: Table, snapshot: str) -> dict[str, Any]:
@@ -239,7 +241,7 @@ def _commit(table: Table, snapshot: str) -> dict[str, Any]:
     }
 
 
-def _retained(table: Table, snapshot: str) -> dict[str, Any]:
+def _retained_row(table: Table, snapshot: str) -> dict[str, Any]:
     return {"table_uuid": table.uuid, "commit_id": snapshot, "state": "retained", "refs": ["main"], "refs_count": 1, "reason": "r"}
 
 
@@ -249,8 +251,8 @@ def _claim(table: Table) -> dict[str, Any]:
 
 
 def _edge(snapshot: str, manifest: str) -> dict[str, Any]:
-    place = {"address": manifest, "storage": STORAGE, "key": manifest, "kind": Kind.MANIFEST, "must_exist": True}
-    return {**place, "container": snapshot, "container_size_bytes": 1}
+    location = {"address": manifest, "storage": STORAGE, "key": manifest, "kind": Kind.MANIFEST, "must_exist": True}
+    return {**location, "container": snapshot, "container_size_bytes": 1}
 
 
 def histories(root: Path, seeds: range) -> Iterator[Collector]:
@@ -261,20 +263,20 @@ def histories(root: Path, seeds: range) -> Iterator[Collector]:
             world.tables[table.uuid] = table
             world.commit(table)
         collector = Collector(root / str(seed), world)
-        collector.night()
+        collector.run()
         for _ in range(8):
             world.pass_a_day()
-            collector.night()
+            collector.run()
         world.broken = set()
         for table in world.tables.values():
             table.metadata_broken = False
-        collector.night()
+        collector.run()
         yield collector
 
 
 @pytest.mark.parametrize("first", range(0, times(10, 20), 10))
-def test_no_live_file_is_lost_while_tables_fall_sick_and_recover(tmp_path: Path, first: int) -> None:
+def test_no_live_file_is_lost_while_tables_are_unreadable(tmp_path: Path, first: int) -> None:
     found = list(histories(tmp_path, range(first, first + 10)))
-    assert sum(item.sick_nights for item in found) > 20
+    assert sum(item.unreadable_runs for item in found) > 20
     assert sum(len(item.purged) for item in found) > 20
     assert all(not item.quarantined & {file for table in item.world.tables.values() for file in item.world.needs(table)} for item in found)

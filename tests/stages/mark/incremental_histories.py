@@ -1,14 +1,14 @@
-"""Random histories of a lake, written straight into the tables that `live_files` is made from: one state carries rows over, another
-computes all of them every night.
+"""Random histories of a lake, written directly as the input tables of `live_files`.
 
-Many histories share a lake: each is a table of its own, which now and then takes up files and containers of another one.
+One state reuses rows, the other computes all rows in every run. Many histories share a lake: each is
+a table, which sometimes adds files and containers of another table.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -82,10 +82,10 @@ LAKES: Final[dict[str, LakeConfig]] = {
 STATES: Final = (RETAINED, RETAINED, RETAINED, EXPIRED, DANGLING)
 FILES: Final = (Kind.DATA, Kind.DATA, Kind.POSITION_DELETES, Kind.POSSIBLE_OBJECT)
 Row = dict[str, Any]
-# What happens, and how often.
+# Events and their weights.
 EVENTS: Final = {
     "commit": 6,
-    "judge": 4,
+    "change state": 4,
     "drop": 3,
     "come back": 2,
     "must": 2,
@@ -95,13 +95,13 @@ EVENTS: Final = {
     "files and containers change places": 2,
     "pin": 1,
     "release": 1,
-    "a table that no night ever read": 0.03,
+    "a table that no run ever read": 0.03,
     "a container that cannot be read": 0.03,
 }
 
 
-def night_of(root: Path, lake: LakeConfig, now: datetime = NOW, full_every: int = 10, state: str = "state", **more: Any) -> RunContext:
-    """A night over the lake. No lake is opened and no storage listed, so neither has to exist."""
+def build_context(root: Path, lake: LakeConfig, now: datetime = NOW, full_every: int = 10, state: str = "state", **more: Any) -> RunContext:
+    """Return the context of a run. The lake and its storages need not exist, because nothing opens them."""
     storages = more.pop("storages", ("one", "two"))
     config = Config(
         state=str(root / state),
@@ -123,8 +123,15 @@ class Commit:
 
 @dataclass
 class World:
-    """What the tables of a night say. `named` is what each container named when it was decoded last, `pending` is decoded tonight, and
-    `history` was ever. Of one night only are `unread`, tables that cannot be read, and `unreadable`, containers that cannot."""
+    """The input tables of a run.
+
+    Attributes:
+        named: Entries of each container when it was decoded last.
+        pending: Containers that the next run decodes.
+        history: All containers that were ever decoded.
+        unread: Tables that only the next run cannot read.
+        unreadable: Containers that only the next run cannot read.
+    """
 
     chance: random.Random
     commits: dict[str, Commit] = field(default_factory=dict)
@@ -136,36 +143,36 @@ class World:
     released: dict[tuple[str, str], bool] = field(default_factory=dict)
     unread: list[Row] = field(default_factory=list)
     unreadable: list[Row] = field(default_factory=list)
-    made: int = 0
+    counter: int = 0
 
     def name(self, prefix: str) -> str:
-        self.made += 1
-        return f"{prefix}{self.made:05}"
+        self.counter += 1
+        return f"{prefix}{self.counter:05}"
 
-    def place(self, path: str) -> Row:
-        """A place of that name: mostly in the first storage, now and then in the other, or in none."""
-        where = self.chance.choices(("one", "two", None), (8, 2, 1))[0]
-        return {"address": f"file:///{where or 'nowhere'}/{path}", "storage": where, "key": path if where else None}
+    def location(self, path: str) -> Row:
+        """Return a location, mostly in the first storage, sometimes in the second or in none."""
+        storage = self.chance.choices(("one", "two", None), (8, 2, 1))[0]
+        return {"address": f"file:///{storage or 'external'}/{path}", "storage": storage, "key": path if storage else None}
 
     def file(self, table: str) -> Row:
-        return {**self.place(self.name(f"{table}/d")), "kind": self.chance.choice(FILES), "must_exist": self.chance.random() < 0.9}
+        return {**self.location(self.name(f"{table}/d")), "kind": self.chance.choice(FILES), "must_exist": self.chance.random() < 0.9}
 
     def known_files(self) -> list[Row]:
         return [row for rows in self.named.values() for row in rows if not row["is_container"]]
 
     def container(self, table: str, kind: str, children: list[Row]) -> Row:
-        row = {**self.place(self.name(f"{table}/m")), "kind": kind, "is_container": True, "must_exist": self.chance.random() < 0.9}
+        row = {**self.location(self.name(f"{table}/m")), "kind": kind, "is_container": True, "must_exist": self.chance.random() < 0.9}
         self.decode(row["address"], children)
         return {**row, "size_bytes": None}
 
     def decode(self, address: str, children: list[Row], length: int | None = None) -> None:
         self.named[address] = children
-        self.made += 1
-        self.history.append((address, 10 + self.made if length is None else length, children))
+        self.counter += 1
+        self.history.append((address, 10 + self.counter if length is None else length, children))
         self.pending.append(self.history[-1])
 
-    def end(self) -> None:
-        """What was of this night only is past."""
+    def end_run(self) -> None:
+        """Reset the events of one run."""
         self.pending, self.unread, self.unreadable = [], [], []
 
     def entry(self, row: Row) -> Row:
@@ -173,11 +180,11 @@ class World:
         return {**row, "is_container": False, "size_bytes": size, "entry_status": status}
 
     def commit(self, table: str) -> None:
-        """A new list of some earlier manifests, its own and others', and a new manifest of new files and others' files."""
+        """Add a commit with a manifest of new and shared files, and some manifests of earlier commits."""
         chance = self.chance
         lists = [root for commit in self.commits.values() for root in commit.roots if root["is_container"]]
-        mine = [root for commit in self.commits.values() if commit.table == table for root in commit.roots if root["is_container"]]
-        inner = [row for root in mine[-2:] for row in self.named[root["address"]] if row["is_container"]]
+        own = [root for commit in self.commits.values() if commit.table == table for root in commit.roots if root["is_container"]]
+        inner = [row for root in own[-2:] for row in self.named[root["address"]] if row["is_container"]]
         others = [row for root in chance.sample(lists, min(2, len(lists))) for row in self.named[root["address"]] if row["is_container"]]
         known = self.known_files()
         files = [self.entry(self.file(table)) for _ in range(chance.randint(0, 3))]
@@ -193,18 +200,18 @@ class World:
         number = f"{chance.getrandbits(40):013}"
         self.commits[number] = Commit(table, [{name: row[name] for name in ROOT} for row in roots])
 
-    def turn(self, address: str, commit: Commit) -> None:
-        """A container is another object by now, which names as many containers as it named files. Its commit is judged anew."""
+    def replace_files(self, address: str, commit: Commit) -> None:
+        """Rewrite a container with as many containers as it had files, and change the state of its commit."""
         files = [row for row in self.named.get(address, ()) if not row["is_container"]]
         if files:
             self.decode(address, [self.container(commit.table, Kind.MANIFEST, []) for _ in files])
         commit.state, commit.refs = self.chance.choice(STATES), self.chance.randint(0, 1)
 
     def pass_a_day(self, changes: int) -> Counter[str]:
-        done = Counter[str]()
+        events = Counter[str]()
         for _ in range(changes):
-            done[self.change()] += 1
-        return done
+            events[self.change()] += 1
+        return events
 
     def change(self) -> str:
         chance = self.chance
@@ -213,7 +220,7 @@ class World:
         what = chance.choices(list(EVENTS), list(EVENTS.values()))[0]
         if what == "commit":
             self.commit(commit.table)
-        elif what == "judge":
+        elif what == "change state":
             commit.state, commit.refs, commit.removed = chance.choice(STATES), chance.randint(0, 1), chance.random() < 0.2
         elif what == "drop" and len(self.commits) > 3:
             self.gone[commit_id] = self.commits.pop(commit_id)
@@ -226,7 +233,7 @@ class World:
         elif what == "decode again":
             address = chance.choice(sorted(self.named))
             children = [row for row in self.named[address] if chance.random() < 0.7]
-            moved = [{**row, **self.place(row["address"].split("/", 4)[-1])} if not row["is_container"] else row for row in children[:1]]
+            moved = [{**row, **self.location(row["address"].split("/", 4)[-1])} if not row["is_container"] else row for row in children[:1]]
             self.decode(address, [*moved, *children[1:], self.entry(self.file(commit.table))])
         elif what == "decode the same again":
             address, length, children = chance.choice(self.history)
@@ -237,8 +244,8 @@ class World:
                 address, [self.entry(row) for row in chance.sample(self.known_files(), 1)] + [self.entry(self.file(commit.table))], length
             )
         elif what == "files and containers change places":
-            self.turn(chance.choice(commit.roots)["address"], commit)
-        elif what == "a table that no night ever read":
+            self.replace_files(chance.choice(commit.roots)["address"], commit)
+        elif what == "a table that no run ever read":
             self.unread.append({"table_name": "never", "why": "it is torn", "address": None})
         elif what == "a container that cannot be read":
             root = chance.choice([row for row in commit.roots if row["is_container"]])
@@ -248,8 +255,8 @@ class World:
             rows = chance.sample(known, min(2, len(known)))
             self.pinned = [{**{name: row[name] for name in ROOT}, "size_bytes": 3} for row in rows]
         elif what == "release":
-            placed = sorted({(row["storage"], row["key"]) for row in self.known_files() if row["storage"]})
-            self.released = {place: chance.random() < 0.3 for place in chance.sample(placed, min(3, len(placed)))}
+            locations = sorted({(row["storage"], row["key"]) for row in self.known_files() if row["storage"]})
+            self.released = {location: chance.random() < 0.3 for location in chance.sample(locations, min(3, len(locations)))}
         else:
             return "nothing"
         return what
@@ -258,7 +265,7 @@ class World:
 ROOT: Final = ("address", "kind", "is_container", "size_bytes", "must_exist", "storage", "key")
 
 
-def _published(
+def _publish(
     run_context: RunContext, table: Table, rows: list[Row], side: dict[str, pa.Table] | None = None, **summary: Any
 ) -> PublishedTable:
     run = run_context.state.start(run_context.group(LAKE), table.name, run_context.run_date, run_context.clock)
@@ -269,7 +276,7 @@ def _published(
 
 
 def write(world: World, run_context: RunContext) -> None:
-    """Publishes what `live_files` of a night is made from. What was decoded since the last night is a segment of its own."""
+    """Publish the input tables of `live_files`. Containers decoded since the last run are a new segment."""
     refs = {
         "kind": run_context.config.lake(LAKE).kind,
         "as_of": run_context.as_of.isoformat(),
@@ -278,25 +285,25 @@ def write(world: World, run_context: RunContext) -> None:
     refs |= {"historical": False, "rehearsal": False, "policy_digest": "", "refs_digest": "", "claims": 0, "pinned": 0, "notes": []}
     refs["unread"] = world.unread
     sides = {PINNED_SIDE: pa.Table.from_pylist(world.pinned, PINNED), CLAIMS_SIDE: CLAIMS.empty_table()}
-    _published(run_context, LAKE_REFS, [], sides, min_age_seconds=0, **refs)
+    _publish(run_context, LAKE_REFS, [], sides, min_age_seconds=0, **refs)
     commits = [
         {"table_uuid": commit.table, "commit_id": name, "parents": [], "content_roots": commit.roots, "summary": []}
         for name, commit in world.commits.items()
     ]
-    _published(run_context, COMMIT_GRAPH, commits, commits=len(commits))
-    judged = [
+    _publish(run_context, COMMIT_GRAPH, commits, commits=len(commits))
+    states = [
         {"table_uuid": commit.table, "commit_id": name, "state": commit.state, "refs": [], "refs_count": commit.refs, "reason": ""}
         for name, commit in world.commits.items()
     ]
-    _published(run_context, REACHABLE_SNAPSHOTS, judged, retained=0, expired=0, dangling=0)
+    _publish(run_context, REACHABLE_SNAPSHOTS, states, retained=0, expired=0, dangling=0)
     removed = [
         {"table_uuid": commit.table, "snapshot_id": name, "action": "remove_snapshot", "reason": ""}
         for name, commit in world.commits.items()
         if commit.removed
     ]
-    _published(run_context, EXPIRY_PLAN, removed, actions=len(removed))
+    _publish(run_context, EXPIRY_PLAN, removed, actions=len(removed))
     if run_context.kind(LAKE).has_live_contents:
-        shown = [
+        contents = [
             {
                 "content_id": root["address"],
                 "metadata_location": root["address"],
@@ -309,9 +316,9 @@ def write(world: World, run_context: RunContext) -> None:
             if commit.state == RETAINED
             for root in commit.roots
         ]
-        _published(run_context, LIVE_CONTENTS, shown, contents=len(shown))
+        _publish(run_context, LIVE_CONTENTS, contents, contents=len(contents))
     if run_context.config.lake(LAKE).has_lifecycle:
-        _published(
+        _publish(
             run_context,
             LIFECYCLE_OBJECTS,
             [
@@ -319,10 +326,10 @@ def write(world: World, run_context: RunContext) -> None:
                 for (at, key), dup in world.released.items()
             ],
         )
-    _segment(world, run_context)
+    _publish_segment(world, run_context)
 
 
-def _segment(world: World, run_context: RunContext) -> None:
+def _publish_segment(world: World, run_context: RunContext) -> None:
     entries: list[Row] = []
     containers: list[Row] = []
     for address, length, children in world.pending:
@@ -349,8 +356,8 @@ def _segment(world: World, run_context: RunContext) -> None:
     }
     external = sum(row["storage"] is None for row in entries)
     run = run_context.state.start(LAKE, MANIFEST_ENTRIES.name, run_context.run_date, run_context.clock)
-    named = [{name: row.get(name) for name in MANIFEST_ENTRIES.schema.names} for row in entries]
-    written = write_rows(pa.Table.from_pylist(named, MANIFEST_ENTRIES.schema), MANIFEST_ENTRIES, run, run_context.state.files, sides)
+    rows = [{name: row.get(name) for name in MANIFEST_ENTRIES.schema.names} for row in entries]
+    written = write_rows(pa.Table.from_pylist(rows, MANIFEST_ENTRIES.schema), MANIFEST_ENTRIES, run, run_context.state.files, sides)
     publish(
         run_context.state,
         run,
@@ -360,8 +367,8 @@ def _segment(world: World, run_context: RunContext) -> None:
     )
 
 
-def rows_of(run_context: RunContext, table: PublishedTable) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of all routes, in order."""
+def read_rows_by_route(run_context: RunContext, table: PublishedTable) -> dict[str, list[tuple[Any, ...]]]:
+    """Return all rows of all routes, sorted."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for side in (None, *ROUTED_SIDES):
         rows = read_parts(run_context.state.files, table.paths(side), LIVE_FILES.schema).to_pylist()
@@ -373,15 +380,15 @@ AMOUNTS: Final = ("files", "live_bytes", "by_kind", "by_storage", "possible_by_s
 COUNTS: Final = ("expired_files", "dangling_files", "lifecycle_files", "external_files")
 
 
-def told(table: PublishedTable) -> dict[str, Any]:
-    """What the receipt says of the rows."""
+def receipt_counts(table: PublishedTable) -> dict[str, Any]:
+    """Return the counts and the digest in the receipt."""
     summary = table.receipt.summary
     return {"digest": table.receipt.digest, "rows": table.receipt.rows, **{name: summary[name] for name in (*AMOUNTS, *COUNTS)}}
 
 
 @contextmanager
-def of_many_rows(broadcast_rows: int) -> Iterator[None]:
-    """Rows are joined by Spark's own session, and copied in executors, as in a lake of millions of files."""
+def large_lake(broadcast_rows: int) -> Generator[None]:
+    """Join rows in the full Spark session and copy them in executors, as in a lake of millions of files."""
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(live_rows, "choose_session", lambda spark, *_: spark)
         for name in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES"):
@@ -391,8 +398,8 @@ def of_many_rows(broadcast_rows: int) -> Iterator[None]:
 
 
 @contextmanager
-def folding() -> Iterator[None]:
-    """Segments lie in folds, which hold old and new ones together."""
+def frequent_compaction() -> Generator[None]:
+    """Compact old and new segments together."""
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(folds, "MIN_SEGMENTS", 2)
         bounds.setattr(folds, "NEWEST_APART", 0, raising=False)
@@ -400,8 +407,8 @@ def folding() -> Iterator[None]:
 
 
 @contextmanager
-def always_carrying() -> Iterator[None]:
-    """Neither few rows nor many touched ones are a reason to compute all."""
+def always_incremental() -> Generator[None]:
+    """Reuse rows even if the table is small or many rows are dirty."""
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(incremental, "MIN_INCREMENTAL_ROWS", -1)
         bounds.setattr(incremental, "MAX_DIRTY_SHARE", float("inf"))
@@ -410,41 +417,42 @@ def always_carrying() -> Iterator[None]:
 
 
 @dataclass
-class Played:
-    """What happened in some nights, and what was published in each."""
+class Playback:
+    """The events of some runs, and the counts that each run published."""
 
     events: Counter[str]
-    nights: list[dict[str, Any]] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
 
 
-def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int, seed: int = 0) -> Played:
-    """Plays so many histories beside each other. Raises `AssertionError` where rows that were carried over are not those of a full
-    computation.
-    """
+def play(spark: SparkSession, root: Path, kind: str, histories: int, runs: int, seed: int = 0) -> Playback:
+    """Play histories in one lake and assert that incremental and full runs publish the same rows."""
     chance = random.Random(f"{kind} {seed}")
-    world, lake, played = World(chance), LAKES[kind], Played(Counter(histories=histories))
+    world, lake, playback = World(chance), LAKES[kind], Playback(Counter(histories=histories))
     for number in range(histories):
         for _ in range(2):
             world.commit(f"t{number:03}")
     was_unreadable = True
-    with always_carrying():
-        for number in range(nights):
+    with always_incremental():
+        for number in range(runs):
             now = NOW + timedelta(days=number)
-            carrying = night_of(root, lake, now, full_every=10**6, state="carrying")
-            computing = night_of(root, lake, now, full_every=0, state="computing")
-            write(world, carrying)
-            write(world, computing)
-            world.end()
-            mine, other = live_files(spark, carrying, LAKE), live_files(spark, computing, LAKE)
-            story = f"{kind}, seed {seed}, night {number}"
-            assert rows_of(carrying, mine) == rows_of(computing, other), story
-            assert told(mine) == told(other), story
+            incremental_run = build_context(root, lake, now, full_every=10**6, state="incremental")
+            full_run = build_context(root, lake, now, full_every=0, state="full")
+            write(world, incremental_run)
+            write(world, full_run)
+            world.end_run()
+            mine, other = live_files(spark, incremental_run, LAKE), live_files(spark, full_run, LAKE)
+            story = f"{kind}, seed {seed}, run {number}"
+            assert read_rows_by_route(incremental_run, mine) == read_rows_by_route(full_run, other), story
+            assert receipt_counts(mine) == receipt_counts(other), story
             summary = mine.receipt.summary
-            is_sick = bool(summary["unreadable"])
-            assert (summary["full_recompute_reason"] is not None) == (was_unreadable or is_sick), (story, summary["full_recompute_reason"])
-            was_unreadable = is_sick
-            played.nights.append(told(mine))
-            played.events += Counter(nights=1, carried=summary["reused_files"], rows=mine.rows, unreadable=is_sick)
+            is_unreadable = bool(summary["unreadable"])
+            assert (summary["full_recompute_reason"] is not None) == (was_unreadable or is_unreadable), (
+                story,
+                summary["full_recompute_reason"],
+            )
+            was_unreadable = is_unreadable
+            playback.runs.append(receipt_counts(mine))
+            playback.events += Counter(runs=1, reused=summary["reused_files"], rows=mine.rows, unreadable=is_unreadable)
             # Most days change little, some change nothing, and some change every history.
-            played.events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
-    return played
+            playback.events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
+    return playback

@@ -1,4 +1,4 @@
-"""A snapshot that no ref reaches and whose manifest is gone: the library's own collector leaves these, and they hold nothing up."""
+"""Dangling snapshots whose manifests are missing, as the collector of the library leaves them, stop no plan."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CONTAINERS, DIRECT_FILES, DIRECT_FILES_SIDE, EDGES, UNREADABLE_CONTAINERS
 
-PLACE = {"storage": "warehouse", "must_exist": True}
+LOCATION = {"storage": "warehouse", "must_exist": True}
 
 
-def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
-    """Key to whether it must exist, of what a retained snapshot names that so many refs reach and whose manifest cannot be read."""
+def walk_snapshot(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
+    """Walk a retained snapshot with an unreadable manifest, and return `must_exist` by key."""
     files, run = State.at(str(root)).files, TableRun("weather", "live_files", date(2026, 1, 1), "run")
 
     def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
         return tuple(f"{run.path}/{part.name}" for part in write_parts(pa.Table.from_pylist(rows, schema), run, files, name))
 
-    snapshot = {**PLACE, "address": "s", "key": "s", "kind": Kind.SNAPSHOT, "is_container": True, "size_bytes": 1}
+    snapshot = {**LOCATION, "address": "s", "key": "s", "kind": Kind.SNAPSHOT, "is_container": True, "size_bytes": 1}
     commit = {"commit_id": "s", "parents": [], "committed_at": datetime(2026, 1, 1, tzinfo=UTC), "content_roots": [snapshot], "summary": []}
     retained = {"commit_id": "s", "state": "retained", "refs": [], "refs_count": refs, "reason": "r"}
-    manifest = {**PLACE, "address": "m", "key": "m", "kind": Kind.CHUNK_MANIFEST}
-    close = LiveWalk(
+    manifest = {**LOCATION, "address": "m", "key": "m", "kind": Kind.CHUNK_MANIFEST}
+    walk = LiveWalk(
         "weather",
         RootTables(
             files,
@@ -55,16 +55,16 @@ def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
         None,
         {},
     )
-    report = merge_written([row for batch in close(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
+    report = merge_written([row for batch in walk(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
     rows = read_parts(files, side_paths(run, report, DIRECT_FILES_SIDE), DIRECT_FILES).to_pylist()
     return {row["key"]: row["must_exist"] for row in rows}
 
 
-def test_what_no_ref_reaches_and_is_gone_need_not_be_listed(tmp_path: Path) -> None:
-    assert closed(tmp_path, refs=0, absent=True) == {"s": True, "m": False}
+def test_missing_manifest_of_a_dangling_snapshot_is_optional(tmp_path: Path) -> None:
+    assert walk_snapshot(tmp_path, refs=0, absent=True) == {"s": True, "m": False}
 
 
 @pytest.mark.parametrize("refs, absent", [(1, True), (0, False)])
-def test_what_a_ref_reaches_or_is_there_and_cannot_be_read_stops_the_night(tmp_path: Path, refs: int, absent: bool) -> None:
+def test_unreadable_manifest_stops_the_run_if_reachable_or_present(tmp_path: Path, refs: int, absent: bool) -> None:
     with pytest.raises(LakeUnreadable, match="gone"):
-        closed(tmp_path, refs=refs, absent=absent)
+        walk_snapshot(tmp_path, refs=refs, absent=absent)
