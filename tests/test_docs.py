@@ -177,7 +177,7 @@ ON_CLUSTER = "no: it names a machine of its own; tests/cluster.py starts the sam
 TYPED_BY = {
     ("CONTRIBUTING.md", "make env"): "no: `make test` is what runs the tests",
     ("CONTRIBUTING.md", "make test"): "no: `make test` is what runs the tests",
-    ("README.md", "$ gc-assets plans"): "test_the_readme_shows_the_plan_of_the_demo",
+    ("README.md", "$ gc-assets plans"): "test_readme_shows_the_plan_of_the_demo",
     (
         "README.md",
         "python -m pip install -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui]'",
@@ -188,28 +188,26 @@ TYPED_BY = {
     ): "no: it names a server of the user; tests/cli/test_init.py runs it on others",
     ("README.md", "make demo"): "no: `make test` is what runs the tests; tests/test_demo.py runs the demo",
     ("tutorial.md", "make demo"): "no: as in the README",
-    ("tutorial.md", "source .venv/bin/activate"): "test_the_tutorials_lines_and_every_printed_command_can_be_typed_in_that_order",
+    ("tutorial.md", "source .venv/bin/activate"): "test_commands_of_tutorial_and_demo_work_in_order",
     ("tutorial.md", "export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+1 day' +%FT03:00:00+00:00)"): (
-        "test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads"
+        "test_later_run_purges_and_snapshots_stay_readable"
     ),
-    ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shells_complete_its_commands",
-    ("cli.md", "$ gc-assets doctor"): "test_a_night_is_typed_as_the_page_of_the_command_line_shows_it",
+    ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shell_completion_lists_the_commands",
+    ("cli.md", "$ gc-assets doctor"): "test_commands_of_the_page_work_in_order",
     ("clusters.md", "python3.11 -m venv /opt/gc"): "no: it installs into /opt; tests/cluster.py makes such a Python",
     ("clusters.md", "pip install 'pyspark==4.3.0'"): ON_CLUSTER,
     (
         "clusters.md",
         "$SPARK_HOME/bin/spark-class org.apache.spark.deploy.worker.Worker --cores 4 --memory 8g spark://spark.example.org:7077",
     ): ON_CLUSTER,
-    ("dagster.md", "pip install 'gc-assets[iceberg]' dagster-dg-cli"): (
-        "test_the_component_works_in_a_project_of_another_name_beside_other_assets"
-    ),
+    ("dagster.md", "pip install 'gc-assets[iceberg]' dagster-dg-cli"): ("test_component_works_in_another_project"),
     ("deployment.md", "make ui"): "no: it runs until the user stops it; tests/assets/test_in_a_browser.py opens that page",
     (
         "deployment.md",
         "export GC_ASSETS_PASSWORD=$(openssl rand -hex 16)",
     ): "no: no Docker here; tests/composed.py runs the services",
     ("deployment.md", "dagster code-server start -h 0.0.0.0 -p 4000 -m gc_assets.definitions --location-name lake_gc"): (
-        "test_a_plan_is_approved_applied_and_put_back_by_the_launchpad"
+        "test_launchpad_approves_applies_and_restores"
     ),
     ("deployment.md", "dagster-cloud deployment sync-locations -w dagster_cloud.yaml"): "no: it needs a Dagster+ account",
     (
@@ -226,7 +224,7 @@ TYPED_BY = {
         "no: all of it takes hours; tests/benchmarks/test_every.py types `all` on rows of its own"
     ),
     ("scale.md", "python -m benchmarks scale --tables 1000 --commits 200 --engine 'local[2]'"): "no: it builds large lakes for minutes",
-    ("s3.md", 'make demo ARGS="--s3"'): "test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed",
+    ("s3.md", 'make demo ARGS="--s3"'): "test_demo_on_another_s3_server",
     ("s3.md", "$ export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…"): ON_S3,
     ("s3.md", "$ export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+7 days' +%FT03:00:00+00:00)"): ON_S3,
     ("s3.md", "$ gc-assets doctor --all"): ON_S3,

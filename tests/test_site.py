@@ -84,4 +84,4 @@ def test_the_ground_is_that_of_the_readers_system(site: Path, browser: Browser) 
 def test_the_search_finds_a_page_without_a_server(site: Path, browser: Browser) -> None:
     page = browser.new_page()
     page.goto(f"{(site / 'search.html').as_uri()}?q=quarantine_days")
-    page.locator("#search-results li a", has_text="lakes.yaml").first.wait_for(timeout=60_000)
+    page.locator("#search-results li a", has_text="Configuration").first.wait_for(timeout=60_000)
