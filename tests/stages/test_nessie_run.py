@@ -119,6 +119,6 @@ def test_longer_cutoff_accepts_history_that_was_collected(story: Story[NessieBui
     house.lakes = [story.builder.config(retention={"default": "none"})]
     header = house.plan()
     assert header.failed_gates == []
-    assert any("are gone" in note for note in house.summary("live_files", "shop")["notes"])
+    assert any("are missing" in note for note in house.summary("live_files", "shop")["notes"])
     readable_now = {row["metadata_location"] for row in house.rows("live_contents", "shop") if row["at_head"]}
     assert all(open_table(address).scan().to_arrow().num_rows > 0 for address in readable_now)

@@ -216,7 +216,7 @@ def _is_empty_record(field: dict[str, Any]) -> bool:
 
 
 def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table:
-    """Raises `TimeoutError` if DataFusion does not finish. Version 55 loops on a damaged map block."""
+    """Raise `TimeoutError` if DataFusion does not finish, as version 55 on a damaged map block."""
     reader_metadata = {key: value for key, value in header.metadata.items() if key == b"avro.codec"}
     reader_metadata[b"avro.schema"] = json.dumps(drop_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()
     with tempfile.NamedTemporaryFile(suffix=".avro") as file:  # DataFusion reads from a path only

@@ -73,21 +73,17 @@ def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registra
     for action in (action for action in actions if action.action == DELETE_REF):
         record(action, _revalidate_ref_deletion(action, refs, requested))
 
-    deleted_refs = {(name, action.ref_name) for name, own in confirmed.items() for action in own}
-    heads = {ref.snapshot_id: ref for name, own in refs.items() for ref in own.values() if (name, ref.name) not in deleted_refs}
+    heads = _find_kept_heads(refs, confirmed)
     listed = {item.name: {snapshot.snapshot_id for snapshot in item.table.snapshots} for item in registrations}
     reasons = dict(zip(retention.reachable["commit_id"].to_pylist(), retention.reachable["reason"].to_pylist(), strict=True))
     for action in (action for action in actions if action.action == REMOVE_SNAPSHOT):
         holders = [name for name, ids in listed.items() if action.snapshot_id in ids]
-        head = heads.get(action.snapshot_id)
         if not holders:
             record(action, ExpiryOutcome(action, "absent"))
         elif (REMOVE_SNAPSHOT, action.snapshot_id, None) not in requested:
             record(action, _report_change(action, reasons[action.snapshot_id]))
-        elif head is not None:  # this ref lapses too, but its deletion is not approved
-            record(action, _report_change(action, f"{head.ref_type} {head.name} points at it, and its deletion is not in this plan"))
         else:
-            record(action, holders)
+            record(action, _revalidate_snapshot_removal(action, holders, heads.get(action.snapshot_id)))
     return Revalidation(tuple(_build_removal(item, confirmed[item.name]) for item in registrations if confirmed[item.name]), settled)
 
 
@@ -108,6 +104,20 @@ def _revalidate_ref_deletion(
     if (DELETE_REF, action.snapshot_id, action.ref_name) not in requested:
         return _report_change(action, f"the policy keeps {action.ref_type} {action.ref_name} now")
     return same
+
+
+def _find_kept_heads(
+    refs: Mapping[str, dict[str, SnapshotRef]], confirmed: Mapping[str, dict[ExpiryAction, None]]
+) -> dict[str, SnapshotRef]:
+    """Return one kept ref for each snapshot that is the head of a ref."""
+    deleted_refs = {(name, action.ref_name) for name, own in confirmed.items() for action in own}
+    return {ref.snapshot_id: ref for name, own in refs.items() for ref in own.values() if (name, ref.name) not in deleted_refs}
+
+
+def _revalidate_snapshot_removal(action: ExpiryAction, holders: Sequence[str], head: SnapshotRef | None) -> ExpiryOutcome | Sequence[str]:
+    if head is not None:  # this ref lapses too, but its deletion is not approved
+        return _report_change(action, f"{head.ref_type} {head.name} points at it, and its deletion is not in this plan")
+    return holders
 
 
 def find_damage(removal: Removal, after: TableMetadata) -> str | None:
