@@ -42,7 +42,7 @@ from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
 from tests.days import now_for
 from tests.depth import deep
 from tests.s3.servers import S3Server
-from tests.typed import blocks, type_lines
+from tests.shell import blocks, run_lines
 
 ROOT = Path(__file__).parents[1]
 SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.shuffle.partitions: "4"}}\n'
@@ -250,7 +250,7 @@ def test_commands_of_tutorial_and_demo_work_in_order(demo_run: DemoRun, tutorial
         if arguments[0] == "apply":
             assert set(demo_run.before) - set(contents(demo_run.lake)) == planned
 
-    output = type_lines(block, at, add_printed_commands)
+    output = run_lines(block, at, add_printed_commands)
     assert {"explain", "doctor", *commands} - {"run"} <= {*met}
     assert min(planned) in output
     after = contents(demo_run.lake)
@@ -267,7 +267,7 @@ def test_doctor_passes_on_the_demo(demo_run: DemoRun) -> None:
 def test_later_run_purges_and_snapshots_stay_readable(demo_run: DemoRun, tutorial: tuple[list[str], Path]) -> None:
     planned = {row["key"] for row in demo_run.rows("lake", DELETION_PLAN)}
     (_, _, rehearsals, *_), at = tutorial
-    type_lines(f"export GC_ASSETS_CONFIG=demo/lakes.yaml\n{rehearsals}", at)
+    run_lines(f"export GC_ASSETS_CONFIG=demo/lakes.yaml\n{rehearsals}", at)
     plans = json.loads(run_command(["--config", str(demo_run.config), "plans", "--status", "applied", "--format", "json"]))
     assert [plan["actions"].get(action) for plan, action in zip(plans, ("purge", "quarantine"), strict=True)] == [len(planned)] * 2
     assert not planned & {str(path.relative_to(demo_run.lake)) for path in demo_run.lake.rglob("*")}

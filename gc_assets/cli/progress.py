@@ -122,4 +122,4 @@ def build_display(progress: CommandProgress, console: Console) -> Progress:
     """Build the live display of a progress on a console. It updates itself twice a second."""
     from gc_assets.cli.progress_display import ProgressDisplay
 
-    return ProgressDisplay(progress, console, refresh_per_second=_REFRESHES_PER_SECOND)
+    return ProgressDisplay(progress.current, console, refresh_per_second=_REFRESHES_PER_SECOND)

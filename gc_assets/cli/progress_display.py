@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, RenderableType
@@ -12,7 +12,6 @@ from rich.text import Text
 from gc_assets.core.progress_rate import format_seconds
 
 if TYPE_CHECKING:
-    from gc_assets.cli.progress import CommandProgress
     from gc_assets.engine.progress import StageProgress
 
 _BAR_WIDTH: Final = 20
@@ -26,10 +25,14 @@ class _OptionalBarColumn(BarColumn):
 
 
 class ProgressDisplay(Progress):
-    """Shows the title, the activities, and the progress of the current work."""
+    """Shows the title, the activities, and the progress of the current work.
 
-    def __init__(self, progress: CommandProgress, console: Console, *, refresh_per_second: float) -> None:
-        self._source = progress
+    Args:
+        current: Returns the title, and the current work or None.
+    """
+
+    def __init__(self, current: Callable[[], tuple[str, StageProgress | None]], console: Console, *, refresh_per_second: float) -> None:
+        self._current = current
         super().__init__(
             TextColumn(""),  # indents the line
             _OptionalBarColumn(bar_width=_BAR_WIDTH),
@@ -42,7 +45,7 @@ class ProgressDisplay(Progress):
         self.add_task("", total=None)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        title, work = self._source.current()
+        title, work = self._current()
         yield Text(title, style="bold", no_wrap=True, overflow="ellipsis")
         if work is not None:
             for activity in (work.outer_activity, work.activity):

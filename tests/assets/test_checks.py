@@ -108,7 +108,7 @@ def test_unreadable_tables_only_warn(context: RunContext) -> None:
     table = publish_table(context, "sales", LIVE_FILES, [], **counts, **groups, unreadable=[unreadable.model_dump(mode="json")])
     found = verdict(checks.ALL_READABLE, context, table)
     assert (found.passed, checks.ALL_READABLE.blocking) == (False, False)
-    assert "table db.t of lake sales cannot be read since" in (found.description or "")
+    assert "table db.t of lake sales has been unreadable since" in (found.description or "")
 
 
 def publish_filter(context: RunContext, keys: list[str]) -> PublishedTable:

@@ -62,7 +62,7 @@ def test_mode_apply_without_plan_id_waits_for_approval(tmp_path: Path) -> None:
 def test_past_run_date_without_plan_id_changes_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, run_date="2026-03-13")
-    assert "is past" in metadata_of(deletion(at, "2026-03-13"))
+    assert "is in the past" in metadata_of(deletion(at, "2026-03-13"))
     assert not changed_files(at)
 
 

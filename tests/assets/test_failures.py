@@ -33,7 +33,7 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", [GateRefused, LakeUnreadable, UsageError])
 def test_own_error_is_reported_without_retry(kind: type[GcError]) -> None:
     ran, result = attempts([kind("tag v1 cannot be read")])
-    failure = result.failure_data_for_node("box").user_failure_data
+    failure = result.failure_data_for_node("step").user_failure_data
     assert ran == 1
     assert failure.description == "tag v1 cannot be read"
     assert failure.metadata["error"].value == kind.__name__

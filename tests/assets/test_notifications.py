@@ -66,7 +66,7 @@ def test_waiting_plan_is_delivered_once(tmp_path: Path, alerts: Web, instance: d
     stored_plan(at)
     message, cursor = tick(at, instance)
     assert (message, received_events(alerts)) == ("delivered 1 event to alerts", [["plan_ready"]])
-    assert tick(at, instance, cursor) == ("nothing new", cursor)
+    assert tick(at, instance, cursor) == ("no new event", cursor)
     assert received_events(alerts) == [["plan_ready"]]
 
 
@@ -92,7 +92,7 @@ def test_failed_apply_run_is_delivered_with_its_message(tmp_path: Path, alerts: 
     (deliveries,) = alerts.documents[0]["notifications"]
     assert deliveries["plan_id"] == header.plan_id
     assert "Run deletion_log of its own storage and partition" in deliveries["text"]
-    assert tick(at, instance, cursor)[0] == "nothing new"
+    assert tick(at, instance, cursor)[0] == "no new event"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_failed_target_fails_no_tick_and_leaks_no_secret(
     at, alerts.status = platform_with_targets(tmp_path, alerts), 500
     stored_plan(at)
     message, cursor = tick(at, instance)
-    assert message == "could not tell alerts: the server answered 500"
+    assert message == "cannot deliver to alerts: the server answered 500"
     alerts.status = 200
     assert tick(at, instance, cursor)[0] == "delivered 1 event to alerts"
     assert "s3cr3t" not in message + cursor + caplog.text
@@ -139,7 +139,7 @@ def test_unreadable_state_is_delivered_once(tmp_path: Path, alerts: Web, instanc
     message, cursor = tick(at, instance, cursor)
     assert message.startswith("delivered 1 event to alerts; storage warehouse: the state cannot be read")
     assert "gc-assets doctor --repair" in alerts.documents[1]["notifications"][0]["text"]
-    assert tick(at, instance, cursor)[0].startswith("nothing new; storage warehouse: ")
+    assert tick(at, instance, cursor)[0].startswith("no new event; storage warehouse: ")
     index.write_bytes(state_root)
-    assert tick(at, instance, cursor)[0] == "nothing new"
+    assert tick(at, instance, cursor)[0] == "no new event"
     assert received_events(alerts) == [["plan_ready"], ["state_unread"]]

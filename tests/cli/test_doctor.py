@@ -251,14 +251,14 @@ def edit_index(setup: Setup) -> None:
 
 
 FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
-    "wrong catalog path": (mistype_catalog, "sales", "readable", "/catalgo.db does not exist; expected", "mend `catalog.uri`"),
+    "wrong catalog path": (mistype_catalog, "sales", "readable", "/catalgo.db does not exist; expected", "correct `catalog.uri`"),
     "removed lake": (remove_lake, "warehouse", "lakes", "sales (not in lakes.yaml now, 7 live files before)", "gc-assets forget LAKE"),
     "empty catalog": (
         empty_catalog,
         "warehouse",
         "lakes",
         "sales (no live files now, 7 live files before)",
-        "Put them back",
+        "are not protected",
     ),
     "a table at the root": (
         table_at_root,
@@ -271,14 +271,14 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         state_in_claim,
         "warehouse",
         "claims",
-        "orders/state/ is the collector's own",
+        "orders/state/ belongs to the collector",
         "Move one of the two",
     ),
     "a catalog below a claim": (
         catalog_in_claim,
         "warehouse",
         "claims",
-        "orders/catalog.db is the collector's own or a catalog",
+        "orders/catalog.db belongs to the collector or a catalog",
         "Move",
     ),
     "a link into another storage": (
@@ -310,11 +310,23 @@ FLAWS: dict[str, tuple[Callable[[Setup], None], str, str, str, str]] = {
         change_plan_key,
         "warehouse",
         "plans",
-        "was made without a plan_key, and the configuration now has one",
+        "was made without a plan_key, and the configuration has one now",
         "gc-assets run",
     ),
-    "an approval of another plan": (misplaced_approval, "warehouse", "plans", "is about plan abababab", "remove it and approve"),
-    "refused run": (refused_run, "warehouse", "last_run", "refused by gate foreign_metadata: 2 metadata objects", "Add the catalog"),
+    "an approval of another plan": (
+        misplaced_approval,
+        "warehouse",
+        "plans",
+        "contains an event of plan abababab",
+        "remove it and approve",
+    ),
+    "refused run": (
+        refused_run,
+        "warehouse",
+        "last_run",
+        "refused by gate foreign_metadata: 2 metadata objects",
+        "--override foreign_metadata",
+    ),
     "unreadable in the last run": (
         unreadable_in_last_run,
         "warehouse",
@@ -383,7 +395,7 @@ def test_warning_exits_with_0(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> 
     looks = {row["found"]: row["todo"] for row in json.loads(result.stdout) if row["verdict"] == "warn"}
     message = " ".join(looks)
     assert result.exit_code == 0, message
-    assert "write.data.path is 'objects/', a relative path" in message
+    assert "write.data.path is the relative path 'objects/'" in message
     assert "adds properties to `catalog`: prefix=prod; write them into lakes.yaml, or unset them" in message
     assert "approved by 1 of 2 names" in message
     assert f"gc-assets approve {setup.plan.plan_id[:12]} --by ANOTHER_NAME" in looks.values()

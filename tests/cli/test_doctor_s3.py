@@ -101,7 +101,7 @@ FLAWS: dict[str, tuple[Callable[[BucketSetup], None], bool, str, str, str]] = {
         close_prefix,
         False,
         "listable",
-        "lake/b/: AccessDenied",
+        "lake/b/ cannot: AccessDenied",
         "docs/s3-reference.md lists the permissions of each role",
     ),
     "versioning was suspended": (suspend_versioning, True, "quarantine", "has versioning suspended", "Enable versioning"),

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
 from tests.cli.lakes import small_lake
-from tests.commands import typed_lines
+from tests.commands import command_lines
 from tests.days import now_for
 from tests.depth import deep
-from tests.typed import blocks
+from tests.shell import blocks
 
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -38,7 +38,7 @@ def test_commands_of_the_page_work_in_order(spark: SparkSession, tmp_path: Path,
             return json.loads(run_command("plans", "--format", "json"))[0]["plan_id"]
         return json.loads(run_command("show", "deletion_plan", "--format", "json"))[0]["key"] if word == "KEY" else word
 
-    lines = [*typed_lines(f"```console\n{block}```")]
+    lines = [*command_lines(f"```console\n{block}```")]
     for line in lines:
         run_command(*map(fill_placeholders, line))
         assert (before - lake.keys() != set()) == (line[0] == "apply"), line

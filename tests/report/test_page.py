@@ -81,9 +81,9 @@ def storage(**changes: Any) -> StoragePage:
         ),
         "header": header(),
         "status": "ready",
-        "words": (),
+        "decisions": (),
         "approvals_missing": "not approved",
-        "undoing": ("Can be undone: it.", "Cannot be undone: nothing.", "Becomes free: 2 GB."),
+        "reversibility": ("Can be undone: it.", "Cannot be undone: nothing.", "Becomes free: 2 GB."),
         "apply_command": "gc-assets apply 0123 --mode apply",
         "largest": (PlannedFile("a/b.parquet", "quarantine", "unreferenced", 7),),
         "quarantined": (),
@@ -103,7 +103,7 @@ def lake(**changes: Any) -> LakePage:
         "states": {"retained": 1, "expired": 0, "dangling": 0},
         "expiry_actions": 0,
         "notes": (),
-        "holders": (RefUsage("shop.orders", "main", 10, 5_000_000_000),),
+        "usage": (RefUsage("shop.orders", "main", 10, 5_000_000_000),),
         "histories": (Drawing("shop.orders", (Node("1", None, None, 0, "retained", False, "1"),)),),
         "histories_left_out": 0,
     }
@@ -164,7 +164,7 @@ def test_names_are_escaped() -> None:
     hostile = storage(
         name=HOSTILE,
         location=HOSTILE,
-        words=(HOSTILE,),
+        decisions=(HOSTILE,),
         largest=(PlannedFile(HOSTILE, "quarantine", HOSTILE, 1),),
         steps=(Step(HOSTILE, 1, 1, "total"),),
         problems={HOSTILE: 1},
@@ -177,7 +177,7 @@ def test_names_are_escaped() -> None:
     expiring = (ExpiringCommit(HOSTILE, HOSTILE, None, HOSTILE, HOSTILE),)
     text = page(
         hostile,
-        lakes=(lake(name=HOSTILE, notes=(HOSTILE,), holders=(RefUsage(HOSTILE, HOSTILE, 1, 1),), expiring=expiring),),
+        lakes=(lake(name=HOSTILE, notes=(HOSTILE,), usage=(RefUsage(HOSTILE, HOSTILE, 1, 1),), expiring=expiring),),
         warnings=(HOSTILE,),
     )
     tags = parse_page(text).tags
@@ -290,7 +290,7 @@ def test_quarantine_shows_start_and_purge_time() -> None:
 def test_changes_have_signs_and_units() -> None:
     text = page(
         storage(
-            before=date(2026, 11, 20),
+            previous_run_date=date(2026, 11, 20),
             changes=(Change("live, bytes", 4_000_000_000, 5_000_000_000, True), Change("live, files", 12, 10, False)),
         )
     )

@@ -37,5 +37,5 @@ def test_package_is_reproducible() -> None:
 def test_speculation_is_refused_in_any_spelling(spelled: str) -> None:
     """Spark reads all of these spellings as true."""
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: spelled))
-    with pytest.raises(UsageError, match=r"spark\.speculation on"):
+    with pytest.raises(UsageError, match=r"spark\.speculation enabled"):
         executors.check_executors(spark, "spark://cluster")

@@ -110,7 +110,7 @@ def test_secret_variables_reach_only_the_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key, value, way_out",
     [
-        ("location", "gs://bucket/lake/", "this release sweeps file://"),
+        ("location", "gs://bucket/lake/", "this release supports file://"),
         ("quarantine", "versioned", "use trash or deferred"),
     ],
 )
