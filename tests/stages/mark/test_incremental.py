@@ -281,7 +281,7 @@ def test_run_without_changes_copies_parts_and_starts_no_job(scene: Scene) -> Non
 @pytest.mark.spark
 def test_unreadable_table_causes_full_recomputes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     first = scene.live()
-    unknown = Unreadable(lake=LAKE, table_name="never read", reason="truncated", since=NOW)
+    unknown = Unreadable(lake=LAKE, table_name="never read", why="truncated", since=NOW)
     with monkeypatch.context() as patch:
         patch.setattr(stage, "list_unreadable", lambda *_: (unknown,))
         second = scene.live()
@@ -485,7 +485,7 @@ def test_full_recomputes_for_other_reasons_do_not_delay_the_comparison(scene: Sc
 
 @pytest.mark.spark
 def test_unreadable_tables_do_not_delay_the_comparison(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = Unreadable(lake=LAKE, table_name="never read", reason="truncated", since=NOW)
+    unknown = Unreadable(lake=LAKE, table_name="never read", why="truncated", since=NOW)
     reasons = []
     for number in range(5):
         with monkeypatch.context() as patch:
