@@ -65,8 +65,8 @@ class _Containers:
     """The containers of a walk by what is known of their bytes.
 
     Attributes:
-        lengths: Column with the decoded length of each container. It is null if the container is
-            optional and missing, or if it is unreadable and only released commits need it.
+        lengths: Decoded length of each container. The value is null if the container is optional
+            and missing, or if it is unreadable and only released commits need it.
         lost: Containers that live contents need and that were not decoded.
         unknown: Live containers that are missing and were never decoded (columns `METADATA`).
         required: Containers that must be kept and were not decoded.
