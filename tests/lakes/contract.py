@@ -1,7 +1,7 @@
-"""What every kind of lake must do, as tests that any kind passes.
+"""The contract tests that every lake kind passes.
 
-A kind brings a `Sample`: a small real lake, built by the system's own library or server, and what is
-known of it from how it was built. Subclass `LakeContract` and give it the fixture `sample`.
+A kind provides a `Sample`: a small real lake that the system's own library or server built, and the
+expected results. Subclass `LakeContract` and define the fixture `sample`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from gc_assets.lakes.protocol import (
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.state.schemas import EXPIRY_PLAN, LIVE_CONTENTS, POLICY_TABLE, REACHABLE_SNAPSHOTS
 
-# What a container's bytes are damaged by: so many single bits, at places drawn with one seed.
+# Number of single bits that are flipped in a container, one at a time, at seeded positions.
 FLIPS = 60
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A lake with a commit that its policy keeps no longer at `as_of`, and one that it keeps.
+    """A lake with an expired and a retained commit at `as_of`.
 
-    `refs` are its branches and tags with their heads, `files` the data files that its commits name,
-    `expired` the commits that the policy lets go, `stranger` the address of a file beside the lake.
-    `make_unreadable` breaks a ref and returns what the error must name. Nothing in `grace` is young.
+    `refs` are the branches and tags with their heads, `files` the data files that commits name,
+    `expired` the expired commits, and `stranger` the address of a file outside the lake.
+    `make_unreadable` damages a ref and returns its name in the error. No file is younger than `grace`.
     """
 
     kind: LakeKind
@@ -63,7 +63,7 @@ class Sample:
     expired: frozenset[str]
     stranger: str
     make_unreadable: Callable[[], str]
-    # Whether its containers carry checksums over all that is read of them.
+    # True if checksums cover all bytes that are read from its containers.
     checksums: bool = False
     secrets: tuple[str, ...] = ()
 
@@ -73,7 +73,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Read:
-    """A lake as a night reads it."""
+    """A lake as a run reads it."""
 
     lake: Lake
     refs: FrozenRefs
@@ -87,15 +87,15 @@ class Read:
         refs = lake.freeze(sample.as_of)
         commits = [commit for source in refs.sources for commit in lake.commits(source)]
         graph = pa.Table.from_batches([build_commit_rows(commits, KeyResolver([("storage", sample.storage)]))])
-        return cls(lake, refs, commits, graph, dict(_decoded(sample, lake, commits)))
+        return cls(lake, refs, commits, graph, dict(_decode_all(sample, lake, commits)))
 
     def children(self) -> Iterator[dict[str, Any]]:
         for _, _, rows in self.containers.values():
             yield from rows.to_pylist()
 
 
-def _decoded(sample: Sample, lake: Lake, commits: list[Commit]) -> Iterator[tuple[str, tuple[Container, bytes, pa.RecordBatch]]]:
-    """Every container that the commits lead to, each once, with its bytes and its children."""
+def _decode_all(sample: Sample, lake: Lake, commits: list[Commit]) -> Iterator[tuple[str, tuple[Container, bytes, pa.RecordBatch]]]:
+    """Yield all containers of the commits with their bytes and children, each once."""
     roots = [root for commit in commits for root in commit.content_roots if root.is_container]
     waiting = [Container(root.address, root.kind, root.size_bytes) for root in roots]
     seen = set[str]()
@@ -113,7 +113,7 @@ def _decoded(sample: Sample, lake: Lake, commits: list[Commit]) -> Iterator[tupl
         yield container.address, (container, raw, rows)
 
 
-def retained(sample: Sample, read: Read) -> Retention:
+def retain_sample(sample: Sample, read: Read) -> Retention:
     return read.lake.retain(read.refs, read.graph, sample.as_of, sample.grace)
 
 
@@ -127,7 +127,7 @@ def actions_of(retention: Retention) -> list[ExpiryAction]:
 
 
 class LakeContract:
-    """Subclass it with a fixture `sample`."""
+    """Subclass it and define the fixture `sample`."""
 
     def test_freeze_returns_every_ref_with_its_head(self, sample: Sample) -> None:
         refs = sample.open().freeze(sample.as_of)
@@ -137,11 +137,11 @@ class LakeContract:
     def test_unreadable_ref_is_reported(self, sample: Sample) -> None:
         name = sample.make_unreadable()
         try:
-            said = " ".join(item.reason for item in sample.open().freeze(sample.as_of).unreadable)
+            message = " ".join(item.reason for item in sample.open().freeze(sample.as_of).unreadable)
         except LakeUnreadable as error:
-            said = str(error)
-        assert name in said
-        assert not [secret for secret in sample.secrets if secret in said]
+            message = str(error)
+        assert name in message
+        assert not [secret for secret in sample.secrets if secret in message]
 
     def test_commits_are_unique_with_parents_and_utc_times(self, sample: Sample) -> None:
         read = Read.of(sample)
@@ -169,7 +169,7 @@ class LakeContract:
                 assert container.address in str(caught.value)
 
     def test_container_with_flipped_bit_is_refused_or_equal(self, sample: Sample) -> None:
-        """And it is never read as fewer rows by a format with checksums. The others cannot tell every wrong bit."""
+        """Formats without checksums cannot detect every flipped bit."""
         read = Read.of(sample)
         for container, raw, rows in read.containers.values():
             rnd = random.Random(container.kind)
@@ -179,7 +179,7 @@ class LakeContract:
                 try:
                     found = read.lake.decode(container, bytes(damaged))
                 except FormatError as error:
-                    assert container.address in str(error)  # noqa: PT017  (not every wrong bit is met)
+                    assert container.address in str(error)  # noqa: PT017  (not every flipped bit raises)
                 else:
                     assert found.schema == rows.schema
                     assert not sample.checksums or found.equals(rows)
@@ -206,23 +206,23 @@ class LakeContract:
 
     def test_retention_decides_on_every_commit_and_keeps_heads(self, sample: Sample) -> None:
         read = Read.of(sample)
-        retention = retained(sample, read)
+        retention = retain_sample(sample, read)
         assert retention.reachable.schema.names == REACHABLE_SNAPSHOTS.schema.names
-        judged = [(row["table_uuid"], row["commit_id"]) for row in retention.reachable.to_pylist()]
-        assert sorted(judged, key=str) == sorted(((commit.table_uuid, commit.commit_id) for commit in read.commits), key=str)
+        decided = [(row["table_uuid"], row["commit_id"]) for row in retention.reachable.to_pylist()]
+        assert sorted(decided, key=str) == sorted(((commit.table_uuid, commit.commit_id) for commit in read.commits), key=str)
         found = states(retention)
         assert {head for head in sample.refs.values() if found[head] != RETAINED} == set()
         assert {commit for commit, state in found.items() if state == EXPIRED} == sample.expired
 
     def test_retention_is_deterministic(self, sample: Sample) -> None:
         read = Read.of(sample)
-        first, second = retained(sample, read), retained(sample, read)
+        first, second = retain_sample(sample, read), retain_sample(sample, read)
         assert first.reachable.equals(second.reachable)
         assert first.expiry.equals(second.expiry)
 
     def test_kind_describes_its_lakes(self, sample: Sample) -> None:
         read, kind = Read.of(sample), sample.kind
-        retention = retained(sample, read)
+        retention = retain_sample(sample, read)
         assert (as_expiring(read.lake) is not None, as_reversible(read.lake) is not None) == (kind.edits_history, kind.undoes_edits)
         assert bool(retention.expiry.num_rows) == kind.edits_history
         assert (retention.contents is not None) == kind.has_live_contents
@@ -238,12 +238,12 @@ class LakeContract:
 
     def test_pickled_lake_works(self, sample: Sample) -> None:
         read = Read.of(sample)
-        lake, refs = pickle.loads(pickle.dumps((read.lake, read.refs)))  # noqa: S301  (our own bytes)
+        lake, refs = pickle.loads(pickle.dumps((read.lake, read.refs)))  # noqa: S301  (bytes of this test)
         assert refs == read.refs
         assert [commit for source in refs.sources for commit in lake.commits(source)] == read.commits
         for container, raw, rows in read.containers.values():
             assert lake.decode(container, raw).equals(rows)
-        assert lake.retain(refs, read.graph, sample.as_of, sample.grace).reachable.equals(retained(sample, read).reachable)
+        assert lake.retain(refs, read.graph, sample.as_of, sample.grace).reachable.equals(retain_sample(sample, read).reachable)
 
     def test_pickled_lake_contains_no_secret(self, sample: Sample) -> None:
         read = Read.of(sample)
@@ -253,29 +253,29 @@ class LakeContract:
     def test_expire_makes_each_edit_once(self, sample: Sample) -> None:
         lake = as_expiring(sample.open())
         if lake is None:
-            pytest.skip("no lake of the kind edits its history")
-        actions = actions_of(retained(sample, Read.of(sample)))
+            pytest.skip("lakes of the kind never edit history")
+        actions = actions_of(retain_sample(sample, Read.of(sample)))
         assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"done"}
         after = Read.of(sample)
         assert {(ref.ref_type, ref.ref_name): ref.head_commit_id for ref in after.refs.refs} == sample.refs
-        assert actions_of(retained(sample, after)) == []
+        assert actions_of(retain_sample(sample, after)) == []
         assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"absent"}
 
     def test_expire_skips_edits_that_the_policy_does_not_require(self, sample: Sample) -> None:
         lake = as_expiring(sample.open())
         if lake is None:
-            pytest.skip("no lake of the kind edits its history")
-        actions = actions_of(retained(sample, Read.of(sample)))
+            pytest.skip("lakes of the kind never edit history")
+        actions = actions_of(retain_sample(sample, Read.of(sample)))
         long_ago = sample.as_of.replace(year=2000)
         assert {outcome.verdict for outcome in lake.expire(actions, long_ago, sample.grace)} == {"changed"}
-        assert actions_of(retained(sample, Read.of(sample))) == actions
+        assert actions_of(retain_sample(sample, Read.of(sample))) == actions
 
     def test_undo_reverses_edits(self, sample: Sample) -> None:
         lake = as_reversible(sample.open())
         if lake is None:
-            pytest.skip("no lake of the kind takes edits back")
+            pytest.skip("lakes of the kind are not reversible")
         before = Read.of(sample)
-        actions = actions_of(retained(sample, before))
+        actions = actions_of(retain_sample(sample, before))
         assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"done"}
         assert {outcome.verdict for outcome in lake.undo(actions)} == {"done"}
-        assert actions_of(retained(sample, Read.of(sample))) == actions
+        assert actions_of(retain_sample(sample, Read.of(sample))) == actions

@@ -1,4 +1,4 @@
-"""Every kind of lake passes the kit, on a small lake of its own system; so does a kind that only the tests know."""
+"""The contract tests for every lake kind, on a small lake of its system, and for a kind that only tests use."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.lakes.nessie.builder import NessieBuilder
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 HIDDEN = "a-secret-that-executors-need-not-know"
-Sampled = Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Sample]]
+SampleFactory = Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Sample]]
 
 
-def ago(days: float) -> datetime:
+def days_ago(days: float) -> datetime:
     return NOW - timedelta(days=days)
 
 
@@ -37,8 +37,8 @@ def data_files(root: Path, pattern: str) -> frozenset[str]:
     return frozenset(f"file://{path}" for path in root.glob(pattern) if path.is_file())
 
 
-def broken(path: Path, name: str) -> Callable[[], str]:
-    """Half of a file's bytes are gone."""
+def truncate_file(path: Path, name: str) -> Callable[[], str]:
+    """Return a function that truncates the file to half its size."""
 
     def make_unreadable() -> str:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -50,10 +50,10 @@ def broken(path: Path, name: str) -> Callable[[], str]:
 @contextmanager
 def iceberg(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
     lake = LakeBuilder(root)
-    table = lake.table("db.orders", ago(60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
-    expired = [table.append(ago(days)) for days in (50, 40)]
-    head = [table.append(ago(days)) for days in (6, 5)][-1]
-    table.tag(ago(5), "v1", head)
+    table = lake.table("db.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
+    expired = [table.append(days_ago(days)) for days in (50, 40)]
+    head = [table.append(days_ago(days)) for days in (6, 5)][-1]
+    table.tag(days_ago(5), "v1", head)
     config = lake.config()
     location = Path(table.table.location().removeprefix("file://"))
     yield Sample(
@@ -67,18 +67,18 @@ def iceberg(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
         files=data_files(location, "data/**/*.parquet"),
         expired=frozenset(expired),
         stranger=f"file://{lake.warehouse}/stranger",
-        make_unreadable=broken(table.path(table.metadata_location), "db.orders"),
+        make_unreadable=truncate_file(table.path(table.metadata_location), "db.orders"),
         secrets=(HIDDEN,),
     )
 
 
 @contextmanager
 def icechunk(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
-    repository = RepositoryBuilder.create(root / "weather", ago(60))
-    repository.commit("main", ago(50), numbers("values", range(4)))
-    old = repository.commit("main", ago(40), set_value("values", 1, 7))
-    repository.commit("main", ago(5), set_value("values", 2, 8))
-    head = repository.commit("main", ago(4), set_value("values", 3, 9))
+    repository = RepositoryBuilder.create(root / "weather", days_ago(60))
+    repository.commit("main", days_ago(50), numbers("values", range(4)))
+    old = repository.commit("main", days_ago(40), set_value("values", 1, 7))
+    repository.commit("main", days_ago(5), set_value("values", 2, 8))
+    head = repository.commit("main", days_ago(4), set_value("values", 3, 9))
     repository.tag("v1", head)
     repository.branch("dev", head)
     kind = KINDS["icechunk"]
@@ -94,22 +94,22 @@ def icechunk(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
         files=data_files(repository.path, "chunks/*"),
         expired=frozenset([old, commit_before(repository, old)]),
         stranger=f"file://{root}/stranger",
-        make_unreadable=broken(repository.path / "refs" / "branch.dev" / "ref.json", "branch.dev"),
+        make_unreadable=truncate_file(repository.path / "refs" / "branch.dev" / "ref.json", "branch.dev"),
     )
 
 
 def commit_before(repository: RepositoryBuilder, snapshot: str) -> str:
-    """The parent, by the library's own word."""
+    """Return the parent according to the library."""
     return [item.id for item in repository.reopen().ancestry(snapshot_id=snapshot)][1]
 
 
 @contextmanager
 def lakefs(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
-    builder = LakeFsBuilder(root, ago(60))
+    builder = LakeFsBuilder(root, days_ago(60))
     first = builder.repository.branches["main"].head
     commits: list[str] = []
     for days in (50, 40, 5):
-        builder.now = ago(days)
+        builder.now = days_ago(days)
         commits.append(builder.commit("main", **{f"part_{days}": b"x"}))
     builder.branch("dev")
     builder.now = NOW
@@ -130,7 +130,7 @@ def lakefs(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
             grace=NOW,
             refs={("branch", "main"): commits[-1], ("branch", "dev"): commits[-1]},
             files=frozenset(f"file://{builder.namespace}/{key}" for key in builder.files()),
-            # The commit that was head when the ten days began is kept.
+            # The head at the start of the ten days is kept.
             expired=frozenset([first, commits[0]]),
             stranger=f"file://{builder.namespace}/_lakefs/stranger",
             make_unreadable=make_unreadable,
@@ -151,14 +151,14 @@ def nessie(root: Path, request: pytest.FixtureRequest) -> Generator[Sample]:
     builder.tag("v1")
     builder.branch("dev")
     location = Path(created.table.location().removeprefix("file://"))
-    everything = {commit["commitMeta"]["hash"] for commit in builder.api.get("trees/main/history").json()["logEntries"]}
+    all_commits = {commit["commitMeta"]["hash"] for commit in builder.api.get("trees/main/history").json()["logEntries"]}
 
     def make_unreadable() -> str:
-        """Half of the list of refs arrives."""
-        patched, whole = request.getfixturevalue("monkeypatch"), NessieClient.send
+        """Truncate the list of refs to half its size."""
+        patched, send = request.getfixturevalue("monkeypatch"), NessieClient.send
 
         def half(self: NessieClient, path: str, parameters: Mapping[str, str]) -> bytes:
-            raw = whole(self, path, parameters)
+            raw = send(self, path, parameters)
             return raw[: len(raw) // 2] if path == "trees" else raw
 
         patched.setattr(NessieClient, "send", half)
@@ -173,7 +173,7 @@ def nessie(root: Path, request: pytest.FixtureRequest) -> Generator[Sample]:
         grace=datetime.now(UTC) + timedelta(days=1),
         refs={("branch", "main"): head, ("branch", "dev"): head, ("tag", "v1"): head},
         files=data_files(location, "data/**/*.parquet"),
-        expired=frozenset(everything - {head}),
+        expired=frozenset(all_commits - {head}),
         stranger=f"file://{builder.warehouse}/stranger",
         make_unreadable=make_unreadable,
         secrets=(HIDDEN,),
@@ -183,10 +183,10 @@ def nessie(root: Path, request: pytest.FixtureRequest) -> Generator[Sample]:
 @contextmanager
 def toys(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
     lake = root / "toys"
-    toy.write(lake, "c1", None, ago(60), {"one": b"1"})
-    toy.write(lake, "c2", "c1", ago(40), {"two": b"2"})
-    toy.write(lake, "c3", "c2", ago(5), {"two": b"2", "three": b"3"}, "main")
-    toy.write(lake, "d1", "c2", ago(4), {"four": b"4"}, "dev")
+    toy.write(lake, "c1", None, days_ago(60), {"one": b"1"})
+    toy.write(lake, "c2", "c1", days_ago(40), {"two": b"2"})
+    toy.write(lake, "c3", "c2", days_ago(5), {"two": b"2", "three": b"3"}, "main")
+    toy.write(lake, "d1", "c2", days_ago(4), {"four": b"4"}, "dev")
     yield Sample(
         kind=toy.KIND,
         config=toy.ToyConfig(name="toys", kind="toy", location=f"file://{lake}"),
@@ -198,12 +198,12 @@ def toys(root: Path, _: pytest.FixtureRequest) -> Generator[Sample]:
         files=data_files(lake, "data/*"),
         expired=frozenset(["c1", "c2"]),
         stranger=f"file://{root}/stranger",
-        make_unreadable=broken(lake / "branches" / "dev.json", "dev.json"),
+        make_unreadable=truncate_file(lake / "branches" / "dev.json", "dev.json"),
         checksums=True,
     )
 
 
-SAMPLES: dict[str, Sampled] = {"iceberg": iceberg, "icechunk": icechunk, "lakefs": lakefs, "nessie": nessie, "toy": toys}
+SAMPLES: dict[str, SampleFactory] = {"iceberg": iceberg, "icechunk": icechunk, "lakefs": lakefs, "nessie": nessie, "toy": toys}
 
 
 class TestEveryKind(LakeContract):

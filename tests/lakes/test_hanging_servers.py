@@ -1,4 +1,4 @@
-"""Servers that send a byte now and then and never come to an end: what is asked of them ends with an error that names it."""
+"""Requests to servers that send single bytes without an end fail with an error that names the request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD = (
 
 @pytest.fixture(scope="module")
 def trickling() -> Iterator[str]:
-    """A server whose every answer begins and goes on for hours."""
+    """A server whose responses never end."""
     listening = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The JSON Schema by which editors complete and check `lakes.yaml` agrees with the models that read it."""
+"""The JSON Schema of `lakes.yaml` for editors agrees with the models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def wrong(document: Any) -> list[str]:
-    """The paths of the keys that an editor would underline."""
+    """Return the paths of invalid keys."""
     return sorted(error.json_path for error in jsonschema.Draft7Validator(SCHEMA).iter_errors(document))
 
 
@@ -32,7 +32,7 @@ def example(**changes: Any) -> dict[str, Any]:
 
 
 def test_packaged_schema_equals_the_models() -> None:
-    """`gc-assets schema > gc_assets/lakes.schema.json` makes it."""
+    """Run `gc-assets schema > gc_assets/lakes.schema.json` to update it."""
     assert json.loads(FILE.read_text()) == SCHEMA
 
 
@@ -43,9 +43,10 @@ def test_schema_is_valid() -> None:
 def test_examples_of_the_docs_are_valid() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     blocks = [block for page in pages for block in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)]
-    whole = [document for block in blocks if isinstance(document := yaml.safe_load(block), dict) and {"state", "lakes"} <= document.keys()]
-    assert whole
-    assert [paths for document in whole if (paths := wrong(document))] == []
+    documents = [yaml.safe_load(block) for block in blocks]
+    configurations = [document for document in documents if isinstance(document, dict) and {"state", "lakes"} <= document.keys()]
+    assert configurations
+    assert [paths for document in configurations if (paths := wrong(document))] == []
 
 
 def test_example_configuration_is_valid() -> None:
@@ -92,6 +93,6 @@ def test_schema_refuses_what_the_models_refuse(changes: dict[str, Any], path: st
 
 
 def test_schema_has_the_descriptions_of_the_models() -> None:
-    told = SCHEMA["definitions"][StorageConfig.__name__]["properties"]["grace"]
-    assert told["description"] == StorageConfig.model_fields["grace"].description
+    grace = SCHEMA["definitions"][StorageConfig.__name__]["properties"]["grace"]
+    assert grace["description"] == StorageConfig.model_fields["grace"].description
     assert SCHEMA["definitions"]["LakeConfig"]["properties"]["kind"]["enum"] == list(KINDS)

@@ -1,7 +1,7 @@
-"""A kind of lake that the product does not know: a directory of JSON manifests, with branches.
+"""A lake kind that only tests use: a directory of JSON manifests, with branches.
 
-`branches/<name>.json` holds `{"head": id}`. `manifests/<id>.json` is a commit: a line with the SHA-256 of the rest, and then
-`{"parent": id or null, "at": time, "files": {name: bytes}}`, whose files lie in `data/` where no address is given. History is never edited.
+`branches/<name>.json` contains `{"head": id}`. `manifests/<id>.json` is a commit: a line with the SHA-256 of the rest, and then
+`{"parent": id or null, "at": time, "files": {name: bytes}}`. Names without an address are files in `data/`. History is never edited.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS,
 BRANCHES = table(
     "toy_branches",
     "lake",
-    "Every branch with how many retained commits it reaches.",
+    "All branches with the number of retained commits that they reach.",
     ("ref_name",),
     column("ref_name", STRING, "Branch."),
-    column("commits", LONG, "Retained commits that it reaches."),
+    column("commits", LONG, "Number of retained commits that it reaches."),
 )
 
 
@@ -50,11 +50,11 @@ class ToyConfig(LakeConfig):
         return [policy_row("keep", None, Cutoff(max_age=self.keep), as_of)]
 
 
-def parsed(where: str, raw: bytes) -> dict[str, Any]:
-    """A manifest's bytes. Raises `FormatError` naming it where they are not those that were written."""
-    said, _, rest = raw.partition(b"\n")
-    if said.decode("ascii", "replace") != (found := hashlib.sha256(rest).hexdigest()):
-        raise FormatError(f"{where}: expected bytes of SHA-256 {said[:64]!r}, read {found}")
+def parse_manifest(where: str, raw: bytes) -> dict[str, Any]:
+    """Parse a manifest. Raises `FormatError` if its digest differs."""
+    digest, _, rest = raw.partition(b"\n")
+    if digest.decode("ascii", "replace") != (found := hashlib.sha256(rest).hexdigest()):
+        raise FormatError(f"{where}: expected bytes of SHA-256 {digest[:64]!r}, read {found}")
     return json.loads(rest)
 
 
@@ -80,15 +80,15 @@ class ToyLake:
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         for address, size, _ in self._objects.list(source.address):
             try:
-                said = parsed(address, self._objects.read(address))
+                document = parse_manifest(address, self._objects.read(address))
             except (OSError, FormatError) as error:
                 raise LakeUnreadable(f"lake {self.name}: manifest {address} cannot be read: {error}") from error
             root = ContentRoot(address, Kind.MANIFEST, is_container=True, size_bytes=size)
-            name, parents = address.rpartition("/")[2].removesuffix(".json"), (said["parent"],) if said["parent"] else ()
-            yield Commit(name, parents, datetime.fromisoformat(said["at"]), (root,))
+            name, parents = address.rpartition("/")[2].removesuffix(".json"), (document["parent"],) if document["parent"] else ()
+            yield Commit(name, parents, datetime.fromisoformat(document["at"]), (root,))
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        files = parsed(container.address, raw)["files"]
+        files = parse_manifest(container.address, raw)["files"]
         row = {"kind": Kind.DATA, "is_container": False, "must_exist": True}
         rows = [
             {**row, "address": name if "://" in name else f"{self._at}/data/{name}", "size_bytes": size} for name, size in files.items()
@@ -117,19 +117,19 @@ def _open(config: ToyConfig, objects: Objects, storages: Sequence[str]) -> ToyLa
     return ToyLake(config, objects)
 
 
-BOX = KindTable(BRANCHES, (LAKE_REFS, REACHABLE_SNAPSHOTS), branch_rows)
-KIND = LakeKind("toy", "Toy", ToyConfig, _open, kind_tables=(BOX,))
+BRANCH_TABLE = KindTable(BRANCHES, (LAKE_REFS, REACHABLE_SNAPSHOTS), branch_rows)
+KIND = LakeKind("toy", "Toy", ToyConfig, _open, kind_tables=(BRANCH_TABLE,))
 
 
 def write(root: Path, commit: str, parent: str | None, at: datetime, files: Mapping[str, bytes], branch: str | None = None) -> None:
-    """A commit with its files, all written at `at`; the branch points at it."""
+    """Write a commit and its files at `at`, and move the branch to it."""
     for name, content in files.items():
         put(root / "data" / name, content, at)
     write_manifest(root, commit, parent, at, {name: len(content) for name, content in files.items()}, branch)
 
 
 def write_manifest(root: Path, commit: str, parent: str | None, at: datetime, sizes: Mapping[str, int], branch: str | None = None) -> None:
-    """A commit of files that are there, or of other addresses."""
+    """Write a commit of existing files or of other addresses."""
     rest = json.dumps({"parent": parent, "at": at.isoformat(), "files": dict(sizes)}).encode()
     put(root / "manifests" / f"{commit}.json", hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest, at)
     if branch is not None:

@@ -202,7 +202,7 @@ class LakeFs:
 
     def _shown(self) -> list[dict[str, Any]]:
         repository = self.builder.repository
-        return [repository.seen(ref) or {} for ref in [*repository.branches, *repository.tags]]
+        return [repository.resolve(ref) or {} for ref in [*repository.branches, *repository.tags]]
 
     def readable(self) -> None:
         retained = self.house.commits("retained", "ml")

@@ -122,7 +122,7 @@ class Objects:
             self.builder.repository.tags[f"v{self.made}"] = self.builder.repository.branches[branch].head
         elif what == "reset":
             self.builder.reset(branch)
-        elif what == "delete" and path in (self.builder.repository.seen(branch) or {}):
+        elif what == "delete" and path in (self.builder.repository.resolve(branch) or {}):
             self.builder.delete(branch, path)
             self.builder.commit(branch)
         else:

@@ -1,4 +1,4 @@
-"""Reads the objects of a repository from the disk as any client would: by the addresses in its real SSTables."""
+"""Reads the objects of a repository from the disk by the addresses in its SSTables, like a client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.stages.lakehouse import Lakehouse
 
 
 def unreadable(house: Lakehouse, lake: str = "ml") -> set[str]:
-    """Paths in retained commits whose objects give no bytes, as of the lake's last mark; something is retained and readable."""
+    """Return paths of retained commits of the last mark whose objects are unreadable. At least one is readable."""
     reader = house.tonight().lake(lake)
     kept = house.commits("retained", lake)
     roots = {root["address"] for row in house.rows("commit_graph", lake) if row["commit_id"] in kept for root in row["content_roots"]}

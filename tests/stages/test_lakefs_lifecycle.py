@@ -1,4 +1,4 @@
-"""Lifecycle rules through the common stages: what they release is planned with its reason, and what anything else needs is kept."""
+"""Lifecycle rules through all stages: released objects are planned, and objects with other references are kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 GATES = {"max_delete_share": 1, "max_live_drop": 1}
 
 
-class Place:
+class LifecycleRepository:
     """A repository with lifecycle rules at `<warehouse>/<name>/`."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -52,38 +52,38 @@ class Place:
         return self.house.orphans(f"{self.name}/")
 
 
-def served(spark: SparkSession, folder: Path) -> Iterator[tuple[Place, RepositoryBuilder]]:
-    place = Place(spark, folder)
-    builder = RepositoryBuilder(place.house.warehouse, days_ago(60))
+def serve(spark: SparkSession, folder: Path) -> Iterator[tuple[LifecycleRepository, RepositoryBuilder]]:
+    repo = LifecycleRepository(spark, folder)
+    builder = RepositoryBuilder(repo.house.warehouse, days_ago(60))
     with FakeServer(builder.repository).running() as url:
-        place.configure(url, "ml-data", builder.namespace)
-        yield place, builder
+        repo.configure(url, "ml-data", builder.namespace)
+        yield repo, builder
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Place, RepositoryBuilder]]:
-    yield from served(spark, tmp_path)
+def repo(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[LifecycleRepository, RepositoryBuilder]]:
+    yield from serve(spark, tmp_path)
 
 
 def oracle(recording: Recording, rules: dict[str, Any], today: datetime) -> tuple[set[str], set[str]]:
-    """(released, released under some path but kept) of the recorded entries, in plain loops over the recorded facts."""
+    """Return the released keys, and those that only some paths release, by plain loops over the recorded entries."""
     commits = {commit["name"]: commit for commit in recording.expected["commits"].values()}
-    said: dict[str, list[bool]] = {}
+    releases: dict[str, list[bool]] = {}
     for entry in recording.expected["lifecycle"]["entries"]:
         branches = set(entry["branches"])
         if any(commits[name]["dangling"] for name in entry["commits"]):
             branches.add("(no branch)")
         age = datetime.fromtimestamp(entry["first_commit_date"], UTC)
-        here = []
+        applicable = []
         for branch in branches:
             best: tuple[int, bool, int] | None = None
             for rule in rules.values():
                 for own, days in [(True, rule.get("branch_days", {}).get(branch)), (False, rule.get("days"))]:
                     if days is not None and entry["path"].startswith(rule["prefix"]):
                         best = max(best or (-1, False, 0), (len(rule["prefix"]), own, days))
-            here.append(best is not None and age < today - timedelta(days=best[2]))
-        said.setdefault(entry["key"], []).append(all(here))
-    return {key for key, found in said.items() if all(found)}, {key for key, found in said.items() if any(found) and not all(found)}
+            applicable.append(best is not None and age < today - timedelta(days=best[2]))
+        releases.setdefault(entry["key"], []).append(all(applicable))
+    return {key for key, found in releases.items() if all(found)}, {key for key, found in releases.items() if any(found) and not all(found)}
 
 
 def january(day: int) -> datetime:
@@ -91,10 +91,10 @@ def january(day: int) -> datetime:
 
 
 @pytest.fixture(scope="module")
-def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Recording]]:
-    """The recorded repository of January 1998 without retention rules, and a file there that nobody committed. Its days follow in order."""
-    recording, place = Recording("lifecycle"), Place(spark, tmp_path_factory.mktemp("recorded"))
-    namespace = recording.unpack(place.house.warehouse)
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LifecycleRepository, Recording]]:
+    """The recorded repository of January 1998 without retention rules, with an uncommitted file. Tests run in order of days."""
+    recording, repo = Recording("lifecycle"), LifecycleRepository(spark, tmp_path_factory.mktemp("recorded"))
+    namespace = recording.unpack(repo.house.warehouse)
     lost = namespace / "data" / "lost" / "upload"
     lost.parent.mkdir()
     lost.write_bytes(b"lost")
@@ -102,16 +102,18 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
     repository = recorded_repository(recording, namespace)
     repository.rules = None
     with FakeServer(repository).running() as url:
-        place.configure(url, "lifecycle", namespace, retention={"tags": "ignore"})
-        yield place, recording
+        repo.configure(url, "lifecycle", namespace, retention={"tags": "ignore"})
+        yield repo, recording
 
 
-def is_as_the_plain_loops_say(place: Place, recording: Recording, rules: dict[str, Any], today: datetime) -> dict[str, dict[str, Any]]:
-    found = place.objects()
+def assert_equals_oracle(
+    repo: LifecycleRepository, recording: Recording, rules: dict[str, Any], today: datetime
+) -> dict[str, dict[str, Any]]:
+    found = repo.objects()
     released, deduplicated = oracle(recording, rules, today)
     assert {key for key, row in found.items() if not row["deduplicated"]} == released
     assert {key for key, row in found.items() if row["deduplicated"]} == deduplicated
-    live = place.house.live()
+    live = repo.house.live()
     assert not {f"lifecycle/{key}" for key in released} & live
     assert {f"lifecycle/{key}" for key in deduplicated} <= live
     return found
@@ -119,8 +121,8 @@ def is_as_the_plain_loops_say(place: Place, recording: Recording, rules: dict[st
 
 RULE1 = {"prefix": "foo/bar", "days": 10, "enabled": True, "branch_days": {"b1": 5, "b2": 8}}
 RULE2 = {"prefix": "foo/zoo", "enabled": True, "branch_days": {"b1": 5}}
-# Day and rules of two runs, the first one carried out, and what the proposal prints: policy table (run, rule, prefix, branch, date),
-# current rules (rule, branch, date, last deleted), and which recorded list the potential commits of the second run are.
+# Day and rules of two runs, of which the first is applied, and the tables of the proposal: policy table (run, rule, prefix, branch, date),
+# current rules (rule, branch, date, last deleted), and the recorded list of potential commits of the second run.
 THE_TWO_RUNS = (
     19,
     {"rule1": RULE1},
@@ -133,7 +135,7 @@ THE_TWO_RUNS = (
     [("rule1", None, 10, 9), ("rule1", "b1", 15, 14), ("rule1", "b2", 12, 11), ("rule2", "b1", 15, None)],
     "potential_commits_run2",
 )  # fmt: skip
-# The table of bounds that goes with the four statements about potential commits: all 09/01, b1 none, b2 17/01, b3 05/01.
+# The bounds of the four statements about potential commits: all 09/01, b1 none, b2 17/01, b3 05/01.
 THE_FOUR_STATEMENTS = (
     21,
     {"all": {"prefix": "foo", "days": 12, "enabled": True, "branch_days": {"b2": 4, "b3": 16}}},
@@ -150,26 +152,26 @@ THE_FOUR_STATEMENTS = (
 @pytest.mark.parametrize(
     "example", some([pytest.param(THE_TWO_RUNS, id="the two runs")], [pytest.param(THE_FOUR_STATEMENTS, id="the four statements")])
 )
-def test_published_tables_equal_the_proposal(recorded: tuple[Place, Recording], example: tuple[Any, ...]) -> None:
-    """With 8 days on the 20th the text prints the 18th; counted back it is the 12th."""
-    place, recording = recorded
+def test_published_tables_equal_the_proposal(recorded: tuple[LifecycleRepository, Recording], example: tuple[Any, ...]) -> None:
+    """For 8 days on the 20th the proposal prints the 18th, but the result is the 12th."""
+    repo, recording = recorded
     day, first, second, policy, current, potential = example
-    place.rules(**first)
-    place.house.now = january(day) + timedelta(hours=3)
-    header = place.house.plan()
-    is_as_the_plain_loops_say(place, recording, first, january(day))
-    everything = place.house.rows("potential_commits", "ml")
+    repo.rules(**first)
+    repo.house.now = january(day) + timedelta(hours=3)
+    header = repo.house.plan()
+    assert_equals_oracle(repo, recording, first, january(day))
+    everything = repo.house.rows("potential_commits", "ml")
     assert {row["last_deleted"] for row in everything} == {None}
-    place.house.carry_out(header)
+    repo.house.carry_out(header)
 
-    place.rules(**second)
-    place.house.now = january(day + 1) + timedelta(hours=3)
-    place.house.mark()
-    is_as_the_plain_loops_say(place, recording, second, january(day + 1))
-    stored = [row for row in place.house.rows("policy_table", "ml") if row["scope"] == "objects" and row["run_date"].day >= day]
+    repo.rules(**second)
+    repo.house.now = january(day + 1) + timedelta(hours=3)
+    repo.house.mark()
+    assert_equals_oracle(repo, recording, second, january(day + 1))
+    stored = [row for row in repo.house.rows("policy_table", "ml") if row["scope"] == "objects" and row["run_date"].day >= day]
     table = [(row["run_date"].day, row["rule_id"], row["prefix"], row["branch"], row["date_to_be_deleted"]) for row in stored]
     assert sorted(table, key=str) == sorted([(*row[:4], january(row[4])) for row in policy], key=str)
-    stored = [row for row in place.house.rows("current_rules", "ml") if row["scope"] == "objects"]
+    stored = [row for row in repo.house.rows("current_rules", "ml") if row["scope"] == "objects"]
     rules = [(row["rule_id"], row["branch"], row["date_to_be_deleted"], row["last_deleted"]) for row in stored]
     assert sorted(rules, key=str) == sorted([(r, b, january(day), last and january(last)) for r, b, day, last in current], key=str)
     listed = recording.expected["lifecycle"][potential]
@@ -177,19 +179,19 @@ def test_published_tables_equal_the_proposal(recorded: tuple[Place, Recording], 
     commits = recording.expected["commits"]
     found = {
         row["commit_id"]: (set(row["branches"]), row["last_deleted"] and row["last_deleted"].date().isoformat())
-        for row in place.house.rows("potential_commits", "ml")
+        for row in repo.house.rows("potential_commits", "ml")
         if commits[row["commit_id"]]["meta_range_id"] and commits[row["commit_id"]]["reached_by"]
     }
     assert found == expected
 
 
-def test_traps_of_the_recorded_repository(recorded: tuple[Place, Recording]) -> None:
-    place, recording = recorded
+def test_traps_of_the_recorded_repository(recorded: tuple[LifecycleRepository, Recording]) -> None:
+    repo, recording = recorded
     rules = recording.expected["lifecycle"]["policies"]["dedup example"]
-    place.rules(**rules)
-    place.house.now = january(23) + timedelta(hours=3)
-    place.house.mark()
-    found = is_as_the_plain_loops_say(place, recording, rules, january(23))
+    repo.rules(**rules)
+    repo.house.now = january(23) + timedelta(hours=3)
+    repo.house.mark()
+    found = assert_equals_oracle(repo, recording, rules, january(23))
     traps = {trap["id"]: trap.get("keys", [""])[0] for trap in recording.expected["traps"]}
     assert set(traps) == {"shared-1", "shared-2", "alone-4", "shared-5", "spelling", "text-prefix"}
     assert not found[traps["shared-1"]]["deduplicated"]
@@ -202,10 +204,10 @@ def test_traps_of_the_recorded_repository(recorded: tuple[Place, Recording]) -> 
 
 
 @dataclass
-class Released:
-    """A repository with one object that the rules release, and the plan of the night that found it."""
+class ReleasedObject:
+    """A repository with one released object, and the plan with it."""
 
-    at: Place
+    at: LifecycleRepository
     builder: RepositoryBuilder
     old: str
     kept: str
@@ -216,8 +218,8 @@ SHORT = {"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 
 
 
 @pytest.fixture(scope="module")
-def released(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Released]:
-    for at, builder in served(spark, tmp_path_factory.mktemp("released")):
+def released(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReleasedObject]:
+    for at, builder in serve(spark, tmp_path_factory.mktemp("released")):
         old = builder.stage("main", "tmp/a")
         builder.commit("main")
         kept = builder.stage("main", "keep/a")
@@ -228,10 +230,10 @@ def released(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
         builder.stage("main", "tmp/a", old)
         builder.commit("main")
         at.rules(rule1=SHORT)
-        yield Released(at, builder, old, kept, at.house.plan())
+        yield ReleasedObject(at, builder, old, kept, at.house.plan())
 
 
-def test_released_object_is_planned_with_reason_and_commits(released: Released) -> None:
+def test_released_object_is_planned_with_reason_and_commits(released: ReleasedObject) -> None:
     at, old = released.at, released.old
     assert at.orphans() == {old: "lifecycle"}
     assert released.header.failed_gates == []
@@ -242,10 +244,10 @@ def test_released_object_is_planned_with_reason_and_commits(released: Released) 
     assert released.kept in released.builder.files()
     notes = at.house.summary("potential_commits", "ml")["notes"]
     assert notes == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
-    assert at.house.plan().plan_id == released.header.plan_id  # planned again, it is the same plan
+    assert at.house.plan().plan_id == released.header.plan_id  # a second plan is equal
 
 
-def test_what_if_refuses_lifecycle_rules(released: Released) -> None:
+def test_what_if_refuses_lifecycle_rules(released: ReleasedObject) -> None:
     house = released.at.house
     (lake,) = house.lakes
     with pytest.raises(UsageError, match=f"lake {lake.name}: its lifecycle rules release files"):
@@ -253,8 +255,8 @@ def test_what_if_refuses_lifecycle_rules(released: Released) -> None:
 
 
 @deep
-def test_protocol_with_lifecycle_rules(released: Released) -> None:
-    """Refuse other rules, apply, restore, apply, purge; what is released stays out of the live set, all else stays readable."""
+def test_protocol_with_lifecycle_rules(released: ReleasedObject) -> None:
+    """Refuse other rules, apply, restore, apply, purge. Released objects are not live, all others stay readable."""
     at, builder, old, header = released.at, released.builder, released.old, released.header
     at.house.approved(header)
     at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
@@ -286,14 +288,14 @@ def test_protocol_with_lifecycle_rules(released: Released) -> None:
     at.rules(rule1={"prefix": "tmp/", "days": 1000, "enabled": True})
     longer = at.house.plan()
     assert f"ml-data/{old}" in at.house.live()
-    assert longer.failed_gates == []  # it is gone by our own hand: no sign of a loss
+    assert longer.failed_gates == []  # our own purge is no sign of a loss
 
 
 @dataclass
-class Kept:
-    """One mark over objects that some path or rule would release and another keeps, each story below a prefix of its own."""
+class KeptObjects:
+    """One mark of objects that one path or rule releases and another keeps, each case under its own prefix."""
 
-    at: Place
+    at: LifecycleRepository
     tagged: str
     staged: str
     one: str
@@ -307,8 +309,8 @@ def days_10(prefix: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    for at, builder in served(spark, tmp_path_factory.mktemp("kept")):
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeptObjects]:
+    for at, builder in serve(spark, tmp_path_factory.mktemp("kept")):
         tagged = builder.stage("main", "held/tagged")
         builder.repository.tags["v1"] = builder.commit("main")
         builder.delete("main", "held/tagged")
@@ -326,33 +328,33 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         builder.commit("main", other=b"x")
         at.rules(held=days_10("held/"), bar=days_10("foo/bar"), tar=days_10("foo/tar"), again=days_10("again/tar"))
         at.house.mark()
-        yield Kept(at, tagged, staged, one, two, four, again)
+        yield KeptObjects(at, tagged, staged, one, two, four, again)
 
 
-def test_tagged_and_staged_objects_are_kept(kept: Kept) -> None:
+def test_tagged_and_staged_objects_are_kept(kept: KeptObjects) -> None:
     assert kept.at.objects()[kept.staged]["deduplicated"]
     assert {kept.tagged, kept.staged} <= {key.removeprefix("ml-data/") for key in kept.at.house.live()}
 
 
-def test_deduplications_of_the_proposal(kept: Kept) -> None:
+def test_deduplications_of_the_proposal(kept: KeptObjects) -> None:
     found = {key: row["deduplicated"] for key, row in kept.at.objects().items() if row["paths"][0].startswith("foo/")}
     assert found == {kept.one: False, kept.two: True, kept.four: False}
 
 
-def test_verify_deduplicated_checks_kept_objects_again(kept: Kept) -> None:
+def test_verify_deduplicated_checks_kept_objects_again(kept: KeptObjects) -> None:
     house = kept.at.house
     assert kept.at.objects()[kept.again]["deduplicated"]
     kept.at.rules(all=days_10("again"))
     house.now = NOW + timedelta(days=1)
-    for verification_id in (False, True):
-        house.lakes = [house.lakes[0].model_copy(update={"verify_deduplicated": verification_id})]
+    for verify in (False, True):
+        house.lakes = [house.lakes[0].model_copy(update={"verify_deduplicated": verify})]
         house.mark()
-        assert kept.at.objects()[kept.again]["deduplicated"] is not verification_id
-        assert (f"ml-data/{kept.again}" in house.live()) is not verification_id
+        assert kept.at.objects()[kept.again]["deduplicated"] is not verify
+        assert (f"ml-data/{kept.again}" in house.live()) is not verify
 
 
-def test_gates_stop_rule_for_everything(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
+def test_gates_stop_rule_for_everything(repo: tuple[LifecycleRepository, RepositoryBuilder]) -> None:
+    at, builder = repo
     at.house.settings = {}
     for number in range(20):
         builder.stage("main", f"a/{number}")

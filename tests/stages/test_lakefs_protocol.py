@@ -1,6 +1,6 @@
-"""The whole protocol on one lakeFS repository: plan, approve, apply, restore, purge; and what must never be planned.
+"""The whole protocol on a lakeFS repository: plan, approve, apply, restore, purge, and objects that must never be planned.
 
-The tests of the first part are one story in order; each stands on what the one before it did.
+The tests of the first part depend on each other and run in order.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_
 
 pytestmark = pytest.mark.spark
 
-BELOW = "ml-data/"
+PREFIX = "ml-data/"
 
 
-class Filled(RepositoryBuilder):
-    """A repository with objects that are to go, each for its reason, and others that are to stay."""
+class FilledRepository(RepositoryBuilder):
+    """A repository with garbage for each reason, and with live objects."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, days_ago(60))
@@ -61,8 +61,8 @@ class Filled(RepositoryBuilder):
 
 
 @contextmanager
-def served(house: Lakehouse, builder: RepositoryBuilder) -> Iterator[FakeServer]:
-    """A server of the repository, which becomes the lake of the storage."""
+def serve(house: Lakehouse, builder: RepositoryBuilder) -> Iterator[FakeServer]:
+    """Serve the repository and configure it as the lake of the storage."""
     server = FakeServer(builder.repository)
     with server.running() as url:
         house.lakes = [config_of(url, "ml-data", location=f"file://{builder.namespace}")]
@@ -70,68 +70,68 @@ def served(house: Lakehouse, builder: RepositoryBuilder) -> Iterator[FakeServer]
 
 
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story[Filled]]:
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story[FilledRepository]]:
     house = Lakehouse(spark, tmp_path_factory.mktemp("lakefs"))
-    builder = Filled(house.warehouse)
-    with served(house, builder):
-        yield Story.begun(house, builder, {f"{BELOW}{key}" for key in builder.dead})
+    builder = FilledRepository(house.warehouse)
+    with serve(house, builder):
+        yield Story.begun(house, builder, {f"{PREFIX}{key}" for key in builder.dead})
 
 
-def readable(story: Story[Filled]) -> None:
-    """Every object of every retained commit, and every staged one, is there."""
+def readable(story: Story[FilledRepository]) -> None:
+    """Assert that all objects of retained commits and all staged objects exist."""
     assert unreadable(story.house) == set()
     repository = story.builder.repository
     for branch in repository.branches:
-        for item in (repository.seen(branch) or {}).values():
+        for item in (repository.resolve(branch) or {}).values():
             assert (story.builder.namespace / item.address).is_file()
 
 
-def test_plan_contains_expired_and_uncommitted_objects(story: Story[Filled]) -> None:
+def test_plan_contains_expired_and_uncommitted_objects(story: Story[FilledRepository]) -> None:
     assert story.header.failed_gates == []
-    assert story.house.orphans(BELOW) == story.builder.dead
+    assert story.house.orphans(PREFIX) == story.builder.dead
     assert story.house.planned() == dict.fromkeys(story.garbage, "quarantine")
     assert story.header.held_for_expiry.files == 0
 
 
-def test_other_objects_are_kept(story: Story[Filled]) -> None:
+def test_other_objects_are_kept(story: Story[FilledRepository]) -> None:
     assert story.builder.files() == story.builder.kept | story.builder.dead.keys()
 
 
-def test_explain_names_the_reason(story: Story[Filled]) -> None:
+def test_explain_names_the_reason(story: Story[FilledRepository]) -> None:
     def verdict(key: str) -> tuple[str, str]:
-        (found,) = explain(story.house.tonight(), f"{BELOW}{key}")
+        (found,) = explain(story.house.tonight(), f"{PREFIX}{key}")
         return found.verdict, found.sentence
 
-    said = {key: verdict(key) for key in story.builder.kept | story.builder.dead.keys()}
-    assert {said[key][0] for key in story.builder.dead} == {"planned"}
-    young = sorted(sentence for kind, sentence in said.values() if kind == "young")
+    explanation = {key: verdict(key) for key in story.builder.kept | story.builder.dead.keys()}
+    assert {explanation[key][0] for key in story.builder.dead} == {"planned"}
+    young = sorted(sentence for kind, sentence in explanation.values() if kind == "young")
     assert len(young) == 2
     assert "by its name it was handed out so lately that lake ml may yet link it" in young[0]
     assert "younger than the grace period" in young[1]
-    assert {kind for key, (kind, _) in said.items() if key in story.builder.kept} == {"live", "young"}
+    assert {kind for key, (kind, _) in explanation.items() if key in story.builder.kept} == {"live", "young"}
 
 
-def test_state_contains_no_credentials(story: Story[Filled]) -> None:
+def test_state_contains_no_credentials(story: Story[FilledRepository]) -> None:
     written = [path for path in (story.house.root / "state").rglob("*") if path.is_file()]
     assert len(written) > 20
     for path in written:
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_second_mark_decodes_nothing(story: Story[Filled]) -> None:
+def test_second_mark_decodes_nothing(story: Story[FilledRepository]) -> None:
     story.house.mark()
     first, *later = story.house.decoded("ml")
     assert first > 0
     assert set(later) == {0}
 
 
-def test_apply_quarantines_exactly_the_planned_files(story: Story[Filled]) -> None:
+def test_apply_quarantines_exactly_the_planned_files(story: Story[FilledRepository]) -> None:
     assert counts(story.house.carry_out(story.header).by_outcome) == {("quarantine", "done"): len(story.garbage)}
     assert story.builder.files() == story.builder.kept
     readable(story)
 
 
-def test_expired_commit_restores_no_quarantined_file(story: Story[Filled]) -> None:
+def test_expired_commit_restores_no_quarantined_file(story: Story[FilledRepository]) -> None:
     story.house.now = NOW + timedelta(days=1)
     story.house.settings = {"quarantine_days": 30}
     story.house.plan()
@@ -139,27 +139,27 @@ def test_expired_commit_restores_no_quarantined_file(story: Story[Filled]) -> No
     story.house.settings = {}
 
 
-def test_linked_quarantined_file_is_restored(story: Story[Filled]) -> None:
-    """H15: an address that was handed out may be linked again at any age; quarantine and the fresh mark prove who is dead."""
+def test_linked_quarantined_file_is_restored(story: Story[FilledRepository]) -> None:
+    """H15: an address can be linked at any age, so only quarantine and a fresh mark are safe."""
     revived = story.builder.one("uncommitted")
     story.builder.stage("main", "linked", revived)
     story.house.now = NOW + timedelta(days=2)
     header = story.house.plan()
-    assert story.house.planned(BELOW)[revived] == "restore"
+    assert story.house.planned(PREFIX)[revived] == "restore"
     story.house.carry_out(header, ("restore",))
     assert revived in story.builder.files()
     readable(story)
     story.builder.repository.branches["main"].staged.pop("linked")
 
 
-def test_restore_restores_all_files(story: Story[Filled]) -> None:
+def test_restore_restores_all_files(story: Story[FilledRepository]) -> None:
     story.house.restore(story.header.plan_id)
     assert story.builder.files() == story.builder.kept | story.builder.dead.keys()
     assert story.before.items() <= story.house.files().items()
     assert find_plan(story.house.config, story.header.plan_id).status_at(story.house.now) == "restored"
 
 
-def test_later_runs_quarantine_and_purge(story: Story[Filled]) -> None:
+def test_later_runs_quarantine_and_purge(story: Story[FilledRepository]) -> None:
     house = story.house
     house.now = NOW + timedelta(days=3)
     header = house.plan()
@@ -174,22 +174,22 @@ def test_later_runs_quarantine_and_purge(story: Story[Filled]) -> None:
     readable(story)
 
 
-def test_longer_rule_later_reports_no_loss_of_purged_files(story: Story[Filled]) -> None:
-    """lakeFS keeps its commits: what is purged is live again by the longer rule, and gone by our own hand, which is no sign of a loss."""
+def test_longer_rule_later_reports_no_loss_of_purged_files(story: Story[FilledRepository]) -> None:
+    """With the longer rule, purged files are live again. Their absence is no sign of a loss, because we purged them."""
     house = story.house
     story.builder.rules(365)
     house.now = NOW + timedelta(days=5)
     assert house.plan().failed_gates == []
-    assert f"{BELOW}{story.builder.one('expired')}" in house.live()
+    assert f"{PREFIX}{story.builder.one('expired')}" in house.live()
     assert unreadable(house) == {"a/1"}
 
 
-# Single nights
+# Single runs
 
 
 @dataclass
 class Fresh:
-    """An empty repository on a storage of its own, and its server."""
+    """An empty repository on its own storage, and its server."""
 
     house: Lakehouse
     builder: RepositoryBuilder
@@ -200,12 +200,12 @@ class Fresh:
 def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Fresh]:
     house = Lakehouse(spark, tmp_path)
     builder = RepositoryBuilder(house.warehouse, days_ago(60))
-    with served(house, builder) as server:
+    with serve(house, builder) as server:
         yield Fresh(house, builder, server)
 
 
 def test_apply_refuses_plan_after_newer_references(fresh: Fresh) -> None:
-    """H7: lakeFS sweeps a mark of any age without looking again. H6: what a long commit hid from the plan is committed by then."""
+    """H7: lakeFS sweeps a mark of any age without revalidation. H6: a commit can hide objects from the plan while it runs."""
     builder = fresh.builder
     builder.rules(1)
     builder.branch("dev")
@@ -216,7 +216,7 @@ def test_apply_refuses_plan_after_newer_references(fresh: Fresh) -> None:
     builder.commit("dev", a=b"4")
     lost, hidden = builder.upload(), builder.upload()
     header = fresh.house.plan()
-    assert fresh.house.planned(BELOW).keys() == {*expired, lost, hidden}
+    assert fresh.house.planned(PREFIX).keys() == {*expired, lost, hidden}
     fresh.house.approved(header)
     builder.branch("revived", old)
     builder.rules(1, dev=365)
@@ -237,7 +237,7 @@ def test_missing_range_stops_the_run(fresh: Fresh) -> None:
     (victim,) = dumps - {metarange}
     (builder.namespace / "_lakefs" / victim).unlink()
     fresh.house.settings = {"name": "other"}
-    fresh.house.storage = "other"  # another storage's name: everything is decoded anew
+    fresh.house.storage = "other"  # a new storage name, so everything is decoded again
     fresh.house.now += timedelta(days=1)
     with pytest.raises(LakeUnreadable, match=f"range .*_lakefs/{victim} cannot be read"):
         fresh.house.mark()
@@ -253,13 +253,13 @@ def test_zero_grace_keeps_the_minimum_age_of_the_server(fresh: Fresh) -> None:
     builder.now = NOW - timedelta(hours=7, minutes=30)
     old = builder.upload()
     fresh.house.plan()
-    assert fresh.house.planned(BELOW) == {old: "quarantine"}
+    assert fresh.house.planned(PREFIX) == {old: "quarantine"}
     assert young in builder.files()
 
 
 @dataclass
-class Crowded:
-    """A night over a repository with strays in its root and a second lake on its storage, that of another server."""
+class SharedStorage:
+    """A run with stray objects in the root of the repository, and a lake of another server on the same storage."""
 
     planned: dict[str, str]
     lost: str
@@ -267,18 +267,18 @@ class Crowded:
 
 
 @pytest.fixture(scope="module")
-def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowded]:
+def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedStorage]:
     house = Lakehouse(spark, tmp_path_factory.mktemp("crowded"))
     builder = RepositoryBuilder(house.warehouse, days_ago(60))
-    with served(house, builder):
+    with serve(house, builder):
         builder.commit("main", a=b"1")
-        lost, foreign, elsewhere, staged = (builder.upload() for _ in range(4))
-        for name in Crowded.strays:
+        lost, foreign, other_root, staged = (builder.upload() for _ in range(4))
+        for name in SharedStorage.strays:
             (builder.namespace / name).write_bytes(b"stray")
             os.utime(builder.namespace / name, (days_ago(400).timestamp(),) * 2)
         importer = RepositoryBuilder(house.warehouse, days_ago(60), "importer")
         importer.stage("main", "imported", f"local://{builder.namespace}/{foreign}")
-        importer.stage("main", "in a container", f"local:///lakefs-blockstore/ml-data/{elsewhere}")
+        importer.stage("main", "in a container", f"local:///lakefs-blockstore/ml-data/{other_root}")
         importer.commit("main")
         importer.stage("main", "staged", f"local:///lakefs-blockstore/ml-data/{staged}")
         server = FakeServer(importer.repository)
@@ -286,34 +286,34 @@ def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
             other = config_of(url, "importer", location=f"file://{importer.namespace}").model_copy(update={"name": "importer"})
             house.lakes = [*house.lakes, other]
             house.plan()
-        yield Crowded(house.planned(BELOW), lost)
+        yield SharedStorage(house.planned(PREFIX), lost)
 
 
-def test_objects_in_root_are_unowned_and_in_data_claimed(crowded: Crowded) -> None:
-    """H8: lakeFS deletes whatever lies in the root, parts of running uploads too. H11: it never frees what lies directly under data/."""
+def test_objects_in_root_are_unowned_and_in_data_claimed(crowded: SharedStorage) -> None:
+    """H8: lakeFS deletes all objects in the root, including parts of uploads. H11: it never deletes objects directly in data/."""
     assert {name for name in crowded.planned if name in crowded.strays} == {"data/loose.bin"}
 
 
-def test_another_lake_protects_expired_objects(crowded: Crowded) -> None:
-    """H13: the live set of a storage is the union over all lakes, under whatever path the other server sees the disk."""
+def test_another_lake_protects_expired_objects(crowded: SharedStorage) -> None:
+    """H13: the live set of a storage is the union of all lakes, regardless of the mount point of the other server."""
     assert crowded.planned == {crowded.lost: "quarantine", "data/loose.bin": "quarantine"}
 
 
 def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:
-    """And what was quarantined is gone from the next night's inventory."""
+    """Quarantined files are not in the inventory of the next run."""
     builder, house = fresh.builder, fresh.house
-    house.now = datetime.now(UTC) + timedelta(days=400)  # behind whatever time the disk gives its directories
+    house.now = datetime.now(UTC) + timedelta(days=400)  # after all modification times of directories
     builder.commit("main", a=b"1")
     first = builder.upload()
     house.plan()
-    assert house.planned(BELOW).keys() == {first}
+    assert house.planned(PREFIX).keys() == {first}
     builder.now = days_ago(30)
     second = builder.upload()
     house.now += timedelta(days=1)
     header = house.plan()
     summary = house.summary("storage_inventory")
     assert (summary["flow"], summary["reused_directories"], summary["reused_objects"]) == ("optimized", 1, 2)
-    assert house.planned(BELOW).keys() == {first, second}
+    assert house.planned(PREFIX).keys() == {first, second}
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(0)})]
     assert house.plan().rows_digest == header.rows_digest
     summary = house.summary("storage_inventory")
@@ -325,7 +325,7 @@ def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:
     house.plan()
     summary = house.summary("storage_inventory")
     assert (summary["flow"], summary["reused_directories"]) == ("optimized", 0)
-    assert house.planned(BELOW) == {first: "purge", second: "purge"}
+    assert house.planned(PREFIX) == {first: "purge", second: "purge"}
 
 
 def test_full_listing_every_seven_days(fresh: Fresh) -> None:
@@ -333,8 +333,8 @@ def test_full_listing_every_seven_days(fresh: Fresh) -> None:
     fresh.builder.commit("main", a=b"1")
     published = storage_inventory(house.spark, house.tonight(), STORAGE)
     house.now += timedelta(days=6)
-    carried = find_baseline(house.tonight(), last_inventory(house.tonight(), STORAGE))
-    assert carried is not None
-    assert carried.receipt == published.receipt
+    baseline = find_baseline(house.tonight(), last_inventory(house.tonight(), STORAGE))
+    assert baseline is not None
+    assert baseline.receipt == published.receipt
     house.now += timedelta(days=1)
     assert find_baseline(house.tonight(), last_inventory(house.tonight(), STORAGE)) is None

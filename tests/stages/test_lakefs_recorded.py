@@ -1,4 +1,4 @@
-"""Recorded lakeFS repositories through the common stages: what is live and what is garbage is what the recording knows to be so."""
+"""Live files and garbage of recorded lakeFS repositories after all stages equal those of the recording."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, under_p
 from tests.stages.lakehouse import STORAGE, Lakehouse
 
 pytestmark = pytest.mark.spark
-# Far behind the recording, so that no grace period hides what the recording calls dead.
+# Long after the recording, so that no grace period keeps recorded garbage.
 LATER = timedelta(days=40)
 GATES = {"max_delete_share": 1, "max_live_drop": 1}
 
 
 @dataclass
-class Recorded:
-    """A recorded repository at `<warehouse>/<name>/`, served by a fake server."""
+class RecordedRepository:
+    """A recorded repository in `<warehouse>/<name>/`, with a fake server."""
 
     recording: Recording
     house: Lakehouse
     server: FakeServer
 
     def context(self, scenario: dict[str, Any], tags: str) -> dict[str, str]:
-        """Reason by key of a night whose policy counts back from the scenario's moment."""
+        """Return the reason by key of a run at the time of the scenario."""
         recording, house = self.recording, self.house
         self.server.repositories[recording.name].rules = scenario["rules"]
         house.lakes = [house.lakes[0].model_copy(update={"retention": house.lakes[0].retention.model_copy(update={"tags": tags})})]
@@ -62,11 +62,11 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def basic(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    yield from _recorded("basic", spark, tmp_path_factory.mktemp("basic"))
+def basic(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedRepository]:
+    yield from _serve_recording("basic", spark, tmp_path_factory.mktemp("basic"))
 
 
-def _recorded(name: str, spark: SparkSession, folder: Path) -> Iterator[Recorded]:
+def _serve_recording(name: str, spark: SparkSession, folder: Path) -> Iterator[RecordedRepository]:
     recording = Recording(name)
     house = Lakehouse(spark, folder, settings={"gates": GATES})
     namespace = recording.unpack(house.warehouse)
@@ -75,22 +75,22 @@ def _recorded(name: str, spark: SparkSession, folder: Path) -> Iterator[Recorded
     server = FakeServer(recorded_repository(recording, namespace))
     with server.running() as url:
         house.lakes = [config_of(url, name, location=f"file://{namespace}/")]
-        yield Recorded(recording, house, server)
+        yield RecordedRepository(recording, house, server)
 
 
-def claimed(keys: list[str]) -> set[str]:
-    """A stray file in the namespace's root is claimed by nobody."""
+def claimed_keys(keys: list[str]) -> set[str]:
+    """Return the keys without the stray file in the root of the namespace, which is under no claim."""
     return {key for key in keys if key.startswith("data/")}
 
 
-def scenario(recorded: Recorded, name: str) -> dict[str, Any]:
+def scenario(recorded: RecordedRepository, name: str) -> dict[str, Any]:
     return next(item for item in recorded.recording.expected["scenarios"] if item["name"] == name)
 
 
 @pytest.mark.parametrize("name, tags, dead", [("A+30d", "ignore", "dead_if_tags_ignored"), ("A", "keep", "dead_if_tags_protect")])
-def test_plan_contains_exactly_the_recorded_garbage(basic: Recorded, name: str, tags: str, dead: str) -> None:
+def test_plan_contains_exactly_the_recorded_garbage(basic: RecordedRepository, name: str, tags: str, dead: str) -> None:
     found = basic.context(scenario(basic, name), tags)
-    assert found.keys() == claimed(scenario(basic, name)[dead])
+    assert found.keys() == claimed_keys(scenario(basic, name)[dead])
     assert basic.header.failed_gates == []
     assert basic.house.keys("deletion_plan") == {f"basic/{key}" for key in found}
     assert {key for key in scenario(basic, name)["must_keep"] if "://" not in key} <= basic.live() or tags == "ignore"
@@ -100,17 +100,17 @@ def test_plan_contains_exactly_the_recorded_garbage(basic: Recorded, name: str, 
 
 
 @deep
-def test_what_if_equals_a_run_with_that_policy(basic: Recorded) -> None:
-    """Of the night before, like the next."""
+def test_what_if_equals_a_run_with_that_policy(basic: RecordedRepository) -> None:
+    """Uses the run of the previous test, like the next."""
     house = basic.house
-    tonight, (told,) = sizes(house), foreseen(house, [Scenario("shorter", ("ml",), retention="1d")])
+    current, (forecast,) = sizes(house), foreseen(house, [Scenario("shorter", ("ml",), retention="1d")])
     real = under_policy(house, [lake.with_retention("1d") for lake in house.lakes])
-    assert told == Foreseen(real, *difference(tonight, real))
-    assert told.freed.files > 0
+    assert forecast == Foreseen(real, *difference(current, real))
+    assert forecast.freed.files > 0
 
 
-def test_stray_file_in_the_root_is_unowned(basic: Recorded) -> None:
-    """Of the night before, like the next."""
+def test_stray_file_in_the_root_is_unowned(basic: RecordedRepository) -> None:
+    """Uses the run of the previous test, like the next."""
     assert "basic/stray.bin" not in basic.house.keys("orphan_files")
     summary = basic.house.summary("orphan_files")
     metadata = sum(path.is_file() for path in (basic.house.warehouse / "basic" / "_lakefs").rglob("*"))
@@ -121,8 +121,8 @@ def test_stray_file_in_the_root_is_unowned(basic: Recorded) -> None:
     assert tables["bytes"] > 500 * tables["files"]
 
 
-def test_staged_objects_are_published_by_branch_and_path(basic: Recorded) -> None:
-    uncommitted_objects(basic.house.tonight(), "ml")
+def test_staged_objects_are_published_by_branch_and_path(basic: RecordedRepository) -> None:
+    uncommitted_objects(basic.house.current(), "ml")
     found = {(row["branch"], row["path"]): row["key"].removeprefix("basic/") for row in basic.house.rows("uncommitted_objects", "ml")}
     staged = basic.recording.expected["branches"]
     assert found == {(branch, path): key for branch, summary in staged.items() for path, key in summary["staged"].items()}
@@ -130,7 +130,7 @@ def test_staged_objects_are_published_by_branch_and_path(basic: Recorded) -> Non
 
 @deep
 def test_plan_of_large_repository_contains_exactly_the_recorded_garbage(spark: SparkSession, tmp_path: Path) -> None:
-    for many in _recorded("many", spark, tmp_path):
+    for many in _serve_recording("many", spark, tmp_path):
         found = many.context(scenario(many, "A"), "keep")
         digest = hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
         assert (len(found), digest) == (scenario(many, "A")["dead_if_tags_protect"], scenario(many, "A")["dead_digest"])

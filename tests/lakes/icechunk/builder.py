@@ -1,7 +1,4 @@
-"""Real Icechunk repositories for tests: the demo's builder, and what only tests write with it.
-
-Virtual chunks, the expiration document's tree, and random trees.
-"""
+"""Real Icechunk repositories for tests: the demo's builder, with virtual chunks, the document tree and random trees."""
 
 from __future__ import annotations
 
@@ -43,10 +40,9 @@ __all__ = [
 class RepositoryBuilder(icechunk_builder.RepositoryBuilder):
     @classmethod
     def create(cls, path: Path, at: datetime, *, inline_below_bytes: int = 0, virtual_below: Path | None = None) -> Self:
-        """An empty repository whose first snapshot was written at `at`.
+        """Create an empty repository whose first snapshot has the time `at`.
 
-        Chunks of at most `inline_below_bytes` lie in manifests; virtual references may point below
-        `virtual_below`.
+        Chunks of at most `inline_below_bytes` are inline. Virtual references may name files in `virtual_below`.
         """
         config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=inline_below_bytes)
         if virtual_below is None:
@@ -60,33 +56,33 @@ class RepositoryBuilder(icechunk_builder.RepositoryBuilder):
         return f"file://{self.path}"
 
     def reopen(self) -> icechunk.Repository:
-        """The repository as a new process sees it, without cached snapshots."""
+        """Open the repository again, without cached snapshots."""
         return icechunk.Repository.open(icechunk.local_filesystem_storage(str(self.path)))
 
 
 @dataclass(frozen=True)
 class DocumentTree:
-    """The tree of the expiration document: `ids[n]` is its snapshot n; 1 to 7 are older than `cutoff`."""
+    """The tree of the expiration document: `ids[n]` is snapshot n. Snapshots 1 to 7 are older than `cutoff`."""
 
     builder: RepositoryBuilder
     ids: Mapping[int, str]
     cutoff: datetime
 
-    def named(self, snapshots: Sequence[str] | set[str]) -> set[int]:
-        """The document's numbers of snapshots."""
+    def numbers_of(self, snapshots: Sequence[str] | set[str]) -> set[int]:
+        """Return the numbers of snapshots in the document."""
         number = {snapshot: n for n, snapshot in self.ids.items()}
         return {number[snapshot] for snapshot in snapshots}
 
 
 def document_tree(path: Path, start: datetime, step: timedelta = timedelta(days=1)) -> DocumentTree:
-    """A repository with the expiration document's history, snapshot n written at `start + n * step`."""
+    """Build the history of the expiration document. Snapshot n has the time `start + n * step`."""
     builder = RepositoryBuilder.create(path, start)
     return DocumentTree(builder, document_history(builder, start, step), start + 8 * step)
 
 
 @dataclass(frozen=True)
 class RandomTree:
-    """A random history with its true parents and times, known from how it was built."""
+    """A random history with its expected parents and times."""
 
     builder: RepositoryBuilder
     parents: Mapping[str, str | None]
@@ -94,7 +90,7 @@ class RandomTree:
 
 
 def random_tree(path: Path, seed: int, start: datetime, *, commits: int = 14, monotonic: bool = True) -> RandomTree:
-    """Branches, tags, resets, deleted refs, and times that grow from parent to child, or do not. One step of time is a minute."""
+    """Build branches, tags, resets and deleted refs. Times ascend from parent to child if `monotonic`."""
     rnd = random.Random(seed)
     builder = RepositoryBuilder.create(path, start)
     repo, root = builder.repo, builder.head("main")

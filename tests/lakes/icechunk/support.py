@@ -1,4 +1,4 @@
-"""What the tests of Icechunk lakes share: a lake over a folder, its commit graph as a table, states by snapshot."""
+"""Helpers of the tests of Icechunk lakes: a lake, its commit graph as a table, and states by snapshot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commits_of(lake: IcechunkLake, refs: FrozenRefs) -> list[Commit]:
 
 
 def graph_of(commits: Iterable[Commit]) -> pa.Table:
-    """Rows of `commit_graph`, generation left null."""
+    """Return rows of `commit_graph` without generation."""
     rows = [
         {
             "commit_id": commit.commit_id,
@@ -66,14 +66,14 @@ def deleted_refs(retention: Retention) -> set[str]:
     return {row["ref_name"] for row in retention.expiry.to_pylist() if row["action"] == "delete_ref"}
 
 
-def planned(lake: IcechunkLake, as_of: datetime, grace_cutoff: datetime = FAR_FUTURE) -> list[ExpiryAction]:
-    """What an approved plan of now would hold."""
+def plan_actions(lake: IcechunkLake, as_of: datetime, grace_cutoff: datetime = FAR_FUTURE) -> list[ExpiryAction]:
+    """Return the actions of a plan of the current state."""
     return [ExpiryAction(**row) for row in retention_of(lake, as_of, grace_cutoff).expiry.to_pylist()]
 
 
 def expire(lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction] | None = None) -> list[ExpiryOutcome]:
-    """Plans where no plan is given, and makes it."""
-    return list(lake.expire(planned(lake, as_of) if actions is None else actions, as_of, FAR_FUTURE))
+    """Execute the actions, or those of a new plan."""
+    return list(lake.expire(plan_actions(lake, as_of) if actions is None else actions, as_of, FAR_FUTURE))
 
 
 def undo(lake: IcechunkLake, actions: Sequence[ExpiryAction]) -> None:
@@ -81,16 +81,16 @@ def undo(lake: IcechunkLake, actions: Sequence[ExpiryAction]) -> None:
         pass
 
 
-def started(start, lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction]) -> None:
+def wait_and_expire(start, lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction]) -> None:
     start.wait()
     expire(lake, as_of, actions)
 
 
-def answering(start, answers, lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction]) -> None:
-    """Puts the verdicts, in the order of the actions, into the queue."""
+def wait_and_report(start, queue, lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction]) -> None:
+    """Put the verdicts into the queue, in the order of the actions."""
     start.wait()
-    told = {outcome.action: outcome.verdict for outcome in lake.expire(actions, as_of, FAR_FUTURE)}
-    answers.put([told[action] for action in actions])
+    verdict_by_action = {outcome.action: outcome.verdict for outcome in lake.expire(actions, as_of, FAR_FUTURE)}
+    queue.put([verdict_by_action[action] for action in actions])
 
 
 def verdicts(outcomes: Iterable[ExpiryOutcome]) -> set[str]:
@@ -102,7 +102,7 @@ def parents_now(lake: IcechunkLake, as_of: datetime) -> dict[str, str | None]:
 
 
 def files_of(path: Path, *folders: str) -> dict[str, bytes]:
-    """Bytes by name of every file below the folders of a repository."""
+    """Return the content by name of every file in the folders of a repository."""
     files = (file for folder in folders for file in (path / folder).rglob("*") if file.is_file())
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
@@ -112,7 +112,7 @@ def container(root: ContentRoot) -> Container:
 
 
 def move_ref(path: Path, ref: str, snapshot: str) -> None:
-    """Points `branch.x` or `tag.x` at a snapshot, without asking whether it exists."""
+    """Point `branch.x` or `tag.x` to a snapshot that may not exist."""
     folder = path / "refs" / ref
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ref.json").write_text(json.dumps({"snapshot": snapshot}))

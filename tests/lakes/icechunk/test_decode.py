@@ -1,4 +1,4 @@
-"""What snapshots and chunk manifests name, against the files that the library wrote; and damage of every sort."""
+"""Decoding of snapshots and chunk manifests, compared with the files of the library, and damaged files."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def snapshot(built: RepositoryBuilder) -> tuple[Container, bytes]:
     return found, OBJECTS.read(found.address)
 
 
-def refused(of: Container, raw: bytes, expected: str, **changes: object) -> None:
+def assert_refused(of: Container, raw: bytes, expected: str, **changes: object) -> None:
     changed = Container(**{name: changes.get(name, getattr(of, name)) for name in of.__dataclass_fields__})
     with pytest.raises(FormatError) as caught:
         entries.decode(changed, raw)
@@ -167,22 +167,22 @@ def refused(of: Container, raw: bytes, expected: str, **changes: object) -> None
 def test_decode_refuses_damage(which: str, request: pytest.FixtureRequest):
     of, raw = request.getfixturevalue(which)
     any_size = {"size_bytes": None}
-    refused(of, b"", "Icechunk header", **any_size)
-    refused(of, raw[:20], "Icechunk header", **any_size)
-    refused(of, b"PK" + raw[2:], "Icechunk header")
-    refused(of, raw[:-1], "bytes, read")
-    refused(of, raw[:-1], "its end missing", **any_size)
-    refused(of, raw + b"x", "after it", **any_size)
-    refused(of, raw[:36] + b"\x02" + raw[37:], "spec version 2")
-    refused(of, raw[:37] + b"\x04" + raw[38:], "found a transaction log")
-    refused(of, raw[:38] + b"\x07" + raw[39:], "compression")
-    refused(of, raw, "expected the object", address=of.address[:-20] + "0123456789ABCDEFGHJ0")
-    refused(of, raw, "an address like", address=of.address.replace("/manifests/", "/else/").replace("/snapshots/", "/else/"))
+    assert_refused(of, b"", "Icechunk header", **any_size)
+    assert_refused(of, raw[:20], "Icechunk header", **any_size)
+    assert_refused(of, b"PK" + raw[2:], "Icechunk header")
+    assert_refused(of, raw[:-1], "bytes, read")
+    assert_refused(of, raw[:-1], "its end missing", **any_size)
+    assert_refused(of, raw + b"x", "after it", **any_size)
+    assert_refused(of, raw[:36] + b"\x02" + raw[37:], "spec version 2")
+    assert_refused(of, raw[:37] + b"\x04" + raw[38:], "found a transaction log")
+    assert_refused(of, raw[:38] + b"\x07" + raw[39:], "compression")
+    assert_refused(of, raw, "expected the object", address=of.address[:-20] + "0123456789ABCDEFGHJ0")
+    assert_refused(of, raw, "an address like", address=of.address.replace("/manifests/", "/else/").replace("/snapshots/", "/else/"))
 
 
 def test_decode_refuses_wrong_reference_count(manifest: tuple[Container, bytes]):
     of, raw = manifest
-    refused(of, raw, "records 51 chunk references, found 50", expected_entries=51)
+    assert_refused(of, raw, "records 51 chunk references, found 50", expected_entries=51)
 
 
 def test_decode_refuses_manifest_size_over_int64(snapshot: tuple[Container, bytes]):
@@ -191,40 +191,40 @@ def test_decode_refuses_manifest_size_over_int64(snapshot: tuple[Container, byte
     field = field_position(payload, MANIFEST_FILES)
     first = field + struct.unpack_from("<I", payload, field)[0] + 4
     payload[first + 16 : first + 24] = b"\0" * 7 + b"\x80"  # after an id of 12 bytes and 4 of padding
-    refused(of, with_payload(raw, payload), "found 9,223,372,036,854,775,808 bytes", size_bytes=None)
+    assert_refused(of, with_payload(raw, payload), "found 9,223,372,036,854,775,808 bytes", size_bytes=None)
 
 
 def test_decode_refuses_manifest_as_snapshot(manifest: tuple[Container, bytes]):
     of, raw = manifest
     moved = of.address.replace("/manifests/", "/snapshots/")
-    refused(of, raw, "expected a snapshot, found a chunk manifest", kind=Kind.SNAPSHOT, address=moved)
+    assert_refused(of, raw, "expected a snapshot, found a chunk manifest", kind=Kind.SNAPSHOT, address=moved)
 
 
 def test_decode_refuses_container_kind_of_another_lake(manifest: tuple[Container, bytes]):
-    refused(manifest[0], manifest[1], "no other", kind=Kind.MANIFEST_LIST)
+    assert_refused(manifest[0], manifest[1], "no other", kind=Kind.MANIFEST_LIST)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_decode_refuses_truncated_file(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
-    refused(of, raw[: data.draw(st.integers(0, len(raw) - 1))], "", size_bytes=None)
+    assert_refused(of, raw[: data.draw(st.integers(0, len(raw) - 1))], "", size_bytes=None)
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_damaged_payload_is_refused_or_keeps_row_count(built: RepositoryBuilder, manifest, snapshot, data: st.DataObject):
-    """Ids are random and the format has no checksum, so a changed bit within an id cannot be told; every other change must be."""
+    """Ids are random and have no checksum, so only changes outside of ids can be detected."""
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
     payload = payload_of(raw)
-    whole = len(payload)
+    rows_of_file = len(payload)
     if data.draw(st.booleans()):
-        payload = payload[: data.draw(st.integers(0, whole - 1))]
-    for _ in range(data.draw(st.integers(0 if len(payload) < whole else 1, 3))):
+        payload = payload[: data.draw(st.integers(0, rows_of_file - 1))]
+    for _ in range(data.draw(st.integers(0 if len(payload) < rows_of_file else 1, 3))):
         if payload:
             payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     sound = entries.decode(of, raw)
-    rows = decoded_or_refused(Container(of.address, of.kind, None, of.expected_entries), with_payload(raw, payload))
+    rows = decode_or_none(Container(of.address, of.kind, None, of.expected_entries), with_payload(raw, payload))
     if rows is not None and of.kind == Kind.CHUNK_MANIFEST:
         assert rows.num_rows <= sound.num_rows
         assert {address[:-20] for address in rows["address"].to_pylist()} <= {address[:-20] for address in sound["address"].to_pylist()}
@@ -236,11 +236,11 @@ def test_flipped_bit_raises_only_format_error(built: RepositoryBuilder, manifest
     of, raw = data.draw(st.sampled_from([manifest, snapshot]))
     flipped = bytearray(raw)
     flipped[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    decoded_or_refused(of, bytes(flipped))
+    decode_or_none(of, bytes(flipped))
 
 
-def decoded_or_refused(of: Container, raw: bytes) -> pa.RecordBatch | None:
-    """Sound rows, or null where the one error was raised that may be."""
+def decode_or_none(of: Container, raw: bytes) -> pa.RecordBatch | None:
+    """Return the rows, None for a `FormatError`."""
     try:
         rows = entries.decode(of, raw)
     except FormatError:
@@ -260,7 +260,7 @@ def test_decode_refuses_unknown_field(snapshot: tuple[Container, bytes]):
     at = len(payload) + len(payload) % 2
     payload += b"\0" * (at - len(payload)) + layout + (4).to_bytes(2, "little")
     payload[table : table + 4] = (table - at).to_bytes(4, "little", signed=True)
-    refused(of, with_payload(raw, payload), "a newer library", size_bytes=None)
+    assert_refused(of, with_payload(raw, payload), "a newer library", size_bytes=None)
     assert field_position(payload, 7) is not None
 
 
@@ -291,4 +291,4 @@ def test_installed_library_has_the_observed_version():
 def test_decode_refuses_decompression_bomb(manifest: tuple[Container, bytes]):
     of, raw = manifest
     bomb = rewrap(raw, bytes(70_000_000))
-    refused(of, bomb, "larger than 67,108,864 bytes", size_bytes=len(bomb))
+    assert_refused(of, bomb, "larger than 67,108,864 bytes", size_bytes=len(bomb))

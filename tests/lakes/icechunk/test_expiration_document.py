@@ -1,4 +1,4 @@
-"""The worked example of icechunk's `design-docs/007-basic-expiration.md`, built for real and taken step by step."""
+"""The example of icechunk's `design-docs/007-basic-expiration.md` as a real repository, step by step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cutoff_rule(tree: DocumentTree) -> dict:
     return {"default": {"max_age": f"{(AS_OF - tree.cutoff) // timedelta(hours=1)}h"}}
 
 
-def numbered(tree: DocumentTree, edited: dict[str, str]) -> dict[int, int]:
+def edits_by_number(tree: DocumentTree, edited: dict[str, str]) -> dict[int, int]:
     number = {snapshot: n for n, snapshot in tree.ids.items()}
     return {number[snapshot]: number[parent] for snapshot, parent in edited.items()}
 
@@ -55,7 +55,7 @@ def test_seed_expiry_follows_the_document_step_by_step(
     heads = {ref.ref_name: ref.head_commit_id for ref in frozen.refs}
     pointers = [Pointer(Ref(name, "branch", heads[name]), forest.position[heads[name]], rule) for name in refs]
     outcome = expire(History.of(forest, stamps, []), pointers, [], "seed")
-    assert {edit.snapshot: edit.new_parent for edit in outcome.edits} == edited  # positions are the document's numbers
+    assert {edit.snapshot: edit.new_parent for edit in outcome.edits} == edited  # positions are the numbers of the document
     parent = {**dict(enumerate(forest.parent)), **edited}
     for name, history in histories.items():
         walk = [forest.position[heads[name]]]
@@ -66,15 +66,15 @@ def test_seed_expiry_follows_the_document_step_by_step(
 
 def test_seed_edits_four_snapshots_and_expires_6_and_7(tree: DocumentTree):
     retention = retention_of(lake_at(tree.builder.path, cutoff_rule(tree), semantics="seed"), AS_OF)
-    assert numbered(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0}
-    assert tree.named(in_state(retention, "expired")) == {6, 7}
+    assert edits_by_number(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0}
+    assert tree.numbers_of(in_state(retention, "expired")) == {6, 7}
     assert in_state(retention, "dangling") == set()
 
 
 def test_icechunk_v1_edits_expired_tips_and_expires_1_2_4_6_7(tree: DocumentTree):
     retention = retention_of(lake_at(tree.builder.path, cutoff_rule(tree), semantics="icechunk-v1"), AS_OF)
-    assert numbered(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0, 3: 0, 5: 0}
-    assert tree.named(in_state(retention, "expired")) == {1, 2, 4, 6, 7}
+    assert edits_by_number(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0, 3: 0, 5: 0}
+    assert tree.numbers_of(in_state(retention, "expired")) == {1, 2, 4, 6, 7}
 
 
 @pytest.mark.parametrize("semantics", ["seed", "icechunk-v1"])
@@ -82,13 +82,13 @@ def test_deleting_expired_tags_expires_1_to_7(tree: DocumentTree, semantics: str
     policy = {**cutoff_rule(tree), "tags": "policy"}
     retention = retention_of(lake_at(tree.builder.path, policy, semantics=semantics, delete_expired_tags=True), AS_OF)
     assert deleted_refs(retention) == {"tag1", "tag2"}
-    assert tree.named(in_state(retention, "expired")) == {1, 2, 3, 4, 5, 6, 7}
-    assert numbered(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0}, "a snapshot whose tag goes is never edited"
+    assert tree.numbers_of(in_state(retention, "expired")) == {1, 2, 3, 4, 5, 6, 7}
+    assert edits_by_number(tree, edits(retention)) == {12: 0, 10: 0, 9: 0, 8: 0}, "a snapshot whose tag goes is never edited"
 
 
 def test_icechunk_v1_equals_the_library_on_the_document_tree(tree: DocumentTree, tmp_path: Path):
     shutil.copytree(tree.builder.path, tmp_path / "sister")
-    planned = edits(retention_of(lake_at(tree.builder.path, cutoff_rule(tree), semantics="icechunk-v1"), AS_OF))
+    plan_actions = edits(retention_of(lake_at(tree.builder.path, cutoff_rule(tree), semantics="icechunk-v1"), AS_OF))
     before = {
         commit.commit_id: commit.parents for commit in commits_of(lake_at(tree.builder.path), lake_at(tree.builder.path).freeze(AS_OF))
     }
@@ -96,7 +96,7 @@ def test_icechunk_v1_equals_the_library_on_the_document_tree(tree: DocumentTree,
     icechunk.Repository.open(icechunk.local_filesystem_storage(str(tmp_path / "sister"))).expire_snapshots(tree.cutoff)
     sister = lake_at(tmp_path / "sister")
     after = {commit.commit_id: commit.parents for commit in commits_of(sister, sister.freeze(AS_OF))}
-    assert {snapshot: parents[0] for snapshot, parents in after.items() if parents != before[snapshot]} == planned
+    assert {snapshot: parents[0] for snapshot, parents in after.items() if parents != before[snapshot]} == plan_actions
 
 
 def test_note_reports_counts_of_both_semantics(tree: DocumentTree):

@@ -1,4 +1,4 @@
-"""Planned edits of history made for real: what is done, what is left alone, and why."""
+"""Execution of planned edits of history: done, skipped and failed actions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.lakes.icechunk.support import (
     in_state,
     lake_at,
     parents_now,
-    planned,
+    plan_actions,
     retention_of,
     verdicts,
 )
@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> DocumentTree:
 
 @pytest.fixture
 def tree(built: DocumentTree, tmp_path: Path) -> DocumentTree:
-    """The document's tree in a folder of its own, to change."""
+    """A writable copy of the document tree."""
     path = Path(shutil.copytree(built.builder.path, tmp_path / "repo"))
     storage = icechunk.local_filesystem_storage(str(path))
     return DocumentTree(RepositoryBuilder(path, icechunk.Repository.open(storage)), built.ids, built.cutoff)
@@ -55,21 +55,21 @@ def lake_of(tree: DocumentTree, tags: str = "keep", **expiry) -> IcechunkLake:
 
 
 def walk(tree: DocumentTree, branch: str) -> list[int]:
-    """The library's own history of a branch, in the document's numbers."""
+    """Return the history of a branch according to the library, as numbers of the document."""
     number = {snapshot: n for n, snapshot in tree.ids.items()}
     return [number[info.id] for info in tree.builder.reopen().ancestry(branch=branch)]
 
 
 def unreachable(tree: DocumentTree) -> set[int]:
-    """What no ref reaches, by the library's own walks."""
+    """Return the snapshots that no ref reaches according to the library."""
     repo = tree.builder.reopen()
     walks = [repo.ancestry(branch=name) for name in repo.list_branches()] + [repo.ancestry(tag=name) for name in repo.list_tags()]
-    return set(tree.ids) - tree.named({info.id for ancestry in walks for info in ancestry})
+    return set(tree.ids) - tree.numbers_of({info.id for ancestry in walks for info in ancestry})
 
 
 def test_expire_follows_the_document_step_by_step(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = {action.ref_name: action for action in planned(lake, AS_OF)}
+    plan = {action.ref_name: action for action in plan_actions(lake, AS_OF)}
     histories = {
         "main": {"main": [14, 13, 12, 0], "develop": [11, 10, 6, 3, 2, 1, 0], "test": [9, 7, 6, 3, 2, 1, 0], "qa": [8, 7, 6, 3, 2, 1, 0]},
         "develop": {"main": [14, 13, 12, 0], "develop": [11, 10, 0], "test": [9, 7, 6, 3, 2, 1, 0], "qa": [8, 7, 6, 3, 2, 1, 0]},
@@ -93,25 +93,23 @@ def test_expire_follows_the_document_step_by_step(tree: DocumentTree):
         ({"semantics": "icechunk-v1", "tags": "policy", "delete_expired_tags": True}, {1, 2, 3, 4, 5, 6, 7}),
     ],
 )
-def test_library_collects_exactly_the_expired_snapshots(
-    tree: DocumentTree, built: DocumentTree, expiry: dict, gone: set[int], order: int
-):
+def test_library_collects_exactly_the_expired_snapshots(tree: DocumentTree, built: DocumentTree, expiry: dict, gone: set[int], order: int):
     lake = lake_of(tree, **expiry)
-    outcomes = expire(lake, AS_OF, planned(lake, AS_OF)[::order])
+    outcomes = expire(lake, AS_OF, plan_actions(lake, AS_OF)[::order])
     assert verdicts(outcomes) == {"done"}
     assert unreachable(tree) == gone
-    assert tree.named(in_state(retention_of(lake, AS_OF), "dangling")) == gone
+    assert tree.numbers_of(in_state(retention_of(lake, AS_OF), "dangling")) == gone
     kept = {n: values(tree, n) for n in set(tree.ids) - gone - {0}}
     before = tree.builder.files()
     tree.builder.reopen().garbage_collect(FAR_FUTURE)
     freed = {path.relative_to(tree.builder.path) for path in before - tree.builder.files()}
     own = {path.relative_to(built.builder.path) for n in gone for path in built.builder.created[tree.ids[n]]}
-    assert freed == own - still_needed(own, gone, tree, built)
+    assert freed == own - shared_chunks(own, gone, tree, built)
     assert {n: values(tree, n) for n in kept} == kept
 
 
-def still_needed(own: set[Path], gone: set[int], tree: DocumentTree, built: DocumentTree) -> set[Path]:
-    """Chunks of snapshots that are gone which a kept snapshot shows too: the last one to write a value before it, up its old history."""
+def shared_chunks(own: set[Path], gone: set[int], tree: DocumentTree, built: DocumentTree) -> set[Path]:
+    """Return chunks of deleted snapshots that a kept snapshot also contains: the last writer of each value before it."""
     parents = {commit: parent for commit, parent in parents_now(lake_at(built.builder.path), AS_OF).items() if parent is not None}
     number = {snapshot: n for n, snapshot in tree.ids.items()}
     needed: set[Path] = set()
@@ -127,7 +125,7 @@ def still_needed(own: set[Path], gone: set[int], tree: DocumentTree, built: Docu
 
 
 def chunk_files(built: DocumentTree, snapshot: str, index: int) -> list[Path]:
-    """The chunk that a commit wrote at a position: its files hold one number each."""
+    """Return the chunk that a commit wrote at an index. Each file contains one number."""
     chunks = [path for path in built.builder.created[snapshot] if path.parent.name == "chunks"]
     return [path for path in chunks if len(chunks) == 1 or int.from_bytes(path.read_bytes(), "little") == index]
 
@@ -142,7 +140,7 @@ def test_lake_is_expiring(tree: DocumentTree):
 
 
 def test_plan_rows_contain_old_parents_and_ref_types(tree: DocumentTree):
-    plan = planned(lake_of(tree, "policy", semantics="seed", delete_expired_tags=True), AS_OF)
+    plan = plan_actions(lake_of(tree, "policy", semantics="seed", delete_expired_tags=True), AS_OF)
     parents = parents_now(lake_of(tree), AS_OF)
     assert {action.snapshot_id: action.old_parent_id for action in plan if action.action == "edit_parent"} == {
         tree.ids[n]: parents[tree.ids[n]] for n in (8, 9, 10, 12)
@@ -175,34 +173,34 @@ def test_expire_changes_only_edited_snapshots_and_deleted_refs(tree: DocumentTre
 
 def test_second_expire_reports_absent(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
     before = files_of(tree.builder.path, ".")
     again = expire(lake, AS_OF, plan)
     assert verdicts(again) == {"absent"}
     assert all(outcome.error for outcome in again)
     assert files_of(tree.builder.path, ".") == before
-    assert planned(lake, AS_OF) == []
+    assert plan_actions(lake, AS_OF) == []
 
 
 def test_half_executed_plan_leaves_the_rest(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     expire(lake, AS_OF, plan[:2])
-    assert {(row.action, row.snapshot_id, row.new_parent_id) for row in planned(lake, AS_OF)} == {
+    assert {(row.action, row.snapshot_id, row.new_parent_id) for row in plan_actions(lake, AS_OF)} == {
         (row.action, row.snapshot_id, row.new_parent_id) for row in plan[2:]
     }
 
 
 def test_parents_are_edited_before_refs_are_deleted(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
-    outcomes = expire(lake, AS_OF, planned(lake, AS_OF)[::-1])
+    outcomes = expire(lake, AS_OF, plan_actions(lake, AS_OF)[::-1])
     assert [outcome.action.action for outcome in outcomes] == ["edit_parent"] * 4 + ["delete_ref"] * 2
 
 
 def test_expire_executes_only_approved_actions(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "qa"]
+    plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name == "qa"]
     assert [outcome.action for outcome in expire(lake, AS_OF, plan)] == plan
     assert walk(tree, "qa") == [8, 0]
     assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
@@ -210,7 +208,7 @@ def test_expire_executes_only_approved_actions(tree: DocumentTree):
 
 def test_tag_is_kept_while_a_branch_reaches_its_snapshot(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
-    plan = [action for action in planned(lake, AS_OF) if action.ref_name != "develop"]
+    plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name != "develop"]
     outcome = {outcome.action.ref_name: outcome for outcome in expire(lake, AS_OF, plan)}
     assert outcome["tag1"].verdict == "changed"
     assert "still reaches" in outcome["tag1"].error
@@ -218,8 +216,8 @@ def test_tag_is_kept_while_a_branch_reaches_its_snapshot(tree: DocumentTree):
     assert tree.builder.reopen().list_tags() == {"tag1"}
 
 
-def change_nothing_but(tree: DocumentTree, plan: list[ExpiryAction], lake: IcechunkLake, changed: set[str], sentence: str) -> None:
-    """Expires, and holds the actions of those refs to `changed` with a sentence, the rest to `done`."""
+def assert_only_changed(tree: DocumentTree, plan: list[ExpiryAction], lake: IcechunkLake, changed: set[str], sentence: str) -> None:
+    """Expire, and assert that the actions of these refs are `changed` with a message and the others `done`."""
     before = parents_now(lake, AS_OF)
     outcomes = expire(lake, AS_OF, plan)
     assert {outcome.action.ref_name for outcome in outcomes if outcome.verdict == "changed"} == changed
@@ -234,38 +232,38 @@ def change_nothing_but(tree: DocumentTree, plan: list[ExpiryAction], lake: Icech
 
 def test_branch_reset_after_the_plan_keeps_its_history(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     tree.builder.repo.reset_branch("main", tree.ids[5])
-    change_nothing_but(tree, plan, lake, {"main"}, "no longer requires this edit")
+    assert_only_changed(tree, plan, lake, {"main"}, "no longer requires this edit")
     assert walk(tree, "main") == [5, 4, 2, 1, 0]
 
 
 def test_branch_created_after_the_plan_keeps_its_history(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     tree.builder.repo.create_branch("late", tree.ids[7])
-    change_nothing_but(tree, plan, lake, set(), "")
+    assert_only_changed(tree, plan, lake, set(), "")
     assert walk(tree, "late") == [7, 6, 3, 2, 1, 0]
 
 
 def test_new_ref_with_longer_rule_prevents_edit(tree: DocumentTree):
     rules = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release/.*|audit", "keep": "forever"}]}
     lake = lake_at(tree.builder.path, rules)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     tree.builder.repo.create_tag("audit", tree.ids[14])
-    change_nothing_but(tree, plan, lake, {"main"}, "no longer requires this edit")
+    assert_only_changed(tree, plan, lake, {"main"}, "no longer requires this edit")
     assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
 
 
 def test_changed_rules_prevent_edit(tree: DocumentTree):
-    plan = planned(lake_of(tree), AS_OF)
+    plan = plan_actions(lake_of(tree), AS_OF)
     later = {"default": {"keep": (tree.cutoff + timedelta(days=5)).isoformat()}}
-    change_nothing_but(tree, plan, lake_at(tree.builder.path, later), {"main", "develop", "test", "qa"}, "no longer requires this edit")
+    assert_only_changed(tree, plan, lake_at(tree.builder.path, later), {"main", "develop", "test", "qa"}, "no longer requires this edit")
 
 
 def test_edit_to_another_parent_than_the_policy_is_refused(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = [replace(action, new_parent_id=tree.ids[1]) for action in planned(lake, AS_OF)]
+    plan = [replace(action, new_parent_id=tree.ids[1]) for action in plan_actions(lake, AS_OF)]
     outcomes = expire(lake, AS_OF, plan)
     assert verdicts(outcomes) == {"changed"}
     assert all(f"it requires the parent {tree.ids[0]}, the plan {tree.ids[1]}" in outcome.error for outcome in outcomes)
@@ -273,17 +271,17 @@ def test_edit_to_another_parent_than_the_policy_is_refused(tree: DocumentTree):
 
 def test_parent_changed_by_another_expiry_stays(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = planned(lake, AS_OF)
-    tree.builder.reopen().expire_snapshots(START + timedelta(days=4, hours=1))  # the library, with an older threshold
+    plan = plan_actions(lake, AS_OF)
+    tree.builder.reopen().expire_snapshots(START + timedelta(days=4, hours=1))  # by the library with an older threshold
     changed = {action.ref_name for action in plan if parents_now(lake, AS_OF)[action.snapshot_id] != action.old_parent_id}
-    change_nothing_but(tree, plan, lake, changed, "expected the parent")
+    assert_only_changed(tree, plan, lake, changed, "expected the parent")
 
 
 def test_ref_moved_after_the_plan_is_not_deleted(tree: DocumentTree):
     tree.builder.repo.create_branch("old", tree.ids[7])
     tree.builder.repo.create_branch("older", tree.ids[6])
     lake = lake_of(tree, "policy", delete_expired_branches=True)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     assert {"old", "older"} <= {action.ref_name for action in plan if action.action == "delete_ref"}
     tree.builder.repo.reset_branch("old", tree.ids[14])
     tree.builder.repo.delete_branch("older")
@@ -295,15 +293,15 @@ def test_ref_moved_after_the_plan_is_not_deleted(tree: DocumentTree):
 
 def test_missing_snapshot_prevents_its_actions(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     tree.builder.repo.delete_branch("qa")
     tree.builder.snapshot_file(tree.ids[8]).unlink()
-    change_nothing_but(tree, plan, lake, {"qa"}, "is no longer in snapshots/")
+    assert_only_changed(tree, plan, lake, {"qa"}, "is no longer in snapshots/")
 
 
 def test_unknown_or_incomplete_action_fails(tree: DocumentTree):
     lake = lake_of(tree)
-    [edit, *_] = planned(lake, AS_OF)
+    [edit, *_] = plan_actions(lake, AS_OF)
     rows = [
         ExpiryAction("remove_snapshot", tree.ids[6], ""),
         ExpiryAction("delete_ref", tree.ids[3], "", ref_name="tag1"),
@@ -351,7 +349,7 @@ BAD: dict[str, tuple[Callable[[DocumentTree], object], str]] = {
 @pytest.mark.parametrize("damage", list(BAD))
 def test_unreadable_object_fails_all_actions(tree: DocumentTree, damage: str):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     act, found = BAD[damage]
     act(tree)
     before = files_of(tree.builder.path, ".")
@@ -365,14 +363,14 @@ def test_unreadable_object_fails_all_actions(tree: DocumentTree, damage: str):
 
 def test_history_with_missing_snapshot_does_not_expire(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     tree.builder.snapshot_file(tree.ids[4]).unlink()
-    change_nothing_but(tree, plan, lake, {"main"}, "no longer requires this edit")
+    assert_only_changed(tree, plan, lake, {"main"}, "no longer requires this edit")
 
 
 def test_root_younger_than_descendants_causes_no_edit(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     RepositoryBuilder.set_time(with_created(tree), tree.ids[0], START + timedelta(days=20))
     outcomes = expire(lake, AS_OF, plan)
     assert len(outcomes) == 4
@@ -384,26 +382,26 @@ def with_created(tree: DocumentTree) -> RepositoryBuilder:
     return tree.builder
 
 
-class Watched(EditableLocalObjects):
-    """Lets something happen right before an object is changed for the first time."""
+class Interfering(EditableLocalObjects):
+    """Runs a function before the first change of an object."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         object.__setattr__(self, "_act", [act])
 
-    def _meanwhile(self) -> None:
+    def _interfere(self) -> None:
         if self._act:
             self._act.pop()()
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        self._meanwhile()
+        self._interfere()
         super().replace(address, content, etag)
 
     def create(self, address: str, content: bytes) -> None:
-        self._meanwhile()
+        self._interfere()
         super().create(address, content)
 
     def remove(self, address: str, etag: str) -> None:
-        self._meanwhile()
+        self._interfere()
         super().remove(address, etag)
 
 
@@ -415,20 +413,20 @@ def test_concurrent_commit_keeps_its_history(tree: DocumentTree):
     lake = lake_of(tree)
     session = tree.builder.repo.writable_session("main")
     set_value("values", 0, 77)(zarr.open_group(session.store))
-    during = with_objects(lake, Watched(lambda: session.commit("while history expires")))
-    assert verdicts(expire(during, AS_OF, planned(lake, AS_OF))) == {"done"}
+    during = with_objects(lake, Interfering(lambda: session.commit("while history expires")))
+    assert verdicts(expire(during, AS_OF, plan_actions(lake, AS_OF))) == {"done"}
     repo = tree.builder.reopen()
     assert [info.message for info in repo.ancestry(branch="main")][:2] == ["while history expires", "snapshot 14"]
     assert zarr.open_group(repo.readonly_session("main").store, mode="r")["values"][0] == 77
     assert parents_now(lake, AS_OF)[tree.ids[12]] == tree.ids[0]
 
 
-class WhileReading(Watched):
-    """Acts when the first snapshot is read, by which time the refs have been."""
+class WhileReading(Interfering):
+    """Runs a function before the first read of a snapshot, after the refs were read."""
 
     def read(self, address: str) -> bytes:
         if "/snapshots/" in address:
-            self._meanwhile()
+            self._interfere()
         return super().read(address)
 
 
@@ -436,7 +434,7 @@ class WhileReading(Watched):
 def test_branch_created_during_read_keeps_its_history(tree: DocumentTree, commits: bool):
     retention = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release", "keep": "forever"}]}
     lake = lake_at(tree.builder.path, retention)
-    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "main"]
+    plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name == "main"]
     assert plan
     history = [info.id for info in tree.builder.repo.ancestry(branch="main")]
 
@@ -457,49 +455,49 @@ def test_branch_created_during_read_keeps_its_history(tree: DocumentTree, commit
 def test_concurrent_commit_prevents_branch_deletion(tree: DocumentTree):
     tree.builder.repo.create_branch("old", tree.ids[7])
     lake = lake_of(tree, delete_expired_branches=True)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     expire(lake, AS_OF, [action for action in plan if action.action == "edit_parent"])
     session = tree.builder.reopen().writable_session("old")
     set_value("values", 0, 78)(zarr.open_group(session.store))
     deletion = [action for action in plan if action.ref_name == "old"]
-    [outcome] = expire(with_objects(lake, Watched(lambda: session.commit("not too old for me"))), AS_OF, deletion)
+    [outcome] = expire(with_objects(lake, Interfering(lambda: session.commit("not too old for me"))), AS_OF, deletion)
     assert outcome.verdict == "changed"
     assert [info.message for info in tree.builder.reopen().ancestry(branch="old")][:2] == ["not too old for me", "snapshot 7"]
 
 
 def test_concurrently_deleted_tag_is_absent(tree: DocumentTree):
     lake = lake_of(tree, "policy", delete_expired_tags=True)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     expire(lake, AS_OF, [action for action in plan if action.action == "edit_parent"])
     tags = [action for action in plan if action.ref_name == "tag1"]
-    [outcome] = expire(with_objects(lake, Watched(lambda: tree.builder.repo.delete_tag("tag1"))), AS_OF, tags)
+    [outcome] = expire(with_objects(lake, Interfering(lambda: tree.builder.repo.delete_tag("tag1"))), AS_OF, tags)
     assert outcome.verdict == "absent"
 
 
 def test_concurrent_equal_edit_is_absent(tree: DocumentTree):
     lake = lake_of(tree)
-    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "main"]
-    [outcome] = expire(with_objects(lake, Watched(lambda: expire(lake, AS_OF, plan))), AS_OF, plan)
+    plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name == "main"]
+    [outcome] = expire(with_objects(lake, Interfering(lambda: expire(lake, AS_OF, plan))), AS_OF, plan)
     assert (outcome.verdict, walk(tree, "main")) == ("absent", [14, 13, 12, 0])
 
 
 def test_concurrent_other_edit_stays(tree: DocumentTree):
     lake, file = lake_of(tree), tree.builder.snapshot_file(tree.ids[9])
-    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "test"]
+    plan = [action for action in plan_actions(lake, AS_OF) if action.ref_name == "test"]
 
     def another_tool() -> None:
-        beside = file.with_name("upload#1")
-        beside.write_bytes(with_parent("9", file.read_bytes(), tree.ids[3]))
-        beside.rename(file)
+        concurrent = file.with_name("upload#1")
+        concurrent.write_bytes(with_parent("9", file.read_bytes(), tree.ids[3]))
+        concurrent.rename(file)
 
-    [outcome] = expire(with_objects(lake, Watched(another_tool)), AS_OF, plan)
+    [outcome] = expire(with_objects(lake, Interfering(another_tool)), AS_OF, plan)
     assert outcome.verdict == "changed"
     assert f"expected the parent {tree.ids[7]}, found {tree.ids[3]}" in outcome.error
     assert walk(tree, "test") == [9, 3, 2, 1, 0]
 
 
-class Lying(EditableLocalObjects):
-    """A store on which another process overwrites what was just written."""
+class OverwritingStore(EditableLocalObjects):
+    """A store in which another process overwrites each written object."""
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
         before = self.read(address)
@@ -509,14 +507,14 @@ class Lying(EditableLocalObjects):
 
 def test_edit_fails_if_written_bytes_differ(tree: DocumentTree):
     lake = lake_of(tree)
-    [outcome, *_] = expire(with_objects(lake, Lying()), AS_OF, planned(lake, AS_OF))
+    [outcome, *_] = expire(with_objects(lake, OverwritingStore()), AS_OF, plan_actions(lake, AS_OF))
     assert outcome.verdict == "failed"
     assert "the bytes read differ from the written ones" in outcome.error
 
 
 @contextmanager
-def without_the_right_to_write(folder: Path) -> Iterator[None]:
-    """The block runs as a user who may write below the repository, but not in that folder. Root would be stopped by nothing."""
+def read_only(folder: Path) -> Iterator[None]:
+    """Run the block as a user without write access to the folder. Root ignores permissions."""
     ours = os.geteuid() == 0
     folder.chmod(0o555)
     if ours:
@@ -536,8 +534,8 @@ def test_read_only_directory_fails_only_its_action(built: DocumentTree):
         for file in (*path.glob("refs/*"), *path.glob("snapshots/*")):
             file.chmod(0o777)
         lake = lake_at(path, {"default": {"keep": built.cutoff.isoformat()}, "tags": "policy"}, delete_expired_tags=True)
-        plan = planned(lake, AS_OF)
-        with without_the_right_to_write(path / "snapshots"):
+        plan = plan_actions(lake, AS_OF)
+        with read_only(path / "snapshots"):
             outcomes = expire(lake, AS_OF, plan)
         edits = [outcome for outcome in outcomes if outcome.action.action == "edit_parent"]
         assert verdicts(edits) == {"failed"}
@@ -570,6 +568,6 @@ def test_deleted_refs_have_the_files_of_the_library(tree: DocumentTree, tmp_path
     repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(sister)))
     repo.expire_snapshots(tree.cutoff, delete_expired_branches=True, delete_expired_tags=True)
     assert files_of(tree.builder.path, "refs") == files_of(sister, "refs")
-    husks = {f"snapshots/{tree.ids[n]}" for n in (3, 5, 7)}
+    temporary_files = {f"snapshots/{tree.ids[n]}" for n in (3, 5, 7)}
     ours, theirs = files_of(tree.builder.path, "snapshots"), files_of(sister, "snapshots")
-    assert {name for name in ours if ours[name] != theirs[name]} == husks, "the snapshots whose refs go are not edited by us"
+    assert {name for name in ours if ours[name] != theirs[name]} == temporary_files, "the snapshots whose refs go are not edited by us"

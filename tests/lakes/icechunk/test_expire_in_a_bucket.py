@@ -1,4 +1,4 @@
-"""Killed after any request to an S3 server: the repository stays whole, and a second run ends the first."""
+"""Expiry that is killed after any request to an S3 server: the repository is valid, and another expiry completes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gc_assets.stores.store import open_objects
 from tests.depth import times
 from tests.killed import PROCESSES
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
-from tests.lakes.icechunk.support import expire, parents_now, planned, verdicts
+from tests.lakes.icechunk.support import expire, parents_now, plan_actions, verdicts
 from tests.lakes.icechunk.test_expire_kill import AS_OF, START
 from tests.s3.proxy import Rule, call_after, nth, proxied
 from tests.s3.servers import shared
@@ -31,12 +31,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> DocumentTree:
     return built
 
 
-def lake_in(bench: S3Bench, places: Connections, tree: DocumentTree) -> IcechunkLake:
+def lake_in(bench: S3Bench, connections: Connections, tree: DocumentTree) -> IcechunkLake:
     retention = {"default": {"keep": tree.cutoff.isoformat()}, "tags": "policy"}
     expiry = {"delete_expired_tags": True, "delete_expired_branches": True}
     location = f"s3://{bench.bucket}/{bench.prefix}"
     settings = {"name": "weather", "kind": "icechunk", "location": location, "retention": retention, "expiry": expiry}
-    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), open_objects(places))
+    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), open_objects(connections))
 
 
 def put(bench: S3Bench, folder: Path) -> None:
@@ -50,21 +50,21 @@ def content(bench: S3Bench) -> dict[str, bytes | None]:
 
 
 def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree) -> None:
-    """At every 25th request here, at every one of them with `make test DEPTH=all`."""
+    """Kill at every 25th request, with `make test DEPTH=all` at every request."""
     with in_a_bucket("versity") as bench:
         put(bench, tree.builder.path)
-        lake = lake_in(bench, bench.places, tree)
-        plan = planned(lake, AS_OF)
+        lake = lake_in(bench, bench.connections, tree)
+        plan = plan_actions(lake, AS_OF)
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
         wanted = content(bench)
     for step in count(1, times(25, 1)):
         with in_a_bucket("versity") as bench:
             put(bench, tree.builder.path)
-            lake, children = lake_in(bench, bench.places, tree), list[Any]()
+            lake, children = lake_in(bench, bench.connections, tree), list[Any]()
             killing = call_after(lambda children=children: os.kill(children[0].pid, signal.SIGKILL))
             with proxied(shared("versity"), Rule(nth(step), killing)) as proxy:
-                there = lake_in(bench, Connections(default=proxy.server.settings), tree)
-                children.append(PROCESSES.Process(target=expire, args=(there, AS_OF, plan)))
+                proxied_lake = lake_in(bench, Connections(default=proxy.server.settings), tree)
+                children.append(PROCESSES.Process(target=expire, args=(proxied_lake, AS_OF, plan)))
                 children[0].start()
                 children[0].join(60)
             assert children[0].exitcode in {0, -signal.SIGKILL}

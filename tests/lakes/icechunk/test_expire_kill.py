@@ -1,4 +1,4 @@
-"""Killed for real before every step on the disk, and at random moments: the repository stays whole, and a second run ends the first."""
+"""Expiry that is killed before any step on the disk or at random times: the repository is valid, and another expiry completes it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gc_assets.lakes.icechunk.lake import IcechunkLake
 from tests.depth import times
 from tests.killed import PROCESSES, exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
-from tests.lakes.icechunk.support import answering, expire, files_of, lake_at, planned, started, undo, verdicts
+from tests.lakes.icechunk.support import expire, files_of, lake_at, plan_actions, undo, verdicts, wait_and_expire, wait_and_report
 from tests.stores.builders import in_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
 LEFTOVER = re.compile(r".*/([0-9A-Z]{20}|ref\.json(\.deleted)?)#[0-9]+")
-# Fewer than this would mean that steps went uncounted: mode, two syncs, a rename and an unlink for each of four edits, and three refs.
+# Mode, two syncs, a rename and an unlink for each of four edits, and three refs. Fewer steps mean that the count is wrong.
 FEWEST_STEPS = 4 * 5 + 3 * 3
 
 
@@ -49,7 +49,7 @@ def without_leftovers(path: Path) -> dict[str, bytes]:
 
 
 def everything_reads(path: Path) -> None:
-    """The library walks every history and reads every value of it."""
+    """Read every history and all its values with the library."""
     repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
     walks = [repo.ancestry(branch=name) for name in repo.list_branches()] + [repo.ancestry(tag=name) for name in repo.list_tags()]
     snapshots = {info.id: info for walk in walks for info in walk}
@@ -65,7 +65,7 @@ def everything_reads(path: Path) -> None:
 def test_expiry_killed_before_any_step_is_completed_by_another(tree: DocumentTree):
     with in_memory() as base:
         wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
-        plan = planned(lake_over(wanted, tree), AS_OF)
+        plan = plan_actions(lake_over(wanted, tree), AS_OF)
         assert verdicts(expire(lake_over(wanted, tree), AS_OF, plan)) == {"done"}
         everything_reads(wanted)
         for step in count(1, times(3, 1)):
@@ -86,7 +86,7 @@ def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree)
     with in_memory() as base:
         expired = Path(shutil.copytree(tree.builder.path, base / "expired"))
         lake = lake_over(expired, tree)
-        plan = [action for action in planned(lake, AS_OF) if action.ref_type == "branch"]
+        plan = [action for action in plan_actions(lake, AS_OF) if action.ref_type == "branch"]
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
         for step in count(1, times(3, 1)):
             path = Path(shutil.copytree(expired, base / "repo"))
@@ -105,15 +105,15 @@ def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree)
 def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTree):
     rnd, span, killed_in_the_middle = random.Random(1), 60.0, 0
     with in_memory() as base:
-        plan = planned(lake_over(tree.builder.path, tree), AS_OF)
+        plan = plan_actions(lake_over(tree.builder.path, tree), AS_OF)
         for number in range(times(9, 21)):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake, start = lake_over(path, tree), PROCESSES.Barrier(2)
-            child = PROCESSES.Process(target=started, args=(start, lake, AS_OF, plan))
+            child = PROCESSES.Process(target=wait_and_expire, args=(start, lake, AS_OF, plan))
             child.start()
             start.wait()
             began = time.perf_counter()
-            if number == 0:  # undisturbed, to learn how long it takes
+            if number == 0:  # without a kill, to measure the duration
                 child.join(span)
                 span = time.perf_counter() - began
             else:
@@ -123,7 +123,7 @@ def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTr
             killed_in_the_middle += child.exitcode == -signal.SIGKILL
             everything_reads(path)
             assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}
-            assert planned(lake, AS_OF) == []
+            assert plan_actions(lake, AS_OF) == []
             shutil.rmtree(path)
     assert killed_in_the_middle
 
@@ -131,15 +131,15 @@ def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTr
 def test_concurrent_expiries_make_each_edit_once(tree: DocumentTree):
     with in_memory() as base:
         wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
-        plan = planned(lake_over(wanted, tree), AS_OF)
+        plan = plan_actions(lake_over(wanted, tree), AS_OF)
         expire(lake_over(wanted, tree), AS_OF, plan)
         for _ in range(5):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
-            lake, start, answers = lake_over(path, tree), PROCESSES.Barrier(2), PROCESSES.Queue()
-            children = [PROCESSES.Process(target=answering, args=(start, answers, lake, AS_OF, plan)) for _ in range(2)]
+            lake, start, queue = lake_over(path, tree), PROCESSES.Barrier(2), PROCESSES.Queue()
+            children = [PROCESSES.Process(target=wait_and_report, args=(start, queue, lake, AS_OF, plan)) for _ in range(2)]
             for child in children:
                 child.start()
-            found = [answers.get(timeout=60) for _ in children]
+            found = [queue.get(timeout=60) for _ in children]
             for child in children:
                 child.join(300)
             for one, other in zip(*found, strict=True):

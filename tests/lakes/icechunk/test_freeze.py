@@ -1,4 +1,4 @@
-"""What a run believes of a repository: refs, snapshots, and everything that must stop it."""
+"""Refs and snapshots of a repository, and the errors that stop a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.lakes.icechunk.support import commits_of, in_state, lake_at, move_ref
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
-NOBODY = "0123456789ABCDEFGHJ0"
+UNKNOWN_ID = "0123456789ABCDEFGHJ0"
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_unreadable_tag_is_not_treated_as_deleted(built: RepositoryBuilder):
 
 
 @dataclass(frozen=True)
-class Refusing(LocalObjects):
-    """A store that refuses to read one address, as after a change of permissions."""
+class DenyingStore(LocalObjects):
+    """A store that denies reads of one address."""
 
     address: str
 
@@ -107,7 +107,7 @@ class Refusing(LocalObjects):
 
 def test_freeze_refuses_denied_tag(built: RepositoryBuilder):
     lake = lake_at(built.path)
-    lake._objects = Refusing(f"{built.location}/refs/tag.v1/ref.json")
+    lake._objects = DenyingStore(f"{built.location}/refs/tag.v1/ref.json")
     with pytest.raises(LakeUnreadable, match=r"tag 'v1' cannot be read.*403"):
         lake.freeze(AS_OF)
 
@@ -115,14 +115,14 @@ def test_freeze_refuses_denied_tag(built: RepositoryBuilder):
 def test_commits_refuse_denied_snapshot_without_refs(built: RepositoryBuilder):
     abandoned = built.abandon_snapshot("main", START + timedelta(days=4), set_value("values", 0, 9))
     lake = lake_at(built.path)
-    lake._objects = Refusing(f"{built.location}/snapshots/{abandoned}")
+    lake._objects = DenyingStore(f"{built.location}/snapshots/{abandoned}")
     with pytest.raises(LakeUnreadable, match=abandoned):
         commits_of(lake, lake.freeze(AS_OF))
 
 
 @dataclass(frozen=True)
-class ChangingBetween(LocalObjects):
-    """A store in which something changes after each listing of the refs, as often as `changes` allow."""
+class ChangingStore(LocalObjects):
+    """A store that runs the next function of `changes` after each listing of the refs."""
 
     changes: list[Callable[[], object]]
 
@@ -138,13 +138,13 @@ def test_branch_renamed_during_freeze_is_read(built: RepositoryBuilder):
         built.repo.delete_branch("develop")
 
     lake = lake_at(built.path)
-    lake._objects = ChangingBetween([rename])
+    lake._objects = ChangingStore([rename])
     assert {ref.ref_name for ref in lake.freeze(AS_OF).refs} == {"main", "v1", "renamed"}
 
 
 @dataclass(frozen=True)
-class ScannedSlowly(LocalObjects):
-    """A store whose first listing meets a branch under neither name: it is renamed behind the one and before the other."""
+class SlowListing(LocalObjects):
+    """A store whose first listing contains neither name of a branch that is renamed in the meantime."""
 
     rename: list[Callable[[], object]]
 
@@ -162,13 +162,13 @@ def test_branch_missing_in_first_listing_is_read(built: RepositoryBuilder):
         built.repo.delete_branch("develop")
 
     lake = lake_at(built.path)
-    lake._objects = ScannedSlowly([rename])
+    lake._objects = SlowListing([rename])
     assert {ref.ref_name for ref in lake.freeze(AS_OF).refs} == {"main", "v1", "renamed"}
 
 
 def test_freeze_refuses_continuously_created_branches(built: RepositoryBuilder):
     lake = lake_at(built.path)
-    lake._objects = ChangingBetween([partial(built.repo.create_branch, f"b{number}", built.head("main")) for number in range(20)])
+    lake._objects = ChangingStore([partial(built.repo.create_branch, f"b{number}", built.head("main")) for number in range(20)])
     with pytest.raises(LakeUnreadable, match=r"refs in .*/refs/ changed during each of 10 attempts"):
         lake.freeze(AS_OF)
 
@@ -178,14 +178,14 @@ def test_freeze_refuses_continuously_deleted_branches(built: RepositoryBuilder):
     for name in names:
         built.repo.create_branch(name, built.head("main"))
     lake = lake_at(built.path)
-    lake._objects = ChangingBetween([partial(built.repo.delete_branch, name) for name in names])
+    lake._objects = ChangingStore([partial(built.repo.delete_branch, name) for name in names])
     with pytest.raises(LakeUnreadable, match=r"branch 'b\d+' cannot be read"):
         lake.freeze(AS_OF)
 
 
 def test_freeze_refuses_tag_without_file(built: RepositoryBuilder):
     lake = lake_at(built.path)
-    lake._objects = ChangingBetween([ref_file(built, "tag.v1").unlink])
+    lake._objects = ChangingStore([ref_file(built, "tag.v1").unlink])
     with pytest.raises(LakeUnreadable, match="tag 'v1' cannot be read"):
         lake.freeze(AS_OF)
 
@@ -230,8 +230,8 @@ def test_commits_refuse_snapshot_of_spec_version_2(built: RepositoryBuilder):
 
 
 def test_retain_refuses_ref_to_missing_snapshot(built: RepositoryBuilder):
-    move_ref(built.path, "tag.lost", NOBODY)
-    with pytest.raises(LakeUnreadable, match=f"tag 'lost' points to snapshot {NOBODY}"):
+    move_ref(built.path, "tag.lost", UNKNOWN_ID)
+    with pytest.raises(LakeUnreadable, match=f"tag 'lost' points to snapshot {UNKNOWN_ID}"):
         retention_of(lake_at(built.path), AS_OF)
 
 
@@ -250,18 +250,16 @@ def test_commits_equal_the_ancestry_of_the_library(built: RepositoryBuilder):
 
 
 def test_each_snapshot_is_in_one_shard(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
-    whole = {commit.commit_id for commit in commits_of(lake_at(built.path), lake_at(built.path).freeze(AS_OF))}
+    all_commits = {commit.commit_id for commit in commits_of(lake_at(built.path), lake_at(built.path).freeze(AS_OF))}
     monkeypatch.setattr(lake_module, "SNAPSHOTS_PER_SHARD", 2)
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
     assert len(refs.sources) == 3
-    assert sorted(commit.commit_id for commit in commits_of(lake, refs)) == sorted(whole)
+    assert sorted(commit.commit_id for commit in commits_of(lake, refs)) == sorted(all_commits)
 
 
 @pytest.mark.parametrize("readers,handfuls", [(1, 1), (1, 2), (2, 1), (16, 8)])
-def test_each_snapshot_is_read_once(
-    built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, readers: int, handfuls: int
-):
+def test_each_snapshot_is_read_once(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, readers: int, handfuls: int):
     monkeypatch.setattr(lake_module, "READERS", readers)
     monkeypatch.setattr(lake_module, "BATCHES_PER_READER", handfuls)
     lake = lake_at(built.path)
@@ -270,11 +268,11 @@ def test_each_snapshot_is_read_once(
 
 
 def test_object_with_invalid_id_is_noted_and_no_commit(built: RepositoryBuilder):
-    (built.path / "snapshots" / f"{NOBODY}#1").write_bytes(b"half an upload")
+    (built.path / "snapshots" / f"{UNKNOWN_ID}#1").write_bytes(b"half an upload")
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
     assert len(commits_of(lake, refs)) == 4
-    assert f"{NOBODY}#1" in " ".join(refs.notes)
+    assert f"{UNKNOWN_ID}#1" in " ".join(refs.notes)
 
 
 @pytest.mark.parametrize("content", [b"", b"ICE", None])
@@ -308,9 +306,9 @@ def test_retain_refuses_young_damaged_snapshot(built: RepositoryBuilder):
 
 
 def test_commits_refuse_snapshot_with_another_id(built: RepositoryBuilder):
-    shutil.copy(built.snapshot_file(built.head("main")), built.path / "snapshots" / NOBODY)
+    shutil.copy(built.snapshot_file(built.head("main")), built.path / "snapshots" / UNKNOWN_ID)
     lake = lake_at(built.path)
-    with pytest.raises(LakeUnreadable, match=f"{NOBODY} has the content of snapshot {built.head('main')}"):
+    with pytest.raises(LakeUnreadable, match=f"{UNKNOWN_ID} has the content of snapshot {built.head('main')}"):
         commits_of(lake, lake.freeze(AS_OF))
 
 
@@ -326,13 +324,13 @@ def test_missing_ancestor_keeps_the_history_and_is_noted(built: RepositoryBuilde
 
 
 def test_lake_pickles(built: RepositoryBuilder):
-    lake = pickle.loads(pickle.dumps(lake_at(built.path)))  # noqa: S301 - our own bytes
+    lake = pickle.loads(pickle.dumps(lake_at(built.path)))  # noqa: S301 - bytes of this test
     assert isinstance(lake, Lake)
     assert len(lake.freeze(AS_OF).refs) == 3
 
 
 def test_commits_refuse_empty_snapshot_folder(built: RepositoryBuilder):
-    """As an executor without the disk. Its shard of the snapshots would look collected, and what their commits need would be garbage."""
+    """On an executor without the disk, all snapshots would look deleted and their objects like garbage."""
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
     shutil.move(built.path / "snapshots", built.path / "elsewhere")

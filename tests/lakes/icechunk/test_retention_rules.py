@@ -1,4 +1,4 @@
-"""The rules around expiry, each on the smallest history that shows it. Snapshots are letters, times are days of January."""
+"""The rules of retention on minimal histories. Snapshots are letters, times are days of January."""
 
 from __future__ import annotations
 
@@ -173,10 +173,10 @@ def test_young_dangling_snapshot_is_retained_with_ancestry():
 
 
 def test_dangling_cutoff_is_independent_of_default():
-    commits = [*LINE, *history(("x", "a", 24), ("y", "a", 25))]  # judged on the first of February
+    commits = [*LINE, *history(("x", "a", 24), ("y", "a", 25))]  # as of the first of February
     for default in ("forever", "1d"):
         retention = decide(commits, {"main": "e"}, retention={"default": default}, grace_cutoff=day(30))
-        assert in_state(retention, "dangling") == {"x"}, "seven days, where nobody says otherwise"
+        assert in_state(retention, "dangling") == {"x"}, "default: seven days"
         assert "younger than 7d (retention.dangling)" in reason(retention, "y")
         shorter = decide(commits, {"main": "e"}, retention={"default": default, "dangling": "2d"}, grace_cutoff=day(30))
         assert in_state(shorter, "dangling") == {"x", "y"}
@@ -193,12 +193,12 @@ def test_unlimited_dangling_retention_is_noted():
 
 def test_snapshots_cut_off_by_own_edits_are_not_kept_as_dangling():
     policy = {"default": {"keep": "forever"}, "dangling": "forever", "refs": [{"match": "main", "keep": "2026-01-10"}]}
-    planned = decide(LINE, {"main": "e"}, retention=policy)
-    assert in_state(planned, "expired") == {"b", "c"}
-    (edit,) = (ExpiryAction(**row) for row in planned.expiry.to_pylist())
+    plan_actions = decide(LINE, {"main": "e"}, retention=policy)
+    assert in_state(plan_actions, "expired") == {"b", "c"}
+    (edit,) = (ExpiryAction(**row) for row in plan_actions.expiry.to_pylist())
     edited = history(("a", None, 1), ("b", "a", 2), ("c", "b", 3), ("d", "a", 20), ("e", "d", 25), ("x", "a", 4))
     assert in_state(decide(edited, {"main": "e"}, retention=policy, made=(edit,)), "dangling") == {"b", "c"}
-    assert in_state(decide(edited, {"main": "e"}, retention=policy), "dangling") == set()  # somebody else's edit may be a mistake
+    assert in_state(decide(edited, {"main": "e"}, retention=policy), "dangling") == set()  # an edit by another tool may be a mistake
 
 
 def test_grace_period_keeps_expired_dangling_snapshot():

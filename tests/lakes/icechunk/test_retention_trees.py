@@ -1,4 +1,4 @@
-"""Random histories: `icechunk-v1` against the library itself, `seed` against the text read literally, dangling against the collector."""
+"""Random histories, compared with the library (`icechunk-v1`, dangling snapshots) and with a literal reading of the document (`seed`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ancestry(parents: dict[str, str | None], head: str) -> list[str]:
     return walk
 
 
-def reached(parents: dict[str, str | None], heads: list[str]) -> set[str]:
+def reach(parents: dict[str, str | None], heads: list[str]) -> set[str]:
     return {snapshot for head in heads for snapshot in ancestry(parents, head)}
 
 
@@ -39,10 +39,10 @@ def heads_of(repo: icechunk.Repository) -> list[str]:
     return [*map(repo.lookup_branch, repo.list_branches()), *map(repo.lookup_tag, repo.list_tags())]
 
 
-def seed_by_the_text(
+def seed_by_document(
     parents: dict[str, str | None], times: dict[str, datetime], heads: list[str], cutoff: datetime
 ) -> dict[str, str | None]:
-    """The four steps of the document, ref after ref, on a copy of the history."""
+    """Apply the four steps of the document to a copy of the history."""
     edited = dict(parents)
     for head in heads:
         if times[head] < cutoff:
@@ -55,7 +55,7 @@ def seed_by_the_text(
 
 
 def cutoffs(tree: RandomTree) -> list[datetime]:
-    """One between the times, one exactly on a snapshot's."""
+    """Return a cut-off between two times and one at the time of a snapshot."""
     ordered = sorted(tree.times.values())
     return [ordered[len(ordered) // 2] + timedelta(seconds=1), ordered[len(ordered) * 2 // 3]]
 
@@ -70,12 +70,12 @@ def test_random_trees_expire_like_library_and_document(tmp_path: Path, group: in
     for seed in range(group * TREES_A_GROUP, (group + 1) * TREES_A_GROUP):
         tree = random_tree(tmp_path / str(seed), seed, START, monotonic=monotonic)
         heads = heads_of(tree.builder.reopen())
-        everything, now = set(tree.parents), reached(tree.parents, heads)
+        everything, now = set(tree.parents), reach(tree.parents, heads)
         cutoff = cutoffs(tree)[seed % 2]
         young_dangling = [snapshot for snapshot in everything - now if tree.times[snapshot] >= cutoff]
 
-        edited = seed_by_the_text(tree.parents, tree.times, heads, cutoff)
-        by_text, spared = reached(edited, heads), reached(edited, young_dangling)
+        edited = seed_by_document(tree.parents, tree.times, heads, cutoff)
+        by_text, spared = reach(edited, heads), reach(edited, young_dangling)
         ours = retention_of(lake_at(tree.builder.path, policy(cutoff), semantics="seed"), AS_OF)
         assert in_state(ours, "expired") == now - by_text - spared, seed
         assert in_state(ours, "dangling") == everything - now - spared, seed
@@ -95,7 +95,7 @@ def test_random_trees_expire_like_library_and_document(tmp_path: Path, group: in
             continue
         frozen = lake_at(sister).freeze(AS_OF)
         parents = {commit.commit_id: next(iter(commit.parents), None) for commit in commits_of(lake_at(sister), frozen)}
-        by_library, spared = reached(parents, heads), reached(parents, young_dangling)
+        by_library, spared = reach(parents, heads), reach(parents, young_dangling)
         assert in_state(ours, "expired") == now - by_library - spared, seed
         collected = icechunk.Repository.open(storage).garbage_collect(FAR_FUTURE, dry_run=True)
         assert collected.snapshots_deleted == len(everything - by_library), seed
@@ -106,7 +106,7 @@ def test_deleting_expired_refs_equals_the_library(tmp_path: Path, group: int):
     for seed in range(1000 + group * TREES_A_GROUP, 1000 + (group + 1) * TREES_A_GROUP):
         tree = random_tree(tmp_path / str(seed), seed, START)
         cutoff = cutoffs(tree)[seed % 2]
-        everything, now = set(tree.parents), reached(tree.parents, heads_of(tree.builder.reopen()))
+        everything, now = set(tree.parents), reach(tree.parents, heads_of(tree.builder.reopen()))
         young_dangling = [snapshot for snapshot in everything - now if tree.times[snapshot] >= cutoff]
         expiry = {"semantics": "icechunk-v1", "delete_expired_tags": True, "delete_expired_branches": True}
         ours = retention_of(lake_at(tree.builder.path, policy(cutoff, tags="policy"), **expiry), AS_OF)
@@ -114,8 +114,8 @@ def test_deleting_expired_refs_equals_the_library(tmp_path: Path, group: int):
         repo.expire_snapshots(cutoff, delete_expired_branches=True, delete_expired_tags=True)
         lake = lake_at(tree.builder.path)
         parents = {commit.commit_id: next(iter(commit.parents), None) for commit in commits_of(lake, lake.freeze(AS_OF))}
-        spared = reached(parents, young_dangling)
-        assert in_state(ours, "expired") == now - reached(parents, heads_of(tree.builder.reopen())) - spared, seed
+        spared = reach(parents, young_dangling)
+        assert in_state(ours, "expired") == now - reach(parents, heads_of(tree.builder.reopen())) - spared, seed
 
 
 @st.composite
@@ -182,7 +182,7 @@ def inputs(snapshots, refs, semantics: str):
         for n, (parent, hour) in enumerate(snapshots)
     ]
     rules = [{"match": name, "keep": cutoff} for name, _, cutoff in refs]
-    # Whatever no ref reaches is older than this, so that only the refs speak.
+    # All unreachable snapshots are older than this, so that only refs keep snapshots.
     retention = {"default": {"keep": FAR_FUTURE}, "refs": rules}
     config = IcechunkLakeConfig.model_validate(
         {"name": "x", "kind": "icechunk", "location": "/x", "retention": retention, "expiry": {"semantics": semantics}}

@@ -1,4 +1,4 @@
-"""A snapshot's file with another parent: twelve bytes of its payload, and nothing else, are different."""
+"""Snapshot files with another parent: only twelve bytes of the payload differ."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def history(repo: icechunk.Repository, path: Path, change: Callable[[zarr.Group, int], None], commits: int = 4) -> list[str]:
-    """Snapshots of `main`, newest first, a second apart or more as the library wants it; the root last."""
+    """Create snapshots of `main` at least a second apart, as the library requires. Return them newest first."""
     for number in range(commits):
         session = repo.writable_session("main")
         change(zarr.open_group(session.store, mode="a"), number)
@@ -48,7 +48,7 @@ def test_rewrite_equals_the_library_on_the_document_tree(tmp_path: Path):
     tree.builder.reopen().expire_snapshots(tree.cutoff)
     rewritten = {path.name: path.read_bytes() for path in (tmp_path / "repo" / "snapshots").iterdir()}
     edited = {name for name in snapshots if snapshots[name] != rewritten[name]}
-    assert tree.named(edited) == {3, 5, 8, 9, 10, 12}
+    assert tree.numbers_of(edited) == {3, 5, 8, 9, 10, 12}
     for name in edited:
         assert with_parent(name, snapshots[name], tree.ids[0]) == rewritten[name]
 

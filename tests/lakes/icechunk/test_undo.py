@@ -1,4 +1,4 @@
-"""History put back as it was before an expiry, as far as the format allows."""
+"""Undo of an expiry, as far as the format allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import ExpiryAction, ReversibleLake
 from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_value
-from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, planned, verdicts
+from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
 from tests.stores.builders import in_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,16 +45,16 @@ def lake_of(tree: DocumentTree, tags: str = "keep", **expiry) -> IcechunkLake:
     return lake_at(tree.builder.path, {"default": {"keep": tree.cutoff.isoformat()}, "tags": tags}, **expiry)
 
 
-def expired(tree: DocumentTree, tags: str = "keep", **expiry) -> tuple[IcechunkLake, list[ExpiryAction]]:
-    """The lake after its expiry, and the actions of its log."""
+def expire_tree(tree: DocumentTree, tags: str = "keep", **expiry) -> tuple[IcechunkLake, list[ExpiryAction]]:
+    """Expire the tree. Return the lake and the actions of its log."""
     lake = lake_of(tree, tags, **expiry)
-    plan = planned(lake, AS_OF)
+    plan = plan_actions(lake, AS_OF)
     assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
     return lake, plan
 
 
 def test_undo_restores_every_byte(tree: DocumentTree, built: DocumentTree):
-    lake, plan = expired(tree, delete_expired_branches=True)
+    lake, plan = expire_tree(tree, delete_expired_branches=True)
     assert {action.action for action in plan} == {"edit_parent", "delete_ref"}
     assert verdicts(lake.undo(plan)) == {"done"}
     assert files_of(tree.builder.path, ".") == files_of(built.builder.path, ".")
@@ -65,19 +65,19 @@ def test_lake_is_reversible(tree: DocumentTree):
 
 
 def test_second_undo_reports_absent(tree: DocumentTree):
-    lake, plan = expired(tree, delete_expired_branches=True)
+    lake, plan = expire_tree(tree, delete_expired_branches=True)
     assert verdicts(lake.undo(plan)) == {"done"}
     assert verdicts(lake.undo(plan)) == {"absent"}
 
 
 def test_undo_leads_to_the_same_plan(tree: DocumentTree):
-    lake, plan = expired(tree, delete_expired_branches=True)
+    lake, plan = expire_tree(tree, delete_expired_branches=True)
     list(lake.undo(plan))
-    assert planned(lake, AS_OF) == plan
+    assert plan_actions(lake, AS_OF) == plan
 
 
 def test_undo_fails_for_deleted_tag(tree: DocumentTree):
-    lake, plan = expired(tree, "policy", delete_expired_tags=True, delete_expired_branches=True)
+    lake, plan = expire_tree(tree, "policy", delete_expired_tags=True, delete_expired_branches=True)
     outcomes = {(outcome.action.ref_type, outcome.action.ref_name): outcome for outcome in lake.undo(plan)}
     failed = {ref[1] for ref, outcome in outcomes.items() if outcome.verdict == "failed"}
     assert failed == {"tag1", "tag2"}
@@ -88,7 +88,7 @@ def test_undo_fails_for_deleted_tag(tree: DocumentTree):
 
 
 def test_undo_skips_snapshot_with_changed_parent(tree: DocumentTree):
-    lake, plan = expired(tree)
+    lake, plan = expire_tree(tree)
     edit = next(action for action in plan if action.ref_name == "main")
     [outcome] = lake.undo([ExpiryAction("edit_parent", edit.snapshot_id, "", None, None, edit.old_parent_id, tree.ids[1])])
     assert outcome.verdict == "changed"
@@ -97,7 +97,7 @@ def test_undo_skips_snapshot_with_changed_parent(tree: DocumentTree):
 
 
 def test_undo_skips_branch_created_since(tree: DocumentTree):
-    lake, plan = expired(tree, delete_expired_branches=True)
+    lake, plan = expire_tree(tree, delete_expired_branches=True)
     tree.builder.reopen().create_branch("old", tree.ids[14])
     [outcome] = [outcome for outcome in lake.undo(plan) if outcome.action.ref_name == "old"]
     assert outcome.verdict == "changed"
@@ -105,7 +105,7 @@ def test_undo_skips_branch_created_since(tree: DocumentTree):
 
 
 def test_undo_keeps_later_commits(tree: DocumentTree):
-    lake, plan = expired(tree)
+    lake, plan = expire_tree(tree)
     session = tree.builder.reopen().writable_session("main")
     set_value("values", 0, 55)(zarr.open_group(session.store))
     session.commit("after the expiry")
@@ -116,7 +116,7 @@ def test_undo_keeps_later_commits(tree: DocumentTree):
 
 
 def test_undo_refuses_history_with_missing_snapshot(tree: DocumentTree):
-    lake, plan = expired(tree)
+    lake, plan = expire_tree(tree)
     tree.builder.snapshot_file(tree.ids[6]).unlink()
     outcome = {outcome.action.ref_name: outcome for outcome in lake.undo(plan)}
     assert {name for name in outcome if outcome[name].verdict == "done"} == {"main"}
@@ -128,7 +128,7 @@ def test_undo_refuses_history_with_missing_snapshot(tree: DocumentTree):
 
 @pytest.mark.parametrize("damage", ["gone", "shorter"])
 def test_undo_refuses_history_with_missing_manifest(tree: DocumentTree, built: DocumentTree, damage: str):
-    lake, plan = expired(tree, delete_expired_branches=True)
+    lake, plan = expire_tree(tree, delete_expired_branches=True)
     [manifest] = [path for path in built.builder.created[tree.ids[7]] if path.parent.name == "manifests"]
     lost = tree.builder.path / "manifests" / manifest.name
     lost.unlink() if damage == "gone" else lost.write_bytes(lost.read_bytes()[:-1])
@@ -136,7 +136,7 @@ def test_undo_refuses_history_with_missing_manifest(tree: DocumentTree, built: D
     assert {name for name in outcome if outcome[name].verdict == "failed"} == {"old", "test", "qa"}
     assert all(manifest.name in outcome[name].error for name in ("old", "test", "qa"))
     assert "old" not in tree.builder.reopen().list_branches()
-    tree.builder.reopen().garbage_collect(FAR_FUTURE, dry_run=True)  # fails where a manifest that is needed is missing
+    tree.builder.reopen().garbage_collect(FAR_FUTURE, dry_run=True)  # fails if a needed manifest is missing
 
 
 def test_undo_refuses_cycle(tree: DocumentTree):
@@ -149,7 +149,7 @@ def test_undo_refuses_cycle(tree: DocumentTree):
 
 
 def test_undo_fails_for_incomplete_rows_and_unreadable_repository(tree: DocumentTree):
-    lake, plan = expired(tree)
+    lake, plan = expire_tree(tree)
     rows = [ExpiryAction("edit_parent", tree.ids[12], ""), ExpiryAction("remove_snapshot", tree.ids[6], "")]
     assert [outcome.verdict for outcome in lake.undo(rows)] == ["failed", "failed"]
     (tree.builder.path / "refs/tag.tag1/ref.json").write_bytes(b"")
@@ -163,7 +163,7 @@ def test_undo_fails_for_incomplete_rows_and_unreadable_repository(tree: Document
 def test_undo_works_for_any_subset_and_order(built: DocumentTree, data: st.DataObject):
     with in_memory() as base:
         tree = copy_of(built, base / "repo")
-        lake, plan = expired(tree, semantics="icechunk-v1", delete_expired_branches=True)
+        lake, plan = expire_tree(tree, semantics="icechunk-v1", delete_expired_branches=True)
         undone = data.draw(st.lists(st.sampled_from(plan), unique=True))
         assert verdicts(lake.undo(undone)) <= {"done"}
         parents = parents_now(lake, AS_OF)

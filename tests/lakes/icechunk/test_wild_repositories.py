@@ -1,4 +1,4 @@
-"""Repositories that several versions of the library wrote and expired, recorded by the icechunk project."""
+"""Repositories of the icechunk project that several versions of the library wrote and expired."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_freeze_refuses_recorded_spec_version_2(wild: Path):
 
 @pytest.mark.parametrize("default", ["forever", "1d"])
 def test_leftovers_of_library_expiry_are_dangling_after_a_week(default: str):
-    """Its manifests are gone, so that nobody can read it: kept for ever, it refused every plan for its lost files."""
+    """Its manifests are deleted, so it is unreadable. If it were kept, its missing files would refuse every plan."""
     lake, objects = lake_at(EXPIRED, {"default": default, "refs": [{"match": ".*", "keep": "forever"}]}), LocalObjects()
     refs = lake.freeze(NOW)
     commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}

@@ -1,4 +1,4 @@
-"""A lakeFS repository made up commit by commit: namespace, metadata and server state, in the shapes of the recordings."""
+"""Builder of lakeFS repositories commit by commit: namespace, metadata and server state, as in the recordings."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.lakes.lakefs.fake_server import Branch, Commit, FakeRepository, Listed
+from tests.lakes.lakefs.fake_server import Branch, Commit, FakeObject, FakeRepository
 from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
 
 XID_DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
 def xid(moment: datetime, counter: int = 0) -> str:
-    """An xid as lakeFS names objects: the second, then eight more bytes."""
+    """Return an xid as in object names of lakeFS: the time in seconds, then eight more bytes."""
     number = int.from_bytes(int(moment.timestamp()).to_bytes(4, "big") + counter.to_bytes(8, "big"), "big") << 4
     return "".join(XID_DIGITS[number >> shift & 31] for shift in range(95, -1, -5))
 
 
 class RepositoryBuilder:
-    """The default branch is `main`, on a first commit without files; `now` dates what is made."""
+    """Builds a repository with the default branch `main` at an empty first commit. `now` is the time of new objects."""
 
     def __init__(self, folder: Path, now: datetime, name: str = "ml-data") -> None:
         self.repository = FakeRepository(name, folder / name)
@@ -35,7 +35,7 @@ class RepositoryBuilder:
         return self.repository.namespace
 
     def upload(self, content: bytes = b"x", *, name: str | None = None) -> str:
-        """A file in the storage, dated now; the key that an entry may name."""
+        """Write a file into the storage and return its key."""
         self._count += 1
         key = f"data/{xid(self.now)}/{name or xid(self.now, self._count)}"
         self._written[key] = self.now
@@ -46,9 +46,9 @@ class RepositoryBuilder:
         return key
 
     def stage(self, branch: str, path: str, key: str | None = None) -> str:
-        """Uploads to a path of a branch; or links a key there."""
+        """Upload an object to a path of a branch, or link a key."""
         key = key or self.upload()
-        self.repository.branches[branch].staged[path] = self._listed(path, key)
+        self.repository.branches[branch].staged[path] = self._fake_object(path, key)
         return key
 
     def delete(self, branch: str, path: str) -> None:
@@ -65,18 +65,18 @@ class RepositoryBuilder:
         del self.repository.branches[branch]
 
     def commit(self, branch: str, **uploads: bytes) -> str:
-        """Commits what is staged on a branch, after uploading (path with `_` for a slash)."""
+        """Upload objects (with `_` for a slash in their paths) and commit the staged objects of a branch."""
         for path, content in uploads.items():
             self.stage(branch, path.replace("_", "/"), self.upload(content))
         held = self.repository.branches[branch]
-        seen = self.repository.seen(branch) or {}
+        seen = self.repository.resolve(branch) or {}
         name = f"{branch}-{len(self.repository.commits)}"
         held.head = self.record(name, [held.head], {path: item.address for path, item in seen.items()})
         held.staged.clear()
         return held.head
 
     def record(self, name: str, parents: list[str], tree: dict[str, str], **summary: Any) -> str:
-        """A commit with its metadata, dated now."""
+        """Write a commit with its metadata."""
         entries = [
             Entry(path, address, 1, self._written.get(address, self.now), 2 if "://" in address else 1)
             for path, address in sorted(tree.items())
@@ -90,7 +90,7 @@ class RepositoryBuilder:
                 ranges.append((range_id, part[0].path.encode(), part[-1].path.encode(), len(part)))
             metarange = self.repository.write_metadata(metarange_table(ranges))
         self.repository.commits[name] = Commit(name, parents, int(self.now.timestamp()), metarange, **summary)
-        self.repository.trees[name] = {path: self._listed(path, address) for path, address in tree.items()}
+        self.repository.trees[name] = {path: self._fake_object(path, address) for path, address in tree.items()}
         return name
 
     def rules(self, default: int, **branches: int) -> None:
@@ -98,8 +98,8 @@ class RepositoryBuilder:
         self.repository.rules = {"default_retention_days": default, "branches": rows}
 
     def files(self) -> set[str]:
-        """Keys of the objects that are there."""
+        """Return the keys of existing objects."""
         return {str(path.relative_to(self.namespace)) for path in (self.namespace / "data").rglob("*") if path.is_file()}
 
-    def _listed(self, path: str, address: str) -> Listed:
-        return Listed(path, address, 1, int(self.now.timestamp()))
+    def _fake_object(self, path: str, address: str) -> FakeObject:
+        return FakeObject(path, address, 1, int(self.now.timestamp()))

@@ -1,8 +1,8 @@
-"""A small lakeFS server over a storage namespace on the disk, stateful, spoken to over HTTP like the real one.
+"""A fake lakeFS server over HTTP, with state and a storage namespace on the disk.
 
-It answers the calls that the collector makes, in the shape and with the faults that the recordings show (tests/data/lakefs): full
-addresses with the store's root written twice, hidden branches left out unless asked for, `"branches": null`, staged entries that
-`prepare_uncommited` misses. What it does not know it answers with 501, so that a test never passes on silence.
+It responds to the requests of the collector with the format and the faults of the recordings (tests/data/lakefs): full addresses with
+a doubled root of the store, hidden branches only on request, `"branches": null`, and staged entries that `prepare_uncommited` misses.
+It responds to unknown requests with 501, so that no test passes without a response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.lakes.lakefs.tables import Table, framed, metarange_record, number, table, text
+from tests.lakes.lakefs.tables import Table, encode_value, metarange_record, number, table, text
 
 HEXADECIMAL = re.compile(r"[a-fA-F0-9]{1,64}")
 KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-every-output"
@@ -32,7 +32,7 @@ KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-
 
 @dataclass
 class Commit:
-    """A commit as the server keeps it; `created` in seconds."""
+    """A commit of the server. `created` is in seconds."""
 
     id: str
     parents: list[str]
@@ -45,15 +45,15 @@ class Commit:
 
 
 @dataclass
-class Listed:
-    """An object that a ref shows: its address as the entry holds it, full or relative."""
+class FakeObject:
+    """An object of a ref, with the full or relative address of its entry."""
 
     path: str
     address: str
     size_bytes: int
     mtime: int
     checksum: str = "0" * 32
-    # Identical bytes at the same path are no change to the server, whatever their address (H5).
+    # For the server, identical content at the same path is no change, even at another address (H5).
     is_change: bool = True
 
     @property
@@ -65,13 +65,13 @@ class Listed:
 class Branch:
     head: str
     hidden: bool = False
-    # Path to what stands there now; null is a deletion.
-    staged: dict[str, Listed | None] = field(default_factory=dict)
+    # Staged object by path, None for a deletion.
+    staged: dict[str, FakeObject | None] = field(default_factory=dict)
 
 
 @dataclass
 class FakeRepository:
-    """State of one repository. `trees` maps a commit to its objects."""
+    """The state of a repository. `trees` contains the objects of each commit."""
 
     name: str
     namespace: Path
@@ -81,15 +81,15 @@ class FakeRepository:
     branches: dict[str, Branch] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
-    trees: dict[str, dict[str, Listed]] = field(default_factory=dict)
+    trees: dict[str, dict[str, FakeObject]] = field(default_factory=dict)
     rules: dict[str, Any] | None = None
     storage_namespace: str | None = None
-    # Ids of a dump that stands in the namespace already; null writes a new one each time.
+    # Ids of an existing dump in the namespace. If None, each request writes a new one.
     dumped: dict[str, str] | None = None
 
-    def seen(self, ref: str) -> dict[str, Listed] | None:
-        """What a reader of a commit, branch or tag sees: the server takes a name for a commit's where it can."""
-        commit = self._commit_called(ref)
+    def resolve(self, ref: str) -> dict[str, FakeObject] | None:
+        """Return the objects of a commit, branch or tag. As on the server, a commit id prefix has priority."""
+        commit = self._find_commit(ref)
         if commit is not None:
             return self.trees[commit]
         if ref in self.branches:
@@ -98,15 +98,15 @@ class FakeRepository:
             return {path: item for path, item in merged.items() if item is not None}
         return self.trees.get(self.tags.get(ref, ""))
 
-    def _commit_called(self, ref: str) -> str | None:
-        """The commit of that id, or the one commit whose id begins so."""
+    def _find_commit(self, ref: str) -> str | None:
+        """Return the only commit whose id begins with the name."""
         if ref in self.trees:
             return ref
         found = [commit for commit in self.trees if HEXADECIMAL.fullmatch(ref) and commit.startswith(ref.lower())]
         return found[0] if len(found) == 1 else None
 
-    def shown(self, item: Listed) -> str:
-        """The address as the REST listing of a local block store prints it."""
+    def listed_address(self, item: FakeObject) -> str:
+        """Return the address in the REST listing of a local block store."""
         if item.is_full:
             scheme, path = item.address.split("://", 1)
             return f"local://{self.root}{path}" if scheme == "local" else item.address
@@ -121,13 +121,13 @@ class FakeRepository:
     def dump(self) -> dict[str, str]:
         if self.dumped is not None:
             return self.dumped
-        commits = [(c.id.encode(), framed(c.metarange_id.encode(), self._commit(c))) for c in self.commits.values()]
-        branches = [(n.encode(), framed(b.head.encode(), text(1, n) + text(2, b.head))) for n, b in self.branches.items()]
-        tags = [(n.encode(), framed(c.encode(), text(1, n) + text(2, c))) for n, c in self.tags.items()]
+        commits = [(c.id.encode(), encode_value(c.metarange_id.encode(), self._commit(c))) for c in self.commits.values()]
+        branches = [(n.encode(), encode_value(b.head.encode(), text(1, n) + text(2, b.head))) for n, b in self.branches.items()]
+        tags = [(n.encode(), encode_value(c.encode(), text(1, n) + text(2, c))) for n, c in self.tags.items()]
         return {
-            "commits_meta_range_id": self._dumped("commit", commits),
-            "branches_meta_range_id": self._dumped("branch", branches),
-            "tags_meta_range_id": self._dumped("tag", tags),
+            "commits_meta_range_id": self._dump_table("commit", commits),
+            "branches_meta_range_id": self._dump_table("branch", branches),
+            "tags_meta_range_id": self._dump_table("tag", tags),
         }
 
     def _commit(self, commit: Commit) -> bytes:
@@ -136,7 +136,7 @@ class FakeRepository:
         out += b"".join(text(7, parent) for parent in commit.parents)
         return out + (number(8, commit.version) if commit.version else b"") + number(9, commit.generation)
 
-    def _dumped(self, entity: str, records: list[tuple[bytes, bytes]]) -> str:
+    def _dump_table(self, entity: str, records: list[tuple[bytes, bytes]]) -> str:
         ranges = []
         ordered = sorted(records)
         for first in range(0, len(ordered), 1000):
@@ -146,7 +146,7 @@ class FakeRepository:
         return self.write_metadata(table(ranges, "metaranges", entity=entity))
 
     def prepare_uncommitted(self, run_id: str) -> str:
-        """Writes what the server holds to be uncommitted: no full address, no identical upload (H5)."""
+        """Write the uncommitted objects of the server, without full addresses and identical uploads (H5)."""
         found = [
             item for branch in self.branches.values() for item in branch.staged.values() if item and item.is_change and not item.is_full
         ]
@@ -161,15 +161,15 @@ class FakeRepository:
         return f"local://{self.root}/{self.name}/{relative}"
 
 
-# Go's `strconv.ParseBool`, by which the server reads a query; the SDK sends `True`.
+# As Go's `strconv.ParseBool`, which the server uses for queries. The SDK sends `True`.
 TRUE = {"1", "t", "T", "TRUE", "true", "True"}
 Answer = tuple[int, Any]
-# Looks at (method, path, query) before the server does; an answer of its own stands for the server's.
+# Receives (method, path, query). A result other than None replaces the response of the server.
 Fault = Callable[[str, str, Mapping[str, str]], Answer | None]
 
 
 class FakeServer:
-    """Repositories behind HTTP. `requests` are the calls so far, `fault` may answer in the server's stead."""
+    """Serves repositories over HTTP. `requests` are all requests, `fault` can replace responses."""
 
     def __init__(self, *repositories: FakeRepository) -> None:
         self.repositories = {repository.name: repository for repository in repositories}
@@ -180,14 +180,14 @@ class FakeServer:
         self.date: str | None = None
         self.tasks: dict[str, dict[str, str] | None] = {}
         self.pages_of_uncommitted: list[tuple[str, str]] | None = None
-        self._listed: dict[str, tuple[dict[str, Listed], list[str]]] = {}
+        self._listed: dict[str, tuple[dict[str, FakeObject], list[str]]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def running(self) -> Iterator[str]:
-        """The base URL, while the server runs."""
+        """Run the server and yield its base URL."""
         http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)  # how long it takes to stop
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)  # time to stop
         thread.start()
         try:
             yield f"http://127.0.0.1:{http.server_address[1]}"
@@ -206,7 +206,7 @@ class FakeServer:
         if (method, steps) == ("GET", ["config", "garbage-collection"]):
             return 200, {"grace_period": self.grace_period}
         if (method, steps) == ("GET", ["repositories"]):
-            return 200, self._paged({name: self._facts(item) for name, item in self.repositories.items()}, query)
+            return 200, self._paginate({name: self._describe(item) for name, item in self.repositories.items()}, query)
         if steps[:1] != ["repositories"] or len(steps) < 2:
             return 501, {"message": "unknown to the fake server"}
         repository = self.repositories.get(steps[1])
@@ -214,12 +214,12 @@ class FakeServer:
             return 404, {"message": "repository not found"}
         match method, steps[2:]:
             case "GET", []:
-                return 200, self._facts(repository)
+                return 200, self._describe(repository)
             case "GET", ["branches"]:
                 shown = {n: b for n, b in repository.branches.items() if not b.hidden or query.get("show_hidden") in TRUE}
-                return 200, self._paged({n: {"id": n, "commit_id": b.head} for n, b in shown.items()}, query)
+                return 200, self._paginate({n: {"id": n, "commit_id": b.head} for n, b in shown.items()}, query)
             case "GET", ["tags"]:
-                return 200, self._paged({n: {"id": n, "commit_id": c} for n, c in repository.tags.items()}, query)
+                return 200, self._paginate({n: {"id": n, "commit_id": c} for n, c in repository.tags.items()}, query)
             case "GET", ["refs", ref, "objects", "ls"]:
                 return self._objects(repository, ref, query)
             case "GET", ["settings", "gc_rules"]:
@@ -231,10 +231,10 @@ class FakeServer:
             case "GET", ["dump"]:
                 return self._dump(repository, query["task_id"])
             case "POST", ["gc", "prepare_uncommited"]:
-                return self._uncommitted(repository, body)
+                return self._prepare_uncommitted(repository, body)
         return 501, {"message": "unknown to the fake server"}
 
-    def _facts(self, repository: FakeRepository) -> dict[str, Any]:
+    def _describe(self, repository: FakeRepository) -> dict[str, Any]:
         return {
             "creation_date": repository.created,
             "default_branch": "main",
@@ -244,13 +244,13 @@ class FakeServer:
             "storage_namespace": repository.storage_namespace or f"local://{repository.name}",
         }
 
-    def _paged(self, items: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
+    def _paginate(self, items: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
         amount = min(int(query.get("amount", "100")), self.page)
         names, pagination = _page(sorted(items), query.get("after", ""), amount)
         return {"pagination": pagination, "results": [items[name] for name in names]}
 
     def _objects(self, repository: FakeRepository, ref: str, query: Mapping[str, str]) -> Answer:
-        seen = repository.seen(ref)
+        seen = repository.resolve(ref)
         if seen is None:
             return 404, {"message": "branch not found"}
         before, paths = self._listed.get(ref, ({}, []))
@@ -262,7 +262,7 @@ class FakeServer:
 
     def _rules(self, repository: FakeRepository) -> Answer:
         rules = repository.rules
-        if rules is None or not (rules["default_retention_days"] or rules["branches"]):  # stored, and read back as none (H19)
+        if rules is None or not (rules["default_retention_days"] or rules["branches"]):  # stored, but read as missing (H19)
             return 404, {"message": "no rules were found"}
         return 200, {"branches": rules["branches"] or None, "default_retention_days": rules["default_retention_days"]}
 
@@ -275,7 +275,7 @@ class FakeServer:
             return 200, status
         return 200, status | {"done": True, "refs": self.tasks[task]}
 
-    def _uncommitted(self, repository: FakeRepository, body: Mapping[str, Any]) -> Answer:
+    def _prepare_uncommitted(self, repository: FakeRepository, body: Mapping[str, Any]) -> Answer:
         run_id = f"g0{len(self.requests):018}"
         if self.pages_of_uncommitted is not None:
             location, token = self.pages_of_uncommitted.pop(0)
@@ -292,14 +292,14 @@ def _page(names: list[str], after: str, amount: int) -> tuple[list[str], dict[st
     return page, {"has_more": more, "max_per_page": 1000, "next_offset": page[-1] if more else "", "results": len(page)}
 
 
-def _stats(repository: FakeRepository, item: Listed) -> dict[str, Any]:
+def _stats(repository: FakeRepository, item: FakeObject) -> dict[str, Any]:
     return {
         "checksum": item.checksum,
         "content_type": "application/octet-stream",
         "mtime": item.mtime,
         "path": item.path,
         "path_type": "object",
-        "physical_address": repository.shown(item),
+        "physical_address": repository.listed_address(item),
         "size_bytes": item.size_bytes,
     }
 
@@ -309,7 +309,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body in one packet: otherwise each answer waits 40 ms for an acknowledgement
+        wbufsize = -1  # head and body in one packet, otherwise each response waits 40 ms for an acknowledgement
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:

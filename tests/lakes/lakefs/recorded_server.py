@@ -1,4 +1,4 @@
-"""The fake server in the state of a recording: its refs, listings, rules and dump are the recorded ones."""
+"""The fake server in the state of a recording: refs, listings, rules and dump."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gc_assets.lakes.lakefs.metaranges import read_metarange
 from gc_assets.lakes.lakefs.ranges import read_range
-from tests.lakes.lakefs.fake_server import Branch, Commit, FakeRepository, Listed
+from tests.lakes.lakefs.fake_server import Branch, Commit, FakeObject, FakeRepository
 from tests.lakes.lakefs.recordings import SERVER_ROOT, Recording
 
 
@@ -19,7 +19,7 @@ def answers(recording: Recording, subject: str) -> list[Any]:
 
 
 def recorded_repository(recording: Recording, namespace: Path) -> FakeRepository:
-    """The repository at the moment of recording, over a copy of its namespace."""
+    """Return the repository at the time of the recording, over a copy of its namespace."""
     summary = next(body for body in answers(recording, "repository") if "storage_namespace" in body)
     repository = FakeRepository(summary["id"], namespace, SERVER_ROOT, summary["read_only"], summary["creation_date"])
     repository.rules = answers(recording, "gc_rules")[0]
@@ -32,7 +32,7 @@ def recorded_repository(recording: Recording, namespace: Path) -> FakeRepository
     repository.tags = {item["id"]: item["commit_id"] for body in answers(recording, "tags") for item in body["results"]}
     listings = _listings(recording)
     hidden = {item["id"] for item in _branches(recording, hidden=True)} - {item["id"] for item in _branches(recording, hidden=False)}
-    changed = _changed(recording)
+    changed = _changed_paths(recording)
     for item in _branches(recording, hidden=True):
         branch = Branch(item["commit_id"], hidden=item["id"] in hidden)
         repository.branches[item["id"]] = branch
@@ -53,29 +53,29 @@ def recorded_repository(recording: Recording, namespace: Path) -> FakeRepository
 def _branches(recording: Recording, *, hidden: bool) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for exchange in recording.exchanges("branches"):
-        asked = exchange["request"]["query"].get("show_hidden") == "true"
-        if exchange["request"]["path"].endswith("/branches") and asked == hidden:
+        query_of = exchange["request"]["query"].get("show_hidden") == "true"
+        if exchange["request"]["path"].endswith("/branches") and query_of == hidden:
             found |= {item["id"]: item for item in exchange["response"]["body"]["results"]}
     return list(found.values())
 
 
-def _listings(recording: Recording) -> dict[str, dict[str, Listed]]:
-    found: dict[str, dict[str, Listed]] = {}
+def _listings(recording: Recording) -> dict[str, dict[str, FakeObject]]:
+    found: dict[str, dict[str, FakeObject]] = {}
     for exchange in recording.exchanges("objects"):
         ref = exchange["request"]["path"].split("/refs/")[1].split("/")[0]
         for row in exchange["response"]["body"]["results"]:
             address = _entry_address(recording.name, row["physical_address"])
-            found.setdefault(ref, {})[row["path"]] = Listed(row["path"], address, row["size_bytes"], row["mtime"], row["checksum"])
+            found.setdefault(ref, {})[row["path"]] = FakeObject(row["path"], address, row["size_bytes"], row["mtime"], row["checksum"])
     return found
 
 
-def _entry_address(name: str, shown: str) -> str:
-    """What stands in the entry, from what the listing prints."""
+def _entry_address(name: str, listed: str) -> str:
+    """Return the address in the entry for an address in the listing."""
     own, full = f"local://{SERVER_ROOT}/{name}/", f"local://{SERVER_ROOT}"
-    return shown.removeprefix(own) if shown.startswith(own) else f"local://{shown.removeprefix(full)}"
+    return listed.removeprefix(own) if listed.startswith(own) else f"local://{listed.removeprefix(full)}"
 
 
-def _changed(recording: Recording) -> set[tuple[str, str]]:
+def _changed_paths(recording: Recording) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for exchange in recording.exchanges("staging_diff"):
         branch = exchange["request"]["path"].split("/branches/")[1].split("/")[0]
@@ -83,27 +83,27 @@ def _changed(recording: Recording) -> set[tuple[str, str]]:
     return found
 
 
-def _tree(recording: Recording, metarange_id: str) -> dict[str, Listed]:
-    tree: dict[str, Listed] = {}
+def _tree(recording: Recording, metarange_id: str) -> dict[str, FakeObject]:
+    tree: dict[str, FakeObject] = {}
     for item in read_metarange("recorded", metarange_id, recording.metadata(metarange_id)) if metarange_id else ():
         tree |= _objects(recording, item.range_id)
     return tree
 
 
 @cache
-def _objects(recording: Recording, range_id: str) -> dict[str, Listed]:
-    """Commits share ranges, and all tests the objects."""
+def _objects(recording: Recording, range_id: str) -> dict[str, FakeObject]:
+    """Return the objects of a range, which is cached for all commits and tests."""
     rows = read_range("recorded", range_id, recording.metadata(range_id))
     columns = [rows.column(name) for name in ("path", "address", "size_bytes")]
     seconds = rows.column("written_at").cast(pa.int64()).to_numpy() // 1_000_000
     values = zip(*(column.to_pylist() for column in columns), seconds.tolist(), strict=True)
-    return {path: Listed(path, address, size, written) for path, address, size, written in values}
+    return {path: FakeObject(path, address, size, written) for path, address, size, written in values}
 
 
-def _fill_unlisted(recording: Recording, repository: FakeRepository, listings: dict[str, dict[str, Listed]]) -> None:
-    """Staged objects of branches whose listing was not recorded (`many` recorded that of main), from the truth about each file."""
+def _fill_unlisted(recording: Recording, repository: FakeRepository, listings: dict[str, dict[str, FakeObject]]) -> None:
+    """Add the staged objects of branches without a recorded listing, from the recorded list of files."""
     for row in recording.files():
         for name in filter(None, row["staged_on"]):
             if name not in listings:
-                listed = Listed(row["path"], row["key"], int(row["size"]), int(row["last_modified"]))
+                listed = FakeObject(row["path"], row["key"], int(row["size"]), int(row["last_modified"]))
                 repository.branches[name].staged[row["path"]] = listed

@@ -1,4 +1,4 @@
-"""The recorded repositories of a real lakeFS server, as tests read them (tests/data/lakefs/README.md)."""
+"""The recorded repositories of a real lakeFS server (tests/data/lakefs/README.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVER_ROOT = "/lakefs-blockstore"
 
 @dataclass(frozen=True)
 class Recording:
-    """A repository as recorded. `namespace` is unpacked once for all tests, which read it and never write."""
+    """A recorded repository. `namespace` is unpacked once for all tests, which must not change it."""
 
     name: str
 
@@ -37,32 +37,32 @@ class Recording:
 
     @cached_property
     def namespace(self) -> Path:
-        return _unpacked(self.name)
+        return _unpack_namespace(self.name)
 
     @property
     def location(self) -> str:
         return f"file://{self.namespace}/"
 
     def unpack(self, folder: Path) -> Path:
-        """A copy of the namespace, file times kept, that a test may change: `<folder>/<name>`."""
+        """Unpack a writable copy of the namespace with its file times to `<folder>/<name>`."""
         target = folder / self.name
         archive = next((DATA / self.name).glob("namespace.tar.*"))
         opened = lzma.open if archive.suffix == ".xz" else gzip.open
         target.mkdir(parents=True)
         with opened(archive) as content:
-            # Python's own tarfile takes ten seconds for the 22,000 files of the largest one.
+            # Python's tarfile takes ten seconds for the 22,000 files of the largest recording.
             subprocess.run(["tar", "--extract", "--no-same-owner", "--directory", target], input=content.read(), check=True)
         return target
 
     def files(self) -> list[dict[str, Any]]:
-        """The truth about every file: key, path, size, last_modified, staged_on, ..."""
+        """Return the recorded files: key, path, size, last_modified, staged_on and more."""
         if "objects" in self.expected:
             return self.expected["objects"]
         with gzip.open(DATA / self.name / "objects.csv.gz", "rt", newline="") as lines:
             return [{**row, "staged_on": row["staged_on"].split()} for row in csv.DictReader(lines)]
 
     def exchanges(self, subject: str) -> list[dict[str, Any]]:
-        """Recorded requests with their answers."""
+        """Return recorded requests with their responses."""
         path = DATA / self.name / "rest" / f"{subject}.json"
         return json.loads(path.read_text() if path.exists() else gzip.decompress(path.with_suffix(".json.gz").read_bytes()))
 
@@ -70,7 +70,7 @@ class Recording:
         return (self.namespace / "_lakefs" / object_id).read_bytes()
 
     def tables(self) -> Iterator[tuple[str, bytes]]:
-        """Every range and metarange, those of the refs dumps too."""
+        """Return all ranges and metaranges, including those of refs dumps."""
         for path in sorted((self.namespace / "_lakefs").iterdir()):
             if len(path.name) == 64:
                 yield path.name, path.read_bytes()
@@ -79,21 +79,21 @@ class Recording:
         return Container(f"{self.location}_lakefs/{object_id}", kind, None, expected_entries)
 
     def objects(self, metarange_id: str) -> pa.Table:
-        """Every row below a metarange, as we decode it."""
+        """Return all decoded rows of a metarange."""
         ranges = decode(self.container(metarange_id, Kind.METARANGE), self.metadata(metarange_id)).to_pylist()
-        return pa.Table.from_batches([_decoded(self, row["address"].rpartition("/")[2], row["expected_entries"]) for row in ranges])
+        return pa.Table.from_batches([_decode_range(self, row["address"].rpartition("/")[2], row["expected_entries"]) for row in ranges])
 
     def address(self, key: str) -> str:
-        """An expected key as the address that it has here."""
+        """Return the address of an expected key in the unpacked namespace."""
         return f"file://{key.removeprefix('local://')}" if key.startswith("local://") else self.location + key
 
 
 @cache
-def _decoded(recording: Recording, range_id: str, expected_entries: int) -> pa.RecordBatch:
-    """Commits share ranges."""
+def _decode_range(recording: Recording, range_id: str, expected_entries: int) -> pa.RecordBatch:
+    """Decode a range, which is cached because commits share ranges."""
     return decode(recording.container(range_id, Kind.RANGE, expected_entries), recording.metadata(range_id))
 
 
 @lru_cache
-def _unpacked(name: str) -> Path:
+def _unpack_namespace(name: str) -> Path:
     return Recording(name).unpack(Path(tempfile.mkdtemp(prefix="lakefs-")))

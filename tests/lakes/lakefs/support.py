@@ -1,4 +1,4 @@
-"""What the tests of lakeFS lakes share: a lake over a recorded or made-up repository, its graph as a table, states by commit."""
+"""Helpers of the tests of lakeFS lakes: a lake of a fake or recorded repository, its commit graph, and states by commit."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def config_of(url: str, repository: str, retention: dict[str, Any] | None = None
 
 
 @contextmanager
-def served(repository: FakeRepository, retention: dict[str, Any] | None = None, **settings: Any) -> Iterator[tuple[LakeFsLake, FakeServer]]:
-    """A lake over a repository, and the server that it asks."""
+def serve(repository: FakeRepository, retention: dict[str, Any] | None = None, **settings: Any) -> Iterator[tuple[LakeFsLake, FakeServer]]:
+    """Yield a lake of a repository, and its server."""
     server = FakeServer(repository)
     with server.running() as url:
         yield (
@@ -49,11 +49,11 @@ def served(repository: FakeRepository, retention: dict[str, Any] | None = None, 
 
 
 @contextmanager
-def recorded(name: str, folder: Path, retention: dict[str, Any] | None = None) -> Iterator[tuple[Recording, LakeFsLake, FakeServer]]:
-    """A lake over a copy of a recorded namespace."""
+def open_recording(name: str, folder: Path, retention: dict[str, Any] | None = None) -> Iterator[tuple[Recording, LakeFsLake, FakeServer]]:
+    """Yield a lake of a recorded repository with a copy of its namespace."""
     recording = Recording(name)
     repository = recorded_repository(recording, recording.unpack(folder))
-    with served(repository, retention) as (lake, server):
+    with serve(repository, retention) as (lake, server):
         yield recording, lake, server
 
 
@@ -62,7 +62,7 @@ def commits_of(lake: LakeFsLake, refs: FrozenRefs) -> list[Commit]:
 
 
 def graph_of(commits: Iterable[Commit]) -> pa.Table:
-    """Rows of `commit_graph`, generation left null."""
+    """Return rows of `commit_graph` without generation."""
     rows = [
         {"commit_id": c.commit_id, "parents": list(c.parents), "committed_at": c.committed_at, "content_roots": [], "message": c.message}
         for c in commits
@@ -74,7 +74,7 @@ def states(retention: Retention) -> dict[str, str]:
     return dict(zip(*(retention.reachable[name].to_pylist() for name in ("commit_id", "state")), strict=True))
 
 
-def retained(retention: Retention) -> set[str]:
+def retained_ids(retention: Retention) -> set[str]:
     return {commit for commit, state in states(retention).items() if state == "retained"}
 
 

@@ -1,6 +1,6 @@
-"""Writes SSTables, ranges and metaranges as lakeFS's server does, and as it does not. For tests and benchmarks.
+"""Writer of valid and invalid SSTables, ranges and metaranges of lakeFS, for tests and benchmarks.
 
-Follows Pebble's writer (format RocksDBv2, CRC32C, snappy, blocks of 4 KiB, restart interval 16); written apart from the reader.
+It follows Pebble's writer (format RocksDBv2, CRC32C, snappy, blocks of 4 KiB, restart interval 16), and shares no code with the reader.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def svarint(value: int) -> bytes:
 
 
 class Table(bytes):
-    """A table's bytes with the name that lakeFS would give them (`pkg/graveler/sstable/writer.go`, `pkg/ident`)."""
+    """The bytes of a table with its lakeFS id (`pkg/graveler/sstable/writer.go`, `pkg/ident`)."""
 
     object_id: str
 
 
-def _marshalled(texts: Sequence[bytes]) -> bytes:
+def _marshal(texts: Sequence[bytes]) -> bytes:
     return b"".join(b"\x01\x02\x08" + struct.pack(">q", len(one)) + one for one in texts)
 
 
@@ -48,13 +48,13 @@ def _identity(pairs: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str
     for piece in (piece for pair in pairs for piece in pair):
         content.update(b"%d%b|" % (len(piece), piece))
     given = sorted((k.encode(), v.encode()) for k, v in properties.items() if k not in {"min_key", "max_key", "count"})
-    content.update(b"\x04\x02\x08" + struct.pack(">q", len(given)) + _marshalled([text for pair in given for text in pair]))
+    content.update(b"\x04\x02\x08" + struct.pack(">q", len(given)) + _marshal([text for pair in given for text in pair]))
     return content.hexdigest()
 
 
 @dataclass
 class TableWriter:
-    """How a table is written; what tests change to make a table that must be refused."""
+    """The settings of a table. Tests change them to write invalid tables."""
 
     block_bytes: int = 4096
     restart_interval: int = 16
@@ -69,12 +69,12 @@ class TableWriter:
     meta: Mapping[bytes, bytes] = field(default_factory=dict)
 
     def write(self, pairs: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str] | None = None) -> Table:
-        """A whole table of the pairs, which come in order of key."""
+        """Write a table of pairs, which must be in order of key."""
         self._out = bytearray()
         index = []
         for chunk in self._chunks(pairs):
-            place = self._put(self._block([(key + self.key_trailer, value) for key, value in chunk]))
-            index.append((chunk[-1][0] + SEPARATOR, self._handle(place)))
+            offset = self._put(self._block([(key + self.key_trailer, value) for key, value in chunk]))
+            index.append((chunk[-1][0] + SEPARATOR, self._handle(offset)))
         two_level = self.two_level if self.two_level is not None else sum(len(k) + len(v) for k, v in index) > self.block_bytes
         if two_level:
             index = [(part[-1][0], self._handle(self._put(self._block(part, 1)))) for part in self._chunks(index)]
@@ -83,7 +83,7 @@ class TableWriter:
             b"rocksdb.num.entries": uvarint(len(pairs) if self.num_entries is None else self.num_entries),
             b"rocksdb.block.based.table.index.type": struct.pack("<I", self.index_type if self.index_type is not None else 2 * two_level),
         }
-        at_properties = self._put(self._block(sorted(props.items()), 1), compression=0)  # RocksDB reads these two as they stand
+        at_properties = self._put(self._block(sorted(props.items()), 1), compression=0)  # RocksDB reads these two uncompressed
         meta = {b"rocksdb.properties": self._handle(at_properties), **self.meta}
         metaindex = self._put(self._block(sorted(meta.items()), 1), compression=0)
         footer = self._handle(metaindex) + self._handle(self._put(self._block(index, 1)))
@@ -125,8 +125,8 @@ class TableWriter:
         self._out += packed + bytes([compression]) + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
         return at, len(packed)
 
-    def _handle(self, place: tuple[int, int]) -> bytes:
-        return uvarint(place[0]) + uvarint(place[1])
+    def _handle(self, offset: tuple[int, int]) -> bytes:
+        return uvarint(offset[0]) + uvarint(offset[1])
 
 
 def text(number: int, value: str | bytes) -> bytes:
@@ -143,13 +143,13 @@ def timestamp(moment: datetime) -> bytes:
     return number(1, micros // 1_000_000) + number(2, micros % 1_000_000 * 1_000)
 
 
-def framed(identity: bytes, data: bytes) -> bytes:
+def encode_value(identity: bytes, data: bytes) -> bytes:
     return svarint(len(identity)) + identity + svarint(len(data)) + data
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An object as a commit holds it. `address_type`: 0 by its text, 1 relative, 2 full."""
+    """An entry of a range. `address_type`: 0 by prefix, 1 relative, 2 full."""
 
     path: str
     address: str
@@ -163,11 +163,11 @@ class Entry:
         data += b"".join(text(5, text(1, k) + text(2, v)) for k, v in self.metadata.items())
         data += (number(6, self.address_type) if self.address_type else b"") + text(7, "application/octet-stream")
         identity = hashlib.sha256(f"{self.size_bytes} {self.path}".encode()).digest()
-        return self.path.encode(), framed(identity, data)
+        return self.path.encode(), encode_value(identity, data)
 
 
 def table(pairs: Sequence[tuple[bytes, bytes]], table_type: str, writer: TableWriter | None = None, **properties: Any) -> Table:
-    """A graveler table with its properties; `properties` replaces or adds."""
+    """Write a graveler table. `properties` replaces or adds properties."""
     ordered = sorted(pairs)
     own = {"type": table_type, "count": str(len(ordered))}
     if ordered:
@@ -179,8 +179,8 @@ def range_table(entries: Iterable[Entry], writer: TableWriter | None = None, **p
     return table([entry.encode() for entry in entries], "ranges", writer, **properties)
 
 
-def metarange_record(range_id: str, low: bytes, high: bytes, count: int) -> tuple[bytes, bytes]:
-    return high, framed(range_id.encode(), text(1, low) + text(2, high) + number(3, 1000) + number(4, count))
+def metarange_record(range_id: str, min_key: bytes, max_key: bytes, count: int) -> tuple[bytes, bytes]:
+    return max_key, encode_value(range_id.encode(), text(1, min_key) + text(2, max_key) + number(3, 1000) + number(4, count))
 
 
 def metarange_table(ranges: Iterable[tuple[str, bytes, bytes, int]], writer: TableWriter | None = None, **properties: Any) -> Table:

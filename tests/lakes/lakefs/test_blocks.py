@@ -1,4 +1,4 @@
-"""Blocks and messages that are damaged behind a right checksum: a `FormatError`, and never another error or a read past the end."""
+"""Damaged blocks and messages with a valid checksum raise only `FormatError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges and metaranges: a commit's decoded objects are those that the real server lists; damage is refused by name."""
+"""Decoding of ranges and metaranges, compared with the listings of a real server, and damaged objects."""
 
 from __future__ import annotations
 
@@ -19,14 +19,10 @@ from gc_assets.lakes.lakefs.sstable import read_sstable
 from gc_assets.lakes.protocol import Container
 from tests.depth import deep
 from tests.lakes.lakefs.recordings import NAMES, Recording
-from tests.lakes.lakefs.tables import Entry, Table, TableWriter, framed, metarange_table, number, range_table, table, text
+from tests.lakes.lakefs.tables import Entry, Table, TableWriter, encode_value, metarange_table, number, range_table, table, text
 
 LOCATION = "file:///namespace/"
 ENTRIES = [Entry(f"sales/{n:03}.csv", f"data/part/{n:020}", n, datetime(2026, 5, 1, 12, 0, n % 60, 5, tzinfo=UTC)) for n in range(200)]
-
-
-def named(name: str) -> dict[str, Any]:
-    return Recording(name).expected
 
 
 def container(raw: Table, kind: str = Kind.RANGE, expected: int | None = None) -> Container:
@@ -123,14 +119,14 @@ def test_full_address_with_doubled_root_protects_the_file() -> None:
 @pytest.mark.parametrize(
     "storage, address",
     [
-        ("file:///srv/blocks/", "local:///lakefs-blockstore/other/data/p/x"),  # the block store itself is a storage
-        ("file:///srv/blocks/other/", "local:///lakefs-blockstore/other/data/p/x"),  # the other repository's own storage
-        ("file:///srv/", "local:///lakefs-blockstore/other/data/p/x"),  # a storage around the block store, which holds both
+        ("file:///srv/blocks/", "local:///lakefs-blockstore/other/data/p/x"),  # the block store is a storage
+        ("file:///srv/blocks/other/", "local:///lakefs-blockstore/other/data/p/x"),  # the other repository is a storage
+        ("file:///srv/", "local:///lakefs-blockstore/other/data/p/x"),  # a storage contains the block store
         ("file:///srv/blocks/other/", "local:///srv/blocks/srv/blocks/other/data/p/x"),
     ],
 )
 def test_import_from_another_repository_protects_its_file(storage: str, address: str) -> None:
-    """H13: a server in a container writes paths of its own; the file is ours to keep all the same."""
+    """H13: the paths of a server in a container differ from those on this machine."""
     raw = range_table([Entry("a", address, address_type=2)])
     importer = Container(f"file:///srv/blocks/importer/_lakefs/{raw.object_id}", Kind.RANGE)
     rows = decode(importer, raw, ["file:///srv/blocks/importer/", storage])
@@ -221,7 +217,7 @@ def test_range_with_wrong_properties_is_refused(properties: dict[str, str | None
     ],
 )
 def test_invalid_entry_is_refused(data: bytes, found: str) -> None:
-    raw = table([(b"a", framed(b"i" * 32, data))], "ranges")
+    raw = table([(b"a", encode_value(b"i" * 32, data))], "ranges")
     with pytest.raises(FormatError, match=found):
         decode(container(raw), raw)
 

@@ -1,4 +1,4 @@
-"""`docs/lakefs.md` names every option, reason and permission that there is."""
+"""`docs/lakefs.md` names all options, reasons and permissions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
 from gc_assets.lakes.lakefs.kind import KIND
 from tests.lakes.lakefs.builder import RepositoryBuilder
-from tests.lakes.lakefs.support import served
+from tests.lakes.lakefs.support import serve
 from tests.lakes.lakefs.test_lake import NOW
 
 PAGE = (Path(__file__).parents[3] / "docs" / "lakefs.md").read_text()
-# What lakeFS asks a user to be allowed for each call (`pkg/api/controller.go`): the call's path by its end.
+# Permission that lakeFS requires for each request (`pkg/api/controller.go`), by the end of the path.
 PERMISSIONS = {
     r"/repositories$": "fs:ListRepositories",
     r"/repositories/[^/]+$": "fs:ReadRepository",
@@ -29,14 +29,14 @@ PERMISSIONS = {
 
 
 def options(table: str) -> set[str]:
-    """What stands in backticks in the first column of the page's table under a heading."""
+    """Return the names in backticks in the first column of the table under a heading."""
     section = PAGE.split(f"## {table}\n", 1)[1].split("\n## ", 1)[0]
     return set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
 
 
 def test_page_explains_every_option() -> None:
     fields = {*LakeFsLakeConfig.model_fields, *(f"retention.{name}" for name in LakeFsRetention.model_fields)} - {"retention"}
-    of_every_kind = {"owners", "tags", "assets"}  # on the page of the configuration
+    of_every_kind = {"owners", "tags", "assets"}  # in docs/configuration.md
     assert options("Configuration") == fields - of_every_kind
 
 
@@ -45,10 +45,10 @@ def test_page_explains_every_reason() -> None:
 
 
 def test_page_lists_permissions_of_all_calls(tmp_path: Path) -> None:
-    with served(RepositoryBuilder(tmp_path, NOW).repository) as (lake, server):
+    with serve(RepositoryBuilder(tmp_path, NOW).repository) as (lake, server):
         lake.freeze(NOW)
-    asked = {path for _, path, _ in server.requests}
-    needed = {next(name for end, name in PERMISSIONS.items() if re.search(end, path)) for path in asked}
+    requested = {path for _, path, _ in server.requests}
+    needed = {next(name for end, name in PERMISSIONS.items() if re.search(end, path)) for path in requested}
     assert needed == set(PERMISSIONS.values())
     assert {name for name in needed if f"`{name}`" not in PAGE} == set()
 

@@ -1,4 +1,4 @@
-"""The fake server says what the real one said, field by field: every recorded question is asked again through `lakefs-sdk`."""
+"""The fake server returns the recorded responses of a real server to requests of `lakefs-sdk`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield recording, ApiClient(Configuration(host=f"{url}/api/v1", username=KEY_ID, password=SECRET))
 
 
-def replayed(served: tuple[Recording, ApiClient], subject: str, suffix: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
-    """Recorded query, what stands between the repository and `suffix` in its path, and the recorded answer."""
+def replay(served: tuple[Recording, ApiClient], subject: str, suffix: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
+    """Yield the query, the path between repository and `suffix`, and the response of recorded requests."""
     recording, _ = served
     for exchange in recording.exchanges(subject):
         request, response = exchange["request"], exchange["response"]
@@ -46,42 +46,42 @@ def paging(query: dict[str, str]) -> dict[str, Any]:
 
 def test_branches(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
-    asked = 0
-    for query, _, expected in replayed(served, "branches", "/branches"):
+    matches = 0
+    for query, _, expected in replay(served, "branches", "/branches"):
         assert BranchesApi(client).list_branches(recording.name, **paging(query)).to_dict() == expected
-        asked += 1
-    assert asked > 1
+        matches += 1
+    assert matches > 1
 
 
 def test_tags(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
-    asked = [TagsApi(client).list_tags(recording.name, **paging(q)).to_dict() == e for q, _, e in replayed(served, "tags", "/tags")]
-    assert asked
-    assert all(asked)
+    matches = [TagsApi(client).list_tags(recording.name, **paging(q)).to_dict() == e for q, _, e in replay(served, "tags", "/tags")]
+    assert matches
+    assert all(matches)
 
 
 def test_listings_of_refs(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
     branches = recording.expected["branches"]
-    asked = 0
-    for query, path, expected in replayed(served, "objects", "/objects/ls"):
+    matches = 0
+    for query, path, expected in replay(served, "objects", "/objects/ls"):
         ref = path.split("/refs/")[1].split("/")[0]
         if ref in branches:
             found = ObjectsApi(client).list_objects(recording.name, ref, **paging(query)).to_dict()
             assert found["pagination"] == expected["pagination"]
             assert found["results"] == expected["results"]
-            asked += 1
-    assert asked > 5
+            matches += 1
+    assert matches > 5
 
 
 def test_repository_and_rules(served: tuple[Recording, ApiClient]) -> None:
     recording, client = served
-    ((_, _, expected), *_) = replayed(served, "repository", f"/repositories/{recording.name}")
+    ((_, _, expected), *_) = replay(served, "repository", f"/repositories/{recording.name}")
     assert RepositoriesApi(client).get_repository(recording.name).to_dict() == expected
-    ((_, _, rules), *_) = replayed(served, "gc_rules", "/settings/gc_rules")
+    ((_, _, rules), *_) = replay(served, "gc_rules", "/settings/gc_rules")
     if rules["branches"]:
         assert RepositoriesApi(client).get_gc_rules(recording.name).to_dict() == rules
-    ((_, _, grace), *_) = replayed(served, "config", "/config/garbage-collection")
+    ((_, _, grace), *_) = replay(served, "config", "/config/garbage-collection")
     assert InternalApi(client).get_garbage_collection_config().to_dict() == grace
 
 
@@ -103,9 +103,9 @@ def test_errors_equal_the_recorded_ones(served: tuple[Recording, ApiClient]) -> 
     with pytest.raises(ApiException) as found:
         RepositoriesApi(client).get_repository("no-such-repository")
     assert (found.value.status, missing["body"]["message"] in str(found.value.body)) == (missing["status"], True)
-    nobody = ApiClient(Configuration(host=client.configuration.host, username=KEY_ID, password=KEY_ID))
+    unknown_user = ApiClient(Configuration(host=client.configuration.host, username=KEY_ID, password=KEY_ID))
     with pytest.raises(ApiException) as refused:
-        RepositoriesApi(nobody).get_repository(recording.name)
+        RepositoriesApi(unknown_user).get_repository(recording.name)
     assert refused.value.status == 401
     assert "error authenticating request" in str(refused.value.body)
 
@@ -116,9 +116,9 @@ def test_commit_id_prefix_precedes_branch_name(tmp_path: Path) -> None:
     builder.record("fade" + "0" * 60, ["main-0"], {"committed": "data/p/a"})
     builder.branch("fade", "first")
     builder.stage("fade", "staged", "data/p/b")
-    assert set(repository.seen("fade") or ()) == set(repository.seen("fade" + "0" * 60) or ()) == {"committed"}
+    assert set(repository.resolve("fade") or ()) == set(repository.resolve("fade" + "0" * 60) or ()) == {"committed"}
     builder.record("fade" + "1" * 60, ["main-0"], {})
-    assert set(repository.seen("fade") or ()) == {"staged"}
+    assert set(repository.resolve("fade") or ()) == {"staged"}
 
 
 def test_unknown_requests_are_refused(served: tuple[Recording, ApiClient]) -> None:

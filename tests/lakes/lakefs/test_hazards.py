@@ -1,4 +1,4 @@
-"""Where each hazard of lakeFS's own collector (H1 to H20, research on lakeFS, sections 9 and 12) is a test that the naive way fails."""
+"""The hazards H1 to H20 of lakeFS's own garbage collector, and the tests that cover them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 LAKE, CONTAINERS, RECORDINGS = (f"tests/lakes/lakefs/test_{name}.py" for name in ("lake", "containers", "recordings"))
 STAGES, STORES = "tests/stages", "tests/stores"
-# The hazard in a few words; then naive ways to collect, and under each the tests that were seen to fail when the collector was made so.
+# Each hazard, naive implementations with it, and the tests that failed when the collector was changed to that implementation.
 HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "H1": (
         "no rules make an empty live set",
@@ -17,58 +17,42 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
     ),
     "H2": (
         "only the last page's location counts",
-        {
-            "the last page's location is read alone": [
-                f"{LAKE}::test_all_locations_of_the_server_list_are_read"
-            ]
-        },
+        {"the last page's location is read alone": [f"{LAKE}::test_all_locations_of_the_server_list_are_read"]},
     ),
     "H3": (
-        "a branch deleted while paging takes the others' staging along",
-        {
-            "a reading in which a branch goes has nothing staged": [
-                f"{LAKE}::test_branch_deleted_during_listing_loses_only_its_staging"
-            ]
-        },
+        "a branch deleted while paging discards the staging of others",
+        {"a read during a branch deletion has no staged objects": [f"{LAKE}::test_branch_deleted_during_listing_loses_only_its_staging"]},
     ),
     "H4": (
-        "an error in the middle of a list is taken for its end",
+        "an error inside a list is treated as its end",
         {
-            "a page that fails behind the first ends the list": [f"{LAKE}::test_error_inside_a_list_stops_the_run"],
+            "a failed page after the first ends the list": [f"{LAKE}::test_error_inside_a_list_stops_the_run"],
             "a commit whose parent the server lost is a first commit": [f"{LAKE}::test_truncated_dump_stops_the_run"],
         },
     ),
     "H5": (
-        "identical bytes uploaded again look dead",
+        "a second upload of identical content looks unused",
         {
-            "an object like the committed one is not staged, whatever its address": [
-                f"{LAKE}::test_second_upload_of_identical_content_is_live"
-            ],
-            "only what the server's list names is staged": [f"{LAKE}::test_second_upload_of_identical_content_is_live"],
+            "an object with the content of the committed one is not staged": [f"{LAKE}::test_second_upload_of_identical_content_is_live"],
+            "only objects of the server's list are staged": [f"{LAKE}::test_second_upload_of_identical_content_is_live"],
         },
     ),
     "H6": (
-        "what is committed meanwhile is in neither list",
+        "an object committed in the meantime is in neither list",
         {
-            "staging is read before the commits alone": [f"{LAKE}::test_objects_committed_during_freeze_are_live"],
-            "staging is read behind the commits alone": [
-                f"{LAKE}::test_objects_committed_after_the_dump_are_live"
-            ],
-            "a plan is carried out as it was made": [
+            "staging is read only before the commits": [f"{LAKE}::test_objects_committed_during_freeze_are_live"],
+            "staging is read only after the commits": [f"{LAKE}::test_objects_committed_after_the_dump_are_live"],
+            "a plan is executed without revalidation": [
                 f"{STAGES}/test_lakefs_protocol.py::test_apply_refuses_plan_after_newer_references"
             ],
         },
     ),
     "H7": (
-        "an old mark is swept without another look",
-        {
-            "a plan is carried out as it was made": [
-                f"{STAGES}/test_lakefs_protocol.py::test_apply_refuses_plan_after_newer_references"
-            ]
-        },
+        "an old mark is swept without revalidation",
+        {"a plan is executed without revalidation": [f"{STAGES}/test_lakefs_protocol.py::test_apply_refuses_plan_after_newer_references"]},
     ),
     "H8": (
-        "whatever lies in the root goes",
+        "all objects in the root are deleted",
         {
             "the whole namespace is claimed": [
                 f"{RECORDINGS}::test_refs_and_commits_equal_the_recording",
@@ -79,7 +63,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "H9": (
         "failed deletions count as done",
         {
-            "what was planned counts as done": [f"{STORES}/test_execution.py::test_every_row_has_one_outcome"],
+            "planned actions count as done": [f"{STORES}/test_execution.py::test_every_row_has_one_outcome"],
             "an error of the disk counts as done": [
                 f"{STORES}/local/test_quarantine.py::test_a_full_disk_fails_and_leaves_the_source",
                 f"{STORES}/local/test_quarantine.py::test_a_permission_that_is_missing_is_denied",
@@ -87,11 +71,9 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
             "a refused key counts as done, or ends the batch": [
                 f"{STORES}/local/test_quarantine.py::test_one_bad_key_does_not_hold_up_the_others"
             ],
-            "what failed is not tried again": [f"{STORES}/test_execution.py::test_what_failed_is_tried_again"],
-            "figures that do not add up are published": [
-                f"{STORES}/test_execution.py::test_books_that_do_not_balance_stop_with_their_figures"
-            ],
-            "a plan of which a part failed is finished": [
+            "failed actions are not repeated": [f"{STORES}/test_execution.py::test_what_failed_is_tried_again"],
+            "inconsistent counts are published": [f"{STORES}/test_execution.py::test_books_that_do_not_balance_stop_with_their_figures"],
+            "a partially failed plan is finished": [
                 f"{STAGES}/delete/test_failed_expiry.py::test_files_of_a_failed_edit_stay_until_another_apply"
             ],
         },
@@ -104,9 +86,7 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
                 f"{STORES}/test_kill.py::test_a_run_killed_before_any_step_is_ended_by_the_next",
                 f"{STAGES}/delete/test_kill.py::test_killed_apply_is_completed_by_another_apply",
             ],
-            "nothing is written before the end": [
-                f"{STAGES}/delete/test_kill.py::test_killed_apply_is_completed_by_another_apply"
-            ],
+            "nothing is written before the end": [f"{STAGES}/delete/test_kill.py::test_killed_apply_is_completed_by_another_apply"],
         },
     ),
     "H11": (
@@ -117,8 +97,8 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
             ]
         },
     ),
-    "H12": (  # the schema that is guessed from CSV files cannot reach us: refs and commits come typed, out of the dump's tables
-        "nobody checks that heads and counts are whole",
+    "H12": (  # a schema inferred from CSV files cannot occur, because the tables of the dump are typed
+        "heads and counts are not verified",
         {
             "heads are not looked up among the commits": [
                 f"{LAKE}::test_freeze_refuses_continuously_changing_repository",
@@ -127,40 +107,30 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
             "parents are not looked up among the commits": [f"{LAKE}::test_truncated_dump_stops_the_run"],
             "commits are not counted": [f"{LAKE}::test_dump_with_missing_commits_stops_the_run"],
             "objects are not counted": [f"{CONTAINERS}::test_range_with_missing_objects_is_refused"],
-            "a range's content is not held against its name": [f"{CONTAINERS}::test_range_with_another_id_is_refused"],
+            "the content of a range is not compared with its id": [f"{CONTAINERS}::test_range_with_another_id_is_refused"],
         },
     ),
     "H13": (
-        "other lakes need the files too",
+        "other lakes need the files",
         {
-            "a storage's live set is one lake's": [
-                f"{STAGES}/test_lakefs_protocol.py::test_another_lake_protects_expired_objects"
-            ],
-            "a path of the server's disk is looked for in the namespace alone": [
+            "a storage's live set is one lake's": [f"{STAGES}/test_lakefs_protocol.py::test_another_lake_protects_expired_objects"],
+            "a path of the server's disk is resolved only in the namespace": [
                 f"{CONTAINERS}::test_import_from_another_repository_protects_its_file"
             ],
         },
     ),
     "H14": (
         "active commits depend on the order of ids",
-        {
-            "a walk ends at a commit that another one reached, before it marks it": [
-                f"{RECORDINGS}::test_active_commits_include_those_of_the_server"
-            ]
-        },
+        {"a walk ends before a commit that another walk reached": [f"{RECORDINGS}::test_active_commits_include_those_of_the_server"]},
     ),
     "H15": (
         "an address can be linked at any age",
-        {
-            "what is quarantined is dead for good": [
-                f"{STAGES}/test_lakefs_protocol.py::test_linked_quarantined_file_is_restored"
-            ]
-        },
+        {"quarantined files are never live again": [f"{STAGES}/test_lakefs_protocol.py::test_linked_quarantined_file_is_restored"]},
     ),
     "H16": (
         "one file has two spellings",
         {
-            "a full address is a file of its own": [
+            "a full address is a separate file": [
                 f"{CONTAINERS}::test_file_with_two_spellings_is_one_file",
                 f"{LAKE}::test_linked_objects_with_doubled_root_are_live",
             ]
@@ -169,40 +139,30 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "H17": (
         "the listing doubles the store's root",
         {
-            "the store's root is taken off once": [
+            "the store's root is removed only once": [
                 f"{CONTAINERS}::test_full_address_with_doubled_root_protects_the_file",
                 f"{LAKE}::test_linked_objects_with_doubled_root_are_live",
             ]
         },
     ),
     "H18": (
-        "paging stands still, or has empty pages",
+        "paging does not advance, or has empty pages",
         {
-            "a token that came before ends the list": [f"{LAKE}::test_repeated_continuation_token_stops_the_run"],
-            "a page without a location ends the list": [
-                f"{LAKE}::test_all_locations_of_the_server_list_are_read"
-            ],
+            "a repeated token ends the list": [f"{LAKE}::test_repeated_continuation_token_stops_the_run"],
+            "a page without a location ends the list": [f"{LAKE}::test_all_locations_of_the_server_list_are_read"],
         },
     ),
     "H19": (
-        "rules of zero days are read back as none, and odd ones are accepted",
+        "rules of zero days are read as missing, and invalid rules are accepted",
         {
-            "no rules are rules of zero days": [
-                f"{LAKE}::test_rules_of_zero_days_keep_every_commit"
-            ],
-            "negative days are days": [f"{LAKE}::test_invalid_rules_stop_the_run"],
-            "of two rules for a branch the first counts": [
-                f"{LAKE}::test_last_rule_of_a_branch_applies"
-            ],
+            "missing rules are rules of zero days": [f"{LAKE}::test_rules_of_zero_days_keep_every_commit"],
+            "negative days are valid": [f"{LAKE}::test_invalid_rules_stop_the_run"],
+            "the first of two rules for a branch applies": [f"{LAKE}::test_last_rule_of_a_branch_applies"],
         },
     ),
     "H20": (
         "two repositories on one namespace",
-        {
-            "namespaces are not compared, or for equality, or as they were typed": [
-                f"{LAKE}::test_overlapping_repository_stops_the_run"
-            ]
-        },
+        {"namespaces are not compared, or only for equality, or not normalized": [f"{LAKE}::test_overlapping_repository_stops_the_run"]},
     ),
 }
 

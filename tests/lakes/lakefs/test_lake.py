@@ -1,6 +1,6 @@
-"""A repository as a lake: what is read of it, what the rules keep, and that nothing unreadable is ever taken for nothing there.
+"""The lake of a lakeFS repository: refs, staging, retention, and errors that stop a run.
 
-The hazards H1 to H20 are those of research on lakeFS's own collector; each test that stands for one names it.
+H1 to H20 are hazards of lakeFS's own garbage collector. `test_hazards.py` lists them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.lake import ATTEMPTS, LakeFsLake
 from gc_assets.lakes.protocol import FrozenRefs
-from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeRepository, FakeServer, Listed
+from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeObject, FakeRepository, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
-from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, graph_of, served, states
+from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, graph_of, serve, states
 from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -31,7 +31,7 @@ DAY = 86_400
 
 
 class Builder:
-    """A small repository, commit by commit; days are counted back from `NOW`."""
+    """Builds a small repository commit by commit. Days count back from `NOW`."""
 
     def __init__(self, folder: Path) -> None:
         self.repository = FakeRepository("ml-data", folder / "ml-data")
@@ -40,7 +40,7 @@ class Builder:
         self.repository.branches["main"] = Branch("first")
 
     def commit(self, name: str, parents: list[str], days_ago: float, tree: dict[str, str], **summary: Any) -> str:
-        listed = {path: Listed(path, address, 1, 0) for path, address in tree.items()}
+        listed = {path: FakeObject(path, address, 1, 0) for path, address in tree.items()}
         entries = [Entry(path, address, address_type=2 if "://" in address else 1) for path, address in sorted(tree.items())]
         metarange = ""
         if entries:
@@ -56,7 +56,7 @@ class Builder:
         self.repository.branches[name] = Branch(head, hidden)
 
     def stage(self, branch: str, path: str, address: str) -> None:
-        self.repository.branches[branch].staged[path] = Listed(path, address, 1, 0)
+        self.repository.branches[branch].staged[path] = FakeObject(path, address, 1, 0)
 
     def rules(self, default: int, **branches: int) -> None:
         rows = [{"branch_id": name, "retention_days": days} for name, days in branches.items()]
@@ -70,22 +70,22 @@ def builder(tmp_path: Path) -> Builder:
 
 @pytest.fixture
 def lake(builder: Builder) -> Iterator[tuple[LakeFsLake, FakeServer]]:
-    with served(builder.repository) as pair:
+    with serve(builder.repository) as pair:
         yield pair
 
 
-def judged(lake: LakeFsLake, grace_cutoff: datetime = FAR_FUTURE) -> dict[str, str]:
+def states_of(lake: LakeFsLake, grace_cutoff: datetime = FAR_FUTURE) -> dict[str, str]:
     refs = lake.freeze(NOW)
     return states(lake.retain(refs, graph_of(commits_of(lake, refs)), NOW, grace_cutoff))
 
 
-def pinned(refs: FrozenRefs, namespace: Path) -> set[str]:
+def pinned_keys(refs: FrozenRefs, namespace: Path) -> set[str]:
     prefix = f"file://{namespace}/"
     return {item.address.removeprefix(prefix) for item in refs.pinned if item.address.startswith(prefix)}
 
 
-def dumped(server: FakeServer) -> bool:
-    """Whether the refs were dumped by now: what is read of staging areas from then on is the second reading."""
+def is_dumped(server: FakeServer) -> bool:
+    """Return whether the server has dumped its refs. Later reads of staging areas are the second ones."""
     return any(path.endswith("/dump") for _, path, _ in server.requests)
 
 
@@ -93,25 +93,23 @@ def dumped(server: FakeServer) -> bool:
 
 
 def test_missing_rules_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """H1: lakeFS's collector takes missing rules for an empty live set."""
+    """H1: lakeFS's collector treats missing rules as an empty live set."""
     builder.commit("old", ["first"], 90, {"a": "data/p/a"})
     builder.commit("head", ["old"], 1, {"b": "data/p/b"})
     builder.branch("main", "head")
-    assert set(judged(lake[0]).values()) == {"retained"}
+    assert set(states_of(lake[0]).values()) == {"retained"}
     assert (
         "no garbage collection rules"
         in lake[0].retain(refs := lake[0].freeze(NOW), graph_of(commits_of(lake[0], refs)), NOW, FAR_FUTURE).notes[0]
     )
 
 
-def test_rules_of_zero_days_keep_every_commit(
-    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
-) -> None:
+def test_rules_of_zero_days_keep_every_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H19."""
     builder.commit("head", ["first"], 1, {"b": "data/p/b"})
     builder.branch("main", "head")
     builder.rules(0)
-    assert set(judged(lake[0]).values()) == {"retained"}
+    assert set(states_of(lake[0]).values()) == {"retained"}
 
 
 def test_head_at_start_of_window_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -119,7 +117,7 @@ def test_head_at_start_of_window_is_kept(builder: Builder, lake: tuple[LakeFsLak
         builder.commit(name, [parent], days, {})
     builder.branch("main", "d")
     builder.rules(7)
-    assert judged(lake[0]) == {"d": "retained", "c": "retained", "b": "retained", "a": "expired", "first": "expired"}
+    assert states_of(lake[0]) == {"d": "retained", "c": "retained", "b": "retained", "a": "expired", "first": "expired"}
 
 
 @pytest.mark.parametrize("seconds, state", [(7 * DAY - 1, "retained"), (7 * DAY, "expired"), (7 * DAY + 1, "expired")])
@@ -129,7 +127,7 @@ def test_parent_is_kept_while_child_is_younger_than_rule(
     builder.commit("head", ["first"], seconds / DAY, {})
     builder.branch("main", "head")
     builder.rules(7)
-    assert judged(lake[0])["first"] == state
+    assert states_of(lake[0])["first"] == state
 
 
 def test_last_rule_of_a_branch_applies(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -139,7 +137,7 @@ def test_last_rule_of_a_branch_applies(builder: Builder, lake: tuple[LakeFsLake,
         "default_retention_days": 1,
         "branches": [{"branch_id": "main", "retention_days": days} for days in (1, 30)],
     }
-    assert judged(lake[0])["first"] == "retained"
+    assert states_of(lake[0])["first"] == "retained"
 
 
 def test_merged_commits_use_the_default_rule(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -147,9 +145,9 @@ def test_merged_commits_use_the_default_rule(builder: Builder, lake: tuple[LakeF
     builder.commit("merge", ["first", "side"], 2, {})
     builder.branch("main", "merge")
     builder.rules(1, main=30)
-    assert judged(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
+    assert states_of(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
     builder.rules(5, main=30)
-    assert judged(lake[0])["side"] == "retained"
+    assert states_of(lake[0])["side"] == "retained"
 
 
 def test_last_parent_is_first_in_commits_of_version_0(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -157,7 +155,7 @@ def test_last_parent_is_first_in_commits_of_version_0(builder: Builder, lake: tu
     builder.commit("merge", ["side", "first"], 2, {}, version=0)
     builder.branch("main", "merge")
     builder.rules(1, main=30)
-    assert judged(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
+    assert states_of(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
 
 
 def test_tag_keeps_only_its_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -167,7 +165,7 @@ def test_tag_keeps_only_its_commit(builder: Builder, lake: tuple[LakeFsLake, Fak
     builder.branch("main", "head")
     builder.repository.tags["v1"] = "release"
     builder.rules(7)
-    assert judged(lake[0]) == {"head": "retained", "next": "expired", "release": "retained", "first": "expired"}
+    assert states_of(lake[0]) == {"head": "retained", "next": "expired", "release": "retained", "first": "expired"}
 
 
 def test_ignored_tags_protect_nothing(builder: Builder) -> None:
@@ -176,22 +174,22 @@ def test_ignored_tags_protect_nothing(builder: Builder) -> None:
     builder.branch("main", "head")
     builder.repository.tags["v1"] = "release"
     builder.rules(7)
-    with served(builder.repository, {"tags": "ignore"}) as (lake, _):
-        assert judged(lake)["release"] == "expired"
+    with serve(builder.repository, {"tags": "ignore"}) as (lake, _):
+        assert states_of(lake)["release"] == "expired"
 
 
 def test_grace_period_keeps_young_dangling_commit(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     builder.commit("lost", ["first"], 2, {})
     builder.rules(1)
-    assert judged(lake[0], NOW - timedelta(days=3))["lost"] == "retained"
-    assert judged(lake[0], NOW - timedelta(days=1))["lost"] == "dangling"
+    assert states_of(lake[0], NOW - timedelta(days=3))["lost"] == "retained"
+    assert states_of(lake[0], NOW - timedelta(days=1))["lost"] == "dangling"
 
 
 @pytest.mark.parametrize("dangling, expected", [("9d", "dangling"), ("11d", "retained")])
 def test_dangling_commits_can_have_their_own_cutoff(builder: Builder, dangling: str, expected: str) -> None:
     builder.commit("lost", ["first"], 10, {})
-    with served(builder.repository, {"source": "configured", "default": "30d", "dangling": dangling}) as (lake, _):
-        assert judged(lake)["lost"] == expected
+    with serve(builder.repository, {"source": "configured", "default": "30d", "dangling": dangling}) as (lake, _):
+        assert states_of(lake)["lost"] == expected
 
 
 def test_configured_rules_replace_server_rules(builder: Builder) -> None:
@@ -201,11 +199,11 @@ def test_configured_rules_replace_server_rules(builder: Builder) -> None:
     builder.branch("release/1", "b")
     builder.rules(365)
     rules = {"source": "configured", "default": {"keep_last": 2}, "refs": [{"match": "release/.*", "keep": "forever"}]}
-    with served(builder.repository, rules) as (lake, _):
-        assert set(judged(lake).values()) == {"retained"}
+    with serve(builder.repository, rules) as (lake, _):
+        assert set(states_of(lake).values()) == {"retained"}
     del builder.repository.branches["release/1"]
-    with served(builder.repository, rules) as (lake, _):
-        assert judged(lake) == {"c": "retained", "b": "retained", "a": "expired", "first": "expired"}
+    with serve(builder.repository, rules) as (lake, _):
+        assert states_of(lake) == {"c": "retained", "b": "retained", "a": "expired", "first": "expired"}
 
 
 def test_unusual_commit_dates_are_accepted(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -214,7 +212,7 @@ def test_unusual_commit_dates_are_accepted(builder: Builder, lake: tuple[LakeFsL
     builder.repository.commits["first"].created = -(2**60)
     builder.branch("main", "head")
     builder.rules(7)
-    assert judged(lake[0]) == {"head": "retained", "first": "retained"}
+    assert states_of(lake[0]) == {"head": "retained", "first": "retained"}
 
 
 def test_rule_for_missing_branch_is_noted(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -229,28 +227,26 @@ def test_staged_objects_of_hidden_branches_are_live(builder: Builder, lake: tupl
     builder.branch("internal", "first", hidden=True)
     builder.stage("main", "a", "data/p/a")
     builder.stage("internal", "b", "data/p/b")
-    assert pinned(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/a", "data/p/b"}
+    assert pinned_keys(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/a", "data/p/b"}
 
 
 def test_second_upload_of_identical_content_is_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """H5: neither diff nor prepare_uncommited shows the new file, and readers are sent to it."""
+    """H5: diff and prepare_uncommited omit the new file, although the branch names it."""
     builder.commit("head", ["first"], 1, {"a": "data/p/old"})
     builder.branch("main", "head")
     builder.stage("main", "a", "data/p/new")
     builder.repository.branches["main"].staged["a"].is_change = False
-    assert pinned(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/new"}
+    assert pinned_keys(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/new"}
 
 
-def test_linked_objects_with_doubled_root_are_live(
-    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
-) -> None:
+def test_linked_objects_with_doubled_root_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     """H16, H17."""
     builder.stage("main", "a", "local:///lakefs-blockstore/ml-data/data/p/a,signature")
-    assert "data/p/a,signature" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
+    assert "data/p/a,signature" in pinned_keys(lake[0].freeze(NOW), builder.repository.namespace)
 
 
 def test_objects_committed_during_freeze_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """H6, and the order of reading: staging, commits, staging."""
+    """H6: the order is staging, commits, staging."""
     builder.stage("main", "a", "data/p/a")
 
     def commit_before_the_dump(method: str, path: str, query: Any) -> None:
@@ -261,24 +257,24 @@ def test_objects_committed_during_freeze_are_live(builder: Builder, lake: tuple[
 
     lake[1].fault = commit_before_the_dump
     refs = lake[0].freeze(NOW)
-    assert pinned(refs, builder.repository.namespace) >= {"data/p/a", "data/p/b"}
+    assert pinned_keys(refs, builder.repository.namespace) >= {"data/p/a", "data/p/b"}
     assert [ref.head_commit_id for ref in refs.refs] == ["late"]
 
 
 def test_objects_committed_after_the_dump_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """H6: the branch is committed, renamed and gone before it is read again, so neither the dump nor the second reading shows the file."""
+    """H6: the branch is committed, renamed and deleted, so neither the dump nor the second read contains the file."""
     builder.branch("dev", "first")
     builder.stage("dev", "a", "data/p/a")
-    lake[1].pages_of_uncommitted = [("", "")]  # the server's own list misses some (H5)
+    lake[1].pages_of_uncommitted = [("", "")]  # the server's list misses some (H5)
 
     def committed_and_renamed(method: str, path: str, query: Any) -> None:
-        if "/refs/dev/" in path and dumped(lake[1]) and builder.repository.branches.pop("dev", None):
+        if "/refs/dev/" in path and is_dumped(lake[1]) and builder.repository.branches.pop("dev", None):
             builder.branch("renamed", builder.commit("late", ["first"], 0, {"a": "data/p/a"}))
 
     lake[1].fault = committed_and_renamed
     refs = lake[0].freeze(NOW)
     assert builder.repository.branches.keys() == {"main", "renamed"}
-    assert pinned(refs, builder.repository.namespace) == {"data/p/a"}
+    assert pinned_keys(refs, builder.repository.namespace) == {"data/p/a"}
 
 
 def test_freeze_repeats_if_the_dump_lacks_a_head(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -298,9 +294,7 @@ def test_freeze_repeats_if_the_dump_lacks_a_head(builder: Builder, lake: tuple[L
     assert {ref.head_commit_id for ref in refs.refs} <= {commit.commit_id for commit in commits_of(lake[0], refs)}
 
 
-def test_freeze_refuses_continuously_changing_repository(
-    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
-) -> None:
+def test_freeze_refuses_continuously_changing_repository(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     def always_another(method: str, path: str, query: Any) -> tuple[int, Any] | None:
         if (method, path) == ("GET", "/repositories/ml-data/tags"):
             page = {"has_more": False, "next_offset": "", "results": 1, "max_per_page": 1000}
@@ -314,7 +308,7 @@ def test_freeze_refuses_continuously_changing_repository(
 
 
 def test_branch_deleted_during_listing_loses_only_its_staging(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """H3: lakeFS then forgets what it read of the other branches. Its list is empty here, and a branch goes in each of our two readings."""
+    """H3: lakeFS then discards the other branches. Here its list is empty, and a branch is deleted in each of our two reads."""
     for branch in ("early", "late"):
         builder.branch(branch, "first")
     for number in range(7):
@@ -323,29 +317,29 @@ def test_branch_deleted_during_listing_loses_only_its_staging(builder: Builder, 
     lake[1].page = 3
     lake[1].pages_of_uncommitted = [("", "")]
 
-    def deleted(method: str, path: str, query: Any) -> None:
-        branch = "late" if dumped(lake[1]) else "early"
+    def delete_branch(method: str, path: str, query: Any) -> None:
+        branch = "late" if is_dumped(lake[1]) else "early"
         if f"/refs/{branch}/" in path and query.get("after"):
             builder.repository.branches.pop(branch, None)
 
-    lake[1].fault = deleted
+    lake[1].fault = delete_branch
     refs = lake[0].freeze(NOW)
     assert builder.repository.branches.keys() == {"main"}
-    assert pinned(refs, builder.repository.namespace) >= {f"data/p/main{number}" for number in range(7)}
+    assert pinned_keys(refs, builder.repository.namespace) >= {f"data/p/main{number}" for number in range(7)}
 
 
 def test_freeze_refuses_branch_with_name_of_commit_prefix(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """Its listing would be the commit's, and what is staged on it would look dead."""
+    """The server lists the commit instead, so staged objects would look unused."""
     builder.commit("fade" + "0" * 60, ["first"], 1, {"a": "data/p/a"})
     builder.branch("fade", "first")
     builder.stage("fade", "b", "data/p/b")
     with pytest.raises(LakeUnreadable, match="branch 'fade' is the prefix of a commit id"):
         lake[0].freeze(NOW)
-    builder.commit("fade" + "1" * 60, ["first"], 1, {})  # now it is the beginning of two, and means the branch
-    assert "data/p/b" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
+    builder.commit("fade" + "1" * 60, ["first"], 1, {})  # a prefix of two ids resolves to the branch
+    assert "data/p/b" in pinned_keys(lake[0].freeze(NOW), builder.repository.namespace)
 
 
-# What cannot be read
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -376,7 +370,7 @@ def test_invalid_response_is_named_without_credentials(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], path: str, status: int, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
-    lake[1].fault = lambda method, asked, query: (status, {"message": "no"}) if asked == path else None
+    lake[1].fault = lambda method, request, query: (status, {"message": "no"}) if request == path else None
     with pytest.raises(LakeUnreadable, match=found) as error:
         lake[0].freeze(NOW)
     assert "lakeFS repository ml-data at http://127.0.0.1" in str(error.value)
@@ -402,7 +396,7 @@ def test_request_to_busy_server_is_repeated(builder: Builder, lake: tuple[LakeFs
 def test_error_inside_a_list_stops_the_run(
     builder: Builder, lake: tuple[LakeFsLake, FakeServer], monkeypatch: pytest.MonkeyPatch, listed: str
 ) -> None:
-    """H4: lakeFS's iterators lose such errors, and everything behind them looks dead."""
+    """H4: lakeFS's iterators ignore such errors, and later objects look unused."""
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 1)
     lake[1].page = 2
     for number in range(5):
@@ -416,7 +410,7 @@ def test_error_inside_a_list_stops_the_run(
 
 def test_unreachable_server_is_named(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
-    with served(builder.repository) as (lake, _):
+    with serve(builder.repository) as (lake, _):
         pass
     with pytest.raises(LakeUnreadable, match=r"no response .*check that the server runs") as error:
         lake.freeze(NOW)
@@ -424,7 +418,7 @@ def test_unreachable_server_is_named(builder: Builder, monkeypatch: pytest.Monke
 
 
 def test_error_contains_no_credentials(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(builder.repository, **{"secret_access_key": "a-wrong-one"}) as (lake, _), pytest.raises(LakeUnreadable) as error:
+    with serve(builder.repository, **{"secret_access_key": "a-wrong-one"}) as (lake, _), pytest.raises(LakeUnreadable) as error:
         lake.freeze(NOW)
     assert "HTTP 401: error authenticating request" in str(error.value)
     assert "a-wrong-one" not in f"{error.value!r} {lake._config!r} {lake._server()!r}"
@@ -435,12 +429,12 @@ def test_pickled_lake_has_no_credentials(lake: tuple[LakeFsLake, FakeServer]) ->
     pickled = pickle.dumps(lake[0])
     assert SECRET.encode() not in pickled
     assert KEY_ID.encode() not in pickled
-    asked = len(lake[1].requests)
-    copy = pickle.loads(pickled)  # noqa: S301  (bytes made in this test)
+    requests = len(lake[1].requests)
+    copy = pickle.loads(pickled)  # noqa: S301  (bytes of this test)
     commits = commits_of(copy, refs)
     assert commits == commits_of(lake[0], refs)
     assert copy.retain(refs, graph_of(commits), NOW, NOW) == lake[0].retain(refs, graph_of(commits), NOW, NOW)
-    assert len(lake[1].requests) == asked
+    assert len(lake[1].requests) == requests
     assert lake[0].freeze(NOW).refs == refs.refs
 
 
@@ -453,9 +447,7 @@ def test_pickled_lake_has_no_credentials(lake: tuple[LakeFsLake, FakeServer]) ->
         ({"has_more": True, "next_offset": "z", "results": 1, "max_per_page": 1000}, "continues after 'z', expected 'main', its last"),
     ],
 )
-def test_inconsistent_page_stops_the_run(
-    lake: tuple[LakeFsLake, FakeServer], page: dict[str, Any], found: str
-) -> None:
+def test_inconsistent_page_stops_the_run(lake: tuple[LakeFsLake, FakeServer], page: dict[str, Any], found: str) -> None:
     body = {"pagination": page, "results": [{"id": "main", "commit_id": "first"}]}
     lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/branches") else None
     with pytest.raises(LakeUnreadable, match=found):
@@ -498,18 +490,16 @@ def test_lists_are_read_completely(builder: Builder, lake: tuple[LakeFsLake, Fak
         builder.stage("main", f"path {number}", f"data/p/{number}")
     refs = lake[0].freeze(NOW)
     assert len(refs.refs) == 19
-    assert len(pinned(refs, builder.repository.namespace)) == 9
+    assert len(pinned_keys(refs, builder.repository.namespace)) == 9
 
 
-def test_all_locations_of_the_server_list_are_read(
-    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
-) -> None:
-    """H2: the last page's location is empty, and lakeFS's client reads that one alone. H18: empty pages come in the middle too."""
+def test_all_locations_of_the_server_list_are_read(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H2: the last page has no location, and lakeFS's client reads only that page. H18: other pages can be empty too."""
     builder.stage("main", "a", "data/p/a")
     location = builder.repository.prepare_uncommitted("r1")
     builder.repository.branches["main"].staged.clear()
     lake[1].pages_of_uncommitted = [("", "t1"), (location, "t2"), ("", "t3"), ("", "")]
-    assert "data/p/a" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
+    assert "data/p/a" in pinned_keys(lake[0].freeze(NOW), builder.repository.namespace)
 
 
 @pytest.mark.parametrize("tokens", [["same"], ["a", "b"], ["a", "b", "c"]])
@@ -528,7 +518,7 @@ def test_missing_files_of_the_server_list_stop_the_run(lake: tuple[LakeFsLake, F
 
 def test_wrong_location_stops_the_run(builder: Builder, tmp_path: Path) -> None:
     with (
-        served(builder.repository, location=f"file://{tmp_path}/elsewhere") as (lake, _),
+        serve(builder.repository, location=f"file://{tmp_path}/elsewhere") as (lake, _),
         pytest.raises(LakeUnreadable, match="does not exist, although the server has just written it; check that `location`"),
     ):
         lake.freeze(NOW)
@@ -536,7 +526,7 @@ def test_wrong_location_stops_the_run(builder: Builder, tmp_path: Path) -> None:
 
 def test_local_namespace_is_matched_by_folder_name(builder: Builder) -> None:
     builder.repository.storage_namespace = "local://unknown"
-    with served(builder.repository) as (lake, _), pytest.raises(LakeUnreadable, match="0 configured storages end in the folder 'unknown'"):
+    with serve(builder.repository) as (lake, _), pytest.raises(LakeUnreadable, match="0 configured storages end in the folder 'unknown'"):
         lake.freeze(NOW)
 
 
@@ -547,15 +537,13 @@ def test_local_namespace_is_matched_by_folder_name(builder: Builder) -> None:
         "local://ml-data/",
         "local://ml-data/data/inner",
         "local://",
-        # The server keeps a namespace as it was typed, and its block store cleans the path: these are the same folder.
+        # The server stores a namespace as typed, and its block store normalizes the path. These are the same folder.
         "local:///ml-data",
         "local://./ml-data",
         "local://elsewhere/..//ml-data",
     ],
 )
-def test_overlapping_repository_stops_the_run(
-    builder: Builder, lake: tuple[LakeFsLake, FakeServer], other: str, tmp_path: Path
-) -> None:
+def test_overlapping_repository_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], other: str, tmp_path: Path) -> None:
     """H20, H13."""
     lake[1].repositories["other"] = FakeRepository("other", tmp_path / "other", storage_namespace=other)
     with pytest.raises(LakeUnreadable, match="repository other has the storage namespace"):
@@ -579,7 +567,7 @@ def test_clock_skew_over_five_minutes_stops_the_run(lake: tuple[LakeFsLake, Fake
 
 @pytest.mark.parametrize("days", [-1, "7", None])
 def test_invalid_rules_stop_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], days: Any) -> None:
-    """H19: the server accepts negative days, by which everything but the heads would be expired."""
+    """H19: the server accepts negative days, which would expire everything but the heads."""
     builder.rules(7, main=days)
     with pytest.raises(LakeUnreadable, match="garbage collection rules: expected a number of days of at least 0"):
         lake[0].freeze(NOW)
@@ -589,7 +577,7 @@ def test_truncated_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, 
     builder.commit("head", ["lost"], 1, {})
     builder.branch("main", "head")
     with pytest.raises(LakeUnreadable, match="a parent that is not in the graph, for example head to its parent lost"):
-        judged(lake[0])
+        states_of(lake[0])
 
 
 def test_dump_with_missing_commits_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -621,9 +609,7 @@ def test_read_only_repository_requests_no_staging_list(builder: Builder, lake: t
     assert lake[0].freeze(NOW).refs
 
 
-def test_stray_file_in_metadata_folder_is_ignored(
-    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
-) -> None:
+def test_stray_file_in_metadata_folder_is_ignored(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     folder = builder.repository.namespace / "_lakefs"
     folder.mkdir(exist_ok=True)
     (folder / hashlib.sha256(b"stray").hexdigest()).write_bytes(b"stray")
@@ -647,5 +633,5 @@ def test_content_roots_are_metaranges(builder: Builder, lake: tuple[LakeFsLake, 
 
 def test_recorded_branches_are_read(tmp_path: Path) -> None:
     repository = recorded_repository(Recording("lifecycle"), Recording("lifecycle").unpack(tmp_path))
-    with served(repository) as (lake, _):
+    with serve(repository) as (lake, _):
         assert {ref.ref_name for ref in lake.freeze(NOW).refs if ref.ref_type == "branch"} == repository.branches.keys()

@@ -1,4 +1,4 @@
-"""The lifecycle rules of the public proposal (*lifecycle policy Spark job*): its tables and examples first, literally."""
+"""The lifecycle rules of the lakeFS proposal (*lifecycle policy Spark job*), with its tables and examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table(rules: dict[str, Any], day: int) -> list[tuple[str, str, str | None, d
     return [(row["rule_id"], row["prefix"], row["branch"], row["date_to_be_deleted"]) for row in rows]
 
 
-def released(rules: list[Rule], path: str, age: datetime, branches: Collection[str]) -> bool:
+def is_released(rules: list[Rule], path: str, age: datetime, branches: Collection[str]) -> bool:
     reach = [{class_of(rules, branch) for branch in branches}]
     return bool(evaluate(rules, pa.array([path]), _ages(age), np.zeros(1, np.int64), reach).released[0])
 
@@ -41,7 +41,7 @@ def _ages(*moments: datetime) -> pa.Array:
 
 
 def test_policy_rows_equal_the_proposal() -> None:
-    """With 8 days on the 20th the text prints the 18th; counted back it is the 12th, as 10 days are the 10th and 5 days the 15th."""
+    """For 8 days on the 20th the proposal prints the 18th, but the result is the 12th (10 days: the 10th, 5 days: the 15th)."""
     assert table({"rule1": RULE1}, 19) == [
         ("rule1", "foo/bar", None, january(9)),
         ("rule1", "foo/bar", "b1", january(14)),
@@ -68,7 +68,7 @@ def test_policy_rows_equal_the_recording() -> None:
 
 
 def bounds(everyone: int | None, **branches: int | None) -> list[Rule]:
-    """The printed table of bounds: all, then by branch (null: no earlier run carried the rule out)."""
+    """Return the printed bounds: for all branches, then by branch (None: no finished deletion)."""
     rules = [Rule("all", "foo", None, january(20), last_deleted=everyone and january(everyone))]
     return rules + [Rule(name, "foo", name, january(20), last_deleted=day and january(day)) for name, day in branches.items()]
 
@@ -119,53 +119,53 @@ def test_potential_commits_equal_the_recording(key: str, rows: str | None) -> No
 
 
 def test_deduplication_equals_the_proposal() -> None:
-    """foo/bar/a and foo/tar/a name address 1, foo/bar/b address 4, foo/tar/b and foo/other/c address 2: 4 and 1 go, 2 stays."""
+    """foo/bar/a and foo/tar/a have address 1, foo/bar/b 4, foo/tar/b and foo/other/c 2: 4 and 1 are released, 2 is kept."""
     rules = [Rule("bar", "foo/bar", None, january(10)), Rule("tar", "foo/tar", None, january(10))]
     entries = {"foo/bar/a": 1, "foo/bar/b": 4, "foo/tar/a": 1, "foo/tar/b": 2, "foo/other/c": 2}
-    said = {path: released(rules, path, january(5), ["main"]) for path in entries}
-    assert {address for address in entries.values() if all(said[p] for p, a in entries.items() if a == address)} == {1, 4}
+    bounds_printed = {path: is_released(rules, path, january(5), ["main"]) for path in entries}
+    assert {address for address in entries.values() if all(bounds_printed[p] for p, a in entries.items() if a == address)} == {1, 4}
 
 
 @pytest.mark.parametrize("moment, goes", [(january(9, 23), True), (january(10), False), (january(10, 1), False)])
 def test_object_older_than_the_date_is_released(moment: datetime, goes: bool) -> None:
-    assert released([Rule("r", "foo", None, january(10))], "foo/a", moment, ["main"]) is goes
+    assert is_released([Rule("r", "foo", None, january(10))], "foo/a", moment, ["main"]) is goes
 
 
 def test_every_reaching_branch_must_release_the_object() -> None:
     rules = [Rule("r", "foo", None, january(10)), Rule("r", "foo", "b1", january(15))]
-    assert released(rules, "foo/a", january(12), ["b1"])
-    assert not released(rules, "foo/a", january(12), ["b1", "main"])
-    assert released(rules, "foo/a", january(8), ["b1", "main"])
+    assert is_released(rules, "foo/a", january(12), ["b1"])
+    assert not is_released(rules, "foo/a", january(12), ["b1", "main"])
+    assert is_released(rules, "foo/a", january(8), ["b1", "main"])
 
 
 def test_branch_without_rule_keeps_the_object() -> None:
-    assert not released([Rule("r", "foo", "b1", january(15))], "foo/a", january(1), ["b1", "main"])
-    assert not released([Rule("r", "foo", None, january(15))], "foo/a", january(1), [])
+    assert not is_released([Rule("r", "foo", "b1", january(15))], "foo/a", january(1), ["b1", "main"])
+    assert not is_released([Rule("r", "foo", None, january(15))], "foo/a", january(1), [])
 
 
 def test_rule_of_a_branch_precedes_rule_for_all() -> None:
     rules = [Rule("r", "foo", None, january(15)), Rule("r", "foo", "b1", january(5))]
-    assert not released(rules, "foo/a", january(8), ["b1"])
-    assert released(rules, "foo/a", january(8), ["main"])
+    assert not is_released(rules, "foo/a", january(8), ["b1"])
+    assert is_released(rules, "foo/a", january(8), ["main"])
 
 
 def test_longest_prefix_applies() -> None:
     rules = [Rule("outer", "foo", None, january(15)), Rule("inner", "foo/bar", None, january(5))]
-    assert released(rules, "foo/zoo", january(8), ["main"])
-    assert not released(rules, "foo/bar/a", january(8), ["main"])
-    assert not released(rules, "foo/barn/m-1228", january(8), ["main"])
-    assert released(rules, "foo/barn/m-1228", january(4), ["main"])
+    assert is_released(rules, "foo/zoo", january(8), ["main"])
+    assert not is_released(rules, "foo/bar/a", january(8), ["main"])
+    assert not is_released(rules, "foo/barn/m-1228", january(8), ["main"])
+    assert is_released(rules, "foo/barn/m-1228", january(4), ["main"])
 
 
 def test_disabled_rule_keeps_the_object() -> None:
     rules = [Rule("outer", "", None, january(15)), Rule("inner", "foo", None, january(15), enabled=False)]
-    assert not released(rules, "foo/a", january(8), ["main"])
-    assert released(rules, "other", january(8), ["main"])
+    assert not is_released(rules, "foo/a", january(8), ["main"])
+    assert is_released(rules, "other", january(8), ["main"])
 
 
 def test_longest_retention_of_equal_prefixes_applies() -> None:
     rules = [Rule("a", "foo", None, january(15)), Rule("b", "foo", None, january(5))]
-    assert not released(rules, "foo/a", january(8), ["main"])
+    assert not is_released(rules, "foo/a", january(8), ["main"])
 
 
 def test_branches_without_rules_are_one_class() -> None:
@@ -204,15 +204,13 @@ some_objects = st.lists(
 
 
 @given(some_rules, some_objects)
-def test_vectorized_rules_equal_a_plain_loop(
-    rules: list[Rule], objects: list[tuple[str, datetime, frozenset[str]]]
-) -> None:
+def test_vectorized_rules_equal_a_plain_loop(rules: list[Rule], objects: list[tuple[str, datetime, frozenset[str]]]) -> None:
     def goes_on(branch: str, path: str, age: datetime) -> bool:
         for length in range(len(path), -1, -1):
             for own in (branch, None):
-                here = [rule for rule in rules if rule.branch == own and rule.prefix == path[:length]]
-                if here:
-                    return all(rule.enabled for rule in here) and age < min(rule.date_to_be_deleted for rule in here)
+                matching = [rule for rule in rules if rule.branch == own and rule.prefix == path[:length]]
+                if matching:
+                    return all(rule.enabled for rule in matching) and age < min(rule.date_to_be_deleted for rule in matching)
         return False
 
     reaches = sorted({frozenset(class_of(rules, b) for b in branches) for _, _, branches in objects}, key=sorted)

@@ -1,6 +1,6 @@
-"""What a real server's repositories hold, keep and let go, scenario by scenario: decoded from the recorded tables, judged by our rule.
+"""Live and dead files of recorded repositories of a real server, by scenario.
 
-Every trap that the recordings were built with is named here or in `tests/stages/test_lakefs_lifecycle.py`.
+This module and `tests/stages/test_lakefs_lifecycle.py` cover all traps of the recordings.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.depth import some
 from tests.lakes.lakefs.fake_server import Branch, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import NAMES, Recording
-from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, config_of, graph_of, moment, retained
+from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, config_of, graph_of, moment, retained_ids
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 TAGS = ["keep", "ignore"]
 
 
 @dataclass
-class Recorded:
-    """A recorded repository as the collector reads it: staged keys, and a lake for each way to treat tags."""
+class RecordedRepository:
+    """A recorded repository with its staged keys, and a lake for each policy for tags."""
 
     recording: Recording
     namespace: Path
@@ -53,53 +53,53 @@ class Recorded:
 
     def active(self, scenario: dict[str, Any], tags: str) -> dict[str, Commit]:
         refs, commits = self.read(scenario["rules"])
-        kept = retained(self.lakes[tags].retain(refs, graph_of(commits.values()), moment(scenario["as_of"]), FAR_FUTURE))
+        kept = retained_ids(self.lakes[tags].retain(refs, graph_of(commits.values()), moment(scenario["as_of"]), FAR_FUTURE))
         return {commit_id: commits[commit_id] for commit_id in kept}
 
-    def committed(self, commits: dict[str, Commit]) -> set[str]:
+    def committed_keys(self, commits: dict[str, Commit]) -> set[str]:
         roots = {root.address: root for commit in commits.values() for root in commit.content_roots}
-        return set().union(*(self.below(Container(root.address, root.kind)) for root in roots.values()))
+        return set().union(*(self.keys_below(Container(root.address, root.kind)) for root in roots.values()))
 
-    def below(self, container: Container) -> set[str]:
+    def keys_below(self, container: Container) -> set[str]:
         if container.address not in self.decoded:
             rows = self.lakes["keep"].decode(container, LocalObjects().read(container.address))
             parts = rows.filter(rows.column("is_container")).select(["address", "kind", "expected_entries"]).to_pylist()
-            below = [self.below(Container(row["address"], row["kind"], None, row["expected_entries"])) for row in parts]
-            self.decoded[container.address] = set().union(self.keys(rows.column("address").to_pylist()), *below)
+            children = [self.keys_below(Container(row["address"], row["kind"], None, row["expected_entries"])) for row in parts]
+            self.decoded[container.address] = set().union(self.keys(rows.column("address").to_pylist()), *children)
         return self.decoded[container.address]
 
 
 @pytest.fixture(scope="module", params=some([name for name in NAMES if name != "many"], ["many"]))
-def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:
-    yield from _recorded(request.param)
+def recorded(request: pytest.FixtureRequest) -> Iterator[RecordedRepository]:
+    yield from _read_recording(request.param)
 
 
 @pytest.fixture(scope="module")
-def basic() -> Iterator[Recorded]:
-    yield from _recorded("basic")
+def basic() -> Iterator[RecordedRepository]:
+    yield from _read_recording("basic")
 
 
-def _recorded(name: str) -> Iterator[Recorded]:
+def _read_recording(name: str) -> Iterator[RecordedRepository]:
     recording = Recording(name)
     namespace = recording.namespace
     server = FakeServer(recorded_repository(recording, namespace))
-    # The namespace is all tests' and only read, so the server writes no list of its own; the listings alone show what is staged.
+    # All tests share the namespace read-only, so the server writes no list, and only listings contain staged objects.
     server.fault = lambda method, path, query: (201, {"run_id": "r", "gc_uncommitted_location": ""}) if "prepare" in path else None
     with server.running() as url:
         lakes = {tags: LakeFsLake(config_of(url, name, {"tags": tags}), LocalObjects(), [f"file://{namespace}/"]) for tags in TAGS}
-        found = Recorded(recording, namespace, server, lakes)
+        found = RecordedRepository(recording, namespace, server, lakes)
         found.staged = found.keys([item.address for item in lakes["keep"].freeze(NOW).pinned])
-        for repository in server.repositories.values():  # staging is read once; the scenarios differ in rules and dates
+        for repository in server.repositories.values():  # staging is the same for all scenarios, which differ in rules and dates
             repository.branches = {ref: Branch(branch.head, branch.hidden) for ref, branch in repository.branches.items()}
             repository.trees = {commit: {} for commit in repository.trees}
         yield found
 
 
 @pytest.mark.parametrize("tags", TAGS)
-def test_live_files_equal_the_recorded_scenarios(recorded: Recorded, tags: str) -> None:
+def test_live_files_equal_the_recorded_scenarios(recorded: RecordedRepository, tags: str) -> None:
     ending = "protect" if tags == "keep" else "ignored"
     for scenario in recorded.recording.expected["scenarios"]:
-        live = recorded.committed(recorded.active(scenario, tags)) | recorded.staged
+        live = recorded.committed_keys(recorded.active(scenario, tags)) | recorded.staged
         dead = recorded.on_disk() - live
         expected = scenario[f"dead_if_tags_{ending}"]
         if isinstance(expected, list):
@@ -111,8 +111,8 @@ def test_live_files_equal_the_recorded_scenarios(recorded: Recorded, tags: str) 
             assert tags == "keep" or len(live - recorded.staged) == scenario["live_files"], scenario["name"]
 
 
-def test_active_commits_include_those_of_the_server(recorded: Recorded) -> None:
-    """H14: the server's own answer leaves commits out by the order of their ids; the rule does not."""
+def test_active_commits_include_those_of_the_server(recorded: RecordedRepository) -> None:
+    """H14: the result of the server omits commits depending on the order of ids."""
     missed = 0
     for scenario in recorded.recording.expected["scenarios"]:
         active = set(recorded.active(scenario, "ignore"))
@@ -122,9 +122,9 @@ def test_active_commits_include_those_of_the_server(recorded: Recorded) -> None:
     assert missed > 0 or recorded.recording.name == "lifecycle"
 
 
-def test_traps_of_the_recordings_are_kept(basic: Recorded) -> None:
+def test_traps_of_the_recordings_are_kept(basic: RecordedRepository) -> None:
     scenario = next(item for item in basic.recording.expected["scenarios"] if item["name"] == "A")
-    live = basic.committed(basic.active(scenario, "keep")) | basic.staged
+    live = basic.committed_keys(basic.active(scenario, "keep")) | basic.staged
     traps = {trap["id"]: trap for trap in basic.recording.expected["traps"]}
     assert set(traps) == {
         "tag-only", "dangling-young", "hard-reset", "hidden-branch", "reset", "staged-then-deleted", "staged-overwritten",
@@ -132,12 +132,12 @@ def test_traps_of_the_recordings_are_kept(basic: Recorded) -> None:
         "sibling-order",
     }  # fmt: skip
     for name, trap in traps.items():
-        if name != "link-pending":  # young by the server's link expiry, which the stages apply
+        if name != "link-pending":  # younger than the link expiry, which the stages apply
             assert {key for key in trap.get("keys", ()) if "://" not in key} <= live, trap["text"]
         assert not set(trap.get("dead", ())) & live, trap["text"]
 
 
-def test_imported_files_keep_their_addresses(basic: Recorded) -> None:
+def test_imported_files_keep_their_addresses(basic: RecordedRepository) -> None:
     (trap,) = [trap for trap in basic.recording.expected["traps"] if trap["id"] == "imported"]
     heads = {ref.head_commit_id for ref in basic.read({"default_retention_days": 7, "branches": []})[0].refs}
     commits = basic.read({"default_retention_days": 7, "branches": []})[1]
@@ -149,7 +149,7 @@ def test_imported_files_keep_their_addresses(basic: Recorded) -> None:
     assert {basic.recording.address(key) for key in trap["keys"] if "://" in key} <= named
 
 
-def test_refs_and_commits_equal_the_recording(basic: Recorded) -> None:
+def test_refs_and_commits_equal_the_recording(basic: RecordedRepository) -> None:
     expected = basic.recording.expected
     refs, commits = basic.read(expected["rules_in_force_when_recorded"])
     assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "tag"} == expected["tags"]

@@ -1,4 +1,4 @@
-"""Random repositories against lakeFS's rule of active commits, written down a second time walk by walk. Shares no code with the project."""
+"""Active commits of random repositories, compared with a second implementation of lakeFS's rule."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RULES: dict[str, dict[str, Any]] = {
     "at": {"keep": (AS_OF - 6 * DAY).isoformat()},
     "both": {"max_age": "3d", "keep_last": 3},
 }
-# Of each rule: how many days old a commit must be for its parent to be out of it, and how many commits it counts.
+# By rule: the age in days at which the parent of a commit is no longer active, and the number of commits to keep.
 MEANS: dict[str, tuple[float | None, int]] = {"forever": (1e9, 0), "2": (None, 2), "3d": (3, 0), "at": (6, 0), "both": (3, 3)}
 
 
 @st.composite
 def repositories(draw: st.DrawFn) -> dict[str, Any]:
-    """Commits as (parents, age in days), refs as (type, head, rule), and the rule of all else. Users set the dates of commits."""
+    """Draw commits as (parents, age in days), refs as (type, head, rule), and the default rule. Users set commit dates."""
     count = draw(st.integers(1, 12))
     commits: list[tuple[list[int], int]] = []
     for index in range(count):
@@ -49,8 +49,8 @@ def repositories(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def expected(drawn: dict[str, Any]) -> tuple[set[int], list[set[str]]]:
-    """The kept commits, and the refs that reach each commit."""
+def expected_commits(drawn: dict[str, Any]) -> tuple[set[int], list[set[str]]]:
+    """Return the kept commits, and the refs that reach each commit."""
     commits, default = drawn["commits"], drawn["default"]
 
     def means(rule: Any) -> tuple[float | None, int]:
@@ -61,8 +61,8 @@ def expected(drawn: dict[str, Any]) -> tuple[set[int], list[set[str]]]:
         parents = commits[commit][0]
         return [commit, *(first_parents(parents[0]) if parents else [])]
 
-    def below(commit: int) -> set[int]:
-        return {commit}.union(*map(below, commits[commit][0]))
+    def ancestors(commit: int) -> set[int]:
+        return {commit}.union(*map(ancestors, commits[commit][0]))
 
     walked = {name: ref for name, ref in drawn["refs"].items() if ref[0] == "branch" or drawn["tags"] == "policy"}
     kept = {ref[1] for ref in drawn["refs"].values() if ref[0] == "branch" or drawn["tags"] == "keep"}
@@ -80,7 +80,7 @@ def expected(drawn: dict[str, Any]) -> tuple[set[int], list[set[str]]]:
             kept.add(commit)
     if drawn["grace"] is not None:
         kept.update(commit for commit, (_, age) in enumerate(commits) if age <= drawn["grace"])
-    return kept, [{name for name, ref in drawn["refs"].items() if commit in below(ref[1])} for commit in range(len(commits))]
+    return kept, [{name for name, ref in drawn["refs"].items() if commit in ancestors(ref[1])} for commit in range(len(commits))]
 
 
 @settings(max_examples=200, deadline=None)
@@ -103,7 +103,7 @@ def test_random_repositories_keep_the_active_commits(drawn: dict[str, Any]) -> N
 
     found = retain(frozen, graph_of(commits), AS_OF, grace_cutoff, config_of("http://nowhere", "ml", {**policy, "tags": drawn["tags"]}))
 
-    kept, reaching = expected(drawn)
+    kept, reaching = expected_commits(drawn)
     assert found.expiry.num_rows == 0
     for number, row in enumerate(found.reachable.to_pylist()):
         state = "retained" if number in kept else "expired" if reaching[number] else "dangling"

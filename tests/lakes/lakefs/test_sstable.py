@@ -1,4 +1,4 @@
-"""SSTables: what a real server wrote reads back whole; what is damaged or unknown is refused by name."""
+"""SSTables of a real server and of the test writer, and damaged or unknown ones."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def test_table_without_entries_is_empty() -> None:
     st.integers(1, 300),
     st.sampled_from([None, False, True]),
 )
-def test_random_tables_round_trip(
-    pairs: dict[bytes, bytes], interval: int, block: int, two_level: bool | None
-) -> None:
+def test_random_tables_round_trip(pairs: dict[bytes, bytes], interval: int, block: int, two_level: bool | None) -> None:
     writer = TableWriter(restart_interval=interval, block_bytes=block, two_level=two_level)
     assert pairs_of(writer.write(sorted(pairs.items()))) == sorted(pairs.items())
 

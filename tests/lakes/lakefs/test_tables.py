@@ -1,4 +1,4 @@
-"""The tables that tests and benchmarks write are tables to RocksDB itself, which reads them with checksums on."""
+"""RocksDB reads the tables of the test writer with checksums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 
 
 def read_by_rocksdb(spark: SparkSession, path: Path) -> list[tuple[bytes, bytes]]:
-    """Every pair, by the RocksDB that Spark brings along. A fresh `Options` each time: a shared block cache mixes such files up."""
+    """Read all pairs with the RocksDB of Spark. A shared block cache would mix up files, so `Options` is new."""
     rocksdb = spark._jvm.org.rocksdb
     rocksdb.RocksDB.loadLibrary()
     options = rocksdb.Options()

@@ -1,4 +1,4 @@
-"""Nights that list only what changed find together what one clean run finds, on random histories of a repository."""
+"""Incremental listings find the same garbage as one full listing, on random histories of a repository."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import times
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
-from tests.lakes.lakefs.support import commits_of, config_of, graph_of, retained
+from tests.lakes.lakefs.support import commits_of, config_of, graph_of, retained_ids
 from tests.stores.local.test_incremental_listing import Nights, listed, tick
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["upload", "overwrite", "commit", "delete", "reset", "branch", "drop", "lose", "link", "copy", "night"]),
+        st.sampled_from(["upload", "overwrite", "commit", "delete", "reset", "branch", "drop", "lose", "link", "copy", "run"]),
         st.sampled_from(["main", "dev", "exp"]),
         st.sampled_from(["a", "b/c", "d"]),
     ),
@@ -35,15 +35,15 @@ STEPS = st.lists(
 
 
 class World:
-    """A repository, what is known of its storage from incremental listings, and addresses that were handed out and never linked."""
+    """A repository, its incremental listings, and addresses that were created and never linked."""
 
     def __init__(self, lake: LakeFsLake, builder: RepositoryBuilder) -> None:
         self.root, self.lake, self.builder = builder.namespace, lake, builder
-        self.nights = Nights(self.root, "data/")
+        self.runs = Nights(self.root, "data/")
         self.decoded: dict[str, pa.RecordBatch] = {}
         self.found: set[str] = set()
         self.unlinked: list[str] = []
-        self.carried = 0
+        self.reused = 0
         self.clock, self.times = itertools.count(1_000), dict[Path, int]()
 
     def step(self, verb: str, branch: str, path: str) -> None:
@@ -67,35 +67,35 @@ class World:
             self.unlinked.append(builder.upload())
         elif verb == "link" and self.unlinked:
             builder.stage(branch, path, self.unlinked.pop())
-        elif verb == "copy" and (seen := builder.repository.seen(branch)):
+        elif verb == "copy" and (seen := builder.repository.resolve(branch)):
             builder.stage(branch, f"{path}-copy", min(item.address for item in seen.values()))
-        elif verb == "night":
-            self.night()
+        elif verb == "run":
+            self.run()
 
-    def night(self) -> None:
-        """The optimized run of a night, beside a clean run that lists everything and knows the truth from the builder's own books."""
+    def run(self) -> None:
+        """Compare an incremental run with a full listing and the expected live files of the builder."""
         tick(self.root, self.clock, self.times)
-        self.carried += len(self.nights.list())
-        dead = {key for key in self.nights.etags() if key.startswith("data/")} - self.live()
+        self.reused += len(self.runs.list())
+        dead = {key for key in self.runs.etags() if key.startswith("data/")} - self.live()
         self.found |= dead
 
         on_disk, truth = set(listed(self.root)[0]), self.truth()
         clean = {key for key in on_disk if key.startswith("data/")} - truth
         assert dead == clean
-        # What was found on some night and is needed again by now was linked since: quarantine gives it back.
+        # Garbage of an earlier run that is live again was linked since then. A restore returns it.
         assert self.found - truth == clean
 
     def live(self) -> set[str]:
         prefix = f"file://{self.root}/"
         refs = self.lake.freeze(START)
         commits = commits_of(self.lake, refs)
-        keep = retained(self.lake.retain(refs, graph_of(commits), START, START))
+        keep = retained_ids(self.lake.retain(refs, graph_of(commits), START, START))
         roots = [root for commit in commits if commit.commit_id in keep for root in commit.content_roots]
         committed = {address for root in roots for address in self.objects_below(Container(root.address, root.kind))}
         return {address.removeprefix(prefix) for address in (*committed, *(item.address for item in refs.pinned))}
 
     def objects_below(self, container: Container) -> Iterator[str]:
-        """What the collector decodes, each container once as in its cache."""
+        """Yield the objects of a container. Each container is decoded once."""
         if container.address not in self.decoded:
             raw = LocalObjects().read(container.address)
             self.decoded[container.address] = self.lake.decode(container, raw)
@@ -107,13 +107,13 @@ class World:
 
     def truth(self) -> set[str]:
         repository = self.builder.repository
-        seen = [repository.seen(branch) or {} for branch in repository.branches]
+        seen = [repository.resolve(branch) or {} for branch in repository.branches]
         return {item.address for tree in (*repository.trees.values(), *seen) for item in tree.values()}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[FakeServer, str]]:
-    """One for all histories; each has a repository of its own on it."""
+    """A server for all histories, which have one repository each."""
     server = FakeServer()
     with server.running() as url:
         yield server, url
@@ -127,20 +127,18 @@ def world(folder: Path, server: tuple[FakeServer, str]) -> World:
 
 @settings(max_examples=times(40, 200), deadline=None)
 @given(STEPS)
-def test_full_listing_equals_incremental_listings(
-    server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]
-) -> None:
+def test_full_listing_equals_incremental_listings(server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         history = world(Path(folder), server)
         for verb, branch, path in steps:
             history.step(verb, branch, path)
-        history.night()
+        history.run()
 
 
 def test_histories_cover_garbage_and_reuse(tmp_path: Path, server: tuple[FakeServer, str]) -> None:
     history = world(tmp_path, server)
-    for verb in ("upload", "overwrite", "night", "lose", "commit", "night", "link", "reset"):
+    for verb in ("upload", "overwrite", "run", "lose", "commit", "run", "link", "reset"):
         history.step(verb, "main", "a")
-    history.night()
+    history.run()
     assert len(history.found) == 2
-    assert history.carried > 0
+    assert history.reused > 0

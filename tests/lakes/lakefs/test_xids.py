@@ -1,4 +1,4 @@
-"""The time in an object's name is the second in which its upload began."""
+"""The time in the name of an object is the second in which its upload began."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def times(*keys: str) -> list[datetime | None]:
 def test_times_in_recorded_names_equal_the_disk(name: str) -> None:
     recording = Recording(name)
     files = [path for path in sorted((recording.namespace / "data").rglob("*")) if path.is_file()][:2000]
-    told = times(*(str(path.relative_to(recording.namespace)) for path in files))
+    times_of_keys = times(*(str(path.relative_to(recording.namespace)) for path in files))
     close = [
         abs(moment - datetime.fromtimestamp(path.stat().st_mtime, UTC)) <= timedelta(seconds=2)
-        for moment, path in zip(told, files, strict=True)
+        for moment, path in zip(times_of_keys, files, strict=True)
         if moment is not None and "unknown" not in path.name
     ]
     assert close
