@@ -1,4 +1,4 @@
-"""The documentation says what the code does, where a test can tell."""
+"""Compare the documentation with the code."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from gc_assets.lakes.kinds import all_tables, config_of
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
 from gc_assets.lakes.nessie.config import NessieLakeConfig, NessieRetention
 from gc_assets.report.metrics import FAMILIES
-from tests.commands import named_in_prose, terminals, typed_lines, wrong_in_a_block, wrong_in_prose
+from tests.commands import command_lines, commands_in_prose, console_blocks, error_in_block, error_in_prose
 from tests.lakes.nessie.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parent.parent
 
 
 def table_page() -> str:
-    """docs/tables.md as the schemas have it; `python -m tests.test_docs` writes it."""
+    """Return docs/tables.md for the current schemas. `python -m tests.test_docs` writes it."""
     lines = ["# Tables", ""]
     lines += ["Published as Parquet below the state, in"]
     lines += ["`<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`."]
     lines += ["Times are UTC in microseconds, sizes bytes. `*` marks the key.", ""]
     for table in all_tables().values():
-        said = textwrap.wrap(f"{table.doc} One per {table.scope} and run date.", 100)
-        lines += [f"## {table.name}", "", *said, "", "| column | type | |", "|---|---|---|"]
+        description = textwrap.wrap(f"{table.doc} One per {table.scope} and run date.", 100)
+        lines += [f"## {table.name}", "", *description, "", "| column | type | |", "|---|---|---|"]
         for field in table.schema:
             star = "*" if field.name in table.key else ""
             lines.append(f"| {field.name}{star} | `{str(field.type).split('<')[0].partition('[')[0]}` | {table.column_doc(field.name)} |")
@@ -45,7 +45,7 @@ def table_page() -> str:
     return "\n".join(lines)
 
 
-def test_every_table_and_column_is_documented_as_it_is() -> None:
+def test_tables_page_matches_the_schemas() -> None:
     assert (ROOT / "docs" / "tables.md").read_text() == table_page()
 
 
@@ -65,7 +65,7 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
         NessieRetention,
     ],
 )
-def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
+def test_configuration_page_contains_every_key(model: type[config.StorageConfig]) -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     assert {name for name in model.model_fields if f"{name}`" not in page and f"{name}[]`" not in page} <= {
         "gates",
@@ -75,24 +75,26 @@ def test_every_key_of_the_configuration_is_documented(model: type[config.Storage
     }
 
 
-def test_every_key_of_a_target_and_every_event_is_documented() -> None:
+def test_configuration_page_contains_every_target_and_event() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().split("## notify[]")[1].split("\n## ")[0]
     names = {name for model in TARGETS.values() for name in model.model_fields}
     assert {name for name in {*names, *TARGETS, *EVENTS} if f"`{name}`" not in page} == set()
 
 
-def test_every_metric_is_documented_as_it_is() -> None:
+def test_metrics_page_matches_the_metrics() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
-    rows = [f"| `gc_assets_{name}` | {', '.join(f'`{label}`' for label in labels)} | {told} |" for name, labels, told in FAMILIES]
+    rows = [
+        f"| `gc_assets_{name}` | {', '.join(f'`{label}`' for label in labels)} | {description} |" for name, labels, description in FAMILIES
+    ]
     assert [line for line in page.splitlines() if line.startswith("| `gc_assets_")] == rows
 
 
-def test_every_setting_of_s3_is_in_its_page() -> None:
+def test_s3_reference_contains_every_setting() -> None:
     page = (ROOT / "docs" / "s3-reference.md").read_text().split("## Settings")[1].split("\n## ")[0]
     assert [name for name in S3Config.model_fields if f"| `{name}` |" not in page] == []
 
 
-def test_every_key_of_a_nessie_lake_is_documented() -> None:
+def test_configuration_page_contains_every_nessie_key() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
     named = {name for name in NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
     assert named == NessieLakeConfig.model_fields.keys() - config.LakeConfig.model_fields.keys()
@@ -109,14 +111,14 @@ completion-script show-licenses help --inmemory --jdbc --jdbc-url --jdbc-user --
 """
 
 
-def test_every_command_and_option_of_nessie_gc_has_its_counterpart() -> None:
+def test_nessie_page_maps_every_option_of_nessie_gc() -> None:
     table = (ROOT / "docs" / "nessie.md").read_text().split("## Migrating from nessie-gc")[1].split("\n## ")[0]
     left = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| "))
     named = {text.split()[0] for text in re.findall("`([^`]+)`", left)}
     assert named == set(NESSIE_GC.split())
 
 
-def test_every_setting_of_a_nessie_lake_is_in_its_page() -> None:
+def test_nessie_page_contains_every_setting() -> None:
     page = (ROOT / "docs" / "nessie.md").read_text()
     names = [
         *NessieLakeConfig.model_fields.keys() - config.LakeConfig.model_fields.keys(),
@@ -125,7 +127,7 @@ def test_every_setting_of_a_nessie_lake_is_in_its_page() -> None:
     assert [name for name in names if f"`{name}" not in page] == []
 
 
-def test_every_difference_from_nessie_gc_names_tests_that_there_are() -> None:
+def test_nessie_page_cites_existing_tests() -> None:
     table = (ROOT / "docs" / "nessie.md").read_text().split("## Intentional differences")[1].split("\n## ")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")][1:]
     proofs = [re.findall("`([^`]+)`", row[3]) for row in rows]
@@ -135,7 +137,7 @@ def test_every_difference_from_nessie_gc_names_tests_that_there_are() -> None:
     assert {name for names in proofs for name in names} - stories - tests == set()
 
 
-def test_every_gate_is_documented() -> None:
+def test_safety_page_contains_every_gate() -> None:
     page = (ROOT / "docs" / "safety.md").read_text()
     names = [name for name, value in vars(gates).items() if getattr(value, "__module__", "") == gates.__name__ and not name.startswith("_")]
     assert {name for name in names if f"`{name}`" not in page} == set()
@@ -144,16 +146,16 @@ def test_every_gate_is_documented() -> None:
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_command_line_reads_every_line_of_the_pages_that_calls_it() -> None:
-    lines = [(page.name, line) for page in PAGES for line in typed_lines(page.read_text())]
+def test_command_lines_in_blocks_are_valid() -> None:
+    lines = [(page.name, line) for page in PAGES for line in command_lines(page.read_text())]
     assert len(lines) > 40
-    assert [(page, wrong) for page, line in lines if (wrong := wrong_in_a_block(line)) is not None] == []
+    assert [(page, wrong) for page, line in lines if (wrong := error_in_block(line)) is not None] == []
 
 
-def test_every_command_and_option_that_a_sentence_names_is_there() -> None:
-    named = [(page.name, words) for page in PAGES for words in named_in_prose(page.read_text())]
+def test_commands_in_sentences_exist() -> None:
+    named = [(page.name, arguments) for page in PAGES for arguments in commands_in_prose(page.read_text())]
     assert len(named) > 40
-    assert [(page, wrong) for page, words in named if (wrong := wrong_in_prose(words)) is not None] == []
+    assert [(page, wrong) for page, arguments in named if (wrong := error_in_prose(arguments)) is not None] == []
 
 
 @pytest.mark.parametrize(
@@ -161,20 +163,20 @@ def test_every_command_and_option_that_a_sentence_names_is_there() -> None:
     [
         ("```console\n$ gc-assets shwo plan   # a table\n```", "gc-assets shwo plan: No such command 'shwo'. Did you mean 'show'?"),
         ("1. Then\n   ```console\n   gc-assets apply\n   ```", "gc-assets apply: Missing argument 'PLAN_ID'."),
-        ("Say `gc-assets approve PLAN\n--who ada`.", "gc-assets approve PLAN --who ada: No such option '--who'."),
-        ("Say `gc-assets run --run-date today`.", "gc-assets run --run-date today: Invalid value for '--run-date'"),
+        ("Run `gc-assets approve PLAN\n--who ada`.", "gc-assets approve PLAN --who ada: No such option '--who'."),
+        ("Run `gc-assets run --run-date today`.", "gc-assets run --run-date today: Invalid value for '--run-date'"),
     ],
 )
-def test_a_line_that_nobody_could_type_is_found(page: str, wrong: str) -> None:
-    found = [*map(wrong_in_a_block, typed_lines(page)), *map(wrong_in_prose, named_in_prose(page))]
+def test_invalid_command_lines_are_detected(page: str, wrong: str) -> None:
+    found = [*map(error_in_block, command_lines(page)), *map(error_in_prose, commands_in_prose(page))]
     assert len(found) == 1
     assert str(found[0]).startswith(wrong)
 
 
-ON_S3 = "no: what it shows is of one server; tests/stages/test_s3_protocol.py and tests/cli/test_doctor_s3.py do the same"
-ON_CLUSTER = "no: it names a machine of its own; tests/cluster.py starts the same on loopback"
-# Who types the lines of a block, by the block's page and first line: a test, or why nobody can here.
-TYPED_BY = {
+ON_S3 = "no: its output depends on the server; tests/stages/test_s3_protocol.py and tests/cli/test_doctor_s3.py do the same"
+ON_CLUSTER = "no: it names another machine; tests/cluster.py starts the same on loopback"
+# The test that runs a console block, by page and first line, or the reason why none does.
+TESTED_BY = {
     ("CONTRIBUTING.md", "make env"): "no: `make test` is what runs the tests",
     ("CONTRIBUTING.md", "make test"): "no: `make test` is what runs the tests",
     ("README.md", "$ gc-assets plans"): "test_readme_shows_the_plan_of_the_demo",
@@ -231,39 +233,39 @@ TYPED_BY = {
 }
 
 
-def test_every_block_that_is_to_be_typed_is_typed_by_a_test_or_says_why_not() -> None:
-    found = {(page.name, lines[0]) for page in PAGES for lines in terminals(page.read_text())}
-    assert found == TYPED_BY.keys()
+def test_every_console_block_names_its_test() -> None:
+    found = {(page.name, lines[0]) for page in PAGES for lines in console_blocks(page.read_text())}
+    assert found == TESTED_BY.keys()
     tests = set(re.findall(r"^def (test_\w+)", "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py")), re.MULTILINE))
-    assert {who for who in TYPED_BY.values() if not who.startswith("no: ") and who not in tests} == set()
+    assert {who for who in TESTED_BY.values() if not who.startswith("no: ") and who not in tests} == set()
 
 
-def test_every_target_of_make_that_the_pages_name_is_there() -> None:
+def test_make_targets_in_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     texts = {page.name: page.read_text() for page in PAGES}
-    lines = [(page, line) for page, text in texts.items() for line in (*chain(*terminals(text)), *re.findall("`(make [^`]+)`", text))]
+    lines = [(page, line) for page, text in texts.items() for line in (*chain(*console_blocks(text)), *re.findall("`(make [^`]+)`", text))]
     named = {(page, line.split()[1]) for page, line in lines if line.startswith("make ")}
     assert {name for _, name in named} >= {"demo", "test", "ui"}
     assert {(page, name) for page, name in named if name not in targets} == set()
 
 
-def test_the_hooks_of_pre_commit_are_the_linters_of_make_lint() -> None:
+def test_pre_commit_runs_the_linters_of_make_lint() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     (recipe,) = re.findall(r"^lint: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {hook["entry"] for hook in hooks} >= {line.strip().lstrip("@").replace("$(BIN)", ".venv/bin") for line in recipe.splitlines()}
 
 
-def test_every_module_that_the_pages_start_is_there() -> None:
+def test_modules_in_pages_exist() -> None:
     named = {name for page in PAGES for name in re.findall(r"python -m ([\w.]+)", page.read_text())}
     assert {name for name in named if find_spec(name) is None} == set()
 
 
-def test_the_example_of_the_readme_is_a_valid_configuration() -> None:
+def test_example_of_the_readme_is_valid() -> None:
     block = (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
     assert config_of(yaml.safe_load(block)).storages[0].mode == "plan"
 
 
-def test_every_page_that_the_readme_names_is_there() -> None:
+def test_links_of_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text()
     pages = [part.partition(")")[0].partition("#") for part in text.split("](")[1:]]
     assert {page for page, _, _ in pages if not (ROOT / page).exists()} == set()

@@ -1,4 +1,4 @@
-"""The pages of docs/ as a site (`make site`): built without a warning, and read without a network, on a screen and on a phone."""
+"""Build the site of docs/ (`make site`) without a warning, and open it without a network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def build(source: Path, at: Path) -> subprocess.CompletedProcess[str]:
-    """The command of `make site`."""
+    """Run the command of `make site`."""
     (line,) = re.findall(r"sphinx-build (.*) docs build/site$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     options = line.replace("build/site-read", str(at / "read")).split()
     return subprocess.run([sys.executable, "-m", "sphinx", *options, source, at / "html"], capture_output=True, text=True, check=False)
@@ -39,13 +39,13 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-def test_every_page_of_docs_is_a_page_of_the_site(site: Path) -> None:
+def test_site_contains_every_page(site: Path) -> None:
     pages = {path.stem for path in (ROOT / "docs").iterdir() if path.suffix in {".md", ".ipynb"}}
     assert {path.stem for path in site.glob("*.html")} == pages | {"genindex", "search"}
     assert "Read runs in Python" in (site / "library.html").read_text()
 
 
-def test_a_link_to_a_heading_that_is_not_there_stops_the_build(tmp_path: Path) -> None:
+def test_link_to_a_missing_heading_stops_the_build(tmp_path: Path) -> None:
     pages = tmp_path / "docs"
     pages.mkdir()
     shutil.copy(ROOT / "docs" / "conf.py", pages)
@@ -57,10 +57,10 @@ def test_a_link_to_a_heading_that_is_not_there_stops_the_build(tmp_path: Path) -
 
 
 @deep
-def test_a_page_fits_its_window_and_asks_nobody_for_anything(site: Path, browser: Browser) -> None:
+def test_pages_fit_the_window_and_load_nothing(site: Path, browser: Browser) -> None:
     page = browser.new_page()
-    said, asked = complaints(page), list[str]()
-    page.on("request", lambda request: asked.append(request.url))
+    errors, requests = complaints(page), list[str]()
+    page.on("request", lambda request: requests.append(request.url))
     too_wide: list[tuple[str, int, int]] = []
     for path in sorted(site.glob("*.html")):
         page.goto(path.as_uri())
@@ -69,11 +69,11 @@ def test_a_page_fits_its_window_and_asks_nobody_for_anything(site: Path, browser
             if (by := overhang(page)) > 0:
                 too_wide.append((path.name, width, by))
     assert too_wide == []
-    assert said == []
-    assert [url for url in asked if not url.startswith(("file://", "data:"))] == []
+    assert errors == []
+    assert [url for url in requests if not url.startswith(("file://", "data:"))] == []
 
 
-def test_the_ground_is_that_of_the_readers_system(site: Path, browser: Browser) -> None:
+def test_site_follows_the_color_scheme(site: Path, browser: Browser) -> None:
     page = browser.new_page(color_scheme="dark")
     page.goto((site / "index.html").as_uri())
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -81,7 +81,7 @@ def test_the_ground_is_that_of_the_readers_system(site: Path, browser: Browser) 
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
 
 
-def test_the_search_finds_a_page_without_a_server(site: Path, browser: Browser) -> None:
+def test_search_works_without_a_server(site: Path, browser: Browser) -> None:
     page = browser.new_page()
     page.goto(f"{(site / 'search.html').as_uri()}?q=quarantine_days")
     page.locator("#search-results li a", has_text="Configuration").first.wait_for(timeout=60_000)

@@ -1,4 +1,4 @@
-"""Lines of a page, typed into a real shell. The commands that they name run in this process, which has its Spark already."""
+"""Run console blocks of a page in a real shell. Their gc-assets commands run in this process, which already has a Spark session."""
 
 from __future__ import annotations
 
@@ -33,13 +33,15 @@ _CLIENT = """\
 
 
 def blocks(page: str, language: str = "console") -> list[str]:
-    """The blocks of a page that are to be typed."""
+    """Return the code blocks of a page in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
-def type_lines(lines: str, at: Path, then: Callable[[list[str], Result], None] = lambda _, __: None) -> str:
-    """Types lines in the directory `at`, which must hold what they name, and returns what they print. `gc-assets` is this process, and
-    `.venv` there an environment that has it. `then` sees each command with its result. The first line that fails is an error.
+def run_lines(lines: str, at: Path, then: Callable[[list[str], Result], None] = lambda _, __: None) -> str:
+    """Run lines in the directory `at` and return their output.
+
+    `gc-assets` runs in this process, and `at/.venv` is an environment that contains it. `then` is called with each command and its result.
+    The first line that fails is an error.
     """
     folder = at / ".venv" / "bin"
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,14 +67,14 @@ def _serve(lines: str, at: Path, address: str, then: Callable[[list[str], Result
         try:
             while shell.poll() is None:
                 try:
-                    asked, _ = line.accept()
+                    connection, _ = line.accept()
                 except TimeoutError:
                     continue
-                with asked:
-                    arguments, where, named = json.load(asked.makefile("rb"))
+                with connection:
+                    arguments, where, named = json.load(connection.makefile("rb"))
                     os.chdir(where)
                     result = CliRunner().invoke(cli, arguments, env={**kept, **named})
-                    asked.sendall(json.dumps([result.exit_code, result.stdout, result.stderr]).encode())
+                    connection.sendall(json.dumps([result.exit_code, result.stdout, result.stderr]).encode())
                     then(arguments, result)
         finally:
             os.chdir(before)
