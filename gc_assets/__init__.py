@@ -1,11 +1,12 @@
-"""Garbage collection of versioned data lakes.
+"""Garbage collection for versioned data lakes: find files that no retained version needs, and
+delete them safely.
 
-- `open("lakes.yaml")` reads the results of runs as Arrow tables.
-- `build_definitions("lakes.yaml")` returns assets, jobs, schedule and sensors for a Dagster
-  project.
-- `LakeGarbageCollection` is the Dagster component with the same content.
+`open("lakes.yaml")` reads the results of all runs as Arrow tables.
+`build_definitions("lakes.yaml")` returns the assets, jobs, schedule and sensors for another Dagster
+project, and `LakeGarbageCollection` is the component for such a project.
 
-The three are imported on first use, because executors import this package without Dagster.
+All three are imported on first use, because executors import this package too and may have no
+Dagster.
 """
 
 import importlib

@@ -126,7 +126,7 @@ def _list_pages(
     last_name, known_versions = after, frozenset({""} if next_params is _next_by_version else ())
     while True:
         root, namespace = _fetch_page(settings, role, operation, params, location)
-        page = _parse_page(root, namespace, location)
+        page = parse_page(root, namespace, location)
         _require_order(page, last_name, known_versions, location)
         _require_prefix(page, prefix, location)
         yield page
@@ -204,7 +204,8 @@ def _is_before_or_equal(one: bytes, other: bytes) -> bool:
     return one <= other
 
 
-def _parse_page(root: Any, namespace: str, location: str) -> Page:
+def parse_page(root: Any, namespace: str, location: str) -> Page:
+    """Convert a page's XML to columns. Raises `StoreError` for an entry that cannot be parsed."""
     page = Page([], [], [], [], [], [], [], [], [])
     contents, version, marker, common = (f"{namespace}{name}" for name in ("Contents", "Version", "DeleteMarker", "CommonPrefixes"))
     columns = {f"{namespace}{name}": name for name in ("Key", "Size", "LastModified", "ETag", "StorageClass", "VersionId", "IsLatest")}
@@ -255,7 +256,7 @@ def _fetch_page(settings: S3Config, role: Role, operation: str, params: dict[str
         try:
             with translate_errors(location):
                 response = getattr(client, operation)(**params)
-            return _parse_response(response["Body"], location)
+            return parse_response(response["Body"], location)
         except OSError as error:
             if attempt + 1 == _ATTEMPTS or not _is_transient(error):
                 raise
@@ -286,7 +287,7 @@ def _is_transient(error: OSError) -> bool:
     return cause is None or isinstance(cause, (HTTPClientError, ConnectionError))
 
 
-def _parse_response(body: bytes, location: str) -> tuple[Any, str]:
+def parse_response(body: bytes, location: str) -> tuple[Any, str]:
     """Return the root of a page's XML and the prefix of its tags.
 
     Raises:

@@ -1,3 +1,1 @@
-"""The collector's own tables: schemas, files, parts, receipts. Knows no lake, no Spark and no
-Dagster.
-"""
+"""The tables of gc-assets itself: schemas, files, parts and receipts. No lakes, Spark or Dagster."""

@@ -1,4 +1,4 @@
-"""Which type of Arrow's each type of a column is, and columns as a schema of Arrow's."""
+"""Map column types to Arrow types, and columns to Arrow schemas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SINCE: Final = "since"
 
 
 def schema_of(*columns: Column) -> pa.Schema:
-    """Return the columns as a schema of Arrow's. The sentences and releases are metadata."""
+    """Return the Arrow schema of the columns. Descriptions and releases are field metadata."""
     return pa.schema([_field(column) for column in columns])
 
 

@@ -1,4 +1,4 @@
-"""What the state asks of the disk or the object store on which its files lie."""
+"""The operations that the state needs from a disk or an object store."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final, NamedTuple, Protocol
 
 
 class FileStat(NamedTuple):
-    """Name relative to the listed directory, and size in bytes."""
+    """Name of a file relative to the listed directory, and its size in bytes."""
 
     name: str
     size_bytes: int
 
 
 class VersionedContent(NamedTuple):
-    """What stood at a path at one moment: the content, and the token that `replace_if` compares.
-    Both are null where nothing was there.
+    """The content of a file and the version that `replace_if` compares. Both are None if it is
+    missing.
     """
 
     content: bytes | None
@@ -24,22 +24,22 @@ class VersionedContent(NamedTuple):
 
 
 ABSENT: Final = VersionedContent(None, None)
-# Below it lie the fresh marks of applies. The next apply deletes what a dead one left there, and
-# reads nothing of it.
+# Directory of the verification marks. The next apply deletes what a failed one left here, without
+# reading it.
 VERIFICATION_MARKS: Final = "_recheck"
 
 
 def outlives_process(path: str) -> bool:
-    """Return True if a file of the state is read after the process that wrote it has ended."""
+    """Return True if other processes read the file after the process that wrote it has ended."""
     return not path.startswith(f"{VERIFICATION_MARKS}/")
 
 
 class Backend(Protocol):
-    """Files by their paths relative to the state. `Files` says what each method promises."""
+    """Files by their paths relative to the state. `Files` documents the methods."""
 
     @property
     def parallel_reads(self) -> int:
-        """How many reads that are under way together are worth their memory."""
+        """Number of parallel reads that are worth their memory."""
         ...
 
     def uri(self, path: str) -> str: ...

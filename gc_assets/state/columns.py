@@ -1,5 +1,4 @@
-"""Columns of the published tables, as values that need no Arrow: a command that only asks for names
-and receipts does not load it.
+"""Columns of the published tables, without Arrow, for commands that only need names and receipts.
 
 Times are UTC timestamps in microseconds.
 """
@@ -12,7 +11,7 @@ from typing import Final
 
 
 class ColumnType(Enum):
-    """The type of a column. `arrow_types.py` says which type of Arrow's each one is."""
+    """The type of a column. `arrow_types.py` maps it to an Arrow type."""
 
     STRING = "string"
     BINARY = "binary"
@@ -40,9 +39,9 @@ CONTENT_ROOTS: Final = ColumnType.CONTENT_ROOTS
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column with its sentence.
+    """A column and its description.
 
-    `since` is the release that added the column. In parts of older releases the column is null.
+    `since` is the release that added it. In parts of older releases the column is null.
     """
 
     name: str
@@ -52,5 +51,5 @@ class Column:
 
 
 def column(name: str, type_: ColumnType, doc: str, *, since: str | None = None) -> Column:
-    """Return a column with its sentence."""
+    """Return a column with its description."""
     return Column(name, type_, doc, since)

@@ -1,11 +1,12 @@
-"""Proves, before anything depends on it, that a server compares before it replaces.
+"""Verify that a server evaluates conditional puts before anything depends on it.
 
-Some servers take a put with a condition and ignore the condition. Two processes would then publish
-over each other, and a deletion log would be forgotten. So each process tries every kind of
-condition on a canary object of its own, once for each bucket, before its first conditional put.
+Some servers ignore the condition of a put. Two processes would then overwrite each other's tables,
+and a deletion log would be lost. Each process therefore tries each kind of condition on a canary
+object, once per bucket, before its first conditional put.
 
-Other servers compare first and write later. Two writers at once may then both succeed, which no
-single writer can see. So some writers race as well. A server may pass by luck, but not every time.
+Other servers check the condition first and write later, so that two concurrent writers may both
+succeed. A single writer cannot detect this, so a few writers race. A server may pass by luck, but
+not every time.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from botocore.exceptions import ClientError
 from gc_assets.core.errors import StateError
 from gc_assets.s3.client import error_code
 
-# An etag that no object of ours has.
+# An etag that no object has.
 _UNKNOWN_ETAG: Final = "0" * 32
-# So many writers race, once in each process and a few times where `doctor` looks. The time from
-# comparing to writing grows with the content: of this size, 7 of 10 first rounds found versitygw
-# out, and 21 of 22 looks of `doctor`.
+# Writers per race. A process runs one race, and `doctor` a few. The time between check and write
+# grows with the content: with this size, 7 of 10 first rounds detected versitygw, and 21 of 22 runs
+# of `doctor`.
 _RACERS: Final = 8
 _RACE_BYTES: Final = 256 * 2**10
 _ROUNDS: Final = 4
 
 
 class ConditionalStore(Protocol):
-    """Objects below a place, as far as a canary needs them."""
+    """The operations that the check needs."""
 
     @property
     def server(self) -> Hashable:
-        """What one proof holds for."""
+        """Identity of the server that one check covers."""
         ...
 
     def uri(self, path: str) -> str: ...
@@ -53,9 +54,7 @@ class ConditionalStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EtagQuoting:
-    """How a server wants an etag written: most take it with or without quotes, some only in one
-    way.
-    """
+    """How a server expects an etag in `If-Match`. Most accept it with or without quotes."""
 
     quote: str
 
@@ -66,97 +65,102 @@ class EtagQuoting:
         return {"IfMatch": f"{self.quote}{version}{self.quote}"}
 
 
-# Ceph 16 takes a quoted etag for another one.
+# Ceph 16 does not recognise a quoted etag.
 _QUOTINGS: Final = (EtagQuoting(""), EtagQuoting('"'))
 
 
-# What this process knows of each server.
+# The results of this process.
 _KNOWN_QUOTINGS: Final[dict[tuple[Hashable, int], EtagQuoting]] = {}
 
 
-def etag_quoting(place: ConditionalStore) -> EtagQuoting:
-    """Return how conditions are written for the server of a place.
+def etag_quoting(store: ConditionalStore) -> EtagQuoting:
+    """Return how the server expects conditions.
 
-    Raises `StateError` where the server ignores or refuses them, and `OSError` where it may not be
-    written to.
+    Raises:
+        StateError: If the server ignores or rejects conditions.
+        OSError: If the process may not write there.
     """
-    key = (place.server, os.getpid())
+    key = (store.server, os.getpid())
     if key not in _KNOWN_QUOTINGS:
-        spelling = _find_quoting(place)
-        _race(place, spelling)
+        spelling = _find_quoting(store)
+        _race(store, spelling)
         _KNOWN_QUOTINGS[key] = spelling
     return _KNOWN_QUOTINGS[key]
 
 
-def check_races(place: ConditionalStore) -> None:
-    """Raise `StateError` where one of a few races has more than one winner."""
-    spelling = etag_quoting(place)
+def check_races(store: ConditionalStore) -> None:
+    """Run a few races.
+
+    Raises:
+        StateError: If a race has more than one winner.
+    """
+    spelling = etag_quoting(store)
     for _ in range(_ROUNDS):
-        _race(place, spelling)
+        _race(store, spelling)
 
 
-def _find_quoting(place: ConditionalStore) -> EtagQuoting:
-    with _canary(place) as name:
+def _find_quoting(store: ConditionalStore) -> EtagQuoting:
+    with _canary(store) as name:
         first, other = name.encode(), b"other"
-        if not _put(place, name, first, None, EtagQuoting("").absent()):
-            raise _unsupported(place, "an object that was not there counted as there")
-        if _put(place, name, other, None, EtagQuoting("").absent()) or place.read_version(name)[0] != first:
-            raise _unsupported(place, "a put with `If-None-Match: *` replaced an object that was there")
+        if not _put(store, name, first, None, EtagQuoting("").absent()):
+            raise _condition_error(store, "an object that does not exist was treated as existing")
+        if _put(store, name, other, None, EtagQuoting("").absent()) or store.read_version(name)[0] != first:
+            raise _condition_error(store, "a put with `If-None-Match: *` replaced an existing object")
         for spelling in _QUOTINGS:
-            if _compares(place, name, spelling):
+            if _compares(store, name, spelling):
                 return spelling
-    raise _unsupported(place, "a put with `If-Match` replaced an object with another etag, or none with the right one")
+    raise _condition_error(store, "a put with `If-Match` replaced an object with another etag, or did not replace one with the right etag")
 
 
-def _compares(place: ConditionalStore, name: str, spelling: EtagQuoting) -> bool:
-    """Return True if the server refuses another object's etag and takes the right one."""
-    if _put(place, name, b"wrong", _UNKNOWN_ETAG, spelling.at(_UNKNOWN_ETAG)):
+def _compares(store: ConditionalStore, name: str, spelling: EtagQuoting) -> bool:
+    """Return True if the server rejects the etag of another object and accepts the right one."""
+    if _put(store, name, b"wrong", _UNKNOWN_ETAG, spelling.at(_UNKNOWN_ETAG)):
         return False
-    content, version = place.read_version(name)
-    return _put(place, name, content + b"+", version, spelling.at(version)) and place.read_version(name)[0] == content + b"+"
+    content, version = store.read_version(name)
+    return _put(store, name, content + b"+", version, spelling.at(version)) and store.read_version(name)[0] == content + b"+"
 
 
-def _put(place: ConditionalStore, name: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool:
+def _put(store: ConditionalStore, name: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool:
     try:
-        return place.put_if(name, content, version, condition) is not None
+        return store.put_if(name, content, version, condition) is not None
     except OSError as error:
         if isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in {"NotImplemented", "501"}:
-            raise _unsupported(place, f"it answers {error.strerror}") from error
+            raise _condition_error(store, f"it answers {error.strerror}") from error
         raise
 
 
-def _race(place: ConditionalStore, spelling: EtagQuoting) -> None:
-    with _canary(place) as name:
-        _refuse_two_winners(place, name, None, spelling.absent())
-        version = place.read_version(name)[1]
-        _refuse_two_winners(place, name, version, spelling.at(version))
+def _race(store: ConditionalStore, spelling: EtagQuoting) -> None:
+    with _canary(store) as name:
+        _refuse_two_winners(store, name, None, spelling.absent())
+        version = store.read_version(name)[1]
+        _refuse_two_winners(store, name, version, spelling.at(version))
 
 
-def _refuse_two_winners(place: ConditionalStore, name: str, version: str | None, condition: dict[str, str]) -> None:
+def _refuse_two_winners(store: ConditionalStore, name: str, version: str | None, condition: dict[str, str]) -> None:
     start = Barrier(_RACERS)
 
     def race(number: int) -> bool:
         start.wait()
-        return place.put_if(name, f"{name} {number} {version}".encode().ljust(_RACE_BYTES), version, condition) is not None
+        return store.put_if(name, f"{name} {number} {version}".encode().ljust(_RACE_BYTES), version, condition) is not None
 
     with ThreadPoolExecutor(_RACERS) as pool:
         winners = sum(pool.map(race, range(_RACERS)))
     if winners != 1:
-        raise _unsupported(place, f"of {_RACERS} writers at once under one condition {winners} were told that they succeeded, expected 1")
+        raise _condition_error(store, f"of {_RACERS} concurrent writers with one condition {winners} succeeded, expected 1")
 
 
 @contextmanager
-def _canary(place: ConditionalStore) -> Generator[str]:
+def _canary(store: ConditionalStore) -> Generator[str]:
     name = f".canary-{uuid.uuid4().hex}"
     try:
         yield name
     finally:
-        with suppress(OSError):  # a few bytes that nobody reads
-            place.delete(name)
+        with suppress(OSError):  # a few bytes that no process reads
+            store.delete(name)
 
 
-def _unsupported(place: ConditionalStore, found: str) -> StateError:
+def _condition_error(store: ConditionalStore, found: str) -> StateError:
     return StateError(
-        f"{place.uri('')}: this server does not compare before it replaces: {found}. Processes would publish over each other, so "
-        "nothing is written here. Keep the state on a server that honours conditional puts (AWS S3, Ceph RGW), or on a disk"
+        f"{store.uri('')}: this server does not support conditional puts: {found}. Processes would overwrite each other, so "
+        "nothing is written. Keep the state on a server that supports conditional puts (AWS S3, Ceph RGW), or on a disk"
     )

@@ -1,7 +1,7 @@
-"""The runs of one asset in one object, so that a reader of many runs makes one request.
+"""The index of the runs of one asset in one object, so that reading many runs needs one request.
 
-An index is derived from the receipts and can be made again from them. It is replaced conditionally:
-if two processes publish at once, both runs end up in it.
+An index is derived from the receipts and can be rebuilt from them. It is replaced conditionally, so
+that concurrent publications are all recorded.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gc_assets.state.receipts import PartFile, Receipt, invalid_keys
 from gc_assets.state.summaries import CUMULATIVE_TABLES, INDEX_SUMMARIES, IndexSummary
 
 INDEX: Final = "_index.json"
-# 2: entries have the keys `summary` and `is_published`, as release 0.4 writes them. Version 1 is still
-# read. An earlier release refuses the newer version and asks for an upgrade.
+# 2: entries have the keys `summary` and `is_published` of release 0.4. Version 1 is still read.
+# Earlier releases refuse a newer version and ask for an upgrade.
 INDEX_VERSION: Final = 2
 _READ_VERSIONS: Final = frozenset({1, INDEX_VERSION})
 
@@ -37,7 +37,7 @@ class _Model(BaseModel):
 
 
 class Part(_Model):
-    """A Parquet file of a run. Those of side tables have the side's name before a slash."""
+    """A Parquet file of a run. Parts of side tables have the name of the side table before a slash."""
 
     name: str
     rows: int
@@ -48,9 +48,7 @@ class Part(_Model):
 
 
 class IndexEntry(RenamedKeys, _Model):
-    """One run. `is_there` becomes true only after the run's receipt is written. While it is false,
-    the run may have died.
-    """
+    """One run. `is_published` is False until its receipt is written, and stays so if the run dies."""
 
     RENAMED: ClassVar = {"facts": "summary", "is_there": "is_published"}
 
@@ -70,9 +68,7 @@ class _Runs(_Model):
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """A finished run as the index describes it. `parts` are empty except for tables that consist of
-    many runs.
-    """
+    """A finished run as the index describes it. Only runs of `CUMULATIVE_TABLES` have parts."""
 
     group: str
     asset: str
@@ -95,22 +91,25 @@ class PastRun:
         return f"{partition_path(self.group, self.asset, self.run_date)}/{self.run_id}"
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Return the Parquet files of a table that consists of many runs, or of its side table.
+        """Return the Parquet files of a run of a cumulative table, or of its side table.
+
         Paths are relative to the state.
         """
         if self.asset not in CUMULATIVE_TABLES:
-            raise ValueError(f"the index of {self.asset} names no parts; open the run")
+            raise ValueError(f"the index of {self.asset} contains no parts; open the run")
         return [f"{self.path}/{part.name}" for part in self.entry.parts if part.belongs_to(side)]
 
     def summary(self, model: type[_H]) -> _H:
-        """Return the run's headline. Raises `StateError` where the run's receipt lacks a fact of
-        it.
+        """Return the summary that the index keeps.
+
+        Raises:
+            StateError: If the receipt of the run lacks a value.
         """
         try:
             return model.model_validate(self.entry.summary)
         except ValidationError as error:
             raise StateError(
-                f"the receipt in {self.path} is damaged (wrong or missing facts: {invalid_keys(error)}); run its asset again"
+                f"the receipt in {self.path} is damaged (wrong or missing values: {invalid_keys(error)}); run its asset again"
             ) from error
 
 
@@ -119,8 +118,10 @@ def partition_path(group: str, asset: str, run_date: date) -> str:
 
 
 def make_entry(receipt: Receipt, sha256: str, *, is_there: bool) -> IndexEntry:
-    """Return the entry of a receipt. A receipt that lacks a fact of its headline makes an entry
-    without any; only `PastRun.headline` then raises.
+    """Return the entry of a receipt.
+
+    If the receipt lacks a value of the index summary, the entry has no summary, and only
+    `PastRun.summary` raises.
     """
     parts: tuple[PartFile, ...] = receipt.parts if receipt.asset in CUMULATIVE_TABLES else ()
     return IndexEntry(
@@ -149,7 +150,7 @@ Entries = dict[str, IndexEntry]
 
 
 class IndexContent(NamedTuple):
-    """The entries of an index, and its object as it was then."""
+    """The entries of an index, and the stored object that contained them."""
 
     entries: Entries
     at: VersionedContent
@@ -163,8 +164,10 @@ class Index:
     path: str
 
     def read(self) -> Entries | None:
-        """Return the entries, or None where there is no index. Raises `StateError` where the index
-        is damaged or of a newer release.
+        """Return the entries, or None if there is no index.
+
+        Raises:
+            StateError: If the index is damaged or of a newer release.
         """
         try:
             return self._parse(self.files.read(self.path))
@@ -172,43 +175,47 @@ class Index:
             return None
 
     def change(self, change: Callable[[Entries], Entries], make: Callable[[], Entries], seen: IndexContent | None = None) -> IndexContent:
-        """Apply `change`. Returns the entries as they are afterwards.
+        """Apply `change` to the entries and return the result.
 
-        `change` may be called again, on what others wrote meanwhile. `make` gives the entries where
-        there is no index yet. Raises `StateError` where the index is damaged. Whoever has just
-        `seen` the index spares a request.
+        Args:
+            change: Returns the new entries. It is called again after a lost race.
+            make: Returns the entries if there is no index yet.
+            seen: The index that the caller has just read. It saves a request.
+
+        Raises:
+            StateError: If the index is damaged.
         """
         after: Entries = {}
 
-        def changed(content: bytes | None) -> bytes:
+        def update(content: bytes | None) -> bytes:
             nonlocal after
             if seen is not None and content is not None and content == seen.at.content:
-                before = seen.entries
+                previous = seen.entries
             else:
-                before = make() if content is None else self._parse(content)
-            after = change(before)
-            return content if content is not None and after == before else _format(after)
+                previous = make() if content is None else self._parse(content)
+            after = change(previous)
+            return content if content is not None and after == previous else _format(after)
 
-        at = self.files.change(self.path, changed, seen.at if seen is not None else None)
+        at = self.files.change(self.path, update, seen.at if seen is not None else None)
         return IndexContent(after, at)
 
     def replace(self, entries: Entries) -> None:
-        """Put these entries in the place of whatever is there, readable or not."""
+        """Replace the index, readable or not, with these entries."""
         self.files.change(self.path, lambda _: _format(entries))
 
     def _parse(self, content: bytes) -> Entries:
-        where = f"{self.files.root}/{self.path}"
+        address = f"{self.files.root}/{self.path}"
         try:
             document = parse_json(content)
             version, digest, runs = int(document["index_version"]), document["sha256"], document["runs"]
             entries = _Runs.model_validate({"runs": runs}).runs if version in _READ_VERSIONS else ()
-            damage = None if version not in _READ_VERSIONS or digest == _digest(runs) else "its sum does not agree"
+            damage = None if version not in _READ_VERSIONS or digest == _digest(runs) else "its checksum does not match"
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             version, entries, damage = INDEX_VERSION, (), "; ".join(str(error).splitlines()[:2])
         if version not in _READ_VERSIONS:
-            raise StateError(f"{where} has version {version}, this release reads up to version {INDEX_VERSION}; upgrade gc-assets")
+            raise StateError(f"{address} has version {version}, this release reads up to version {INDEX_VERSION}; upgrade gc-assets")
         if damage is not None:
-            raise StateError(f"{where} is damaged ({damage}); `gc-assets doctor --repair` makes it again from the receipts")
+            raise StateError(f"{address} is damaged ({damage}); `gc-assets doctor --repair` rebuilds it from the receipts")
         return {entry.run_id: entry for entry in entries}
 
 

@@ -1,14 +1,13 @@
-"""The collector's own tables below one root: how a table becomes visible, and how the runs of a
-table are looked up (design section 5).
+"""Publish the tables of gc-assets under one root, and look up their runs.
 
-A run lies in `<group>/<asset>/run_date=YYYY-MM-DD/<run id>/*.parquet` with `_receipt.json`.
-`current.json` names the run id that counts for its date and the receipt's sha256, and is replaced
-atomically. `<group>/<asset>/_index.json` lists the runs of all dates.
+A run is stored in `<group>/<asset>/run_date=YYYY-MM-DD/<run id>/*.parquet` with `_receipt.json`.
+`current.json` contains the run id that counts for its date and the SHA-256 of the receipt, and is
+replaced atomically. `<group>/<asset>/_index.json` lists the runs of all dates.
 
-A run stands in the index before its receipt is there, so the index never lacks a finished run. An
-entry without a receipt is a run that died or has not ended; readers pass it over. Receipts are the
-truth: an index that is lost is made from them again. Pure bookkeeping over `Files`: no Spark, no
-Dagster.
+A run is added to the index before its receipt is written, so the index never lacks a finished run.
+An entry without a receipt belongs to a run that died or is not finished; readers skip it. The
+receipts are authoritative: a lost index is rebuilt from them (docs/adr/0003-own-state-tables.md).
+No Spark, no Dagster.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.untrusted_input import parse_json
-from gc_assets.state import compaction as folds
+from gc_assets.state import compaction
 from gc_assets.state.backend import ABSENT, FileStat
 from gc_assets.state.compaction import COMPACTED_TABLES, MAX_COMPACTIONS, SegmentFile, Segments
 from gc_assets.state.files import Files, is_read_only
@@ -47,8 +46,9 @@ _F = TypeVar("_F", bound=Summary)
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """A fresh directory of one asset and run date. It is not visible before `State.publish`. `path`
-    is relative to the state.
+    """A new directory of an asset and run date, invisible until `State.publish`.
+
+    `path` is relative to the state.
     """
 
     group: str
@@ -63,7 +63,7 @@ class TableRun:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table that readers may use: its directory relative to the state, and its receipt."""
+    """A published table: its directory relative to the state, and its receipt."""
 
     path: str
     receipt: Receipt
@@ -73,53 +73,59 @@ class PublishedTable:
         return self.receipt.rows
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Return the table's Parquet files, relative to the state."""
+        """Return the Parquet files, relative to the state."""
         return [f"{self.path}/{part.name}" for part in self.parts(side)]
 
     def parts(self, side: str | None = None) -> Sequence[PartFile]:
-        """Return the table's Parquet files as the receipt names them."""
+        """Return the Parquet files as listed in the receipt."""
         return self.receipt.files if side is None else self.receipt.side.get(side, ())
 
     def summary(self, model: type[_F]) -> _F:
-        """Return what the stage found out. Raises `StateError` naming the facts that are missing
-        or wrong.
+        """Return the summary of the stage.
+
+        Raises:
+            StateError: If values are missing or wrong. The message names them.
         """
         if self.receipt.asset != model.TABLE:
-            raise TypeError(f"{model.__name__} are facts of {model.TABLE}, not of {self.receipt.asset}")
+            raise TypeError(f"{model.__name__} is the summary of {model.TABLE}, not of {self.receipt.asset}")
         try:
             return model.model_validate(self.receipt.summary)
         except ValidationError as error:
             raise StateError(
-                f"{self.path}/{RECEIPT} is damaged (wrong or missing facts: {invalid_keys(error)}); run its asset again"
+                f"{self.path}/{RECEIPT} is damaged (wrong or missing values: {invalid_keys(error)}); run its asset again"
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The platform's own tables below one root."""
+    """The tables of gc-assets under one root."""
 
     files: Files
 
     @classmethod
     def at(cls, root: str) -> State:
-        """Return the state at an address that is reached as the environment says."""
+        """Return the state at an address, with the default connection."""
         return cls(Files(root))
 
     @classmethod
     def of(cls, config: Config) -> State:
-        """Return the state that a configuration names."""
+        """Return the state of a configuration."""
         return cls(Files(config.state, config.state_s3()))
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> TableRun:
-        """Return a directory that nobody has used. Run ids sort by time."""
+        """Return an unused directory. Run ids sort by time."""
         return TableRun(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.sequence_number():016x}{uuid.uuid4().hex[:4]}")
 
     def publish(self, run: TableRun, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> PublishedTable:
-        """Make the run's table the current one of its date. Whoever has just `listed` all files of
-        the run spares a request.
+        """Make the table of a run the current one of its date.
 
-        Raises `StateError` where the completeness counts do not balance or a part is missing.
-        Nothing becomes visible then.
+        Args:
+            run: The run.
+            receipt: The receipt.
+            listed: All files of the run, if the caller has just listed them. It saves a request.
+
+        Raises:
+            StateError: If a balance fails or a part is missing. Nothing is published then.
         """
         wrong = [
             f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in receipt.balances if item.expected != item.found
@@ -133,46 +139,50 @@ class State:
         self.files.replace(f"{run.path}/{RECEIPT}", content)
         pointer = json.dumps({"run_id": run.run_id, "receipt_sha256": sha256}).encode()
         is_first = not any(other.run_date == run.run_date for other in index.entries.values() if other.run_id != run.run_id)
-        # On a condition, so that a put which the network held back replaces no newer pointer.
+        # Conditional, so that a put that the network delayed does not replace a newer pointer.
         partition = partition_path(run.group, run.asset, run.run_date)
         self.files.change(f"{partition}/{CURRENT}", lambda _: pointer, ABSENT if is_first else None)
         index = self._add_entry(run, make_entry(receipt, sha256, is_there=True), index)
         if run.asset in COMPACTED_TABLES and receipt.parts:
-            self._compact(run.group, run.asset, index.entries)
+            self.compact(run.group, run.asset, index.entries)
         return PublishedTable(run.path, receipt)
 
-    def _compact(self, group: str, asset: str, entries: Entries) -> None:
-        """Folds small runs of a table that consists of many. What is beyond `MOST_FOLDS` waits for the
-        next run that has rows.
+    def compact(self, group: str, asset: str, entries: Entries) -> None:
+        """Compact small runs of a cumulative table, at most `MAX_COMPACTIONS` times.
 
-        Nothing depends on it: where it fails, the log says so and the runs are read one by one.
+        Nothing depends on it: if it fails, a warning is logged and the runs are read one by one.
         """
-        import pyarrow as pa  # slow to load, and of no use to a reader
+        import pyarrow as pa  # slow to import, and not needed for reading
 
         try:
             runs = self._finished_runs(group, asset, entries)
             for _ in range(MAX_COMPACTIONS):
-                there = folds.read_list(self.files, group, asset)
-                # Another process may have published and folded since.
-                runs = self.history(group, asset) if there.has_other_runs(runs) else runs
-                if folds.compact(self.files, runs, there) is None:
+                listed = compaction.read_list(self.files, group, asset)
+                # Another process may have published and compacted meanwhile.
+                runs = self.history(group, asset) if listed.has_other_runs(runs) else runs
+                if compaction.compact(self.files, runs, listed) is None:
                     break
-        except (StateError, OSError, ValueError, pa.ArrowException) as error:  # ValueError: a damaged name is no UTF-8
-            _log.warning("%s/%s: its small runs stay apart: %s", group, asset, error)
+        except (StateError, OSError, ValueError, pa.ArrowException) as error:  # ValueError: a damaged name is not UTF-8
+            _log.warning("%s/%s: its small runs were not compacted: %s", group, asset, error)
 
     def current(self, group: str, asset: str, run_date: date) -> PublishedTable | None:
-        """Return the table of a run date, verified against its receipt, or None where that date
-        was never published.
+        """Return the table of a run date, verified against its receipt, or None if it was never
+        published.
 
-        Raises `StateError` naming what is missing, half written or of a newer schema version.
+        Raises:
+            StateError: If something is missing, incomplete or of a newer schema version.
         """
         partition = partition_path(group, asset, run_date)
         pointer = self._pointer(partition)
         return self._read(f"{partition}/{pointer[0]}", pointer[1], CURRENT) if pointer is not None else None
 
     def require(self, group: str, asset: str, run_date: date) -> PublishedTable:
-        """Return the same as `current`. A date that was never published raises `StateError`, which
-        says what to run.
+        """Return the table of a run date.
+
+        Raises:
+            StateError: If the table does not exist (the message names the command that makes it),
+                or for
+            the reasons of `current`.
         """
         found = self.current(group, asset, run_date)
         if found is None:
@@ -182,10 +192,12 @@ class State:
         return found
 
     def history(self, group: str, asset: str) -> tuple[PastRun, ...]:
-        """Return every finished run of every date, current or not, from one read of the index.
-        Runs are ordered by date, and within a date as they began.
+        """Return every finished run of every date, current or not, with one read of the index.
 
-        Raises `StateError` where the index is damaged.
+        Runs are ordered by date, and within a date by start.
+
+        Raises:
+            StateError: If the index is damaged.
         """
         index = Index(self.files, f"{group}/{asset}/{INDEX}")
         found = index.read()
@@ -197,26 +209,24 @@ class State:
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
     def segments(self, runs: Sequence[PastRun]) -> Segments:
-        """Return the files that hold the rows of these runs of one table and of their side tables.
-        Many small runs lie in few files (`state.folds`).
-        """
-        return folds.find_segments(self.files, runs)
+        """Return the files with the rows of these runs of one table, see `state.compaction`."""
+        return compaction.find_segments(self.files, runs)
 
     def segment_files(self, runs: Sequence[PastRun], side: str | None = None) -> list[SegmentFile]:
-        """Return the sources of `pieces`."""
+        """Return the files of `segments`."""
         return self.segments(runs).files(side)
 
     def paths(self, runs: Sequence[PastRun], side: str | None = None) -> list[str]:
-        """Return the paths of `pieces`."""
+        """Return the paths of `segments`."""
         return self.segments(runs).paths(side)
 
     def open(self, run: PastRun) -> PublishedTable:
-        """Return the run's table. Its receipt is verified against the index."""
+        """Return the table of a run. Its receipt is verified against the index."""
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
     def runs(self, group: str, asset: str) -> Iterator[PublishedTable]:
-        """Open every finished run, with a few requests for each. `history` describes all runs in
-        one request.
+        """Open every finished run, with a few requests each. `history` needs one request for all
+        runs.
         """
         return map(self.open, self.history(group, asset))
 
@@ -225,7 +235,9 @@ class State:
         return sorted({run.run_date for run in self.history(group, asset)})
 
     def latest(self, group: str, asset: str, before: date | None = None) -> PublishedTable | None:
-        """Return the table of the newest run date (strictly before `before`, if given), or None."""
+        """Return the table of the newest run date, or None. With `before`, the date is strictly
+        earlier.
+        """
         for day in reversed(self.dates(group, asset)):
             if before is None or day < before:
                 found = self.current(group, asset, day)
@@ -234,26 +246,27 @@ class State:
         return None
 
     def verify(self, table: PublishedTable) -> None:
-        """Check that the bytes of every part are those that were written. It reads all of them, so
-        it is for tables that decide what is deleted.
+        """Verify the bytes of every part. Used for tables that decide what is deleted.
 
-        Raises `StateError` naming the part that is missing or holds other bytes.
+        Raises:
+            StateError: If a part is missing or damaged. The message names it.
         """
         self._check_parts(table.path, table.receipt)
         for part in table.receipt.parts:
             found = hashlib.sha256(self.files.read(f"{table.path}/{part.name}")).hexdigest()
             if found != part.sha256:
                 raise StateError(
-                    f"{self.files.root}/{table.path}/{part.name} holds other bytes than were written "
-                    f"(sha256 {found}, expected {part.sha256}); run its asset again"
+                    f"{self.files.root}/{table.path}/{part.name} is damaged (sha256 {found}, expected {part.sha256}); run its asset again"
                 )
 
     def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = ()) -> list[str]:
-        """Remove run directories that are not current and older than `keep_days`, and folds that
-        were replaced before that. Returns their paths.
+        """Delete runs that are not current and older than `keep_days`, and old replaced segments.
 
-        The assets in `protected` are left alone: the old runs of append-only tables are their
-        content. Only groups directly below the root are visited, so no re-check is.
+        The assets in `protected` are kept: the old runs of cumulative tables are their content.
+        Only groups directly under the root are pruned, so no verification mark is.
+
+        Returns:
+            The deleted directories.
         """
         removed: list[str] = []
         limit = clock.now().timestamp() - timedelta(days=keep_days).total_seconds()
@@ -266,16 +279,15 @@ class State:
         return removed
 
     def find_index_errors(self) -> list[str]:
-        """Return one sentence for each run with a receipt that the index of its asset lacks, for
-        each finished run of an index whose receipt is gone, and for each file of a fold that is.
+        """Return a message for each difference between indexes, receipts and compacted segments.
 
-        Reads every receipt. A damaged index is one sentence. A missing index is none: the next
-        reader makes it.
+        Reads every receipt. A damaged index gives one message. A missing index gives none, because
+        the next reader rebuilds it.
         """
         found: list[str] = []
         for group, asset in self._assets():
             if asset in COMPACTED_TABLES:
-                found += folds.find_damage(self.files, group, asset)
+                found += compaction.find_damage(self.files, group, asset)
             index = Index(self.files, f"{group}/{asset}/{INDEX}")
             try:
                 read = index.read()
@@ -283,27 +295,29 @@ class State:
                 found.append(str(error))
                 continue
             if read is None:
-                continue  # made from the receipts when it is needed
-            there = {PastRun(group, asset, entry).path for entry in read.values()}
+                continue  # rebuilt from the receipts when it is needed
+            listed = {PastRun(group, asset, entry).path for entry in read.values()}
             receipts = {path for path, _ in self._receipts(group, asset)}
-            gone = {PastRun(group, asset, entry).path for entry in read.values() if entry.is_published} - receipts
-            found += [f"{self.files.root}/{index.path} lacks the run {path}" for path in sorted(receipts - there)]
-            found += [f"{self.files.root}/{index.path} names the run {path}, whose receipt is gone" for path in sorted(gone)]
+            missing = {PastRun(group, asset, entry).path for entry in read.values() if entry.is_published} - receipts
+            found += [f"{self.files.root}/{index.path} lacks the run {path}" for path in sorted(receipts - listed)]
+            found += [f"{self.files.root}/{index.path} lists the run {path}, whose receipt is missing" for path in sorted(missing)]
         return found
 
     def repair(self) -> list[str]:
-        """Make the indexes that exist again from the receipts, and empties lists of folds whose
-        files are gone. Returns the paths of what this changed. Only groups directly below the root
-        are visited, so no re-check is.
+        """Rebuild existing indexes from the receipts, and clear damaged lists of compacted
+        segments.
 
-        Entries that wait for their receipt are kept where the index can be read: their runs may be
-        about to publish.
+        Only groups directly under the root are repaired. Entries that wait for their receipt are
+        kept if the index is readable, because their runs may be about to publish.
+
+        Returns:
+            The paths of the changed files.
         """
         changed: list[str] = []
         for group, asset in self._assets():
-            if asset in COMPACTED_TABLES and folds.find_damage(self.files, group, asset):
-                folds.clear_list(self.files, group, asset)
-                changed.append(f"{group}/{asset}/{folds.LIST_FILE}")
+            if asset in COMPACTED_TABLES and compaction.find_damage(self.files, group, asset):
+                compaction.clear_list(self.files, group, asset)
+                changed.append(f"{group}/{asset}/{compaction.LIST_FILE}")
             index = Index(self.files, f"{group}/{asset}/{INDEX}")
             try:
                 read = index.read()
@@ -324,15 +338,15 @@ class State:
         return changed
 
     def _add_entry(self, run: TableRun, entry: IndexEntry, seen: IndexContent | None = None) -> IndexContent:
-        """Add or replaces the entry of a run. It also notes which other waiting runs have been
-        published meanwhile.
+        """Add or replace the entry of a run, and mark waiting runs that have been published
+        meanwhile.
         """
 
-        def entered(entries: Entries) -> Entries:
+        def with_entry(entries: Entries) -> Entries:
             return {**{run_id: self._settle_entry(run, other) for run_id, other in entries.items()}, entry.run_id: entry}
 
         index = Index(self.files, f"{run.group}/{run.asset}/{INDEX}")
-        return index.change(entered, lambda: self._from_receipts(run.group, run.asset), seen)
+        return index.change(with_entry, lambda: self._from_receipts(run.group, run.asset), seen)
 
     def _settle_entry(self, run: TableRun, other: IndexEntry) -> IndexEntry:
         if other.is_published or other.run_id == run.run_id:
@@ -341,8 +355,9 @@ class State:
         return other.model_copy(update={"is_published": self._receipt_sha256(path) == other.receipt_sha256})
 
     def _create_index(self, index: Index, group: str, asset: str) -> Entries:
-        """Return the entries of a state that a release before 0.3 wrote, or that lost its index.
-        They are kept as the index where this process may write.
+        """Return the entries of a state without an index, and store them if this process may write.
+
+        The state was written by a release before 0.3, or lost its index.
         """
         entries = self._from_receipts(group, asset)
         if not entries:
@@ -371,7 +386,7 @@ class State:
                     try:
                         yield path, self.files.read(f"{path}/{RECEIPT}")
                     except FileNotFoundError:
-                        continue  # it never finished
+                        continue  # the run is not finished
 
     def _assets(self) -> Iterator[tuple[str, str]]:
         for group in self.files.directories(""):
@@ -389,12 +404,12 @@ class State:
         try:
             return date.fromisoformat(partition.rpartition(_PARTITION)[2])
         except ValueError:
-            raise StateError(f"{self.files.root}/{partition} is no run date like run_date=2026-01-31; move it out of the state") from None
+            raise StateError(
+                f"{self.files.root}/{partition} is not a run date like run_date=2026-01-31; move it out of the state"
+            ) from None
 
     def _pointer(self, partition: str) -> tuple[str, str] | None:
-        """Return the current run id of a partition and the sha256 of its receipt, or None where
-        nothing was ever published.
-        """
+        """Return the current run id of a partition and the SHA-256 of its receipt, or None."""
         try:
             pointer = parse_json(self.files.read(f"{partition}/{CURRENT}"))
             return pointer["run_id"], pointer["receipt_sha256"]
@@ -407,33 +422,33 @@ class State:
             ) from error
 
     def _read(self, path: str, digest: str, named_by: str) -> PublishedTable:
-        where = f"{self.files.root}/{path}/{RECEIPT}"
+        address = f"{self.files.root}/{path}/{RECEIPT}"
         try:
             content = self.files.read(f"{path}/{RECEIPT}")
         except FileNotFoundError:
-            raise StateError(f"{where} is missing: the table is half written or was removed; run its asset again") from None
+            raise StateError(f"{address} is missing: the table is incomplete or was removed; run its asset again") from None
         if hashlib.sha256(content).hexdigest() != digest:
-            raise StateError(f"{where} is not the receipt that {named_by} names: it was changed after publication; run its asset again")
+            raise StateError(f"{address} does not match {named_by}: it was changed after publication; run its asset again")
         receipt = self._parse(path, content)
         self._check_parts(path, receipt)
         return PublishedTable(path, receipt)
 
     def _parse(self, path: str, content: bytes) -> Receipt:
-        where = f"{self.files.root}/{path}/{RECEIPT}"
+        address = f"{self.files.root}/{path}/{RECEIPT}"
         try:
             document = parse_json(content)
             version = int(document["schema_version"])
         except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{where} is damaged ({error}); run its asset again") from error
+            raise StateError(f"{address} is damaged ({error}); run its asset again") from error
         if version > SCHEMA_VERSION:
             raise StateError(
-                f"{where} has schema version {version}, this release reads up to {SCHEMA_VERSION}: "
+                f"{address} has schema version {version}, this release reads up to {SCHEMA_VERSION}: "
                 "it was written by a newer gc-assets; upgrade"
             )
         try:
             return Receipt.model_validate(document)
         except ValidationError as error:
-            raise StateError(f"{where} is damaged (wrong or missing: {invalid_keys(error)}); run its asset again") from error
+            raise StateError(f"{address} is damaged (wrong or missing: {invalid_keys(error)}); run its asset again") from error
 
     def _check_parts(self, path: str, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> None:
         if not receipt.parts:
@@ -444,20 +459,21 @@ class State:
             if present.get(part.name) != part.size_bytes:
                 found = f"has {present[part.name]:,} bytes" if part.name in present else "is missing"
                 raise StateError(
-                    f"{self.files.root}/{path}/{part.name} {found}, its receipt says {part.size_bytes:,} bytes: "
-                    "the table is half there; run its asset again"
+                    f"{self.files.root}/{path}/{part.name} {found}, expected {part.size_bytes:,} bytes: "
+                    "the table is incomplete; run its asset again"
                 )
 
     def _prune_segments(self, group: str, asset: str, keep_days: int) -> list[str]:
-        # A job that began before a fold was replaced may read it still, whatever the user keeps.
-        old = folds.take_replaced(self.files, group, asset, datetime.now(UTC) - timedelta(days=max(keep_days, 1)))
+        # A reader that started before a segment was replaced may still use it.
+        old = compaction.take_replaced(self.files, group, asset, datetime.now(UTC) - timedelta(days=max(keep_days, 1)))
         for path in old:
             self.files.delete_directory(path)
         return old
 
     def _prune(self, group: str, asset: str, limit: float) -> list[str]:
-        """Remove the runs from the index before it removes their directories, so that a half
-        removed run is in nobody's way.
+        """Remove old runs from the index first and then delete their directories.
+
+        A partly deleted run then affects no reader.
         """
         old: list[str] = []
         for partition in self.files.directories(f"{group}/{asset}"):
@@ -470,21 +486,19 @@ class State:
                         old.append(f"{path}/{run_id}")
         index = Index(self.files, f"{group}/{asset}/{INDEX}")
         if old and index.read() is not None:
-            gone = {path.rpartition("/")[2] for path in old}
+            removed = {path.rpartition("/")[2] for path in old}
 
-            def kept(entries: Entries) -> Entries:
-                return {run_id: entry for run_id, entry in entries.items() if run_id not in gone}
+            def without_removed(entries: Entries) -> Entries:
+                return {run_id: entry for run_id, entry in entries.items() if run_id not in removed}
 
-            index.change(kept, dict)
+            index.change(without_removed, dict)
         for path in old:
             self.files.delete_directory(path)
         return old
 
 
 def _start_time(run_id: str) -> float | None:
-    """Return when a run began, in seconds since 1970, or None for a directory that no run of ours
-    made.
-    """
+    """Return the start of a run in seconds since 1970, or None if the name is not a run id."""
     try:
         return datetime.strptime(run_id.partition("-")[0] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
     except ValueError:

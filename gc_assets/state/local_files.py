@@ -1,4 +1,4 @@
-"""The state's files on a local disk, or on a file system mounted like one."""
+"""Files of the state on a local disk or a mounted file system."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Final
 from gc_assets.core.errors import StateError
 from gc_assets.state.backend import FileStat, outlives_process
 
-# Why there is nothing to be said of a name: it went meanwhile, or is a link that leads nowhere.
+# The entry was removed during the listing, or is a dangling link.
 _MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Files below an absolute path. A lock beside each file makes conditional writers wait."""
+    """Files under an absolute path. A lock file next to each file serialises conditional writers."""
 
     root: str
 
@@ -46,24 +46,24 @@ class LocalFiles:
         return content, _version_of(content)
 
     def replace(self, path: str, content: bytes) -> None:
-        local, lasts = Path(f"{self.root}/{path}"), outlives_process(path)
-        _make_directory(local.parent, lasts=lasts)
+        local, durable = Path(f"{self.root}/{path}"), outlives_process(path)
+        _make_directory(local.parent, durable=durable)
         temporary = local.with_name(f".{local.name}.{uuid.uuid4().hex}.tmp")
         try:
             with temporary.open("wb") as sink:
                 sink.write(content)
-                if lasts:
+                if durable:
                     sink.flush()
                     os.fsync(sink.fileno())
             temporary.replace(local)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        if lasts:
+        if durable:
             _fsync_directory(local.parent)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        with _lock_path(Path(f"{self.root}/{path}"), lasts=outlives_process(path)):
+        with _lock_path(Path(f"{self.root}/{path}"), durable=outlives_process(path)):
             try:
                 found = self.read_version(path)[1]
             except FileNotFoundError:
@@ -74,7 +74,7 @@ class LocalFiles:
             return _version_of(content)
 
     def check_conditions(self) -> str:
-        return "a lock of the disk lets one of several writers succeed"
+        return "a file lock lets exactly one of several writers succeed"
 
     def size(self, path: str) -> int:
         try:
@@ -100,17 +100,20 @@ class LocalFiles:
         Path(f"{self.root}/{path}").unlink()
 
     def delete_directory(self, path: str) -> None:
-        from pyarrow import fs  # slow to load, and of no use to a reader
+        from pyarrow import fs  # slow to import, and not needed for reading
 
         fs.LocalFileSystem().delete_dir(f"{self.root}/{path}")
 
 
 def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield what lies in a directory, by its path there, and what each link leads to. Nothing where
-    there is no such directory; what goes meanwhile is passed over. So is a link that leads to itself
-    or up to one of the directories `above` (device and inode).
+    """Yield the relative paths and the stat results of the entries of a directory. Links are
+    followed.
 
-    Raises `StateError` for a name that is no UTF-8.
+    A missing directory yields nothing. Entries that disappear meanwhile are skipped, and links to
+    one of the directories `above` (device and inode).
+
+    Raises:
+        StateError: If a name is not UTF-8.
     """
     try:
         status = Path(directory).stat()
@@ -121,13 +124,13 @@ def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int
         if Path(directory).exists():
             raise
         return
-    here = above | {(status.st_dev, status.st_ino)}
+    outer = above | {(status.st_dev, status.st_ino)}
     with found:
         for entry in found:
             try:
                 entry.name.encode()
             except UnicodeEncodeError:
-                raise StateError(f"{directory} holds the name {os.fsencode(entry.name)!r}, which no run of gc-assets wrote") from None
+                raise StateError(f"{directory} contains the name {os.fsencode(entry.name)!r}, which gc-assets does not write") from None
             try:
                 info = entry.stat()
             except OSError as error:
@@ -136,8 +139,8 @@ def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int
                 raise
             yield entry.name, info
             if recursive and stat.S_ISDIR(info.st_mode):
-                inner = _entries(entry.path, recursive=True, above=here) if (info.st_dev, info.st_ino) not in here else ()
-                yield from ((f"{entry.name}/{name}", below) for name, below in inner)
+                inner = _entries(entry.path, recursive=True, above=outer) if (info.st_dev, info.st_ino) not in outer else ()
+                yield from ((f"{entry.name}/{name}", child) for name, child in inner)
 
 
 def _version_of(content: bytes) -> str:
@@ -145,9 +148,9 @@ def _version_of(content: bytes) -> str:
 
 
 @contextmanager
-def _lock_path(path: Path, *, lasts: bool) -> Generator[None]:
-    """Holds a name for one holder at a time. The kernel frees it when a process dies."""
-    _make_directory(path.parent, lasts=lasts)
+def _lock_path(path: Path, *, durable: bool) -> Generator[None]:
+    """Hold the exclusive lock of a path. The kernel releases it if the process dies."""
+    _make_directory(path.parent, durable=durable)
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
@@ -157,11 +160,9 @@ def _lock_path(path: Path, *, lasts: bool) -> Generator[None]:
         os.close(descriptor)
 
 
-def _make_directory(directory: Path, *, lasts: bool) -> None:
-    """Make the directory and its parents. What lasts survives a power cut: a directory's name lies
-    in its parent.
-    """
-    new = [path for path in (directory, *directory.parents) if not path.exists()] if lasts else []
+def _make_directory(directory: Path, *, durable: bool) -> None:
+    """Create the directory and its parents. If `durable`, they survive a power failure."""
+    new = [path for path in (directory, *directory.parents) if not path.exists()] if durable else []
     directory.mkdir(parents=True, exist_ok=True)
     for path in new:
         _fsync_directory(path.parent)

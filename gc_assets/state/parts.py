@@ -1,8 +1,6 @@
-"""Writes Arrow batches as Parquet parts of a table, with each part's size and sha256, in driver and
-executors alike.
+"""Write Arrow batches as Parquet parts of a table, with size and SHA-256, in driver and executors.
 
-A part is built in memory and put as one whole file, so a reader never sees half of it, on a disk or
-in an object store.
+A part is built in memory and written in one put, so readers never see an incomplete part.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
 
-# A part ends at whichever comes first.
+# Maximum rows and bytes of a part.
 PART_ROWS = 1_000_000
 PART_BYTES = 128 * 2**20
-# A row group ends so too. Rows wait for its end as they are, and after that compressed, so this
+# Maximum rows and bytes of a row group. Rows wait uncompressed for the end of their group, so this
 # bounds the memory of a task.
 GROUP_ROWS = 131_072
 GROUP_BYTES = 16 * 2**20
@@ -30,11 +28,10 @@ GROUP_BYTES = 16 * 2**20
 
 @dataclass
 class PartWriter:
-    """Collects batches of one schema and writes them as parts under `directory` (relative to the
-    state).
+    """Collects batches of one schema and writes them as parts under `directory` in the state.
 
-    `prefix` is a directory inside the run (`_containers`) or empty; part names carry it. Names are
-    unique per writer, so that a task's second attempt never writes over its first.
+    `prefix` is a side table, or empty. It is part of the names of the parts. Names are unique per
+    writer, so a second attempt of a task never overwrites the first.
     """
 
     files: Files
@@ -46,7 +43,7 @@ class PartWriter:
     _attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch, whose columns are cast to the schema by name."""
+        """Add a batch. Its columns are cast to the schema by name."""
         if batch.num_rows == 0:
             return
         if self._part is None:
@@ -56,7 +53,7 @@ class PartWriter:
             self._put(self._part)
 
     def close(self) -> list[PartFile]:
-        """Return the parts written, none where no row came."""
+        """Write the last part and return all parts, an empty list if there were no rows."""
         if self._part is not None:
             self._put(self._part)
         return self.parts
@@ -72,7 +69,7 @@ class PartWriter:
 
 
 class _OpenPart:
-    """A part that is being built, row group by row group."""
+    """A part under construction, row group by row group."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = 0
@@ -97,7 +94,7 @@ class _OpenPart:
             self._end_group()
 
     def close(self) -> pa.Buffer:
-        """Return the whole part."""
+        """Return the complete part."""
         self._end_group()
         self._writer.close()
         return self._sink.getvalue()
@@ -110,10 +107,9 @@ class _OpenPart:
 
 
 def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """Return the rows of Parquet parts in memory, an empty table where there are no parts. For
-    bounded tables only.
+    """Return the rows of Parquet parts in memory. The caller makes sure that they are few.
 
-    A column that was added after a part was written is null in the rows of that part.
+    An added column is null in the rows of parts that were written before it was added.
     """
     names = columns or schema.names
     wanted = pa.schema([schema.field(name) for name in names])
@@ -125,11 +121,11 @@ def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
     """Return the bytes of a part.
 
     Raises:
-        StateError: The bytes are not those that were published.
+        StateError: If they differ from the published bytes.
     """
     content = files.read(f"{directory}/{part.name}")
     if hashlib.sha256(content).hexdigest() != part.sha256:
-        raise StateError(f"{directory}/{part.name} holds other bytes than were published")
+        raise StateError(f"{directory}/{part.name} differs from the published bytes")
     return content
 
 
@@ -145,9 +141,7 @@ def missing_columns(found: pa.Schema, wanted: pa.Schema) -> set[str]:
 
 
 def add_missing_columns(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:
-    """Return the rows with the columns of a schema, in its order. An added column that is missing
-    is null.
-    """
+    """Return the rows with the columns of a schema, in its order. Missing added columns are null."""
     arrays = [
         pa.nulls(rows.num_rows, field.type) if is_added_column(field) and field.name not in rows.schema.names else rows.column(field.name)
         for field in wanted

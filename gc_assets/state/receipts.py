@@ -1,6 +1,4 @@
-"""The receipt of a published table: its parts, its counts, and what it was made of (design section
-5).
-"""
+"""The receipt of a published table: its parts, its counts and its inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ class _Model(BaseModel):
 
 
 class PartFile(_Model):
-    """One Parquet file of a table. `name` is relative to the run directory."""
+    """A Parquet file of a table. `name` is relative to the directory of the run."""
 
     name: str
     rows: int
@@ -27,7 +25,7 @@ class PartFile(_Model):
 
 
 class Balance(_Model):
-    """A completeness count: how much had to be read or written, and how much was."""
+    """A completeness check: the expected and the actual count."""
 
     name: str
     expected: int
@@ -35,12 +33,15 @@ class Balance(_Model):
 
 
 class Receipt(RenamedKeys, _Model):
-    """A table as published.
+    """A published table.
 
-    `digest` is the sum of the rows' hashes modulo 2^64: equal content has an equal digest, in any
-    order. `side` holds further tables of the same run, under directories that readers of the table
-    skip (`_containers`). `summary` are what the stage found out (cut-offs, totals by reason).
-    `unsafe` names the safety limits that were lowered.
+    Attributes:
+        digest: Sum of the row hashes modulo 2^64. Equal content has an equal digest in any order.
+        side: Side tables of the run by name. A name is a directory that readers of the table skip.
+        inputs: References of the input tables, by their paths.
+        balances: Completeness checks.
+        summary: Statistics of the stage, see `summaries.py`.
+        unsafe: Safety limits that the environment lowered.
     """
 
     RENAMED: ClassVar = {"facts": "summary"}
@@ -63,9 +64,7 @@ class Receipt(RenamedKeys, _Model):
 
     @property
     def owner(self) -> str:
-        """The lake or storage that owns the table. The tables of a re-check lie in a group of their
-        own.
-        """
+        """The lake or storage that owns the table. Verification marks have a group of their own."""
         return self.group.rpartition("/")[2]
 
     @property
@@ -75,10 +74,10 @@ class Receipt(RenamedKeys, _Model):
 
     @property
     def reference(self) -> str:
-        """The text by which the receipts of later tables name this one."""
+        """The text by which later receipts reference this one."""
         return f"{self.run_id}:{self.digest}"
 
 
 def invalid_keys(error: ValidationError) -> str:
-    """Return the keys of a document that are wrong or missing, for messages."""
+    """Return the invalid or missing keys of a document, for messages."""
     return ", ".join(".".join(map(str, item["loc"])) for item in error.errors())

@@ -1,8 +1,7 @@
-"""The state's files on S3, or on a server that speaks its API.
+"""Files of the state on S3 or a compatible server.
 
-Conditional puts take the place of locks. What an answer does not tell is looked at: after a refused
-condition, the bytes that stand there say whether an earlier attempt of the same put was carried out
-and only its answer was lost.
+Conditional puts replace locks. After a rejected condition, the stored bytes show whether an earlier
+attempt of the same put succeeded and only its response was lost.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from gc_assets.s3.client import NOT_FOUND, PRECONDITION, error_code, get_client,
 from gc_assets.state import conditions
 from gc_assets.state.backend import FileStat
 
-# Reads under way together hold as many whole parts in memory.
+# Each parallel read holds one part in memory.
 _PARALLEL_READS: Final = 4
-# An answer that broke off is asked for again, and so is a key whose deletion failed in passing.
+# Attempts for a truncated response, and for a key whose deletion failed temporarily.
 _ATTEMPTS: Final = 5
 _TRANSIENT: Final = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
 
 
 @dataclass(frozen=True, slots=True)
 class S3Files:
-    """Files below `prefix`, which is empty or ends in `/`."""
+    """Files under `prefix`, which is empty or ends in `/`."""
 
     bucket: str
     prefix: str
@@ -76,12 +75,16 @@ class S3Files:
         return self.put_if(path, content, version, spelling.absent() if version is None else spelling.at(version))
 
     def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> str | None:
-        """Put on a condition that the server compares. Returns the object's ETag if it is ours,
-        else None.
+        """Put an object on a condition.
 
-        A put whose answer is lost is sent again, and then meets what it wrote itself. Ceph answers
-        a lost race with status 500. So after every failure what stands there decides, and where it
-        is what was there before, nobody knows and this raises.
+        A put whose response is lost is sent again and then finds its own object. Ceph answers a
+        lost race with status 500. After every failure the stored object decides.
+
+        Returns:
+            The ETag if the stored object is the new one, otherwise None.
+
+        Raises:
+            OSError: If the stored object is still the old one, so the outcome is unknown.
         """
         try:
             with translate_errors(self.uri(path)):
@@ -95,18 +98,18 @@ class S3Files:
             if at == version and not _is_refusal(error):
                 raise
             return None
-        # No server that we know leaves it out.
+        # All known servers return it.
         return answer["ETag"].strip('"') if "ETag" in answer else self._read_or_none(path)[1]
 
     def check_conditions(self) -> str:
         conditions.check_races(self)
-        return "the server compares before it writes, and lets one of several writers succeed"
+        return "the server evaluates conditions and lets exactly one of several writers succeed"
 
     def size(self, path: str) -> int:
         return self._head(path)["ContentLength"]
 
     def modified_at(self, path: str) -> datetime:
-        """In whole seconds: the answer to HEAD says no more."""
+        """Return the time in whole seconds, because HEAD returns no fraction."""
         return self._head(path)["LastModified"].astimezone(UTC)
 
     def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
@@ -115,7 +118,7 @@ class S3Files:
         for page in self._pages(base, "" if recursive else "/"):
             for key, size in zip(page.keys, page.sizes, strict=True):
                 name = self._decode_key(key)[len(base) :]
-                # A key that ends in a slash is how consoles make a directory.
+                # Consoles create directories as keys that end in a slash.
                 if name and not name.endswith("/"):
                     found.append(FileStat(name, size))
         return sorted(found)
@@ -132,7 +135,7 @@ class S3Files:
 
     def delete_directory(self, path: str) -> None:
         if not path.strip("/"):
-            raise ValueError("the whole state is no directory to delete")
+            raise ValueError("refusing to delete the root of the state")
         for page in self._pages(self._directory_prefix(path), ""):
             keys = [self._decode_key(key) for key in page.keys]
             for attempt in range(_ATTEMPTS):
@@ -142,23 +145,26 @@ class S3Files:
                 pause_before_retry(attempt)
 
     def _delete(self, keys: Sequence[str], *, is_last: bool) -> list[str]:
-        """Delete keys of one page and returns those whose deletion failed in passing. Raises
-        `OSError` for what failed for good, and for a key that the answer does not name.
+        """Delete keys of one page and return those that failed temporarily.
+
+        Raises `OSError` for permanent failures, and for a key that the response does not mention.
         """
         if not keys:
             return []
-        place = f"s3://{self.bucket}/{self.prefix}"
-        with translate_errors(place):
+        location = f"s3://{self.bucket}/{self.prefix}"
+        with translate_errors(location):
             named = [{"Key": key} for key in keys]
             answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": named}, **payer_params(self.settings))
             wrong = {item["Key"]: item for item in answer.get("Errors", []) if item.get("Code") not in NOT_FOUND}
             final = next((item for item in wrong.values() if is_last or item.get("Code") not in _TRANSIENT), None)
             if final is not None:
-                said = f"{final['Key']}: {final.get('Message', '')}"
-                raise ClientError({"Error": {"Code": final.get("Code", ""), "Message": said}}, "DeleteObjects")
+                message = f"{final['Key']}: {final.get('Message', '')}"
+                raise ClientError({"Error": {"Code": final.get("Code", ""), "Message": message}}, "DeleteObjects")
         unnamed = set(keys) - wrong.keys() - {item["Key"] for item in answer.get("Deleted", []) + answer.get("Errors", [])}
         if unnamed:
-            raise OSError(errno.EIO, f"the answer to a deletion names {len(unnamed):,} of its keys neither as deleted nor as failed", place)
+            raise OSError(
+                errno.EIO, f"the answer to a deletion names {len(unnamed):,} of its keys neither as deleted nor as failed", location
+            )
         return list(wrong)
 
     def _read_or_none(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
@@ -185,7 +191,7 @@ class S3Files:
             return key.decode()
         except UnicodeDecodeError as error:
             shown = key.decode("utf-8", "backslashreplace")
-            raise StateError(f"s3://{self.bucket}/{shown}: no file of the state has such a name; move it out of the state") from error
+            raise StateError(f"s3://{self.bucket}/{shown}: gc-assets does not write such names; move it out of the state") from error
 
     def _client(self) -> Any:
         return get_client(self.settings, "change")
@@ -195,10 +201,10 @@ class S3Files:
 
 
 def s3_files(root: str, settings: S3Config) -> S3Files:
-    """Return the files below an address on S3.
+    """Return the files under an address on S3.
 
-    Nights write the state too. So it is never changed by the role that deletes what a plan names
-    (`apply_role_arn`, `apply_profile`), which a nightly job may not even be allowed to take.
+    Every run writes the state. It is therefore never changed with the role that deletes files
+    (`apply_role_arn`, `apply_profile`), which a scheduled job may not be allowed to assume.
     """
     bucket, key = bucket_and_key(root)
     nightly = settings.model_copy(update={"apply_profile": None, "apply_role_arn": None})
@@ -206,7 +212,7 @@ def s3_files(root: str, settings: S3Config) -> S3Files:
 
 
 def _is_refusal(error: OSError) -> bool:
-    """Return True if the server compared, and found something else than the condition."""
+    """Return True if the server evaluated the condition and rejected the put."""
     return isinstance(error, FileNotFoundError) or (
         isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in PRECONDITION
     )

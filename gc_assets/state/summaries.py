@@ -1,8 +1,7 @@
-"""What a stage found out besides the rows of its table: one model per table, kept in the table's
-receipt.
+"""The summaries of the tables: what a stage found out besides its rows, stored in the receipt.
 
-A model reads what its own release and every older one wrote. A fact that an older release did not
-know has a default. A fact that decides what is deleted has none, so a receipt without it is
+A model reads the summaries of its own and of all older releases. Values that older releases did not
+write have defaults. Values that decide what is deleted have none, so a receipt without them is
 damaged.
 """
 
@@ -26,11 +25,13 @@ Amounts = dict[str, Amount]
 
 
 class Summary(RenamedKeys):
-    """The facts of one table. `TABLE` is the table's name.
+    """The summary of one table.
 
-    `requests` counts what was sent to object stores for it, by kind, and `requests_usd` is its
-    price, null where none is known. `spark_jobs` counts the jobs that Spark ran for it, null where
-    nobody counts them. Whoever publishes the table adds all three.
+    Attributes:
+        TABLE: Name of the table.
+        requests: Number of requests to object stores, by kind. `publish` adds it.
+        requests_usd: Their price, or None if it is unknown. `publish` adds it.
+        spark_jobs: Number of Spark jobs, or None if it is unknown. `publish` adds it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
@@ -42,26 +43,26 @@ class Summary(RenamedKeys):
     spark_jobs: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the stage found out, as JSON."""
+        """Return the summary as JSON, without requests and jobs."""
         return self.model_dump(mode="json", exclude={"requests", "requests_usd", "spark_jobs"})
 
 
 def requests_of(summary: Mapping[str, Any]) -> Requests:
-    """Return what was sent to object stores for a table, by the facts in its receipt."""
+    """Return the requests that were sent for a table, from the summary in its receipt."""
     return Requests(summary.get("requests") or {}, summary.get("requests_usd"))
 
 
 class IndexSummary(RenamedKeys):
-    """The few facts of a run that are read without opening its receipt. The index of runs keeps
-    them.
-    """
+    """The part of a summary that the index of runs keeps, so that no receipt has to be opened."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> IndexSummary:
-        """Return the headline of the facts in a receipt. Raises `ValidationError` where one is
-        missing.
+        """Return the index summary of the summary in a receipt.
+
+        Raises:
+            ValidationError: If a value is missing.
         """
         return cls.model_validate(summary)
 
@@ -74,21 +75,22 @@ class PolicyTableSummary(Summary):
 
 
 class FreezeTime(IndexSummary):
-    """When refs were frozen, and whether a rehearsal's clock said so."""
+    """The time of a freeze, and whether it was a rehearsal."""
 
     frozen_at: Moment
     rehearsal: bool
 
     def is_own_day(self, run_date: date) -> bool:
-        """Return True if a run date was frozen on its own day. The analysis of an earlier date was
-        not.
+        """Return True if the run date was frozen on its own day, False for the analysis of an
+        earlier date.
         """
         return self.frozen_at.date() == run_date
 
 
 class UnreadTable(BaseModel):
-    """A table that could not be read, with why, and the address of its metadata where that is
-    known. `table_name` is null where it is the whole lake.
+    """A table that could not be read, and the reason.
+
+    `table_name` is None for the whole lake. `address` is that of its metadata, if it is known.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
@@ -99,8 +101,13 @@ class UnreadTable(BaseModel):
 
 
 class LakeRefsSummary(Summary):
-    """`min_age_seconds` is the age below which the lake's own system keeps an object. `claims` and
-    `pinned` are counts. `unread` are tables of which nothing else here speaks.
+    """The summary of `lake_refs`.
+
+    Attributes:
+        min_age_seconds: Age under which the lake's own system keeps an object.
+        claims: Number of claims.
+        pinned: Number of pinned files.
+        unread: Unreadable tables that no other table of the run mentions.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -120,8 +127,12 @@ class LakeRefsSummary(Summary):
 
 
 class CommitGraphSummary(Summary):
-    """`known` commits were taken over from an earlier night's graph. `read_as` is a digest of what
-    the rows depend on besides the commits. `unread` says why no commit of the lake could be read.
+    """The summary of `commit_graph`.
+
+    Attributes:
+        known: Number of commits that were reused from an earlier graph.
+        read_as: Fingerprint of the rows.
+        unread: The reason why the lake has no readable commits, or None.
     """
 
     TABLE: ClassVar = "commit_graph"
@@ -133,7 +144,10 @@ class CommitGraphSummary(Summary):
 
 
 class ReachableSnapshotsSummary(Summary):
-    """`unread` says why the policy could not be asked, so that every commit is retained."""
+    """The summary of `reachable_snapshots`.
+
+    `unread` is the reason why the policy is unknown and every commit is retained, or None.
+    """
 
     TABLE: ClassVar = "reachable_snapshots"
 
@@ -164,8 +178,11 @@ class SnapshotHistorySummary(Summary):
 
 
 class SegmentSummary(IndexSummary):
-    """The facts of one segment of the cache. `decoded_as` stands for what its rows depend on
-    besides the containers. `external` counts its addresses that lie in no storage.
+    """The summary of one segment of the cache of decoded containers.
+
+    Attributes:
+        decoded_as: Fingerprint of the decoder settings.
+        external: Number of addresses outside all storages.
     """
 
     decoded_as: str | None = None
@@ -173,8 +190,11 @@ class SegmentSummary(IndexSummary):
 
 
 class ManifestEntriesSummary(Summary):
-    """`segments` counts all segments of the cache, this one too. `levels` is how deep this run had
-    to follow containers.
+    """The summary of `manifest_entries`.
+
+    Attributes:
+        levels: Number of levels of containers that this run decoded.
+        segments: Number of segments of the cache, including this one.
     """
 
     TABLE: ClassVar = "manifest_entries"
@@ -190,17 +210,23 @@ class ManifestEntriesSummary(Summary):
 
 
 class LiveFilesSummary(Summary):
-    """`files` are the rows. Files that only expired or dangling commits name are counted apart, and
-    so are files that rules release. `unreadable` names what could not be read; the rows hold what
-    earlier nights read of it.
+    """The summary of `live_files`.
 
-    `reused_files` rows were carried over from the run `reused_from`. `full_recompute_reason` says why none
-    were, and is null where some were. `incremental_runs` counts the nights since everything was
-    computed, of the run date `full_on`, and `uncompared_runs` those since that was held against
-    what carrying over gives. `differences` are those that this night found, and `distrusted_on` is
-    the run date of the last night on record that found some: nothing is carried over from then on.
-    By `fingerprint` and the `segments` of the cache a later night knows whether it may carry over these
-    rows.
+    Attributes:
+        files: Number of rows. Files that only expired or dangling commits name, and files that
+            rules
+        release, are counted separately.
+        unreadable: Unreadable tables. The rows contain their last known files.
+        reused_files: Number of rows that were reused.
+        reused_from: The run that they were reused from.
+        full_recompute_reason: The reason for a full recompute, or None.
+        full_recompute_on: Run date of the last full recompute.
+        incremental_runs: Number of runs since the last full recompute.
+        uncompared_runs: Number of runs since the last comparison of both results.
+        differences: Differences that this run found between both results.
+        distrusted_on: Run date of the last run with differences. No earlier rows are reused.
+        fingerprint: Fingerprint of the rows.
+        segments: Segments of the cache that the rows were computed from.
     """
 
     TABLE: ClassVar = "live_files"
@@ -242,9 +268,7 @@ class LiveFilesSummary(Summary):
 
 
 class ComparisonSummary(IndexSummary):
-    """The `fingerprint` of rows that were found to be wrong where they were carried over. It is null
-    where nothing was found.
-    """
+    """The fingerprint of rows that proved wrong after reuse, or None."""
 
     wrong: str | None = None
 
@@ -266,7 +290,7 @@ class LiveFilterSummary(Summary):
 
 
 class Problem(BaseModel):
-    """Something in a storage that is no plain file. The side table `PROBLEMS` describes it."""
+    """An entry of a storage that is not a plain file, see the side table `PROBLEMS`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
@@ -277,8 +301,14 @@ class Problem(BaseModel):
 
 
 class UnfinishedUploads(BaseModel):
-    """Uploads in parts that nobody finished, `old` ones were begun before the grace period. `bytes`
-    are the parts of the `sized` ones. `unknown` says why not all were counted.
+    """The unfinished multipart uploads of a storage.
+
+    Attributes:
+        uploads: Number of uploads.
+        old: Number of uploads that are older than the grace period.
+        bytes: Bytes of the parts of the `sized` uploads.
+        sized: Number of uploads whose parts were counted.
+        unknown: The reason why not all parts were counted, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
@@ -290,17 +320,22 @@ class UnfinishedUploads(BaseModel):
     unknown: str | None = None
 
     def __str__(self) -> str:
-        told = f"{self.uploads:,} unfinished uploads, {self.old:,} of them older than the grace period, hold {format_bytes(self.bytes)}"
-        told += f" (parts of {self.sized:,} were counted)" if self.sized < self.uploads else ""
-        return told if self.unknown is None else f"{told}; not all could be counted: {self.unknown}"
+        text = f"{self.uploads:,} unfinished uploads, {self.old:,} of them older than the grace period, {format_bytes(self.bytes)}"
+        text += f" (parts of {self.sized:,} were counted)" if self.sized < self.uploads else ""
+        return text if self.unknown is None else f"{text}; not all could be counted: {self.unknown}"
 
 
 class StorageInventorySummary(Summary):
-    """`problems` counts what is no plain file, by its kind. `flow` is `clean`, or `optimized` where
-    directories were carried over. `unfinished` is null where the store has no uploads in parts.
-    `report` names the report that took the place of a listing, and `report_as_of` says when its
-    scan began: what was written later may be missing. `listing_seconds` is how long the tasks took,
-    one after the other; null where an earlier release listed.
+    """The summary of `storage_inventory`.
+
+    Attributes:
+        problems: Number of entries that are not plain files, by kind.
+        listing_seconds: Total time of the listing tasks, or None in older releases.
+        flow: `clean`, or `optimized` if directories were reused.
+        full_listing_on: Run date of the last full listing.
+        unfinished: Unfinished uploads, or None if the store has none.
+        report: Name of the report that replaced the listing, or None.
+        report_as_of: Start of its scan. Later objects may be missing from it.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -323,22 +358,24 @@ class StorageInventorySummary(Summary):
 
 
 class SweepSummary(IndexSummary):
-    """Whether the night looked at another day than its own, and how many containers' objects are
-    others than were decoded.
-    """
+    """Whether the run date is historical, and the number of containers that changed after decoding."""
 
     historical: bool
     rewritten: int = 0
 
 
 class OrphanFilesSummary(Summary):
-    """`storage_breakdown` says where the objects of the storage went. `by_reason` has the keys
-    `<reason>/<lake>`.
+    """The summary of `orphan_files`.
 
-    A count ends in `_count` where the field without this ending holds samples. `unneeded_metadata`
-    serves no retained commit, and nobody deletes it. `unreadable` are tables whose metadata is not there,
-    and `missing_metadata` is what stops the plan: what is another object than was read, or all.
-    `junk` is named like metadata and is none: it holds the files beside it.
+    A field that ends in `_count` is the total of the samples in the field without this ending.
+
+    Attributes:
+        storage_breakdown: Amount of each class of objects.
+        by_reason: Amounts by `<reason>/<lake>`.
+        unneeded_metadata: Metadata that serves no retained commit and is not deleted.
+        missing_metadata: Metadata that is missing or has changed, and stops the plan.
+        unreadable: Tables whose metadata is missing.
+        junk: Files that are only named like metadata. The files in their directories are kept.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -378,7 +415,7 @@ class DeletionPlanSummary(Summary):
 
 
 class PlanIndexSummary(IndexSummary):
-    """A plan as it is listed."""
+    """A plan as listed."""
 
     plan: PlanSummary
 
@@ -410,7 +447,7 @@ class DeletionLogSummary(Summary):
 
 
 class ExpiryOutcomes(IndexSummary):
-    """How many edits of history came to which verdict."""
+    """Number of expiry actions by outcome."""
 
     RENAMED: ClassVar = {"books": "by_outcome"}
 
@@ -443,7 +480,7 @@ class PotentialCommitsSummary(Summary):
 
 
 class LifecycleObjectsSummary(Summary):
-    """Objects that rules release, and objects that they release under one path and keep under
+    """Objects that rules release, and objects that rules release under one path and keep under
     another.
     """
 
@@ -453,7 +490,7 @@ class LifecycleObjectsSummary(Summary):
     deduplicated: Amount = Amount()
 
 
-# The facts that the index of a table's runs keeps. Of other tables it keeps none.
+# The index summaries by table. Other tables have none.
 INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     LakeRefsSummary.TABLE: FreezeTime,
     ManifestEntriesSummary.TABLE: SegmentSummary,
@@ -463,8 +500,7 @@ INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     ExpiryLogSummary.TABLE: ExpiryOutcomes,
 }
 
-# Tables whose content is the rows of many runs together. The index of their runs names the parts
-# too.
+# Tables that consist of the rows of many runs. The index of their runs lists the parts too.
 CUMULATIVE_TABLES: Final = frozenset(
     {ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE, DeletionPlanSummary.TABLE}
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
 
 
-def open_store(location: str, places: Connections = DEFAULT_CONNECTIONS) -> Store:
+def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) -> Store:
     """Return the store of a storage's location.
 
     Args:
@@ -37,13 +37,13 @@ def open_store(location: str, places: Connections = DEFAULT_CONNECTIONS) -> Stor
     kind = SCHEMES.get(scheme_of(location))
     if kind is None:
         raise UsageError(f"storage location {location!r}: {_supported_schemes()}")
-    return kind.open(location, places)
+    return kind.open(location, connections)
 
 
-def examine_state(location: str, places: Connections) -> Iterator[Finding]:
+def examine_state(location: str, connections: Connections) -> Iterator[Finding]:
     """Yield findings about what the store of a state itself deletes there."""
     kind = SCHEMES.get(scheme_of(location))
-    yield from kind.examine_state(location, places) if kind is not None else ()
+    yield from kind.examine_state(location, connections) if kind is not None else ()
 
 
 def find_link_sources(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
@@ -58,7 +58,7 @@ def find_path_aliases(storages: Iterable[StorageConfig]) -> list[PathAlias]:
     of_scheme: dict[str, list[tuple[str, str]]] = {}
     for storage in storages:
         of_scheme.setdefault(scheme_of(storage.location), []).append((storage.name, storage.location))
-    return [names for scheme, places in of_scheme.items() if scheme in SCHEMES for names in SCHEMES[scheme].find_path_aliases(places)]
+    return [names for scheme, locations in of_scheme.items() if scheme in SCHEMES for names in SCHEMES[scheme].find_path_aliases(locations)]
 
 
 def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
@@ -67,7 +67,7 @@ def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
     return () if kind is None else kind.find_links(storage.name, storage.location)
 
 
-def open_lister(storage: StorageConfig, places: Connections = DEFAULT_CONNECTIONS) -> Lister:
+def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNECTIONS) -> Lister:
     """Return the lister of a storage: its own listing, or the configured inventory reports.
 
     Raises:
@@ -77,15 +77,15 @@ def open_lister(storage: StorageConfig, places: Connections = DEFAULT_CONNECTION
     if inventory is None:
         from gc_assets.stores.listing import StoreLister
 
-        return StoreLister(open_store(storage.location, places))
+        return StoreLister(open_store(storage.location, connections))
     from gc_assets.stores.inventories.lister import ReportLister
 
     for key, reason in find_unsupported_settings(storage):
         raise UsageError(f"storage {storage.name}: {key}: {reason}")
     if kind is None or kind.source_bucket is None:
         raise AssertionError("`unsupported` refuses a storage about which there are no reports")
-    report_files = SCHEMES[scheme_of(inventory.location)].report_files(places)
-    return ReportLister(inventory, kind.source_bucket(storage.location, places), report_files)
+    report_files = SCHEMES[scheme_of(inventory.location)].report_files(connections)
+    return ReportLister(inventory, kind.source_bucket(storage.location, connections), report_files)
 
 
 def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str]]:
@@ -130,11 +130,11 @@ def _supported_schemes() -> str:
     return f"this release supports {', '.join(f'{kind.scheme}:// (such as {kind.example})' for kind in SCHEMES.values())}"
 
 
-def open_objects(places: Connections = DEFAULT_CONNECTIONS) -> EditableObjects:
+def open_objects(connections: Connections = DEFAULT_CONNECTIONS) -> EditableObjects:
     """Return objects of every address that a store reaches. They pickle and need no lookup in
     executors.
     """
-    return ObjectsByScheme({scheme: kind.anywhere(places) for scheme, kind in SCHEMES.items()})
+    return ObjectsByScheme({scheme: kind.anywhere(connections) for scheme, kind in SCHEMES.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`lakes.yaml` says what it means or is refused by the path of the key, before anything runs at night."""
+"""`lakes.yaml` is validated before anything runs, and errors name the key by its path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kinds import config_models
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 
-# The storages and the lakes of this release in design 7, word for word.
+# A configuration with most keys.
 EXAMPLE = """
 state: ./state                     # relative paths are relative to this file
 storages:
@@ -54,23 +54,23 @@ Load = Callable[..., Config]
 def load(tmp_path: Path) -> Load:
     """Loads text, or the example with one place changed: `load(("storages", 0, "grace"), "1h")`."""
 
-    def loaded(
-        where: tuple[str | int, ...] | str = EXAMPLE, value: Any = None, environment: Mapping[str, str] | None = None, **more: Any
+    def load_text(
+        keys: tuple[str | int, ...] | str = EXAMPLE, value: Any = None, environment: Mapping[str, str] | None = None, **more: Any
     ) -> Config:
-        text = where if isinstance(where, str) else yaml.safe_dump(changed(where, value))
+        text = keys if isinstance(keys, str) else yaml.safe_dump(with_value(keys, value))
         path = tmp_path / "lakes.yaml"
         path.write_text(text, encoding="utf-8")
         return load_config(path, environment or {}, config_models(), **more)
 
-    return loaded
+    return load_text
 
 
-def changed(where: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+def with_value(keys: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     document = yaml.safe_load(EXAMPLE)
     place: Any = document
-    for step in where[:-1]:
+    for step in keys[:-1]:
         place = place[step]
-    place[where[-1]] = value
+    place[keys[-1]] = value
     return document
 
 
@@ -90,7 +90,7 @@ def catalog(config: Config) -> dict[str, str]:
     return {name: value.get_secret_value() for name, value in iceberg(config).catalog.items()}
 
 
-def test_the_example_of_the_design_means_what_it_says(load: Load, tmp_path: Path) -> None:
+def test_full_example_is_loaded(load: Load, tmp_path: Path) -> None:
     config = load()
     storage, weather, sales = config.storage("warehouse"), icechunk(config), iceberg(config)
     assert config.state == str(tmp_path / "state")
@@ -105,7 +105,7 @@ def test_the_example_of_the_design_means_what_it_says(load: Load, tmp_path: Path
     assert config.spark.mode == "session"
 
 
-def test_a_report_is_reached_as_its_storage_is_and_may_be_three_days_old(load: Load, tmp_path: Path) -> None:
+def test_inventory_report_uses_connection_of_storage(load: Load, tmp_path: Path) -> None:
     storage = {"name": "bucket", "location": "s3://lake/a/", "s3": {"endpoint": "http://own:1"}}
     storage["inventory"] = {"kind": "s3", "location": "s3://reports/lake/daily"}
     config = load(("storages", 0), storage)
@@ -120,13 +120,13 @@ def test_a_report_is_reached_as_its_storage_is_and_may_be_three_days_old(load: L
     assert (found.location, found.max_inventory_age) == (str(tmp_path / "reports"), timedelta(days=10))
 
 
-@pytest.mark.parametrize("age, words", [("0s", "an age of 0"), ("soon", "'soon' is not a duration")])
-def test_an_age_of_a_report_that_means_nothing_is_refused(load: Load, age: str, words: str) -> None:
-    with pytest.raises(UsageError, match=rf"storages\[0\]\.inventory\.max_inventory_age: {words}"):
+@pytest.mark.parametrize("age, error", [("0s", "an age of 0"), ("soon", "'soon' is not a duration")])
+def test_invalid_inventory_age_is_rejected(load: Load, age: str, error: str) -> None:
+    with pytest.raises(UsageError, match=rf"storages\[0\]\.inventory\.max_inventory_age: {error}"):
         load(("storages", 0, "inventory"), {"kind": "s3", "location": "s3://reports/lake/daily/", "max_inventory_age": age})
 
 
-def test_what_is_left_out_is_the_safe_choice(load: Load) -> None:
+def test_defaults_are_safe(load: Load) -> None:
     text = """
         state: ./state
         storages: [{name: a, location: "file:///a/"}]
@@ -142,7 +142,7 @@ def test_what_is_left_out_is_the_safe_choice(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    "where, path",
+    "keys, path",
     [
         (("stat",), "stat"),
         (("storages", 0, "graze"), "storages[0].graze"),
@@ -156,13 +156,13 @@ def test_what_is_left_out_is_the_safe_choice(load: Load) -> None:
         (("spark", "cores"), "spark.cores"),
     ],
 )
-def test_an_unknown_key_is_refused_by_its_path(load: Load, where: tuple[str | int, ...], path: str) -> None:
+def test_unknown_key_is_rejected_with_path(load: Load, keys: tuple[str | int, ...], path: str) -> None:
     with pytest.raises(UsageError, match=rf"\n  {re.escape(path)}: unknown key; (did you mean \w+\? A|a)llowed are \w+, "):
-        load(where, 1)
+        load(keys, 1)
 
 
 @pytest.mark.parametrize(
-    "where, value, path",
+    "keys, value, path",
     [
         (("storages", 0, "grace"), "soon", "storages[0].grace"),
         (("storages", 0, "grace"), 72, "storages[0].grace"),
@@ -195,15 +195,15 @@ def test_an_unknown_key_is_refused_by_its_path(load: Load, where: tuple[str | in
         (("spark", "mode"), "yarn", "spark.mode"),
     ],
 )
-def test_a_wrong_value_is_refused_once_by_its_path(load: Load, where: tuple[str | int, ...], value: Any, path: str) -> None:
+def test_wrong_value_is_rejected_with_path(load: Load, keys: tuple[str | int, ...], value: Any, path: str) -> None:
     with pytest.raises(UsageError) as refused:
-        load(where, value)
+        load(keys, value)
     lines = str(refused.value).splitlines()[1:]
     assert [line.split(": ")[0].strip() for line in lines] == [path]
 
 
 @pytest.mark.parametrize(
-    "where",
+    "keys",
     [
         ("lakes", 0, "retention", "default"),
         ("lakes", 0, "retention", "refs", 0, "keep"),
@@ -212,14 +212,14 @@ def test_a_wrong_value_is_refused_once_by_its_path(load: Load, where: tuple[str 
         ("lakes", 1, "retention", "min_snapshots_to_keep"),
     ],
 )
-def test_yes_is_no_number(load: Load, where: tuple[str | int, ...]) -> None:
+def test_boolean_is_not_a_number(load: Load, keys: tuple[str | int, ...]) -> None:
     """`keep: yes` kept the newest commit only, and `max_delete_share: yes` allowed everything."""
     with pytest.raises(UsageError, match=r"yes and no are not numbers|True is not a cut-off"):
-        load(where, True)
+        load(keys, True)
 
 
 @pytest.mark.parametrize(
-    "where, value",
+    "keys, value",
     [
         (("lakes", 0, "retention", "default"), 0),
         (("lakes", 0, "retention", "default"), {"keep_last": 0}),
@@ -232,12 +232,12 @@ def test_yes_is_no_number(load: Load, where: tuple[str | int, ...]) -> None:
         (("lakes", 1, "retention", "max_ref_age"), "0h"),
     ],
 )
-def test_an_override_that_would_keep_nothing_is_refused(load: Load, where: tuple[str | int, ...], value: Any) -> None:
+def test_retention_of_zero_is_rejected(load: Load, keys: tuple[str | int, ...], value: Any) -> None:
     with pytest.raises(UsageError, match=r"0 would keep nothing|an age of 0|a number of 1 or more"):
-        load(where, value)
+        load(keys, value)
 
 
-def test_the_name_of_a_catalog_has_a_key_of_its_own(load: Load) -> None:
+def test_catalog_name_has_separate_key(load: Load) -> None:
     with pytest.raises(UsageError, match=r"lakes\[1\].*catalog\.name: write .* `catalog_name`"):
         load(("lakes", 1, "catalog"), {"type": "rest", "name": "prod"})
 
@@ -245,7 +245,7 @@ def test_the_name_of_a_catalog_has_a_key_of_its_own(load: Load) -> None:
 @pytest.mark.parametrize(
     "rule", [{"match": "x"}, {"match": "x", "keep": "1d", "cutoff": "2d"}, {"match": "x", "keep": "1d", "max_age": "2d"}]
 )
-def test_a_rule_says_its_cutoff_in_exactly_one_way(load: Load, rule: dict[str, str]) -> None:
+def test_rule_has_exactly_one_cutoff(load: Load, rule: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"lakes\[0\]\.retention\.refs\[0\]: write either one cut-off"):
         load(("lakes", 0, "retention", "refs"), [rule])
 
@@ -261,7 +261,7 @@ def test_a_rule_says_its_cutoff_in_exactly_one_way(load: Load, rule: dict[str, s
         ("{max_age: 30d, keep_last: 3}", Cutoff(max_age=timedelta(days=30), keep_last=3)),
     ],
 )
-def test_a_cutoff_means_the_same_with_and_without_yaml_quotes(load: Load, text: str, cutoff: Cutoff) -> None:
+def test_quoted_and_plain_cutoffs_are_equal(load: Load, text: str, cutoff: Cutoff) -> None:
     config = load(EXAMPLE.replace("{max_age: 30d}", text))
     assert icechunk(config).retention.cutoff_for("main")[0] == cutoff
     if not text.startswith("{"):
@@ -269,24 +269,24 @@ def test_a_cutoff_means_the_same_with_and_without_yaml_quotes(load: Load, text: 
 
 
 @pytest.mark.parametrize("kind", ["hudi", "delta"])
-def test_a_lake_kind_of_another_release_is_refused_with_those_of_this_one(load: Load, kind: str) -> None:
+def test_unknown_lake_kind_is_rejected(load: Load, kind: str) -> None:
     with pytest.raises(UsageError, match=rf"lakes\[1\]\.kind: this release knows iceberg, icechunk, lakefs, nessie \(found '{kind}'\)"):
         load(("lakes", 1), {"name": "shop", "kind": kind, "uri": "http://localhost:19120/api/v2"})
 
 
-def test_a_lake_without_a_kind_is_refused_with_those_there_are(load: Load) -> None:
+def test_lake_without_kind_is_rejected(load: Load) -> None:
     with pytest.raises(UsageError, match=r"lakes\[1\]\.kind: this release knows iceberg, icechunk, lakefs, nessie"):
         load(("lakes", 1), {"name": "shop"})
 
 
-def test_every_wrong_key_is_named_at_once(load: Load) -> None:
+def test_all_wrong_keys_are_reported(load: Load) -> None:
     text = EXAMPLE.replace("grace: 72h", "grace: soon").replace("tags: keep", "tag: keep").replace("mode: session", "mode: yarn")
     with pytest.raises(UsageError) as refused:
         load(text)
     assert len(str(refused.value).splitlines()) == 1 + 3
 
 
-def test_the_first_pattern_that_matches_the_whole_name_wins(load: Load) -> None:
+def test_first_matching_pattern_decides(load: Load) -> None:
     rules = [{"match": "release", "keep": 1}, {"match": "release/.*", "keep": 2}, {"match": "rel.*", "keep": 3}]
     retention = icechunk(load(("lakes", 0, "retention", "refs"), rules)).retention
     found = {name: retention.cutoff_for(name) for name in ("release", "release/1", "releases", "my/release", "release\n", "main")}
@@ -300,29 +300,29 @@ def test_the_first_pattern_that_matches_the_whole_name_wins(load: Load) -> None:
     }
 
 
-def test_one_bound_holds_for_reads_of_objects_and_for_answers_of_catalogs_and_servers(load: Load) -> None:
-    unsaid, said = load(("spark", "mode"), "session"), load(("read_timeout",), "90s")
-    for config, seconds in [(unsaid, 300), (said, 90)]:
+def test_read_timeout_covers_objects_and_catalogs(load: Load) -> None:
+    default, configured = load(("spark", "mode"), "session"), load(("read_timeout",), "90s")
+    for config, seconds in [(default, 300), (configured, 90)]:
         assert config.connections().read_seconds == seconds
         assert {lake.read_seconds for lake in config.lakes} == {seconds}
-    assert unsaid.policy_digest() == said.policy_digest()
+    assert default.policy_digest() == configured.policy_digest()
     with pytest.raises(UsageError, match="read_timeout"):
         load(("read_timeout",), "0s")
 
 
-def test_the_grace_floor_holds_on_both_sides_of_its_edge(load: Load) -> None:
+def test_grace_floor_is_enforced(load: Load) -> None:
     assert load(("storages", 0, "grace"), "24h").storage("warehouse").grace == timedelta(hours=24)
     with pytest.raises(UsageError, match=r"storages\[0\]\.grace is 23h59m59s, the floor is 1d.*GC_ASSETS_UNSAFE_GRACE_FLOOR"):
         load(("storages", 0, "grace"), "23h59m59s")
     assert load(("storages", 0, "grace"), "1h", grace_floor=timedelta(hours=1)).storage("warehouse").grace == timedelta(hours=1)
 
 
-def test_the_file_cannot_lower_the_floor_of_the_grace_period_itself(load: Load) -> None:
+def test_configuration_cannot_lower_grace_floor(load: Load) -> None:
     with pytest.raises(UsageError, match="the floor is 1d"):
         load(("storages", 0, "grace"), "${GRACE}", {"GRACE": "0s"})
 
 
-def test_a_name_stands_for_one_lake_or_storage_only(load: Load) -> None:
+def test_repeated_name_is_rejected(load: Load) -> None:
     with pytest.raises(UsageError, match="used twice: warehouse"):
         load(("lakes", 1, "name"), "warehouse")
     with pytest.raises(UsageError, match="used twice: weather"):
@@ -330,12 +330,12 @@ def test_a_name_stands_for_one_lake_or_storage_only(load: Load) -> None:
 
 
 @pytest.mark.parametrize("key", ["storages", "lakes"])
-def test_a_configuration_without_a_storage_or_a_lake_is_refused(load: Load, key: str) -> None:
+def test_empty_configuration_is_rejected(load: Load, key: str) -> None:
     with pytest.raises(UsageError, match="at least one storage and one lake"):
         load((key,), [])
 
 
-def test_a_key_written_twice_is_refused_because_yaml_would_forget_the_first(load: Load) -> None:
+def test_repeated_yaml_key_is_rejected(load: Load) -> None:
     """A second `lakes:` silently dropped the lakes of the first, and their live files with them."""
     with pytest.raises(UsageError, match=r"the key 'lakes' occurs twice"):
         load(EXAMPLE + "lakes: [{name: other, kind: icechunk, location: /data/other}]\n")
@@ -343,7 +343,7 @@ def test_a_key_written_twice_is_refused_because_yaml_would_forget_the_first(load
         load(EXAMPLE.replace("tags: keep}", "tags: keep, default: 1d}"))
 
 
-def test_merged_yaml_mappings_still_read(load: Load) -> None:
+def test_yaml_merge_keys_are_supported(load: Load) -> None:
     gates = "gates: &gates {max_live_drop: 0.1}\n    "
     text = EXAMPLE.replace(
         "gates: {max_delete_share: 0.2",
@@ -356,21 +356,21 @@ def test_merged_yaml_mappings_still_read(load: Load) -> None:
 
 
 @pytest.mark.parametrize("content, found", [(b"[1]", "mapping"), (b"", "mapping"), (b"a: [", "not YAML"), (b"a: \xff", "UTF-8")])
-def test_a_file_that_is_no_mapping_in_utf_8_is_refused(tmp_path: Path, content: bytes, found: str) -> None:
+def test_invalid_yaml_is_rejected(tmp_path: Path, content: bytes, found: str) -> None:
     path = tmp_path / "lakes.yaml"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=found):
         load_config(path, {}, config_models())
 
 
-def test_a_configuration_that_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
+def test_unreadable_configuration_is_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no configuration at .*absent\.yaml; pass --config FILE"):
         load_config(tmp_path / "absent.yaml", {}, config_models())
     with pytest.raises(UsageError, match="cannot be read"):
         load_config(tmp_path, {}, config_models())
 
 
-def test_names_in_braces_come_from_the_given_environment_only(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_come_from_given_environment(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CATALOG_PASSWORD", "of the process")
     properties = {"type": "rest", "password": "${CATALOG_PASSWORD}", "uri": "http://${HOST}:80/${HOST}"}
     found = catalog(load(("lakes", 1, "catalog"), properties, {"CATALOG_PASSWORD": "${HOST}", "HOST": "h"}))
@@ -380,7 +380,7 @@ def test_names_in_braces_come_from_the_given_environment_only(load: Load, monkey
 
 
 @pytest.mark.parametrize(
-    "where",
+    "keys",
     [
         ("storages", 0, "grace"),
         ("storages", 0, "quarantine"),
@@ -393,25 +393,23 @@ def test_names_in_braces_come_from_the_given_environment_only(load: Load, monkey
         ("spark", "conf"),
     ],
 )
-def test_a_secret_in_the_wrong_place_is_not_told(load: Load, where: tuple[str | int, ...]) -> None:
-    told = "hunter(2'\"\\"
+def test_error_hides_misplaced_secret(load: Load, keys: tuple[str | int, ...]) -> None:
+    value = "hunter(2'\"\\"
     with pytest.raises(UsageError) as refused:
-        load(where, "${PASSWORD}", {"PASSWORD": told})
+        load(keys, "${PASSWORD}", {"PASSWORD": value})
     assert "hunter" not in str(refused.value)
     assert "${PASSWORD}" in str(refused.value) or "found" not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
-def test_a_catalog_prints_no_value_that_came_from_the_environment(load: Load) -> None:
+def test_catalog_repr_hides_environment_values(load: Load) -> None:
     config = load(("lakes", 1, "catalog", "password"), "${PASSWORD}", {"PASSWORD": "hunter2"})
     assert catalog(config)["password"] == "hunter2"  # noqa: S105  (that it is known is the point)
     assert "hunter2" not in repr(config)
     assert "hunter2" not in str(config)
 
 
-def test_relative_paths_are_relative_to_the_file_and_not_to_the_working_directory(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_configuration_file(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     text = EXAMPLE.replace("file:///data/warehouse", "warehouse").replace("sqlite:////data/catalog.db", "sqlite:///catalog.db")
     config = load(text.replace("./state", "../state"))
@@ -425,42 +423,42 @@ def test_relative_paths_are_relative_to_the_file_and_not_to_the_working_director
 @pytest.mark.parametrize(
     "uri", ["sqlite:////data/catalog.db", "sqlite://", "sqlite:///:memory:", "postgresql://h/d", "sqlite+pysqlite:////c.db"]
 )
-def test_a_catalog_uri_that_is_no_relative_file_stays_as_it_is(load: Load, uri: str) -> None:
+def test_absolute_catalog_uri_is_unchanged(load: Load, uri: str) -> None:
     assert catalog(load(("lakes", 1, "catalog", "uri"), uri))["uri"] == uri
 
 
-def test_the_warehouse_of_a_catalog_server_is_a_name_and_no_path(load: Load) -> None:
+def test_warehouse_of_rest_catalog_is_no_path(load: Load) -> None:
     config = load(("lakes", 1, "catalog"), {"type": "rest", "uri": "http://localhost/", "warehouse": "prod"})
     assert catalog(config)["warehouse"] == "prod"
 
 
-@pytest.mark.parametrize("where", [("state",), ("storages", 0, "location"), ("lakes", 0, "location")])
-def test_an_address_with_a_scheme_is_absolute(load: Load, where: tuple[str | int, ...]) -> None:
+@pytest.mark.parametrize("keys", [("state",), ("storages", 0, "location"), ("lakes", 0, "location")])
+def test_address_with_scheme_is_absolute(load: Load, keys: tuple[str | int, ...]) -> None:
     """`file:state` once meant /state."""
     with pytest.raises(UsageError, match=r"'file:somewhere/x' is relative; write a bare path"):
-        load(where, "file:somewhere/x")
+        load(keys, "file:somewhere/x")
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_the_state_may_lie_on_s3(load: Load, scheme: str) -> None:
+def test_state_may_be_on_s3(load: Load, scheme: str) -> None:
     assert load(("state",), f"{scheme}://bucket/state").state == f"{scheme}://bucket/state"
 
 
 @pytest.mark.parametrize(
     "state, why", [("gs://bucket/state", r"write a path, such as \./state, or s3://"), ("s3:///state", "contains no plain bucket")]
 )
-def test_a_state_where_nothing_can_be_kept_is_refused(load: Load, state: str, why: str) -> None:
+def test_invalid_state_address_is_rejected(load: Load, state: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         load(("state",), state)
 
 
-def test_a_state_that_nobody_may_write_is_refused(load: Load) -> None:
+def test_anonymous_state_is_rejected(load: Load) -> None:
     text = EXAMPLE.replace("./state", "s3://bucket/state")
     with pytest.raises(UsageError, match=r"which `s3\.anonymous` cannot write"):
         load(text + "s3: {anonymous: true}\n")
 
 
-def test_a_state_in_a_storage_is_reached_as_the_storage_is(load: Load) -> None:
+def test_state_in_storage_uses_its_connection(load: Load) -> None:
     text = EXAMPLE.replace("./state", "s3a://lake/own/state") + "s3: {endpoint: 'http://everywhere:1'}\n"
     assert load(text).state_s3().endpoint == "http://everywhere:1"
     config = load(text)
@@ -468,13 +466,13 @@ def test_a_state_in_a_storage_is_reached_as_the_storage_is(load: Load) -> None:
     assert config.model_copy(update={"storages": (own,)}).state_s3().endpoint == "http://own:1"
 
 
-def test_asking_for_an_unknown_name_lists_those_there_are(load: Load) -> None:
+def test_unknown_name_lists_configured_names(load: Load) -> None:
     with pytest.raises(UsageError, match="no lake is named 'snow'; the configuration has weather, sales"):
         load().lake("snow")
 
 
 @pytest.mark.parametrize(
-    "where, value",
+    "keys, value",
     [
         (("storages", 0, "grace"), "96h"),
         (("storages", 0, "quarantine"), "deferred"),
@@ -490,12 +488,12 @@ def test_asking_for_an_unknown_name_lists_those_there_are(load: Load) -> None:
         (("lakes", 1, "history", "keep"), "1d"),
     ],
 )
-def test_another_policy_has_another_digest(load: Load, where: tuple[str | int, ...], value: Any) -> None:
-    assert load(where, value).policy_digest() != load().policy_digest()
+def test_policy_digest_changes_with_policy(load: Load, keys: tuple[str | int, ...], value: Any) -> None:
+    assert load(keys, value).policy_digest() != load().policy_digest()
 
 
 @pytest.mark.parametrize(
-    "where, value",
+    "keys, value",
     [
         (("storages", 0, "grace"), "3d"),
         (("storages", 0, "mode"), "apply"),
@@ -507,8 +505,8 @@ def test_another_policy_has_another_digest(load: Load, where: tuple[str | int, .
         (("state",), "/elsewhere"),
     ],
 )
-def test_the_same_policy_in_other_words_has_the_same_digest(load: Load, where: tuple[str | int, ...], value: Any) -> None:
-    assert load(where, value).policy_digest() == load().policy_digest()
+def test_policy_digest_ignores_spelling(load: Load, keys: tuple[str | int, ...], value: Any) -> None:
+    assert load(keys, value).policy_digest() == load().policy_digest()
 
 
 LAKEFS = {
@@ -527,14 +525,14 @@ def lakefs(config: Config) -> LakeFsLakeConfig:
     return lake
 
 
-def test_a_lakefs_lake_takes_the_servers_rules_and_protects_tags_by_default(load: Load) -> None:
+def test_lakefs_defaults_use_server_rules(load: Load) -> None:
     lake = lakefs(load(("lakes", 1), LAKEFS, environment={"GC_KEY": "AKIA", "GC_SECRET": "s3cr3t"}))
     assert (lake.endpoint, lake.retention.source, lake.retention.tags, lake.location) == ("http://localhost:8000", "server", "keep", None)
     assert lake.secret_access_key.get_secret_value() == "s3cr3t"
     assert "s3cr3t" not in f"{lake!r} {lake.model_dump_json()}"
 
 
-def test_a_lakefs_location_counts_from_the_folder_of_the_configuration(load: Load, tmp_path: Path) -> None:
+def test_lakefs_location_is_relative_to_file(load: Load, tmp_path: Path) -> None:
     found = lakefs(load(("lakes", 1), {**LAKEFS, "location": "blocks/ml"}, environment={"GC_KEY": "k", "GC_SECRET": "s"}))
     assert found.location == str(tmp_path / "blocks" / "ml")
 
@@ -551,7 +549,7 @@ def test_a_lakefs_location_counts_from_the_folder_of_the_configuration(load: Loa
         ({"secret": "x"}, "lakes[1].secret: unknown key"),
     ],
 )
-def test_a_wrong_lakefs_key_is_named(load: Load, change: dict[str, Any], found: str) -> None:
+def test_wrong_lakefs_key_is_reported(load: Load, change: dict[str, Any], found: str) -> None:
     with pytest.raises(UsageError, match=re.escape(found)) as refused:
         load(("lakes", 1), {**LAKEFS, **change}, environment={"GC_KEY": "k", "GC_SECRET": "the-secret"})
     assert "the-secret" not in str(refused.value)

@@ -1,4 +1,6 @@
-"""What is said of a wrong key of `lakes.yaml`: a sentence that says what can be written there, in no words of pydantic's."""
+"""A wrong key of `lakes.yaml` gives one sentence with the allowed values, without pydantic's
+wording.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ DATABRICKS = {"entry_point": "/Volumes/a/b/job.py", "exchange": "s3://code/excha
 NESSIE = {"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"}
 
 
-def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -> str:
-    """What is said of a configuration in which one thing is wrong."""
+def error_of(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -> str:
+    """Return the error of a configuration with one wrong value."""
     document = {"state": "./state", "storages": [STORAGE | (storage or {})], "lakes": [lake or LAKE], **top}
     path = tmp_path / "lakes.yaml"
     path.write_text(yaml.safe_dump(document))
@@ -36,7 +38,10 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
     [
         ({"storage": {"grase": "72h"}}, "storages[0].grase: unknown key; did you mean grace? Allowed are owners, tags, name, location,"),
         ({"storage": {"colour": "red"}}, "storages[0].colour: unknown key; allowed are owners, tags, name,"),
-        ({"lake": LAKE | {"retention": {"tgas": "keep"}}}, "lakes[0].retention.tgas: unknown key; did you mean tags? Allowed are dangling,"),
+        (
+            {"lake": LAKE | {"retention": {"tgas": "keep"}}},
+            "lakes[0].retention.tgas: unknown key; did you mean tags? Allowed are dangling,",
+        ),
         ({"lake": NESSIE | {"tokn": "${TOKEN}"}}, "lakes[0].tokn: unknown key; did you mean token?"),
         (
             {"lake": NESSIE | {"retention": {"refs": [{"match": "x", "keeep": 1}]}}},
@@ -55,7 +60,10 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
         ({"spark": {"remote": "sc://h:port"}}, "spark.remote: write sc://host:port, with parameters"),
         ({"spark": {"remote": "sc://h/;x-key=a=b"}}, "spark.remote: the value of parameter 'x-key' contains `=`; write %3D instead"),
         ({"spark": {"remote": "sc://ana:pw@h"}}, "spark.remote: an address must not contain a user or password"),
-        ({"spark": {"remote": "sc://h/;session_id=7"}}, "spark.remote: parameter 'session_id' is not allowed: each run uses its own session"),
+        (
+            {"spark": {"remote": "sc://h/;session_id=7"}},
+            "spark.remote: parameter 'session_id' is not allowed: each run uses its own session",
+        ),
         ({"storage": {"approvals_needed": 3}}, "storages[0].approvals_needed: write 1 or 2 (found 3)"),
         (
             {"storage": {"name": "my warehouse"}},
@@ -96,18 +104,18 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
         ),
     ],
 )
-def test_a_wrong_key_is_answered_in_a_sentence(wrong: dict[str, Any], sentence: str, tmp_path: Path) -> None:
-    assert said(tmp_path, **wrong).startswith(sentence)
+def test_wrong_key_gives_one_sentence(wrong: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    assert error_of(tmp_path, **wrong).startswith(sentence)
 
 
-def test_a_secret_that_stands_in_the_file_is_not_repeated(tmp_path: Path) -> None:
-    assert said(tmp_path, plan_key="hunter2") == "plan_key: write at least 16 characters"
-    assert "hunter2" not in said(tmp_path, lake=NESSIE | {"token": ["hunter2"]})
+def test_error_hides_secret_in_file(tmp_path: Path) -> None:
+    assert error_of(tmp_path, plan_key="hunter2") == "plan_key: write at least 16 characters"
+    assert "hunter2" not in error_of(tmp_path, lake=NESSIE | {"token": ["hunter2"]})
     no_place = "spark.remote: parameter 'token' is not allowed: an address must not contain a secret; write `spark.token: ${NAME}`"
-    assert said(tmp_path, spark={"remote": "sc://h/;token=hunter2"}) == no_place
+    assert error_of(tmp_path, spark={"remote": "sc://h/;token=hunter2"}) == no_place
 
 
-def test_pydantics_words_are_not_repeated(tmp_path: Path) -> None:
+def test_errors_contain_no_pydantic_messages(tmp_path: Path) -> None:
     document = {
         "state": 3,
         "storages": [3, STORAGE | {"s3": [], "gates": {"max_delete_share": "x", "max_live_drop": 2}, "quarantine_days": 1.5}],

@@ -1,4 +1,4 @@
-"""`notify` of lakes.yaml: who is told, and that no secret of theirs stands in an error."""
+"""Targets in `notify` of `lakes.yaml`, and errors that do not contain their secrets."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def refusal(folder: Path, *targets: Any) -> str:
     return str(error.value)
 
 
-def test_each_kind_of_target_is_read_by_its_own_model(tmp_path: Path) -> None:
+def test_target_kinds_have_own_models(tmp_path: Path) -> None:
     slack = {"name": "team", "kind": "slack", "url": "${SLACK}", "events": ["plan_refused"]}
     command = {"name": "pager", "kind": "command", "command": ["page", "--team", "lakes"]}
     config = load(tmp_path, HOOK, slack, MAIL, command, SLACK=URL)
     assert [type(target) for target in config.notify] == [Webhook, Slack, Email, Command]
     assert [len(target.events) for target in config.notify] == [len(EVENTS), 1, len(EVENTS), len(EVENTS)]
-    told = config.notify[1]
-    assert isinstance(told, Slack)
-    assert told.url.get_secret_value() == URL
+    targets = config.notify[1]
+    assert isinstance(targets, Slack)
+    assert targets.url.get_secret_value() == URL
 
 
-def test_nobody_is_told_unless_the_configuration_says_so(tmp_path: Path) -> None:
+def test_there_are_no_targets_by_default(tmp_path: Path) -> None:
     assert load(tmp_path).notify == ()
 
 
-def test_who_is_told_is_no_policy_of_a_plan(tmp_path: Path) -> None:
+def test_targets_do_not_change_policy_digest(tmp_path: Path) -> None:
     assert load(tmp_path).policy_digest() == load(tmp_path, HOOK).policy_digest()
 
 
 @pytest.mark.parametrize(
-    "target, said",
+    "target, message",
     [
         ("alerts", "notify[0]: write a mapping with the keys name and kind"),
         ({"name": "a", "kind": "pigeon"}, "notify[0].kind: write one of webhook, slack, email, command (found 'pigeon')"),
@@ -69,7 +69,10 @@ def test_who_is_told_is_no_policy_of_a_plan(tmp_path: Path) -> None:
         ({**HOOK, "url": "https://hooks.example.org:s3cr3t/"}, "notify[0].url: write a URL"),
         ({**HOOK, "url": "https://ada:s3cr3t@hooks.example.org/"}, "notify[0].url: a URL must not contain a user or password"),
         ({**HOOK, "url": ["s3cr3t"]}, "notify[0].url: write a string, preferably as ${NAME}"),
-        ({**HOOK, "headers": {"Authorization": "s3cr3t\r\nX: y"}}, "notify[0].headers.Authorization: a header may contain only printable ASCII characters"),
+        (
+            {**HOOK, "headers": {"Authorization": "s3cr3t\r\nX: y"}},
+            "notify[0].headers.Authorization: a header may contain only printable ASCII characters",
+        ),
         ({**HOOK, "headers": "Authorization: s3cr3t"}, "notify[0].headers: write a mapping of names and values"),
         ({**HOOK, "headers": {"Authorization: s3cr3t": "x"}}, "notify[0].headers: the name of a header may contain only letters"),
         ({**MAIL, "to": []}, "notify[0].to"),
@@ -81,17 +84,17 @@ def test_who_is_told_is_no_policy_of_a_plan(tmp_path: Path) -> None:
         ({"name": "pager", "kind": "command", "command": "page --team lakes"}, "notify[0].command"),
     ],
 )
-def test_a_wrong_target_is_refused_by_the_path_of_its_key_and_without_its_secret(tmp_path: Path, target: Any, said: str) -> None:
+def test_wrong_target_is_rejected_without_secret(tmp_path: Path, target: Any, message: str) -> None:
     message = refusal(tmp_path, target)
-    assert said in message
+    assert message in message
     assert not any(secret in message for secret in ("s3cr3t", "53274"))
 
 
-def test_two_targets_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_repeated_target_name_is_rejected(tmp_path: Path) -> None:
     assert "every target of notify needs a unique name; used twice: alerts" in refusal(tmp_path, HOOK, HOOK)
 
 
-def test_no_secret_is_in_the_words_for_a_target(tmp_path: Path) -> None:
+def test_target_repr_hides_secrets(tmp_path: Path) -> None:
     target = {**HOOK, "headers": {"Authorization": "Bearer s3cr3t"}}
     mail = {**MAIL, "username": "ada", "password": "s3cr3t"}
     config = load(tmp_path, target, mail)

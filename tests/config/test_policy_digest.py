@@ -1,6 +1,7 @@
-"""The digest of a policy stays as 0.2.0 made it, so that plans which were approved then can still be applied.
+"""The policy digest stays that of 0.2.0, so that plans that were approved then can still be
+applied.
 
-The digests were computed by release 0.2.0 from configurations with every key that a lake had then, and with the fewest.
+Release 0.2.0 computed the digests, with all keys of a lake and with the fewest.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ LAKES: dict[str, dict[str, Any]] = {
         "secret_access_key": "secret",
         "retention": {**RULES, "source": "configured", "tags": "ignore"},
         "rules": "/etc/ml.json",
-        "recheck_deduplicated": False,
+        "verify_deduplicated": False,
         "full_listing": "2d",
         "location": "file:///data/blocks/ml/",
     },
@@ -101,12 +102,12 @@ DIGESTS = {
 
 
 @pytest.mark.parametrize("name", DIGESTS)
-def test_the_digest_of_a_policy_is_that_of_the_release_before(name: str) -> None:
+def test_policy_digest_equals_earlier_release(name: str) -> None:
     assert config_of(DOCUMENTS[name]).policy_digest() == DIGESTS[name]
 
 
 @pytest.mark.parametrize("key", ["prefix", "glue.id", "glue.region", "table-name", "s3.endpoint", "namespace"])
-def test_another_catalog_behind_the_same_address_is_another_policy(key: str) -> None:
+def test_policy_digest_covers_catalog_properties(key: str) -> None:
     def digest(value: str) -> str:
         catalog = {**LAKES["iceberg"]["catalog"], key: value}
         return config_of(document({"name": "iceberg", "kind": "iceberg", **LAKES["iceberg"], "catalog": catalog})).policy_digest()
@@ -119,7 +120,7 @@ def digest_at(uri: str) -> str:
     return config_of(document({"name": "iceberg", "kind": "iceberg", **LAKES["iceberg"], "catalog": catalog})).policy_digest()
 
 
-def test_what_stands_behind_the_question_mark_says_which_catalog_and_who_asks_does_not() -> None:
+def test_policy_digest_covers_query_without_credentials() -> None:
     plain = "postgresql://user:secret@db:5432/catalog"
     assert digest_at(plain) == DIGESTS["iceberg, all keys"]
     seen = {digest_at(f"{plain}?{query}") for query in ("options=-csearch_path%3Done", "options=-csearch_path%3Dother", "host=elsewhere")}
@@ -129,15 +130,13 @@ def test_what_stands_behind_the_question_mark_says_which_catalog_and_who_asks_do
 
 
 @pytest.mark.parametrize("kind, key", [("iceberg", "catalog"), ("nessie", "token"), ("lakefs", "secret_access_key")])
-def test_another_secret_is_no_other_policy(kind: str, key: str) -> None:
+def test_policy_digest_ignores_secrets(kind: str, key: str) -> None:
     other = {**LAKES[kind], key: {**LAKES[kind][key], "token": "other"} if key == "catalog" else "other"}
     digest = config_of(document({"name": kind, "kind": kind, **other})).policy_digest()
     assert digest == DIGESTS[f"{kind}, all keys"]
 
 
-def test_what_pyiceberg_merges_in_by_itself_is_in_the_digest_and_told_without_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_digest_covers_pyiceberg_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     lakes_yaml = tmp_path / "lakes.yaml"
     catalog = {"type": "rest", "uri": "http://in-the-file:8181"}
@@ -158,8 +157,10 @@ def test_what_pyiceberg_merges_in_by_itself_is_in_the_digest_and_told_without_se
 
 
 @pytest.mark.parametrize("home", [None, "/" + "long" * 100], ids=["no home", "a home that cannot be looked at"])
-def test_a_lake_is_configured_whatever_the_home_of_its_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str | None) -> None:
-    """A container may run under a number that no list of users has, or with the home of another user."""
+def test_lake_loads_without_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str | None) -> None:
+    """A container may run as a user without an entry in the user database, or with another user's
+    home.
+    """
     for name in [name for name in os.environ if name.lower().startswith("pyiceberg_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -172,25 +173,28 @@ def test_a_lake_is_configured_whatever_the_home_of_its_user(monkeypatch: pytest.
     assert lake.with_library_settings() == lake
 
 
-def test_pyiceberg_has_no_configuration_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where `has_pyiceberg_config` says no, pyiceberg is not asked. A release of pyiceberg that reads one more file fails here."""
+def test_has_pyiceberg_config_checks_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If `has_pyiceberg_config` returns False, pyiceberg is not imported.
+
+    A pyiceberg release that reads one more file fails this test.
+    """
     for name in [name for name in os.environ if name.lower().startswith("pyiceberg_")]:
         monkeypatch.delenv(name)
-    home, here = tmp_path / "home", tmp_path / "here"
+    home, working_directory = tmp_path / "home", tmp_path / "here"
     home.mkdir()
-    here.mkdir()
+    working_directory.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(here)
-    asked: list[str] = []
+    monkeypatch.chdir(working_directory)
+    checked: list[str] = []
     is_file = os.path.isfile
-    monkeypatch.setattr("os.path.isfile", lambda path: (asked.append(str(path)), is_file(path))[1])
+    monkeypatch.setattr("os.path.isfile", lambda path: (checked.append(str(path)), is_file(path))[1])
     assert not has_pyiceberg_config()
     assert dict(PyicebergConfig().config) == {}
-    assert asked == [str(home / ".pyiceberg.yaml"), str(here / ".pyiceberg.yaml")]
-    for told in asked:
-        Path(told).write_text("catalog: {default: {token: sesame}}")
+    assert checked == [str(home / ".pyiceberg.yaml"), str(working_directory / ".pyiceberg.yaml")]
+    for file in checked:
+        Path(file).write_text("catalog: {default: {token: sesame}}")
         assert has_pyiceberg_config()
-        Path(told).unlink()
+        Path(file).unlink()
     monkeypatch.setenv("Pyiceberg_Catalog__default__Token", "sesame")
     assert has_pyiceberg_config()
     assert PyicebergConfig().get_catalog_config("default") == {"token": "sesame"}

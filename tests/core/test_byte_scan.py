@@ -1,4 +1,4 @@
-"""The scan of a whole buffer finds what a search in each row finds."""
+"""The scan of a column's buffer finds the same rows as a search in each row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = st.lists(st.text(st.sampled_from("a/.é%"), max_size=6), max_size=12)
 
 
 @given(KEYS, st.integers(0, 4), st.integers(0, 4))
-def test_a_row_is_irregular_if_a_component_may_be_empty_or_dots(keys: list[str], start: int, dropped: int) -> None:
+def test_irregular_rows_contain_empty_or_dot_components(keys: list[str], start: int, dropped: int) -> None:
     column = pa.array(keys, pa.string()).slice(start, max(0, len(keys) - start - dropped))
     found = has_irregular_components(column)
     for key, irregular in zip(column.to_pylist(), found, strict=True):
@@ -26,17 +26,17 @@ def test_a_row_is_irregular_if_a_component_may_be_empty_or_dots(keys: list[str],
 
 
 @given(KEYS, st.integers(0, 4))
-def test_a_byte_is_found_in_exactly_the_rows_that_hold_it(keys: list[str], start: int) -> None:
+def test_find_rows_returns_rows_containing_byte(keys: list[str], start: int) -> None:
     column = pa.array(keys, pa.string()).slice(start)
     assert find_rows(column, lambda byte, _: byte == ord("%")).tolist() == ["%" in key for key in column.to_pylist()]
 
 
-def test_a_pattern_across_the_border_of_two_windows_is_found() -> None:
+def test_pattern_across_window_border_is_found() -> None:
     window = byte_scan._WINDOW
     column = pa.array(["a" * (window - 1) + "//" + "b" * window, "c/d"])
     assert has_irregular_components(column).tolist() == [True, False]
 
 
-def test_nulls_and_empty_columns_hold_nothing() -> None:
+def test_nulls_and_empty_columns_match_nothing() -> None:
     assert has_irregular_components(pa.array([None, ""], pa.string())).tolist() == [False, False]
     assert np.array_equal(has_irregular_components(pa.array([], pa.string())), np.zeros(0, bool))

@@ -12,7 +12,7 @@ from gc_assets.core.deadline import run_with_deadline
 SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 
 
-def test_what_never_answers_is_waited_for_so_long_and_named() -> None:
+def test_deadline_raises_timeout_with_subject() -> None:
     reader, writer = os.pipe()
     began = time.monotonic()
     with pytest.raises(OSError, match=r"no complete answer in 0\.2 s \(`read_timeout`\).*'/mnt/manifest'"):
@@ -21,7 +21,7 @@ def test_what_never_answers_is_waited_for_so_long_and_named() -> None:
     os.close(writer)
 
 
-def test_answers_and_errors_come_through_as_they_are() -> None:
+def test_deadline_passes_results_and_errors_through() -> None:
     token = SEEN.set("as the caller sees it")
     assert run_with_deadline(60, "x", SEEN.get) == "as the caller sees it"
     SEEN.reset(token)

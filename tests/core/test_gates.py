@@ -1,4 +1,4 @@
-"""Each gate on both sides of its edge; a refusal names its numbers and the way out."""
+"""Each gate at its limit and above. A failed gate names its numbers and its override."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gc_assets.core import gates
 from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
 
 GB = 10**9
-SICK = Unreadable(
+UNREADABLE = Unreadable(
     lake="sales", table_name="db.t", table_uuid="u", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1)
 )
 
-NEVER_READ = SICK.model_copy(update={"good_on": None, "storages": ("warehouse",)})
+NEVER_READ = UNREADABLE.model_copy(update={"good_on": None, "storages": ("warehouse",)})
 
 
 def small(files: int = 0, size: int = 0) -> Amount:
@@ -26,16 +26,20 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("live_set", gates.live_set(1, 3), gates.live_set(0, 3)),
     ("live_drop", gates.live_drop(LiveCount(80), LiveCount(100), 0.2), gates.live_drop(LiveCount(79), LiveCount(100), 0.2)),
     ("live_drop", gates.live_drop(LiveCount(100), LiveCount(100), 0.0), gates.live_drop(LiveCount(99), LiveCount(100), 0.0)),
-    ("unreadable_tables", gates.unreadable_tables([SICK], 1), gates.unreadable_tables([SICK, SICK], 1)),
-    ("never_read", gates.never_read([SICK, NEVER_READ], "lakehouse"), gates.never_read([SICK, NEVER_READ], "warehouse")),
-    ("never_read", gates.never_read([SICK], "warehouse"), gates.never_read([NEVER_READ.model_copy(update={"storages": ()})], "lakehouse")),
+    ("unreadable_tables", gates.unreadable_tables([UNREADABLE], 1), gates.unreadable_tables([UNREADABLE, UNREADABLE], 1)),
+    ("never_read", gates.never_read([UNREADABLE, NEVER_READ], "lakehouse"), gates.never_read([UNREADABLE, NEVER_READ], "warehouse")),
+    (
+        "never_read",
+        gates.never_read([UNREADABLE], "warehouse"),
+        gates.never_read([NEVER_READ.model_copy(update={"storages": ()})], "lakehouse"),
+    ),
     ("metadata_present", gates.metadata_present(0, []), gates.metadata_present(1, ["m.avro"])),
     (
         "live_drop",
         gates.live_drop(LiveCount(98, {"a": 90, "b": 8}), LiveCount(100, {"a": 90, "b": 10}), 0.2),
         gates.live_drop(LiveCount(97, {"a": 90, "b": 7}), LiveCount(100, {"a": 90, "b": 10}), 0.2),
     ),
-    ("lakes_present", gates.lakes_present([]), gates.lakes_present(["sales (not in lakes.yaml by now, 3 files then)"])),
+    ("lakes_present", gates.lakes_present([]), gates.lakes_present(["sales (not in lakes.yaml, 3 files before)"])),
     ("live_listed", gates.live_listed(1000, 1, ["a"]), gates.live_listed(999, 1, ["a"])),
     ("no_live_candidate", gates.no_live_candidate(0, []), gates.no_live_candidate(1, ["a"])),
     ("spelling", gates.spelling(0, []), gates.spelling(1, ["a%20b"])),
@@ -59,21 +63,21 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
 
 
 @pytest.mark.parametrize("name, inside, outside", EDGES)
-def test_a_gate_passes_on_its_edge_and_fails_one_step_beyond(name: str, inside: GateResult, outside: GateResult) -> None:
+def test_gate_passes_at_limit_and_fails_above(name: str, inside: GateResult, outside: GateResult) -> None:
     assert (inside.name, outside.name) == (name, name)
     assert inside.passed
     assert not outside.passed
 
 
 @pytest.mark.parametrize("name, inside, outside", EDGES)
-def test_a_refusal_says_how_to_override_it_or_that_nothing_does(name: str, inside: GateResult, outside: GateResult) -> None:
+def test_failed_gate_names_its_override(name: str, inside: GateResult, outside: GateResult) -> None:
     way_out = f"approve with `--override {name}`" if outside.overridable else "This gate cannot be overridden."
     assert way_out in outside.message
     assert "--override" not in inside.message
     assert inside.overridable == outside.overridable
 
 
-def test_what_proves_the_mark_wrong_can_never_be_overridden() -> None:
+def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
     fixed = {name for name, _, outside in EDGES if not outside.overridable}
     marks = {"live_set", "lakes_present", "never_read", "metadata_present", "no_live_candidate", "spelling"}
     assert fixed == marks | {"storages_apart", "links", "unfinished_apply"}
@@ -84,7 +88,7 @@ def test_what_proves_the_mark_wrong_can_never_be_overridden() -> None:
     [
         (gates.live_set(0, 1234), ["0 live files", "1,234 refs"]),
         (gates.live_drop(LiveCount(700), LiveCount(1000), 0.2), ["700", "1,000", "30.0%", "max_live_drop allows 20.0%"]),
-        (gates.lakes_present(["sales (not in lakes.yaml by now, 3 files then)"]), ["1 lakes", "sales", "gc-assets forget LAKE"]),
+        (gates.lakes_present(["sales (not in lakes.yaml, 3 files before)"]), ["1 lakes", "sales", "gc-assets forget LAKE"]),
         (gates.metadata_present(1234, ["m.avro"]), ["1,234 live metadata objects", "m.avro"]),
         (gates.live_listed(2000, 1000, ["data/a"]), ["1,000 of 2,000", "0.1%", "data/a"]),
         (gates.no_live_candidate(2, ["data/a"]), ["2 candidates", "data/a", "bug"]),
@@ -100,58 +104,58 @@ def test_what_proves_the_mark_wrong_can_never_be_overridden() -> None:
         ),
     ],
 )
-def test_a_refusal_names_its_numbers_and_examples(refused: GateResult, numbers: list[str]) -> None:
+def test_failed_gate_names_numbers_and_examples(refused: GateResult, numbers: list[str]) -> None:
     assert not refused.passed
     assert [text for text in numbers if text not in refused.message] == []
 
 
 @pytest.mark.parametrize("gate", [gates.metadata_present, gates.no_live_candidate, gates.spelling, gates.links, gates.foreign_metadata])
-def test_a_refusal_names_five_examples_at_most(gate: Callable[..., GateResult]) -> None:
+def test_failed_gate_names_at_most_five_examples(gate: Callable[..., GateResult]) -> None:
     message = gate(100, [f"object-{index}" for index in range(100)]).message
     assert "object-4" in message
     assert "object-5" not in message
 
 
-def test_the_first_night_has_nothing_to_drop_from() -> None:
+def test_live_drop_passes_first_run() -> None:
     assert gates.live_drop(LiveCount(1), None, 0.0).passed
 
 
-def test_a_live_set_that_grows_or_was_empty_before_is_no_drop() -> None:
+def test_live_drop_passes_growth_and_empty_baseline() -> None:
     assert gates.live_drop(LiveCount(200), LiveCount(100), 0.0).passed
     assert gates.live_drop(LiveCount(5), LiveCount(0), 0.0).passed
 
 
-def test_what_a_forgotten_lake_needed_is_no_drop() -> None:
+def test_live_drop_ignores_forgotten_lake() -> None:
     before = LiveCount(100, {"a": 60, "b": 40}).without({"b"})
     assert gates.live_drop(LiveCount(60, {"a": 60}), before, 0.0).passed
     assert not gates.live_drop(LiveCount(59, {"a": 59}), before, 0.0).passed
     assert LiveCount(100).without({"b"}) == LiveCount(100), "a plan of an older release does not say which lake needed what"
 
 
-def test_everything_gone_overnight_is_a_drop_of_all() -> None:
+def test_live_drop_reports_loss_of_everything() -> None:
     fallen = gates.live_drop(LiveCount(0), LiveCount(1_000_000), 0.99)
     assert not fallen.passed
     assert fallen.numbers["drop"] == 1.0
 
 
 @pytest.mark.parametrize("files, size", [(1_000, 10**9), (1, 1)])
-def test_a_small_plan_passes_the_share_that_nobody_chose(files: int, size: int) -> None:
+def test_small_plan_passes_default_share(files: int, size: int) -> None:
     verdict = gates.delete_share(small(files, size), small(files, size), 0.2, configured=False)
     assert verdict.passed
     assert "not applied to a plan of at most 1,000 files and 1 GB" in verdict.message
 
 
 @pytest.mark.parametrize("files, size", [(1_001, 1), (1, 10**9 + 1)])
-def test_a_plan_one_file_or_byte_larger_is_not_small(files: int, size: int) -> None:
+def test_larger_plan_fails_default_share(files: int, size: int) -> None:
     assert not gates.delete_share(small(files, size), small(files, size), 0.2, configured=False).passed
 
 
-def test_a_small_plan_does_not_pass_a_share_that_was_chosen() -> None:
+def test_small_plan_fails_configured_share() -> None:
     assert not gates.delete_share(small(2, 2), small(4, 4), 0.2, configured=True).passed
 
 
-def test_a_plan_over_a_storage_that_holds_nothing_is_all_of_it() -> None:
-    """Books that plan 5 of 0 files are wrong; their share once was 0 %."""
+def test_plan_for_empty_storage_has_full_share() -> None:
+    """A plan with 5 of 0 files must not have a share of 0 %."""
     assert not gates.delete_share(small(5, 0), small(0, 0), 1.0, configured=True).passed
     assert not gates.delete_share(small(5, 5), small(5, 0), 1.0, configured=True).passed
     assert gates.delete_share(small(), small(), 0.0, configured=True).passed

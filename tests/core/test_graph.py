@@ -1,4 +1,6 @@
-"""Reachability, levels and the refs of a commit equal a brute-force walk, on sound histories and on contradictory ones."""
+"""Reachability, levels and refs equal a brute-force walk, for consistent and contradictory
+histories.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def histories_with_heads(draw: st.DrawFn) -> tuple[History, dict[str, str]]:
 
 
 @given(histories_with_heads())
-def test_exactly_the_ancestors_of_heads_are_reachable(drawn: tuple[History, dict[str, str]]) -> None:
+def test_reachable_commits_are_ancestors_of_heads(drawn: tuple[History, dict[str, str]]) -> None:
     history, heads = drawn
     graph = history.graph()
     expected = set().union(*(history.ancestors(head) for head in heads.values()))
@@ -98,12 +100,12 @@ def test_exactly_the_ancestors_of_heads_are_reachable(drawn: tuple[History, dict
 
 
 @given(histories())
-def test_a_generation_is_one_more_than_the_highest_parents(history: History) -> None:
+def test_generation_exceeds_highest_parent_by_one(history: History) -> None:
     assert history.graph().generation.tolist() == [history.generation(commit) for commit in history.parents]
 
 
 @given(histories_with_heads())
-def test_every_commit_knows_the_refs_that_reach_it(drawn: tuple[History, dict[str, str]]) -> None:
+def test_reaching_refs_match_reference(drawn: tuple[History, dict[str, str]]) -> None:
     history, heads = drawn
     refs, counts = history.graph().reaching_refs(heads)
     reach = {name: history.ancestors(head) for name, head in heads.items()}
@@ -113,7 +115,7 @@ def test_every_commit_knows_the_refs_that_reach_it(drawn: tuple[History, dict[st
 
 
 @given(histories_with_heads())
-def test_ancestry_is_the_head_and_each_of_its_ancestors_once(drawn: tuple[History, dict[str, str]]) -> None:
+def test_ancestry_contains_each_ancestor_once(drawn: tuple[History, dict[str, str]]) -> None:
     history, heads = drawn
     graph = history.graph()
     for head in heads.values():
@@ -123,7 +125,7 @@ def test_ancestry_is_the_head_and_each_of_its_ancestors_once(drawn: tuple[Histor
 
 
 @given(histories_with_heads())
-def test_ancestry_along_first_parents_is_that_walk(drawn: tuple[History, dict[str, str]]) -> None:
+def test_first_parent_ancestry_follows_first_parents(drawn: tuple[History, dict[str, str]]) -> None:
     history, heads = drawn
     graph = history.graph()
     for head in heads.values():
@@ -136,7 +138,7 @@ def test_ancestry_along_first_parents_is_that_walk(drawn: tuple[History, dict[st
 
 
 @given(histories())
-def test_every_contradiction_is_counted(history: History) -> None:
+def test_problems_count_all_contradictions(history: History) -> None:
     found = {kind: count for kind, (count, _) in problems_of(history.graph()).items()}
     edges = [(child, parent) for child, parents in history.parents.items() for parent in parents]
     assert history.minutes is not None
@@ -150,37 +152,37 @@ def test_every_contradiction_is_counted(history: History) -> None:
 
 
 @given(histories(sound=True))
-def test_a_sound_history_has_no_problems(history: History) -> None:
+def test_consistent_history_has_no_problems(history: History) -> None:
     assert history.graph().problems == ()
 
 
 # ---- by example
 
 
-def test_a_missing_parent_is_named_with_its_child() -> None:
+def test_missing_parent_is_reported_with_child() -> None:
     graph = History({"a": [], "b": ["gone", "a"]}).graph()
     assert problems_of(graph) == {MISSING_PARENT: (1, (("b", "gone"),))}
     assert "b to its parent gone" in str(graph.problems[0])
     assert graph.generation.tolist() == [0, 1]
 
 
-def test_a_first_parent_that_is_missing_ends_the_walk_though_a_second_one_is_there() -> None:
+def test_missing_first_parent_ends_walk() -> None:
     graph = History({"a": [], "b": ["gone", "a"]}).graph()
     assert ids_of(graph, graph.ancestry("b", first_parent_only=True)) == ["b"]
     assert ids_of(graph, graph.ancestry("b", first_parent_only=False)) == ["b", "a"]
 
 
-def test_a_child_older_than_its_parent_is_named_and_one_of_equal_age_is_not() -> None:
+def test_child_older_than_parent_is_reported() -> None:
     graph = History({"a": [], "b": ["a"], "c": ["b"]}, {"a": 5, "b": 5, "c": 4}).graph()
     assert problems_of(graph) == {CHILD_OLDER: (1, (("c", "b"),))}
 
 
-def test_a_commit_without_a_time_is_older_than_nobody() -> None:
+def test_commit_without_time_is_not_reported_as_older() -> None:
     graph = CommitGraph.build(pa.array(["a", "b"]), pa.array([[], ["a"]], pa.list_(pa.string())), pa.array([BIRTH, None]))
     assert graph.problems == ()
 
 
-def test_a_cycle_is_named_by_its_commits_and_what_comes_after_it_has_no_level() -> None:
+def test_cycle_is_reported_and_has_no_generation() -> None:
     graph = History(
         {"root": [], "x": ["y", "root"], "y": ["x"], "after": ["y"], "ring1": ["ring2"], "ring2": ["ring1"], "self": ["self"]}
     ).graph()
@@ -193,19 +195,19 @@ def test_a_cycle_is_named_by_its_commits_and_what_comes_after_it_has_no_level() 
     assert refs.to_pylist() == [["main"], ["main"], ["main"], [], ["ring"], ["ring"], []]
 
 
-def test_a_parent_that_is_named_twice_on_a_cycle_does_not_hang_the_search() -> None:
+def test_repeated_parent_on_cycle_terminates() -> None:
     # scipy's search for strong components never ended on repeated edges.
     graph = History({"a": ["b", "b", "c"], "b": ["a", "a"], "c": ["a", "c", "c"]}).graph()
     assert problems_of(graph)[CYCLE][0] == 1
     assert graph.reaching_refs({"main": "c"})[1].to_pylist() == [1, 1, 1]
 
 
-def test_samples_of_a_problem_are_bounded_and_its_count_is_not() -> None:
+def test_problem_samples_are_limited_but_counted() -> None:
     count, samples = problems_of(History({f"c{number}": ["gone"] for number in range(50)}).graph())[MISSING_PARENT]
     assert (count, len(samples)) == (50, MAX_SAMPLES)
 
 
-def test_repeated_and_null_commit_ids_are_refused_by_name() -> None:
+def test_repeated_and_missing_commit_ids_are_rejected() -> None:
     parents = pa.array([[], [], []], pa.list_(pa.string()))
     times = pa.array([BIRTH] * 3)
     with pytest.raises(FormatError, match=r"1 commit id.* more than once: twice"):
@@ -214,7 +216,7 @@ def test_repeated_and_null_commit_ids_are_refused_by_name() -> None:
         CommitGraph.build(pa.array(["once", None, "twice"]), parents, times)
 
 
-def test_an_unknown_head_stops_the_run_by_name() -> None:
+def test_unknown_head_is_rejected() -> None:
     graph = History({"a": []}).graph()
     with pytest.raises(LakeUnreadable, match="for example nowhere"):
         graph.reachable(["a", "nowhere"])
@@ -224,7 +226,7 @@ def test_an_unknown_head_stops_the_run_by_name() -> None:
         graph.ancestry("nowhere", first_parent_only=True)
 
 
-def test_the_list_of_refs_is_capped_by_alphabet_and_their_count_is_not() -> None:
+def test_ref_names_are_limited_but_counted() -> None:
     history = History({"a": [], "b": ["a"]})
     heads = {f"ref{number:03d}": "b" if number % 2 else "a" for number in reversed(range(300))}
     refs, counts = history.graph().reaching_refs(heads)
@@ -232,18 +234,18 @@ def test_the_list_of_refs_is_capped_by_alphabet_and_their_count_is_not() -> None
     assert refs.to_pylist() == [[f"ref{number:03d}" for number in range(100)], [f"ref{number:03d}" for number in range(1, 200, 2)]]
 
 
-def test_columns_with_chunks_null_parents_and_offsets_are_read_alike() -> None:
+def test_chunked_and_sliced_columns_give_same_graph() -> None:
     ids = pa.chunked_array([["zero", "a"], ["b", "c"]])
     parents = pa.chunked_array([[["x"], None], [["a"], ["b", "a"]]], pa.list_(pa.string()))
     times = pa.chunked_array([[BIRTH] * 4])
-    whole = CommitGraph.build(ids.slice(1), parents.slice(1), times.slice(1))
-    assert whole.generation.tolist() == [0, 1, 2]
-    assert ids_of(whole, whole.ancestry("c", first_parent_only=True)) == ["c", "b", "a"]
+    expected = CommitGraph.build(ids.slice(1), parents.slice(1), times.slice(1))
+    assert expected.generation.tolist() == [0, 1, 2]
+    assert ids_of(expected, expected.ancestry("c", first_parent_only=True)) == ["c", "b", "a"]
     sliced = CommitGraph.build(ids.combine_chunks().slice(1), parents.combine_chunks().slice(1), times.combine_chunks().slice(1))
     assert (sliced.problems, sliced.generation.tolist()) == ((), [0, 1, 2])
 
 
-def test_a_long_chain_is_no_deep_recursion_and_an_empty_graph_is_a_graph() -> None:
+def test_long_chain_and_empty_graph_are_supported() -> None:
     count = 100_000
     chain = History({f"c{number}": [f"c{number - 1}"] if number else [] for number in range(count)}).graph()
     assert chain.generation.tolist() == list(range(count))

@@ -1,4 +1,4 @@
-"""The driver's hashes are Spark's, and a digest says what a table holds, not in which order."""
+"""The driver computes Spark's hashes, and a digest depends on the rows but not on their order."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.mark.spark
-def test_hashes_are_those_of_spark(spark: Any) -> None:
+def test_row_hashes_equal_spark(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812  (Spark's convention; only this test needs Spark)
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -86,24 +86,24 @@ def test_hashes_are_those_of_spark(spark: Any) -> None:
     assert [row[1] for row in found] == xxhash64(table.column("text")).tolist()
 
 
-def test_known_values_of_spark_are_reproduced() -> None:
-    # select xxhash64(''), xxhash64(cast(null as string))
+def test_known_spark_hashes_are_reproduced() -> None:
+    # SQL: select xxhash64(''), xxhash64(cast(null as string))
     assert xxhash64(pa.array(["", None])).tolist() == [-7444071767201028348, 42]
     assert row_hashes(pa.table({"a": ["Spark"], "b": pa.array([None], pa.string())})).tolist() == xxhash64(pa.array(["Spark"])).tolist()
 
 
-def test_a_table_in_another_order_and_other_chunks_has_the_same_digest() -> None:
+def test_digest_ignores_order_and_chunks() -> None:
     table = pa.Table.from_pylist(ROWS, schema=EVERY_TYPE)
     turned = pa.concat_tables([table.slice(2), table.slice(0, 2)])
     assert digest(turned) == digest(table)
 
 
-def test_digests_of_parts_add_up() -> None:
+def test_part_digests_sum_to_table_digest() -> None:
     table = pa.Table.from_pylist(ROWS, schema=EVERY_TYPE)
     assert (digest(table.slice(0, 3)) + digest(table.slice(3))) % 2**64 == digest(table)
 
 
-def test_a_changed_missing_or_repeated_row_changes_the_digest() -> None:
+def test_digest_changes_with_rows() -> None:
     table = pa.table({"key": ["a", "b"], "size_bytes": pa.array([1, 2], pa.int64())})
     others = [
         pa.table({"key": ["a", "b"], "size_bytes": pa.array([1, 3], pa.int64())}),
@@ -114,7 +114,7 @@ def test_a_changed_missing_or_repeated_row_changes_the_digest() -> None:
 
 
 @given(st.dictionaries(st.text(), st.text(), max_size=5), st.randoms())
-def test_the_order_of_a_maps_entries_does_not_matter(entries: dict[str, str], random: Any) -> None:
+def test_digest_ignores_order_of_map_entries(entries: dict[str, str], random: Any) -> None:
     shuffled = list(entries.items())
     random.shuffle(shuffled)
     column = pa.array([list(entries.items()), shuffled], pa.map_(pa.string(), pa.string()))
@@ -122,12 +122,12 @@ def test_the_order_of_a_maps_entries_does_not_matter(entries: dict[str, str], ra
     assert first == second
 
 
-def test_an_empty_table_has_digest_zero() -> None:
+def test_empty_table_has_zero_digest() -> None:
     assert digest(EVERY_TYPE.empty_table()) == 0
     assert row_hashes(EVERY_TYPE.empty_table()).dtype == np.int64
 
 
-def test_a_type_that_spark_would_hash_in_another_way_is_refused() -> None:
+def test_unsupported_column_type_is_rejected() -> None:
     with pytest.raises(TypeError, match="double"):
         row_hashes(pa.table({"ratio": [0.5]}))
     with pytest.raises(TypeError, match=r"timestamp\[ms\]"):

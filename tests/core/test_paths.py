@@ -1,4 +1,4 @@
-"""Two addresses of one object resolve to one key; addresses of two objects never do."""
+"""Addresses of one object resolve to one key, addresses of different objects never do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def resolver() -> KeyResolver:
     return KeyResolver(STORAGES)
 
 
-def resolved(resolver: KeyResolver, addresses: list[str | None]) -> list[tuple[str, str] | None]:
+def resolve_all(resolver: KeyResolver, addresses: list[str | None]) -> list[tuple[str, str] | None]:
     names, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
     assert [name is None for name in names] == [key is None for key in keys]
     return [None if name is None else (name, key) for name, key in zip(names, keys, strict=True)]
@@ -45,7 +45,7 @@ SAME_OBJECT = [
     ("file:////data//warehouse/./db/t//x.parquet", "warehouse", "db/t/x.parquet"),
     ("/data/warehouse//db/t/x.parquet", "warehouse", "db/t/x.parquet"),
     ("/data/warehouse/./db/t/x.parquet", "warehouse", "db/t/x.parquet"),
-    # What looks encoded is data: both Iceberg engines write names as they are.
+    # Percent-encoding is data: both Iceberg engines write names unencoded.
     ("file:///data/warehouse/a%20b/x", "warehouse", "a%20b/x"),
     ("file:///data/warehouse/a b/x", "warehouse", "a b/x"),
     ("file:///data/warehouse/a+b/x?y#z", "warehouse", "a+b/x?y#z"),
@@ -74,16 +74,16 @@ SAME_OBJECT = [
 
 
 @pytest.mark.parametrize("address, storage, key", SAME_OBJECT)
-def test_an_address_resolves_to_its_storage_and_key(resolver: KeyResolver, address: str, storage: str, key: str) -> None:
+def test_address_resolves_to_storage_and_key(resolver: KeyResolver, address: str, storage: str, key: str) -> None:
     assert resolver.resolve_one(address) == (storage, key)
 
 
-def test_a_batch_resolves_as_its_rows_do(resolver: KeyResolver) -> None:
+def test_batch_resolves_like_single_addresses(resolver: KeyResolver) -> None:
     addresses = [address for address, _, _ in SAME_OBJECT]
     mixed = [*addresses, None, "gs://bucket/prefix/a", *addresses[::-1], addresses[0]]
-    assert resolved(resolver, mixed) == [address and resolver.resolve_one(address) for address in mixed]
-    assert resolved(resolver, []) == []
-    assert resolved(resolver, [None, None]) == [None, None]
+    assert resolve_all(resolver, mixed) == [address and resolver.resolve_one(address) for address in mixed]
+    assert resolve_all(resolver, []) == []
+    assert resolve_all(resolver, [None, None]) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_a_batch_resolves_as_its_rows_do(resolver: KeyResolver) -> None:
         "/elsewhere/\0/x",
     ],
 )
-def test_an_address_below_no_storage_is_external(resolver: KeyResolver, address: str) -> None:
+def test_address_outside_storages_is_external(resolver: KeyResolver, address: str) -> None:
     assert resolver.resolve_one(address) is None
-    assert resolved(resolver, [address, "/data/warehouse/x"]) == [None, ("warehouse", "x")]
+    assert resolve_all(resolver, [address, "/data/warehouse/x"]) == [None, ("warehouse", "x")]
 
 
 @pytest.mark.parametrize(
@@ -122,21 +122,21 @@ def test_an_address_below_no_storage_is_external(resolver: KeyResolver, address:
         ("s3://bucket", "without a key"),
     ],
 )
-def test_an_address_that_systems_read_differently_is_refused_by_name(resolver: KeyResolver, address: str, finding: str) -> None:
+def test_ambiguous_address_is_rejected(resolver: KeyResolver, address: str, finding: str) -> None:
     with pytest.raises(FormatError, match=finding):
         resolver.resolve_one(address)
     with pytest.raises(FormatError, match=finding):
         resolver.resolve(pa.array(["/data/warehouse/x", address, "/data/warehouse/y"]))
 
 
-def test_a_secret_in_an_address_is_not_repeated(resolver: KeyResolver) -> None:
+def test_error_hides_secret_in_address(resolver: KeyResolver) -> None:
     with pytest.raises(FormatError) as refused:
         resolver.resolve_one("s3n://ID:hush@bucket/prefix/x")
     assert "hush" not in str(refused.value)
     assert "bucket/prefix/x" in str(refused.value)
 
 
-def test_a_canonical_address_resolves_to_what_it_was_made_from(resolver: KeyResolver) -> None:
+def test_canonical_address_round_trips(resolver: KeyResolver) -> None:
     assert resolver.address("warehouse", "a b/%20") == "file:///data/warehouse/a b/%20"
     assert resolver.address("lake", "/a//b") == "s3://bucket/prefix//a//b"
     assert resolver.resolve_one(resolver.address("lake", "/a//b")) == ("lake", "/a//b")
@@ -144,7 +144,7 @@ def test_a_canonical_address_resolves_to_what_it_was_made_from(resolver: KeyReso
         resolver.address("x", "a")
 
 
-def test_a_sliced_or_chunked_column_resolves_as_a_whole_one(resolver: KeyResolver) -> None:
+def test_sliced_and_chunked_columns_resolve(resolver: KeyResolver) -> None:
     addresses = pa.array(["/x/../y", "/data/warehouse//a", None, "/data/warehouse/b", "/x/../y"])
     names, keys = resolver.resolve(pa.chunked_array([addresses.slice(1, 1), addresses.slice(2, 2)]))
     assert names.to_pylist() == ["warehouse", None, "warehouse"]
@@ -152,13 +152,13 @@ def test_a_sliced_or_chunked_column_resolves_as_a_whole_one(resolver: KeyResolve
     assert resolver.resolve(addresses.slice(1, 3))[1].to_pylist() == ["a", None, "b"]
 
 
-def test_a_resolver_travels_to_executors(resolver: KeyResolver) -> None:
+def test_resolver_pickles(resolver: KeyResolver) -> None:
     copy = pickle.loads(pickle.dumps(resolver))  # noqa: S301  (our own bytes)
     assert copy.resolve_one("/data/warehouse/x") == ("warehouse", "x")
 
 
-def test_a_storage_may_be_the_whole_disk() -> None:
-    assert resolved(KeyResolver([("disk", "file:///")]), ["file:///a/b", "file:/a//b", "/a"]) == [
+def test_storage_may_be_root_directory() -> None:
+    assert resolve_all(KeyResolver([("disk", "file:///")]), ["file:///a/b", "file:/a//b", "/a"]) == [
         ("disk", "a/b"),
         ("disk", "a/b"),
         ("disk", "a"),
@@ -179,10 +179,10 @@ def spellings_on_disk(draw: st.DrawFn, key: str) -> str:
 
 
 @given(st.data(), SEGMENTS, SEGMENTS)
-def test_local_addresses_have_one_key_exactly_if_the_disk_sees_one_file(data: st.DataObject, one: str, two: str) -> None:
+def test_local_keys_are_equal_iff_files_are(data: st.DataObject, one: str, two: str) -> None:
     resolver = KeyResolver([("warehouse", "/data/warehouse")])
     first, second = (data.draw(spellings_on_disk(key)) for key in (one, two))
-    places = resolved(resolver, [first, second])
+    places = resolve_all(resolver, [first, second])
     assert places == [resolver.resolve_one(first), resolver.resolve_one(second)]
     # A slash at the end names a directory: the same to `normpath`, and another thing to us.
     seen = [(os.path.normpath(f"/data/warehouse/{key}"), key.endswith(("/", "/.")) or key == ".") for key in (one, two)]
@@ -190,36 +190,36 @@ def test_local_addresses_have_one_key_exactly_if_the_disk_sees_one_file(data: st
 
 
 @given(SEGMENTS, SEGMENTS, st.lists(st.sampled_from(["s3", "s3a", "s3n", "S3", "S3A"]), min_size=2, max_size=2))
-def test_s3_addresses_have_one_key_exactly_if_their_bytes_are_equal(one: str, two: str, schemes: list[str]) -> None:
+def test_s3_keys_are_equal_iff_bytes_are(one: str, two: str, schemes: list[str]) -> None:
     resolver = KeyResolver([("lake", "s3://bucket/prefix")])
-    places = resolved(resolver, [f"{scheme}://bucket/prefix/{key}" for scheme, key in zip(schemes, (one, two), strict=True)])
+    places = resolve_all(resolver, [f"{scheme}://bucket/prefix/{key}" for scheme, key in zip(schemes, (one, two), strict=True)])
     assert places == [("lake", one), ("lake", two)]
 
 
 # ---- symbolic links
 
 
-def test_an_address_through_a_symbolic_link_to_a_storage_is_inside(tmp_path: Path) -> None:
+def test_address_through_link_is_in_storage(tmp_path: Path) -> None:
     (tmp_path / "real/db").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "elsewhere").mkdir()
     resolver = KeyResolver([("warehouse", str(tmp_path / "real"))])
     assert resolver.resolve_one(f"{tmp_path}/link/db/x") == ("warehouse", "db/x")
-    assert resolved(resolver, [f"file://{tmp_path}/link/db/gone/x", f"{tmp_path}/elsewhere/x", f"{tmp_path}/link/y"]) == [
+    assert resolve_all(resolver, [f"file://{tmp_path}/link/db/gone/x", f"{tmp_path}/elsewhere/x", f"{tmp_path}/link/y"]) == [
         ("warehouse", "db/gone/x"),
         None,
         ("warehouse", "y"),
     ]
 
 
-def test_a_storage_configured_through_a_link_holds_addresses_of_the_real_place(tmp_path: Path) -> None:
+def test_storage_behind_link_contains_real_addresses(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     resolver = KeyResolver([("warehouse", str(tmp_path / "link"))])
     assert resolver.resolve_one(f"{tmp_path}/real/x") == resolver.resolve_one(f"{tmp_path}/link/x") == ("warehouse", "x")
 
 
-def test_a_link_that_cannot_be_followed_stops_the_run_by_name(tmp_path: Path) -> None:
+def test_unresolvable_link_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "real").mkdir()
     resolver = KeyResolver([("warehouse", str(tmp_path / "real"))])
@@ -243,7 +243,7 @@ def test_a_link_that_cannot_be_followed_stops_the_run_by_name(tmp_path: Path) ->
         ("s3://bucket/a b/%20/", "s3://bucket/a b/%20/"),
     ],
 )
-def test_a_location_has_one_spelling_that_ends_in_a_slash(text: str, canonical: str) -> None:
+def test_location_has_canonical_spelling(text: str, canonical: str) -> None:
     assert str(Location.parse(text)) == canonical
     assert Location.parse(canonical) == Location.parse(text)
 
@@ -251,17 +251,17 @@ def test_a_location_has_one_spelling_that_ends_in_a_slash(text: str, canonical: 
 @pytest.mark.parametrize(
     "text", ["", "data/warehouse", "file:", "file://", "file://host/data", "gs://bucket/", "/data/../warehouse", "s3://", "s3://bucket/.."]
 )
-def test_a_location_that_cannot_be_is_wrong_usage(text: str) -> None:
+def test_invalid_location_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=f"storage location {text!r}"):
         Location.parse(text)
 
 
-def test_two_storages_of_one_name_are_wrong_usage() -> None:
+def test_repeated_storage_name_is_rejected() -> None:
     with pytest.raises(UsageError, match="a, a"):
         KeyResolver([("a", "/x"), ("a", "/y")])
 
 
-def test_locations_overlap_by_whole_segments_only() -> None:
+def test_locations_overlap_by_whole_segments() -> None:
     locations = [
         ("t", "/w/t"),
         ("t_2", "/w/t_2"),
@@ -273,7 +273,7 @@ def test_locations_overlap_by_whole_segments_only() -> None:
     assert overlapping(locations) == [("t", "nested"), ("t_2", "again"), ("s3", "s3a")]
 
 
-def test_locations_that_meet_through_a_link_are_seen_once_links_are_resolved(tmp_path: Path) -> None:
+def test_resolved_links_reveal_overlap(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     places = [("real", f"{tmp_path}/real"), ("link", f"{tmp_path}/link")]
@@ -299,25 +299,25 @@ def test_locations_that_meet_through_a_link_are_seen_once_links_are_resolved(tmp
         ("%ff%20", "%FF "),
     ],
 )
-def test_keys_that_differ_in_spelling_only_are_near_misses(one: str, two: str) -> None:
+def test_spelling_variants_share_loose_form(one: str, two: str) -> None:
     assert loosen_spelling(pa.array([one, "plain"]))[0] == loosen_spelling(pa.array([two]))[0]
 
 
 @pytest.mark.parametrize(
     "one, two", [("a b", "a_b"), ("A", "a"), ("a/b", "a/c"), ("a/b", "ab"), ("a.b", "a/b"), ("100%", "100"), ("%zz", "zz"), ("a/", "a")]
 )
-def test_keys_that_differ_in_more_are_no_near_misses(one: str, two: str) -> None:
+def test_different_keys_have_different_loose_forms(one: str, two: str) -> None:
     assert loosen_spelling(pa.array([one]))[0] != loosen_spelling(pa.array([two]))[0]
 
 
-def test_regular_keys_and_nulls_are_their_own_loose_form() -> None:
+def test_regular_keys_keep_their_form() -> None:
     keys = pa.array(["db/t/00000-0.parquet", None, "a.b/c", ""])
     assert loosen_spelling(keys).equals(keys)
     assert loosen_spelling(pa.chunked_array([keys, pa.array(["a%20b", None])])).to_pylist() == [*keys.to_pylist(), "a b", None]
 
 
 @given(st.text(max_size=12), st.integers(0, 3))
-def test_encoding_a_key_any_number_of_times_leaves_its_loose_form(key: str, times: int) -> None:
+def test_loose_form_ignores_repeated_encoding(key: str, times: int) -> None:
     encoded = key
     for _ in range(times):
         encoded = quote(encoded)
@@ -325,8 +325,8 @@ def test_encoding_a_key_any_number_of_times_leaves_its_loose_form(key: str, time
 
 
 @given(st.lists(st.one_of(st.none(), st.text(st.sampled_from("ab./%2ée\u0301"), max_size=8)), max_size=8), st.integers(0, 3))
-def test_a_loose_column_is_its_rows_and_loosening_twice_changes_nothing(keys: list[str | None], start: int) -> None:
+def test_loosen_spelling_is_idempotent(keys: list[str | None], start: int) -> None:
     column = pa.array(keys, pa.string()).slice(start)
-    once = loosen_spelling(column)
-    assert once.to_pylist() == [loosen_spelling(pa.array([key], pa.string()))[0].as_py() for key in column.to_pylist()]
-    assert loosen_spelling(once).equals(once)
+    loosened = loosen_spelling(column)
+    assert loosened.to_pylist() == [loosen_spelling(pa.array([key], pa.string()))[0].as_py() for key in column.to_pylist()]
+    assert loosen_spelling(loosened).equals(loosened)

@@ -1,4 +1,4 @@
-"""The id of a plan is what a person approves: it changes with whatever would change what is deleted, and with nothing else."""
+"""The plan id changes with everything that changes the deletion, and with nothing else."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def plan(created_at: datetime = NOW, **changes: Any) -> PlanHeader:
     return seal(**{**SUBSTANCE, **changes}, created_at=created_at)
 
 
-def test_every_part_of_a_plans_substance_has_another_value_to_try() -> None:
+def test_every_plan_field_has_other_value() -> None:
     assert (
         set(OTHER)
         == set(SUBSTANCE)
@@ -89,48 +89,50 @@ def test_every_part_of_a_plans_substance_has_another_value_to_try() -> None:
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_the_id_changes_with_every_part_of_a_plans_substance(name: str) -> None:
+def test_plan_id_changes_with_every_field(name: str) -> None:
     assert plan(**{name: OTHER[name]}).plan_id != plan().plan_id
 
 
-def test_the_id_changes_with_a_gates_number() -> None:
+def test_plan_id_changes_with_gate_numbers() -> None:
     gates = (live_set(7, 4), *SUBSTANCE["gates"][1:])
     assert plan(gates=gates).plan_id != plan().plan_id
 
 
-def test_the_id_does_not_depend_on_the_words_of_what_could_not_be_read() -> None:
+def test_plan_id_ignores_wording_of_read_errors() -> None:
     (item,) = OTHER["unreadable"]
-    said = item.model_copy(update={"why": "lost", "since": NOW, "good_on": date(2026, 2, 1)})
-    first, again = (plan(unreadable=(one,), gates=(unreadable_tables([one], 10), never_read([one], "warehouse"))) for one in (item, said))
+    other_error = item.model_copy(update={"why": "lost", "since": NOW, "good_on": date(2026, 2, 1)})
+    first, again = (
+        plan(unreadable=(one,), gates=(unreadable_tables([one], 10), never_read([one], "warehouse"))) for one in (item, other_error)
+    )
     assert first.plan_id == again.plan_id
     assert is_intact(first)
     for update in ({"good_on": None}, {"table_uuid": "u"}, {"table_name": "t"}, {"lake": "weather"}):
         assert plan(unreadable=(item.model_copy(update=update),), gates=first.gates).plan_id != first.plan_id
 
 
-def test_the_same_plan_made_later_is_the_same_plan() -> None:
+def test_plan_id_ignores_creation_time() -> None:
     assert plan(created_at=NOW + timedelta(hours=1)).plan_id == plan().plan_id
 
 
-def test_the_id_does_not_depend_on_the_order_in_which_refs_or_totals_were_counted() -> None:
+def test_plan_id_ignores_order_of_keys() -> None:
     refs = {"sales": "a", "weather": "b"}
     assert plan(refs_digests=refs).plan_id == plan(refs_digests=dict(reversed(refs.items()))).plan_id
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_header_changed_after_it_was_sealed_is_not_intact(name: str) -> None:
+def test_changed_header_is_not_intact(name: str) -> None:
     header = plan()
     assert is_intact(header)
     assert not is_intact(header.model_copy(update={name: OTHER[name]}))
 
 
 @pytest.mark.parametrize("name", ["approve_before", "apply_before"])
-def test_a_plan_that_would_end_later_than_others_is_not_intact(name: str) -> None:
+def test_extended_deadline_is_not_intact(name: str) -> None:
     header = plan()
     assert not is_intact(header.model_copy(update={name: getattr(header, name) + timedelta(days=1)}))
 
 
-def test_under_a_key_nobody_else_can_make_an_expired_plan_younger() -> None:
+def test_keyed_plan_protects_creation_time() -> None:
     key = b"a secret of sixteen letters"
     header = seal(key, **SUBSTANCE, created_at=NOW)
     younger = seal(b"a key of the forger's own", **SUBSTANCE, created_at=NOW + timedelta(days=9))
@@ -143,13 +145,13 @@ def test_under_a_key_nobody_else_can_make_an_expired_plan_younger() -> None:
     assert is_intact(repeat(header, key), key)
 
 
-def test_a_header_reads_back_from_json_intact() -> None:
+def test_header_round_trips_intact() -> None:
     header = plan(gates=(foreign_metadata(3, ["table é", "s3://b/k"]), *SUBSTANCE["gates"]))
     assert PlanHeader.model_validate_json(header.model_dump_json()) == header
     assert is_intact(PlanHeader.model_validate(header.model_dump(mode="json")))
 
 
-def test_a_header_with_a_part_more_or_less_is_refused() -> None:
+def test_header_with_wrong_fields_is_rejected() -> None:
     document = plan().model_dump(mode="json")
     with pytest.raises(ValidationError, match="force"):
         PlanHeader.model_validate({**document, "force": True})
@@ -157,7 +159,7 @@ def test_a_header_with_a_part_more_or_less_is_refused() -> None:
         PlanHeader.model_validate({name: value for name, value in document.items() if name != "rows_digest"})
 
 
-def test_a_plan_of_a_release_that_counted_no_kinds_lakes_and_uploads_is_still_that_plan() -> None:
+def test_older_plan_keeps_its_id() -> None:
     unknown = {"by_kind", "live_by_lake", "unreadable", "uploads"}
     then = seal(**{name: value for name, value in SUBSTANCE.items() if name not in unknown}, created_at=NOW)
     document = {name: value for name, value in then.model_dump(mode="json").items() if name not in unknown}
@@ -165,25 +167,25 @@ def test_a_plan_of_a_release_that_counted_no_kinds_lakes_and_uploads_is_still_th
     assert not any(is_intact(PlanHeader.model_validate({**document, name: [] if name == "unreadable" else {}})) for name in unknown)
 
 
-def test_a_plan_waits_a_day_for_approval_and_three_for_execution() -> None:
+def test_plan_deadlines_are_24_and_72_hours() -> None:
     header = plan()
     assert header.approve_before - header.created_at == timedelta(hours=24)
     assert header.apply_before - header.created_at == timedelta(hours=72)
 
 
-def test_a_plan_expires_at_its_last_moment_and_not_before() -> None:
+def test_plan_expires_at_deadline() -> None:
     header = plan()
     assert header.status_at(header.apply_before - timedelta(microseconds=1)) == "ready"
     assert header.status_at(header.apply_before) == "expired"
 
 
-def test_a_plan_with_a_failed_gate_is_refused_until_it_expires() -> None:
+def test_plan_with_failed_gate_is_refused() -> None:
     header = plan(gates=(live_set(0, 3), live_set(7, 3)))
     assert [gate.passed for gate in header.failed_gates] == [False]
     assert header.status_at(NOW) == "refused"
     assert header.status_at(header.apply_before) == "expired"
 
 
-def test_an_analysis_of_a_past_date_is_historical_whatever_else_it_is() -> None:
+def test_past_date_is_historical() -> None:
     header = plan(historical=True, gates=(live_set(0, 3),))
     assert header.status_at(NOW) == header.status_at(header.apply_before) == "historical"

@@ -1,4 +1,4 @@
-"""What is told of work under way: how much of how much, the rate once it is known, and the rest of the time."""
+"""Progress shows the completed share, the rate once it is known, and the remaining time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gc_assets.core.progress_rate import ProgressRate, format_seconds
 
 
 @pytest.mark.parametrize(
-    "pace, told",
+    "rate, expected",
     [
         (ProgressRate("files", 0, 5_000, 0.0), "0 of 5,000 files"),
         (ProgressRate("files", 1_200, 5_000, 10.0), "1,200 of 5,000 files, 120 a second, 32 s left"),
@@ -17,26 +17,26 @@ from gc_assets.core.progress_rate import ProgressRate, format_seconds
         (ProgressRate("files", 5_000, 5_000, 10.0), "5,000 of 5,000 files, 500 a second, 0 s left"),
     ],
 )
-def test_a_pace_tells_what_is_known(pace: ProgressRate, told: str) -> None:
-    assert str(pace) == told
+def test_progress_rate_formats_known_values(rate: ProgressRate, expected: str) -> None:
+    assert str(rate) == expected
 
 
-def test_in_the_first_moments_nobody_knows_the_rate() -> None:
+def test_rate_is_unknown_at_first() -> None:
     assert ProgressRate("files", 900, 1_000, 1.9).rate is None
     assert ProgressRate("files", 900, 1_000, 2.0).rate == 450
 
 
-def test_what_an_earlier_run_had_done_is_no_part_of_the_rate() -> None:
-    pace = ProgressRate("files", 6_000, 10_000, 10.0, first=5_000)
-    assert (pace.rate, pace.seconds_left, pace.share) == (100, 40, 0.6)
+def test_rate_excludes_initial_units() -> None:
+    rate = ProgressRate("files", 6_000, 10_000, 10.0, first=5_000)
+    assert (rate.rate, rate.seconds_left, rate.share) == (100, 40, 0.6)
 
 
-def test_work_that_stands_still_has_no_end() -> None:
+def test_stalled_work_has_no_remaining_time() -> None:
     assert ProgressRate("files", 5_000, 10_000, 60.0, first=5_000).seconds_left is None
 
 
 @pytest.mark.parametrize(
-    "seconds, told", [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (125, "2 min 5 s"), (11_520, "3 h 12 min"), (7_200, "2 h")]
+    "seconds, expected", [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (125, "2 min 5 s"), (11_520, "3 h 12 min"), (7_200, "2 h")]
 )
-def test_a_length_of_time_has_two_units_at_most(seconds: float, told: str) -> None:
-    assert format_seconds(seconds) == told
+def test_duration_has_at_most_two_units(seconds: float, expected: str) -> None:
+    assert format_seconds(seconds) == expected

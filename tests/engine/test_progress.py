@@ -1,4 +1,4 @@
-"""What a stage says while it works: a line where it begins, one for each part of the work, one at least every ten seconds."""
+"""A stage logs its start, its activities, and a progress line at least every ten seconds."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def listening(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger=__name__)
 
 
-class Heard(logging.Handler):
-    """Set once a line has come that holds the text."""
+class LineWaiter(logging.Handler):
+    """Waits for a log line that contains a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.text, self.heard = text, threading.Event()
+        self.text, self.lines = text, threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         if self.text in record.getMessage():
-            self.heard.set()
+            self.lines.set()
 
     def wait(self) -> None:
-        """Until the line comes; a minute is longer than any machine needs."""
+        """Wait for the line, at most a minute."""
         logging.getLogger(__name__).addHandler(self)
         try:
-            assert self.heard.wait(60)
+            assert self.lines.wait(60)
         finally:
             logging.getLogger(__name__).removeHandler(self)
 
@@ -57,7 +57,7 @@ def empty_table(context: RunContext, lake_name: str) -> PublishedTable:
     return publish(context.state, run, write_rows(POLICY_TABLE.schema.empty_table(), POLICY_TABLE, run, context.state.files), context.clock)
 
 
-def test_a_stage_says_what_it_begins_how_much_it_does_and_what_came_of_it(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
+def test_stage_logs_run_activity_and_result(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
     run_id = empty_table(context, "sales").receipt.run_id
     begun, much, ended = caplog.messages
     assert begun == f"sales/policy_table of 2026-03-14: begins run {run_id}"
@@ -65,40 +65,36 @@ def test_a_stage_says_what_it_begins_how_much_it_does_and_what_came_of_it(contex
     assert re.fullmatch(r"sales/policy_table of 2026-03-14: ended after \d+\.\d s: policy_table 0 rows", ended)
 
 
-def test_the_lines_of_a_stage_come_from_the_logger_of_its_module(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
+def test_stage_logs_to_module_logger(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
     empty_table(context, "sales")
     assert {record.name for record in caplog.records} == {__name__}
 
 
-def test_a_silence_is_broken_by_what_the_stage_does_and_how_far_it_is(
-    context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_is_broken_by_progress(context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
     @log_progress(POLICY_TABLE)
     def long(_: RunContext, __: str) -> None:
         with count_progress("edits", lambda: 12, 30):
-            Heard("12 of 30 edits").wait()
+            LineWaiter("12 of 30 edits").wait()
 
     long(context, "sales")
-    assert any(re.fullmatch(r"sales/policy_table of 2026-03-14: \d+ s, 12 of 30 edits", said) for said in caplog.messages)
+    assert any(re.fullmatch(r"sales/policy_table of 2026-03-14: \d+ s, 12 of 30 edits", message) for message in caplog.messages)
 
 
-def test_only_the_innermost_stage_breaks_the_silence(
-    context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_innermost_stage_logs_progress(context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
-    heard = list[str]()
+    lines = list[str]()
 
     @log_progress(CURRENT_RULES)
     def inner(_: RunContext, __: str) -> None:
         set_activity("reading")
-        Heard("reading").wait()
-        caplog.clear()  # of what a busy machine let the outer one say before
+        LineWaiter("reading").wait()
+        caplog.clear()  # drop the lines that the outer stage logged on a busy machine
         for _ in range(2):
-            Heard("reading").wait()
-        heard.extend(caplog.messages)
+            LineWaiter("reading").wait()
+        lines.extend(caplog.messages)
 
     @log_progress(POLICY_TABLE)
     def outer(context: RunContext, name: str) -> None:
@@ -106,11 +102,11 @@ def test_only_the_innermost_stage_breaks_the_silence(
         inner(context, name)
 
     outer(context, "sales")
-    assert heard
-    assert not any("waiting for another" in text for text in heard)
+    assert lines
+    assert not any("waiting for another" in text for text in lines)
 
 
-def test_progress_that_cannot_be_told_does_not_stop_the_stage(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_counter_does_not_stop_stage(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
     def unknown() -> int:
@@ -119,13 +115,13 @@ def test_progress_that_cannot_be_told_does_not_stop_the_stage(context: RunContex
     @log_progress(POLICY_TABLE)
     def long(_: RunContext, __: str) -> str:
         with count_progress("files", unknown):
-            Heard(" s").wait()
+            LineWaiter(" s").wait()
         return "done"
 
     assert long(context, "sales") == "done"
 
 
-def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_stage_logs_error_type_only(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
     @log_progress(POLICY_TABLE)
     def failing(_: RunContext, __: str) -> None:
         raise StateError("postgresql://ada:secret@host/catalog does not answer")
@@ -136,7 +132,7 @@ def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(context: Run
     assert "secret" not in caplog.text
 
 
-def test_outside_of_a_stage_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_outside_stages(caplog: pytest.LogCaptureFixture) -> None:
     log_activity("nothing")
     set_activity("nothing")
     with count_progress("nothing", lambda: 1):
@@ -145,7 +141,7 @@ def test_outside_of_a_stage_nothing_is_said(caplog: pytest.LogCaptureFixture) ->
     assert caplog.messages == []
 
 
-def test_at_any_time_a_display_is_told_what_the_innermost_stage_does_and_how_far_all_is(context: RunContext) -> None:
+def test_current_work_shows_inner_and_outer_stage(context: RunContext) -> None:
     @log_progress(CURRENT_RULES)
     def inner(_: RunContext, __: str) -> str:
         log_activity("reading rules")
@@ -165,7 +161,7 @@ def test_at_any_time_a_display_is_told_what_the_innermost_stage_does_and_how_far
     assert current_work() is None
 
 
-def test_a_count_is_told_as_long_as_its_part_of_the_work_goes_on() -> None:
+def test_counter_applies_inside_its_context() -> None:
     with measure_work("doctor"):
         with count_progress("files", lambda: 7):
             assert str(current_work()) == "0 s, 7 files"
@@ -174,13 +170,13 @@ def test_a_count_is_told_as_long_as_its_part_of_the_work_goes_on() -> None:
         assert str(current_work()) == "0 s, storage warehouse"
 
 
-def test_counting_asks_once_a_second_at_most_and_keeps_to_its_share_of_the_time() -> None:
-    asked = list[int]()
+def test_counter_is_called_at_most_once_a_second() -> None:
+    calls = list[int]()
 
-    def done() -> int:
-        asked.append(1)
-        return len(asked)
+    def count() -> int:
+        calls.append(1)
+        return len(calls)
 
-    with measure_work("apply"), count_progress("files", done):
-        told = {str(current_work()) for _ in range(50)}
-    assert (len(asked), told) == (1, {"0 s, 1 files"})
+    with measure_work("apply"), count_progress("files", count):
+        texts = {str(current_work()) for _ in range(50)}
+    assert (len(calls), texts) == (1, {"0 s, 1 files"})

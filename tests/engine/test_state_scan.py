@@ -1,4 +1,4 @@
-"""What a reader of the state's Parquet files passes over."""
+"""A filtered scan of the state's Parquet files skips row groups and rows."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def read(files: Files, paths: list[str], value: bool) -> list[str]:
     return scan_in_process(files, SCHEMA, paths, ("is_container", value)).column("key").to_pylist()
 
 
-def test_a_reader_that_wants_one_value_passes_over_what_holds_only_the_other(files: Files) -> None:
+def test_scan_skips_row_groups_without_value(files: Files) -> None:
     paths = [part(files, ("a", False), ("b", False)), part(files, ("c", True))]
     assert read(files, paths, value=False) == ["a", "b"]
     assert read(files, paths, value=True) == ["c"]
     assert scan_in_process(files, SCHEMA, paths).column("key").to_pylist() == ["a", "b", "c"]
 
 
-def test_of_a_group_of_rows_that_holds_both_values_the_other_rows_are_left_out(files: Files) -> None:
+def test_scan_drops_rows_with_other_value(files: Files) -> None:
     assert read(files, [part(files, ("a", False), ("b", True))], value=False) == ["a"]
 
 
-def test_a_group_of_rows_that_holds_nulls_is_read_where_it_may_hold_the_value(files: Files) -> None:
+def test_scan_keeps_rows_with_null(files: Files) -> None:
     assert read(files, [part(files, ("a", None), ("b", False))], value=False) == ["a", "b"]
     assert read(files, [part(files, ("a", None))], value=False) == ["a"]
 
 
-def test_a_file_without_statistics_is_read(files: Files, tmp_path: Path) -> None:
+def test_scan_reads_file_without_statistics(files: Files, tmp_path: Path) -> None:
     rows = pa.Table.from_pylist([{"key": "a", "is_container": False}, {"key": "b", "is_container": True}], schema=SCHEMA)
     (tmp_path / "run").mkdir()
     pq.write_table(rows, tmp_path / "run" / "part-0.parquet", write_statistics=False)

@@ -1,4 +1,4 @@
-"""A table written by executors is the table the driver would have written, and what an executor says arrives as it was said."""
+"""Executors and driver write the same tables, and executor errors keep type and message."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def parquet_names(state: State, path: str) -> set[str]:
     return {item.name for item in state.files.list(path, recursive=True) if item.name.endswith(".parquet")}
 
 
-# The filter's bytes are written by its own stage, which no row hash covers.
+# The filter has a stage of its own, and no row hash covers its bytes.
 TABLES = all_tables()
 HASHED = [name for name, table in TABLES.items() if not any(pt.is_binary(field.type) for field in table.schema)]
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", HASHED)
-def test_executors_and_driver_write_the_same_table(spark: SparkSession, state: State, name: str) -> None:
+def test_executors_and_driver_write_same_table(spark: SparkSession, state: State, name: str) -> None:
     table, rows = TABLES[name], rows_of(TABLES[name])
     run = state.start("group", name, DAY, CLOCK)
     by_driver = publish(state, run, write_rows(rows, table, run, state.files), CLOCK)
@@ -105,7 +105,7 @@ def test_executors_and_driver_write_the_same_table(spark: SparkSession, state: S
 
 
 @pytest.mark.spark
-def test_rows_go_where_they_are_routed_and_totals_count_the_table_only(spark: SparkSession, state: State) -> None:
+def test_routed_rows_go_to_side_tables(spark: SparkSession, state: State) -> None:
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     parts = write_rows(live("a", "bb", "cc", "side", "none"), LIVE_FILES, run, state.files)
     source = publish(state, run, parts, CLOCK)
@@ -124,7 +124,7 @@ def test_rows_go_where_they_are_routed_and_totals_count_the_table_only(spark: Sp
 
 
 @pytest.mark.spark
-def test_a_route_that_leads_nowhere_stops_the_write_and_drops_no_row(spark: SparkSession, state: State) -> None:
+def test_unknown_route_stops_write(spark: SparkSession, state: State) -> None:
     frame = spark.createDataFrame([], spark_schema(LIVE_FILES.schema)).unionByName(
         spark.range(1).selectExpr("'lost' AS key"), allowMissingColumns=True
     )
@@ -135,40 +135,40 @@ def test_a_route_that_leads_nowhere_stops_the_write_and_drops_no_row(spark: Spar
 
 @pytest.mark.spark
 @pytest.mark.parametrize("folder", ["a b", "a%20b", "[a]", "{a,b}", "été"])
-def test_a_state_in_a_folder_of_any_name_reads_back_in_spark(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+def test_state_directory_may_have_any_name(spark: SparkSession, tmp_path: Path, folder: str) -> None:
     state = State.at(str(tmp_path / folder))
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     published = publish(state, run, write_rows(live("a", "b"), LIVE_FILES, run, state.files), CLOCK)
     assert sorted(row["key"] for row in read_table(spark, state, LIVE_FILES, published).collect()) == ["a", "b"]
 
 
-def unreadable() -> None:
+def raise_lake_unreadable() -> None:
     raise LakeUnreadable("lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\nRepair them.")
 
 
-def damaged() -> None:
+def raise_format_error() -> None:
     raise FormatError("manifest m.avro: expected 3 entries, found 2")
 
 
-def caused() -> None:
+def raise_with_cause() -> None:
     try:
-        damaged()
+        raise_format_error()
     except FormatError as error:
         raise LakeUnreadable("lake sales: manifest m.avro is damaged") from error
 
 
-def refused() -> None:
+def raise_during_handling() -> None:
     try:
-        damaged()
+        raise_format_error()
     except FormatError:
         raise GateRefused("second")  # noqa: B904  (an error met while another was handled is what is tried)
 
 
-def foreign() -> None:
+def raise_foreign_error() -> None:
     raise ZeroDivisionError("not one of ours")
 
 
-def raising(what: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def task_calling(what: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         what()
         yield from batches
@@ -180,27 +180,25 @@ def raising(what: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]], It
 @pytest.mark.parametrize(
     "what, kind, message",
     [
-        (unreadable, LakeUnreadable, "lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\nRepair them."),
-        (caused, LakeUnreadable, "lake sales: manifest m.avro is damaged"),
-        (refused, GateRefused, "second"),
+        (raise_lake_unreadable, LakeUnreadable, "lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\nRepair them."),
+        (raise_with_cause, LakeUnreadable, "lake sales: manifest m.avro is damaged"),
+        (raise_during_handling, GateRefused, "second"),
     ],
 )
-def test_an_executors_own_error_arrives_as_it_was_raised(
-    spark: SparkSession, what: Callable[[], None], kind: type[GcError], message: str
-) -> None:
+def test_executor_error_keeps_type_and_message(spark: SparkSession, what: Callable[[], None], kind: type[GcError], message: str) -> None:
     with pytest.raises(GcError) as arrived:
-        collect(spark.range(0, 1, 1, 1).mapInArrow(raising(what), PARTS_DDL))
+        collect(spark.range(0, 1, 1, 1).mapInArrow(task_calling(what), PARTS_DDL))
     assert (type(arrived.value), str(arrived.value)) == (kind, message)
 
 
 @pytest.mark.spark
-def test_an_error_that_is_not_ours_arrives_as_sparks(spark: SparkSession) -> None:
+def test_foreign_executor_error_stays_spark_error(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="not one of ours") as arrived:
-        collect(spark.range(0, 1, 1, 1).mapInArrow(raising(foreign), PARTS_DDL))
+        collect(spark.range(0, 1, 1, 1).mapInArrow(task_calling(raise_foreign_error), PARTS_DDL))
     assert not isinstance(arrived.value, GcError)
 
 
-def test_what_failed_attempts_left_is_removed_at_publication(state: State) -> None:
+def test_publish_removes_parts_of_failed_attempts(state: State) -> None:
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     for prefix in ("", "_expired"):
         stray = PartWriter(state.files, run.path, LIVE_FILES.schema, prefix)
@@ -211,22 +209,22 @@ def test_what_failed_attempts_left_is_removed_at_publication(state: State) -> No
     assert parquet_names(state, published.path) == {part.name for part in (*written.parts, *written.side["_dangling"])}
 
 
-def test_the_readable_header_beside_a_plan_is_published_with_it(state: State) -> None:
-    """Design 4 promises it to whoever reads the state without our code; publication took it for a stray part."""
+def test_publish_keeps_plan_header_file(state: State) -> None:
+    """Publication once deleted `_header.json`, which users read without gc-assets."""
     run = state.start("warehouse", "deletion_plan", DAY, CLOCK)
     state.files.replace(f"{run.path}/_header.json", b"{}")
     published = publish(state, run, WrittenParts((), 0), CLOCK)
     assert state.files.read(f"{published.path}/_header.json") == b"{}"
 
 
-def test_a_table_without_rows_is_published_with_digest_zero(state: State) -> None:
+def test_empty_table_is_published_with_zero_digest(state: State) -> None:
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     published = publish(state, run, write_rows(live(), LIVE_FILES, run, state.files), CLOCK)
     assert (published.receipt.rows, published.receipt.digest, published.paths()) == (0, "0" * 16, [])
     assert read_rows(state, LIVE_FILES, published).equals(LIVE_FILES.schema.empty_table())
 
 
-def test_a_receipt_names_its_inputs_by_run_and_digest(state: State) -> None:
+def test_receipt_references_inputs(state: State) -> None:
     first = state.start("sales", "lake_refs", DAY, CLOCK)
     refs = publish(state, first, write_rows(live("a"), LIVE_FILES, first, state.files), CLOCK)
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
@@ -237,7 +235,7 @@ def test_a_receipt_names_its_inputs_by_run_and_digest(state: State) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("lost", ["gone", "damaged"])
-def test_no_row_vanishes_where_the_cluster_passes_over_files_that_it_cannot_read(spark: SparkSession, state: State, lost: str) -> None:
+def test_lax_spark_settings_lose_no_rows(spark: SparkSession, state: State, lost: str) -> None:
     lax = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     published = publish(state, run, write_rows(rows_of(LIVE_FILES), LIVE_FILES, run, state.files), CLOCK)

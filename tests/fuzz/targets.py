@@ -119,7 +119,4 @@ def _index(state: Files, index: Index, raw: bytes) -> int:
 
 
 def _page(raw: bytes) -> int:
-    understood = pages._understood(200, raw, PLACE)
-    if isinstance(understood, OSError):
-        raise understood
-    return len(pages._parsed(*understood, PLACE).keys)
+    return len(pages.parse_page(*pages.parse_response(raw, PLACE), PLACE).keys)

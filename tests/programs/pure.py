@@ -29,7 +29,7 @@ PROGRAMS: Final[dict[str, list[tuple[Callable[..., None], Strategies]]]] = {
         (icechunk.test_states_equal_reachability_after_planned_edits, (icechunk.histories(), SEMANTICS)),
         (icechunk.test_partial_edits_leave_exactly_the_rest, (icechunk.histories(), SEMANTICS, st.data())),
     ],
-    "lakefs": [(lakefs.test_every_random_repository_keeps_the_active_commits, (lakefs.repositories(),))],
+    "lakefs": [(lakefs.test_random_repositories_keep_the_active_commits, (lakefs.repositories(),))],
     "nessie": [
         (
             nessie.test_live_contents_of_random_logs_match_the_oracle,

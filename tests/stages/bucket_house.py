@@ -19,7 +19,7 @@ class BucketHouse(Lakehouse):
 
     @property
     def config(self) -> Config:
-        place = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.places.default}
+        place = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.connections.default}
         storage = StorageConfig.model_validate({**place, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings})
         return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), s3=self.s3)
 

@@ -119,7 +119,7 @@ def test_planning_again_gives_the_same_plan(story: Story[Lakes]) -> None:
     assert len(list(list_plans(story.house.config))) == 1
 
 
-def test_the_second_mark_decodes_nothing(story: Story[Lakes]) -> None:
+def test_second_mark_decodes_nothing(story: Story[Lakes]) -> None:
     for lake in ("sales", "weather"):
         first, *later = story.house.decoded(lake)
         assert first > 0
@@ -187,7 +187,7 @@ def test_restore_puts_everything_back_byte_for_byte(story: Story[Lakes]) -> None
     assert find_plan(story.house.config, story.header.plan_id).status_at(NOW) == "restored"
 
 
-def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story[Lakes]) -> None:
+def test_later_runs_quarantine_and_purge(story: Story[Lakes]) -> None:
     house = story.house
     house.now = NOW + timedelta(days=1)
     header = house.plan()

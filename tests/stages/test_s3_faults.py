@@ -90,7 +90,7 @@ def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_
         assert counts(house.carry_out(header).by_outcome) == {("quarantine", "denied"): len(LOST)}
         assert house.contents() == before
         for name, (_, error) in log(house).items():
-            assert f"'{PLACE}{name}': bucket {house.bench.bucket} does not keep versions by now" in error
+            assert f"'{PLACE}{name}': bucket {house.bench.bucket} no longer keeps versions" in error
             assert "enable versioning" in error
         version_status(house.bench, "Enabled")
         house.now += timedelta(days=1)

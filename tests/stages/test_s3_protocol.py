@@ -26,7 +26,7 @@ from tests.lakes.nessie.server import Server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
 from tests.stages.lakehouse import counts, outcomes
-from tests.state.s3_place import place
+from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import in_a_bucket
 
 pytestmark = [pytest.mark.spark, deep]
@@ -73,7 +73,7 @@ def story(
         now = noon(days=30)
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":
-            house.state, house.s3 = places.enter_context(place())
+            house.state, house.s3 = places.enter_context(unused_location())
         lakes = places.enter_context(lakes_of_all_kinds(house, nessie_server))
         before, header = house.contents(), house.plan()
         # Ceph 16 replaces nothing on a condition in a bucket that keeps versions.
@@ -105,7 +105,7 @@ def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(s
     if story.held:
         refused = edits.pop("weather")
         (edit,) = story.house.rows("expiry_log", "weather")
-        assert "this server replaces nothing here on a condition" in edit["error"]
+        assert "this server rejects a conditional replace" in edit["error"]
         assert f"'s3://{story.house.bench.bucket}/" in edit["error"]
         assert "`gc-assets doctor`" in edit["error"]
     books = Counter({("expire", "done"): sum(edits.values()), ("expire", "changed"): refused})
@@ -127,7 +127,7 @@ def test_restore_puts_everything_back_byte_for_byte(story: BucketStory) -> None:
     assert find_plan(story.house.config, story.header.plan_id).status_at(story.house.now) == "restored"
 
 
-def test_a_later_night_quarantines_again_and_the_one_after_purges(story: BucketStory) -> None:
+def test_later_runs_quarantine_and_purge(story: BucketStory) -> None:
     house, expected = story.house, {"done", "changed"} if story.held else {"done"}
     house.now += timedelta(days=5)
     header = house.plan()

@@ -30,7 +30,7 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
     with in_a_bucket("ceph") as bench, proxied(shared("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
-        spoilt = replace(bench, places=Connections(default=proxy.server.settings))
+        spoilt = replace(bench, connections=Connections(default=proxy.server.settings))
         house = BucketHouse(spark, tmp_path, [weather(bench)], bench=spoilt)
         storage_inventory(spark, house.tonight(), STORAGE)
         summary = house.summary("storage_inventory")

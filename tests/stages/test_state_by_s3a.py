@@ -26,7 +26,7 @@ from tests.killed import CHECKOUT
 from tests.s3 import s3a
 from tests.s3.servers import shared
 from tests.state.publisher import DAY, NOW
-from tests.state.s3_place import place
+from tests.state.s3_location import unused_location
 
 CLOCK = Clock(NOW)
 pytestmark = deep
@@ -38,7 +38,7 @@ def live(*keys: str) -> pa.Table:
 
 
 def test_spark_reads_by_s3a_the_rows_that_python_reads(tmp_path: Path) -> None:
-    with place() as (root, settings):
+    with unused_location() as (root, settings):
         state = State(Files(f"{root}/a state {{x}}", settings))
         tables = []
         for group in ("sales", "half"):

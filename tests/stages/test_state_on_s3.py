@@ -30,7 +30,7 @@ from tests.depth import deep
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 from tests.state.publisher import DAY, NOW
-from tests.state.s3_place import SECRET, place
+from tests.state.s3_location import SECRET, unused_location
 
 CLOCK = Clock(NOW)
 # What no two runs have in common: names of runs and plans, moments, and the inode in an etag.
@@ -101,7 +101,7 @@ def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSe
     on_disk = night(house)
     shutil.rmtree(tmp_path / "lake")
     shutil.copytree(tmp_path / "kept", tmp_path / "lake")
-    with place() as (root, settings):
+    with unused_location() as (root, settings):
         again = Lakehouse(spark, tmp_path / "lake", lakes=house.lakes, state=root, s3=settings)
         on_s3 = night(again)
         for step, told in on_disk.items():
@@ -116,7 +116,7 @@ def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSe
 
 @pytest.fixture
 def state() -> Iterator[State]:
-    with place() as (root, settings):
+    with unused_location() as (root, settings):
         yield State(Files(root, settings))
 
 

@@ -24,7 +24,7 @@ from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
 from gc_assets.stages.delete.revalidate import Revalidation
-from gc_assets.stages.delete.uploads import abort_uploads, find_old_uploads, planned_uploads, summary
+from gc_assets.stages.delete.uploads import abort_uploads, find_old_uploads, planned_uploads, upload_totals
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.ledger import read_quarantine
@@ -78,7 +78,7 @@ class UploadStory:
         state = house.tonight().state
         kept = {name: getattr(self.header, name) for name in PlanHeader.model_fields}
         unsealed = {name: value for name, value in kept.items() if name not in {"plan_id", "keyed", "approve_before", "apply_before"}}
-        header = seal(**{**unsealed, "uploads": summary(table, 0), **told})
+        header = seal(**{**unsealed, "uploads": upload_totals(table, 0), **told})
         run = state.start(STORAGE, DELETION_PLAN.name, header.run_date, house.clock)
         written = write_rows(DELETION_PLAN.schema.empty_table(), DELETION_PLAN, run, state.files, {UPLOADS_SIDE: table})
         publish(state, run, written, house.clock, summary=DeletionPlanSummary(plan_id=header.plan_id, header=header))

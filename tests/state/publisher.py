@@ -15,14 +15,14 @@ from gc_assets.core.clock import Clock
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.receipts import Receipt
-from tests.state.s3_place import files_at
+from tests.state.s3_location import files_at
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 DAY = date(2026, 3, 14)
 
 
 def publish_empty(state: State, asset: str = "live_files", day: date = DAY, group: str = "sales", **summary: Any) -> str:
-    """The run id of a published table without rows."""
+    """Publish a table without rows and return its run id."""
     run = state.start(group, asset, day, Clock(NOW))
     state.publish(
         run,
@@ -43,7 +43,7 @@ def publish_empty(state: State, asset: str = "live_files", day: date = DAY, grou
 
 
 class Dying(Files):
-    """Files whose process is killed when it is about to write a file of a certain name."""
+    """Files that kill their process before they write a file of a certain name."""
 
     def replace(self, path: str, content: bytes) -> None:
         self.die_at(path)

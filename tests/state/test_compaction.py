@@ -1,4 +1,4 @@
-"""Tables of many small runs are read from few files, and every reader gets the rows of exactly the runs that it asks for."""
+"""Many small runs are read from few files, and each reader gets exactly the rows of its runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.engine.tables import publish, write_rows
-from gc_assets.state import compaction as folds
+from gc_assets.state import compaction
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import State, TableRun
@@ -23,7 +23,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
 from gc_assets.state.side_tables import LOCATIONS
 from tests.state.publisher import DAY, NOW
-from tests.state.s3_place import place
+from tests.state.s3_location import unused_location
 from tests.stores.builders import in_memory
 
 OWNER = "warehouse"
@@ -35,26 +35,26 @@ def state() -> Iterator[State]:
         yield State.at(str(root))
 
 
-def add(state: State, run_context: int, table: Table = DELETION_LOG, rows: int = 2, **summary: str) -> None:
-    """A run with rows of its own, and as many in a side table."""
-    clock = Clock(NOW + timedelta(days=run_context))
-    run = state.start(OWNER, table.name, DAY + timedelta(days=run_context), clock)
+def add(state: State, day: int, table: Table = DELETION_LOG, rows: int = 2, **summary: str) -> None:
+    """Publish a run with rows, and as many rows in a side table."""
+    clock = Clock(NOW + timedelta(days=day))
+    run = state.start(OWNER, table.name, DAY + timedelta(days=day), clock)
     first = table.schema.names[0]
-    main = pa.Table.from_pylist([{first: f"{run_context}-{number}"} for number in range(rows)], schema=table.schema)
-    places = pa.Table.from_pylist([{"container": f"{run_context}-{number}"} for number in range(rows)], schema=LOCATIONS)
-    publish(state, run, write_rows(main, table, run, state.files, {"_places": places}), clock, summary=summary)
+    main = pa.Table.from_pylist([{first: f"{day}-{number}"} for number in range(rows)], schema=table.schema)
+    locations = pa.Table.from_pylist([{"container": f"{day}-{number}"} for number in range(rows)], schema=LOCATIONS)
+    publish(state, run, write_rows(main, table, run, state.files, {"_places": locations}), clock, summary=summary)
 
 
-def add_apart(state: State, nights: Iterable[int], monkeypatch: pytest.MonkeyPatch, table: Table = DELETION_LOG) -> None:
-    """Runs as a release without folds left them."""
-    with monkeypatch.context() as without:
-        without.setattr(State, "_compact", lambda *_: None)
-        for run_context in nights:
-            add(state, run_context, table)
+def add_uncompacted(state: State, days: Iterable[int], monkeypatch: pytest.MonkeyPatch, table: Table = DELETION_LOG) -> None:
+    """Publish runs like a release without compaction."""
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "compact", lambda *_: None)
+        for day in days:
+            add(state, day, table)
 
 
-def listed(state: State, table: Table = DELETION_LOG) -> folds.SegmentList:
-    return folds.read_list(state.files, OWNER, table.name)
+def current_list(state: State, table: Table = DELETION_LOG) -> compaction.SegmentList:
+    return compaction.read_list(state.files, OWNER, table.name)
 
 
 def runs_of(state: State, table: Table = DELETION_LOG) -> list[PastRun]:
@@ -65,33 +65,33 @@ def rows_of(state: State, runs: list[PastRun], table: Table = DELETION_LOG) -> l
     return read_parts(state.files, state.paths(runs), table.schema).column(0).to_pylist()
 
 
-def rows_by_themselves(state: State, runs: list[PastRun], table: Table = DELETION_LOG) -> list[str]:
+def rows_of_runs(state: State, runs: list[PastRun], table: Table = DELETION_LOG) -> list[str]:
     return read_parts(state.files, [path for run in runs for path in run.paths()], table.schema).column(0).to_pylist()
 
 
-def test_the_rows_of_many_runs_lie_in_few_files_in_the_order_of_the_runs(state: State) -> None:
-    for run_context in range(100):
-        add(state, run_context, rows=run_context % 3)
-        assert len(state.paths(runs_of(state))) <= 2, "after the first two nights there is a fold, and every night joins it"
+def test_compaction_keeps_order_of_runs(state: State) -> None:
+    for day in range(100):
+        add(state, day, rows=day % 3)
+        assert len(state.paths(runs_of(state))) <= 2, "each run after the second joins the compacted segment"
     runs = runs_of(state)
     assert len(state.paths(runs)) == 1
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
-    places = read_parts(state.files, state.paths(runs, "_places"), LOCATIONS).column("container").to_pylist()
-    assert places == rows_of(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
+    locations = read_parts(state.files, state.paths(runs, "_places"), LOCATIONS).column("container").to_pylist()
+    assert locations == rows_of(state, runs)
 
 
-def test_the_second_night_writes_no_fold_and_a_night_without_rows_reads_no_list(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    for run_context in range(2):
-        add(state, run_context)
+def test_second_run_is_not_compacted(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    for day in range(2):
+        add(state, day)
     assert directories(state) == set()
-    monkeypatch.setattr(folds, "listed", lambda *_: pytest.fail("the list was read"))
+    monkeypatch.setattr(compaction, "read_list", lambda *_: pytest.fail("the list was read"))
     run = state.start(OWNER, DELETION_LOG.name, DAY, Clock(NOW))
     publish(state, run, write_rows(DELETION_LOG.schema.empty_table(), DELETION_LOG, run, state.files), Clock(NOW))
     assert len(runs_of(state)) == 3
 
 
-def test_a_state_of_a_release_without_folds_is_folded_by_the_first_run_with_rows(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_apart(state, range(60), monkeypatch)
+def test_state_without_segments_is_compacted(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_uncompacted(state, range(60), monkeypatch)
     runs = runs_of(state)
     assert len(state.paths(runs)) == 60
     before = rows_of(state, runs)
@@ -100,275 +100,275 @@ def test_a_state_of_a_release_without_folds_is_folded_by_the_first_run_with_rows
     assert rows_of(state, runs_of(state))[:-2] == before
 
 
-def test_who_knows_the_runs_before_the_newest_reads_the_fold_of_these(state: State) -> None:
-    """A night that began before another published, or a question about what was known before an apply."""
-    for run_context in range(30):
-        add(state, run_context)
+def test_reader_of_earlier_runs_uses_replaced_segment(state: State) -> None:
+    """The reader started before another publication, or asks for the state before an apply."""
+    for day in range(30):
+        add(state, day)
     known = runs_of(state)
-    for run_context in range(30, 30 + folds.MAX_REPLACED):
-        add(state, run_context)
+    for day in range(30, 30 + compaction.MAX_REPLACED):
+        add(state, day)
         assert len(state.paths(known)) == 1
-        assert rows_of(state, known) == rows_by_themselves(state, known)
+        assert rows_of(state, known) == rows_of_runs(state, known)
     add(state, 40)
-    assert rows_of(state, known) == rows_by_themselves(state, known)
+    assert rows_of(state, known) == rows_of_runs(state, known)
 
 
 @pytest.mark.parametrize("table", [DELETION_LOG, MANIFEST_ENTRIES])
-def test_a_run_that_publishes_after_later_ones_is_read_with_them(state: State, table: Table) -> None:
-    """In a log the last word counts, so its rows stand where the run began."""
-    for run_context in (*range(10), *range(11, 20)):
-        add(state, run_context, table)
+def test_late_publication_is_read(state: State, table: Table) -> None:
+    """In a log the last entry counts, so the rows are ordered by the start of the run."""
+    for day in (*range(10), *range(11, 20)):
+        add(state, day, table)
     late = state.start(OWNER, table.name, DAY + timedelta(days=10), Clock(NOW + timedelta(days=10)))
     rows = pa.Table.from_pylist([{table.schema.names[0]: "late"}], schema=table.schema)
     publish(state, late, write_rows(rows, table, late, state.files), Clock(NOW + timedelta(days=20)))
     runs = runs_of(state, table)
     assert [run.run_id for run in runs].index(late.run_id) == 10
     assert len(state.paths(runs)) == 1
-    told, apart = rows_of(state, runs, table), rows_by_themselves(state, runs, table)
-    assert told == apart if table.name in folds.ORDERED_TABLES else sorted(told) == sorted(apart)
+    found, expected = rows_of(state, runs, table), rows_of_runs(state, runs, table)
+    assert found == expected if table.name in compaction.ORDERED_TABLES else sorted(found) == sorted(expected)
 
 
-def test_a_log_is_read_in_its_order_before_the_run_that_came_late_is_folded(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    for run_context in (*range(10), *range(11, 20)):
-        add(state, run_context)
-    add_apart(state, [10], monkeypatch)
+def test_log_keeps_order_with_late_run(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    for day in (*range(10), *range(11, 20)):
+        add(state, day)
+    add_uncompacted(state, [10], monkeypatch)
     runs = runs_of(state)
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
-def test_a_fold_of_another_process_is_not_undone_by_one_who_knows_fewer_runs(state: State) -> None:
-    for run_context in range(20):
-        add(state, run_context)
+def test_segment_of_other_process_is_kept(state: State) -> None:
+    for day in range(20):
+        add(state, day)
     stale = {run.run_id: run.entry for run in runs_of(state)}
     add(state, 20)
-    before = listed(state).content
-    state._compact(OWNER, DELETION_LOG.name, stale)
-    assert listed(state).content == before
+    before = current_list(state).content
+    state.compact(OWNER, DELETION_LOG.name, stale)
+    assert current_list(state).content == before
     assert len(state.paths(runs_of(state))) == 1
 
 
-def test_a_fold_that_comes_after_another_process_changed_the_list_is_dropped(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_apart(state, range(20), monkeypatch)
-    runs, seen = runs_of(state), listed(state)
-    first = folds.compact(state.files, runs, seen)
+def test_segment_is_dropped_after_lost_race(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_uncompacted(state, range(20), monkeypatch)
+    runs, seen = runs_of(state), current_list(state)
+    first = compaction.compact(state.files, runs, seen)
     assert first is not None
-    assert folds.compact(state.files, runs, seen) is None
+    assert compaction.compact(state.files, runs, seen) is None
     assert directories(state) == {first.name}
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
-def test_a_list_older_than_the_index_tells_of_every_run_once(state: State) -> None:
-    """Somebody put it back from a backup."""
-    listing = Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST_FILE
-    for run_context in range(20):
-        add(state, run_context)
+def test_outdated_list_gives_every_run_once(state: State) -> None:
+    """A user restored the list from a backup."""
+    listing = Path(state.files.root) / OWNER / DELETION_LOG.name / compaction.LIST_FILE
+    for day in range(20):
+        add(state, day)
     old = listing.read_bytes()
-    for run_context in range(20, 40):
-        add(state, run_context)
+    for day in range(20, 40):
+        add(state, day)
     listing.write_bytes(old)
     runs = runs_of(state)
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
     add(state, 40)
     runs = runs_of(state)
     assert len(state.paths(runs)) == 1
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
-def test_any_choice_of_runs_gives_their_rows_and_no_others(state: State) -> None:
-    for run_context in range(80):
-        add(state, run_context)
+def test_any_subset_of_runs_gives_its_rows(state: State) -> None:
+    for day in range(80):
+        add(state, day)
     runs, luck = runs_of(state), random.Random(3)
     for share in (0.1, 0.5, 0.9, 0.99):
-        chosen = [run for run in runs if luck.random() < share]
-        assert rows_of(state, chosen) == rows_by_themselves(state, chosen)
-    assert rows_of(state, runs[:60]) == rows_by_themselves(state, runs[:60])
+        selected = [run for run in runs if luck.random() < share]
+        assert rows_of(state, selected) == rows_of_runs(state, selected)
+    assert rows_of(state, runs[:60]) == rows_of_runs(state, runs[:60])
 
 
-def test_runs_on_s3_are_folded_and_read_as_on_a_disk() -> None:
-    with place() as (root, settings):
+def test_compaction_works_on_s3() -> None:
+    with unused_location() as (root, settings):
         state = State(Files(root, settings))
-        for run_context in range(5):
-            add(state, run_context)
+        for day in range(5):
+            add(state, day)
         runs = runs_of(state)
         assert len(state.paths(runs)) == 1
-        assert rows_of(state, runs) == rows_by_themselves(state, runs)
+        assert rows_of(state, runs) == rows_of_runs(state, runs)
         assert state.find_index_errors() == []
         state.prune(0, Clock(NOW + timedelta(days=500)))
-        assert rows_of(state, runs_of(state)) == rows_by_themselves(state, runs)
+        assert rows_of(state, runs_of(state)) == rows_of_runs(state, runs)
 
 
-def test_runs_that_were_decoded_differently_share_no_fold(state: State) -> None:
-    for run_context in range(90):
-        add(state, run_context, MANIFEST_ENTRIES, decoded_as="old" if run_context < 40 else "new")
+def test_different_decoder_settings_are_not_merged(state: State) -> None:
+    for day in range(90):
+        add(state, day, MANIFEST_ENTRIES, decoded_as="old" if day < 40 else "new")
     runs = runs_of(state, MANIFEST_ENTRIES)
     for meaning in ("old", "new"):
-        chosen = [run for run in runs if run.entry.summary["decoded_as"] == meaning]
-        assert len(state.paths(chosen)) == 1
-        assert rows_of(state, chosen, MANIFEST_ENTRIES) == rows_by_themselves(state, chosen, MANIFEST_ENTRIES)
+        selected = [run for run in runs if run.entry.summary["decoded_as"] == meaning]
+        assert len(state.paths(selected)) == 1
+        assert rows_of(state, selected, MANIFEST_ENTRIES) == rows_of_runs(state, selected, MANIFEST_ENTRIES)
 
 
-def test_every_row_of_a_log_without_run_ids_still_tells_its_run(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_apart(state, range(6), monkeypatch)
+def test_compaction_adds_run_ids_to_old_logs(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_uncompacted(state, range(6), monkeypatch)
     for run in runs_of(state):  # as 0.2 wrote them
         (path,) = (Path(state.files.root) / path for path in run.paths())
         pq.write_table(pq.read_table(path).drop_columns(["run_id"]), path)
-    for run_context in range(6, 50):
-        add(state, run_context)
+    for day in range(6, 50):
+        add(state, day)
     runs = runs_of(state)
-    told: list[str] = []
+    found: list[str] = []
     for source in state.segment_files(runs):
         rows = read_parts(state.files, [source.path], DELETION_LOG.schema)
-        told += [run_id or source.run_id for run_id in rows.column("run_id").to_pylist()]
-    assert told == [run.run_id for run in runs for _ in range(2)]
+        found += [run_id or source.run_id for run_id in rows.column("run_id").to_pylist()]
+    assert found == [run.run_id for run in runs for _ in range(2)]
 
 
-def test_a_piece_of_many_bytes_is_left_alone(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MAX_SMALL_BYTES", 100)
-    for run_context in range(60):
-        add(state, run_context)
-    assert not (Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST_FILE).exists()
+def test_large_segment_is_not_copied(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MAX_SMALL_BYTES", 100)
+    for day in range(60):
+        add(state, day)
+    assert not (Path(state.files.root) / OWNER / DELETION_LOG.name / compaction.LIST_FILE).exists()
     assert len(state.paths(runs_of(state))) == 60
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b'{"version": 1, "list": {}, "sha256": "other"}', b'{"version": 2}'])
-def test_without_a_sound_list_every_run_is_read_by_itself(state: State, content: bytes | None) -> None:
-    for run_context in range(50):
-        add(state, run_context)
-    runs, listed = runs_of(state), Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST_FILE
+@pytest.mark.parametrize("content", [None, b"", b"{", b'{"version": 1, "list": {}, "sha256": "other"}', b'{"version": 3}'])
+def test_damaged_list_reads_every_run(state: State, content: bytes | None) -> None:
+    for day in range(50):
+        add(state, day)
+    runs, current_list = runs_of(state), Path(state.files.root) / OWNER / DELETION_LOG.name / compaction.LIST_FILE
     assert len(state.paths(runs)) < 50
     if content is None:
-        listed.unlink()
+        current_list.unlink()
     else:
-        listed.write_bytes(content)
+        current_list.write_bytes(content)
     assert state.paths(runs) == [path for run in runs for path in run.paths()]
     add(state, 50)
     assert len(state.paths(runs_of(state))) == 1
 
 
-def test_of_processes_that_fold_at_once_no_row_is_told_twice(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_apart(state, range(70), monkeypatch)
+def test_concurrent_compactions_repeat_no_row(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_uncompacted(state, range(70), monkeypatch)
     runs = runs_of(state)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda newest: folds.compact(state.files, runs[:newest], listed(state)), (70, 60, 50, 70)))
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+        list(pool.map(lambda newest: compaction.compact(state.files, runs[:newest], current_list(state)), (70, 60, 50, 70)))
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
     assert len(state.paths(runs)) < 70
-    there = listed(state).content
-    names = {held.name for held in (*there.segments, *there.replaced_segments)} | set(there.replaced_at)
-    assert directories(state) == names, "copies that nobody lists are left behind"
+    existing = current_list(state).content
+    names = {segment.name for segment in (*existing.segments, *existing.replaced_segments)} | set(existing.replaced_at)
+    assert directories(state) == names, "there are no unlisted copies"
 
 
 def directories(state: State) -> set[str]:
-    return set(state.files.directories(f"{OWNER}/{DELETION_LOG.name}/{folds.DIRECTORY}"))
+    return set(state.files.directories(f"{OWNER}/{DELETION_LOG.name}/{compaction.DIRECTORY}"))
 
 
-def test_a_fold_that_a_larger_one_replaced_is_kept_for_its_readers_and_pruned_later(state: State) -> None:
-    for run_context in range(30):
-        add(state, run_context)
+def test_replaced_segment_is_kept_and_pruned_later(state: State) -> None:
+    for day in range(30):
+        add(state, day)
     runs = runs_of(state)
-    before, there = rows_of(state, runs), directories(state)
+    before, existing = rows_of(state, runs), directories(state)
     assert state.prune(0, Clock(NOW + timedelta(days=500))) == []
-    assert directories(state) == there
-    old = folds.take_replaced(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1))
-    assert len(old) == len(there) - 1 - folds.MAX_REPLACED
+    assert directories(state) == existing
+    old = compaction.take_replaced(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1))
+    assert len(old) == len(existing) - 1 - compaction.MAX_REPLACED
     for path in old:
         state.files.delete_directory(path)
     assert rows_of(state, runs) == before
-    assert folds.take_replaced(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1)) == []
+    assert compaction.take_replaced(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1)) == []
 
 
-def test_a_fold_of_a_run_that_is_gone_makes_room_for_another(state: State) -> None:
-    for run_context in range(50):
-        add(state, run_context)
+def test_segment_of_removed_run_is_replaced(state: State) -> None:
+    for day in range(50):
+        add(state, day)
     runs = runs_of(state)
     shutil.rmtree(Path(state.files.root) / runs[3].path)
     state.repair()
-    for run_context in range(50, 60):
-        add(state, run_context)
+    for day in range(50, 60):
+        add(state, day)
     runs = runs_of(state)
     assert len(runs) == 59
     assert len(state.paths(runs)) == 1
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
-def test_a_run_that_is_published_again_is_read_as_it_is_by_then(state: State) -> None:
-    """No stage does so. A ledger that lacked its newer rows would forget what lies in quarantine."""
-    for run_context in range(5):
-        add(state, run_context)
-    again = runs_of(state)[2]
-    run = TableRun(OWNER, DELETION_LOG.name, again.run_date, again.run_id)
+def test_republished_run_is_read_from_its_files(state: State) -> None:
+    """No stage does this, but a ledger without the newer rows would lose files in quarantine."""
+    for day in range(5):
+        add(state, day)
+    republished = runs_of(state)[2]
+    run = TableRun(OWNER, DELETION_LOG.name, republished.run_date, republished.run_id)
     rows = pa.Table.from_pylist([{"key": f"again-{number}"} for number in range(3)], schema=DELETION_LOG.schema)
     publish(state, run, write_rows(rows, DELETION_LOG, run, state.files), Clock(NOW))
     runs = runs_of(state)
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
     assert rows_of(state, runs[2:3]) == ["again-0", "again-1", "again-2"]
     add(state, 5)
     assert len(state.paths(runs_of(state))) == 1
     assert rows_of(state, runs_of(state))[:-2] == rows_of(state, runs)
 
 
-def test_a_run_that_cannot_be_folded_fails_no_other_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
-    for run_context in range(2):
-        add(state, run_context)
+def test_compaction_failure_does_not_fail_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
+    for day in range(2):
+        add(state, day)
     (Path(state.files.root) / runs_of(state)[0].paths()[0]).unlink()
-    for run_context in range(2, 20):
-        add(state, run_context)
+    for day in range(2, 20):
+        add(state, day)
     assert len(runs_of(state)) == 20
-    assert "its small runs stay apart" in caplog.text
+    assert "its small runs were not compacted" in caplog.text
 
 
-def test_a_run_whose_column_has_a_damaged_name_fails_no_other_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
-    for run_context in range(2):
-        add(state, run_context)
-    harmed = Path(state.files.root) / runs_of(state)[0].paths()[0]
-    pq.write_table(pq.read_table(harmed), harmed, store_schema=False)
-    harmed.write_bytes(harmed.read_bytes().replace(b"outcome", b"outc\xffme"))
+def test_damaged_column_name_does_not_fail_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
+    for day in range(2):
+        add(state, day)
+    damaged = Path(state.files.root) / runs_of(state)[0].paths()[0]
+    pq.write_table(pq.read_table(damaged), damaged, store_schema=False)
+    damaged.write_bytes(damaged.read_bytes().replace(b"outcome", b"outc\xffme"))
     with pytest.raises(UnicodeDecodeError):
-        _ = pq.read_table(harmed).schema.names
-    for run_context in range(2, 4):
-        add(state, run_context)
+        _ = pq.read_table(damaged).schema.names
+    for day in range(2, 4):
+        add(state, day)
     assert len(runs_of(state)) == 4
-    assert "its small runs stay apart" in caplog.text
+    assert "its small runs were not compacted" in caplog.text
 
 
-def test_rows_of_many_bytes_are_folded_a_share_at_a_time(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folds, "MAX_SEGMENTS", 20)
-    add_apart(state, range(70), monkeypatch)
-    made = folds.compact(state.files, runs_of(state), listed(state))
-    assert made is not None
-    assert len(made.runs) == 20
+def test_large_rows_are_compacted_in_steps(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MAX_SEGMENTS", 20)
+    add_uncompacted(state, range(70), monkeypatch)
+    new = compaction.compact(state.files, runs_of(state), current_list(state))
+    assert new is not None
+    assert len(new.runs) == 20
     add(state, 70)
     assert len(state.paths(runs_of(state))) <= 70 / 20
 
 
-def test_a_fold_that_is_full_is_written_no_more(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A night copies the newest rows again, and never all that a table has."""
-    for run_context in range(10):
-        add(state, run_context)
-    full = listed(state).content.segments
+def test_full_segment_is_not_extended(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run copies only the newest rows, never the whole table."""
+    for day in range(10):
+        add(state, day)
+    full = current_list(state).content.segments
     one_more = (*full[0].parts, *runs_of(state)[0].entry.parts)
-    monkeypatch.setattr(folds, "MAX_NEWEST_BYTES", sum(part.size_bytes or 0 for part in one_more) - 50)
-    for run_context in range(10, 14):
-        add(state, run_context)
-        assert listed(state).content.segments[0] == full[0]
+    monkeypatch.setattr(compaction, "MAX_NEWEST_BYTES", sum(part.size_bytes or 0 for part in one_more) - 50)
+    for day in range(10, 14):
+        add(state, day)
+        assert current_list(state).content.segments[0] == full[0]
     runs = runs_of(state)
     assert len(state.paths(runs)) == 2
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)
 
 
 @pytest.mark.parametrize("harm", ["gone", "other bytes"])
-@pytest.mark.parametrize("of_former", [False, True])
-def test_a_harmed_fold_is_told_and_forgotten_by_a_repair(state: State, harm: str, of_former: bool) -> None:
-    for run_context in range(50):
-        add(state, run_context)
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_damaged_segment_is_reported_and_repaired(state: State, harm: str, is_replaced: bool) -> None:
+    for day in range(50):
+        add(state, day)
     runs = runs_of(state)
-    there = listed(state).content
-    held = (there.replaced_segments if of_former else there.segments)[0]
-    lost = Path(state.files.root) / OWNER / DELETION_LOG.name / folds.DIRECTORY / held.name / held.parts[0].name
+    existing = current_list(state).content
+    segment = (existing.replaced_segments if is_replaced else existing.segments)[0]
+    lost = Path(state.files.root) / OWNER / DELETION_LOG.name / compaction.DIRECTORY / segment.name / segment.parts[0].name
     if harm == "gone":
         lost.unlink()
     else:
         lost.write_bytes(b"\0" * lost.stat().st_size)
-    assert any("is not there as it was written" in said for said in state.find_index_errors())
-    assert state.repair() == [f"{OWNER}/{DELETION_LOG.name}/{folds.LIST_FILE}"]
+    assert any("is missing or damaged" in message for message in state.find_index_errors())
+    assert state.repair() == [f"{OWNER}/{DELETION_LOG.name}/{compaction.LIST_FILE}"]
     assert state.find_index_errors() == []
-    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+    assert rows_of(state, runs) == rows_of_runs(state, runs)

@@ -1,4 +1,4 @@
-"""Whole files below a root: there or not there, never half."""
+"""Files under a root are complete or missing, never partial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyarrow import fs
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.state.backend import ABSENT, FileStat, VersionedContent
 from gc_assets.state.files import Files
-from tests.state.s3_place import place
+from tests.state.s3_location import unused_location
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -23,30 +23,30 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
     if request.param == "disk":
         yield Files(str(tmp_path / "state"))
     else:
-        with place() as (root, settings):
+        with unused_location() as (root, settings):
             yield Files(root, settings)
 
 
 @pytest.mark.parametrize("root", ["{}", "{}/", "file://{}", "file://{}/", "file:{}"])
-def test_a_root_is_one_place_however_it_is_spelled(tmp_path: Path, root: str) -> None:
+def test_root_spellings_are_equivalent(tmp_path: Path, root: str) -> None:
     files = Files(root.format(tmp_path / "state"))
     files.replace("a/b.json", b"{}")
     assert (tmp_path / "state" / "a" / "b.json").read_bytes() == b"{}"
     assert files.uri("a/b.json") == f"file://{tmp_path}/state/a/b.json"
 
 
-def test_a_root_on_an_unknown_store_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UsageError, match=r"gs.*file:// and s3:// are known"):
+def test_unknown_scheme_is_rejected() -> None:
+    with pytest.raises(UsageError, match=r"gs.*expected file:// or s3://"):
         Files("gs://bucket/state").read("a")
 
 
-def test_what_was_put_reads_back_and_replaces_what_was_there(files: Files) -> None:
+def test_replace_and_read_round_trip(files: Files) -> None:
     for content in (b"first", b"", b"\x00" * 100_000):
         files.replace("a", content)
         assert files.read("a") == content
 
 
-def test_an_absent_file_is_not_an_empty_one(files: Files) -> None:
+def test_missing_file_raises(files: Files) -> None:
     for ask in (files.read, files.read_version, files.size, files.modified_at):
         for path in ("absent", "no such directory/absent"):
             with pytest.raises(FileNotFoundError):
@@ -55,7 +55,7 @@ def test_an_absent_file_is_not_an_empty_one(files: Files) -> None:
         files.sizes(["absent"])
 
 
-def test_a_listing_gives_names_and_sizes_in_order_without_directories(files: Files) -> None:
+def test_listing_is_sorted_and_has_sizes(files: Files) -> None:
     for name in ("t/b", "t/a", "t/_side/c", "t2/d"):
         files.replace(name, name.encode())
     assert files.list("t") == [FileStat("a", 3), FileStat("b", 3)]
@@ -66,21 +66,21 @@ def test_a_listing_gives_names_and_sizes_in_order_without_directories(files: Fil
     assert files.size("t/_side/c") == 9
 
 
-def test_a_directory_that_is_not_there_is_empty(files: Files) -> None:
+def test_missing_directory_is_empty(files: Files) -> None:
     assert files.list("anything") == []
     assert files.directories("") == []
 
 
 @pytest.mark.parametrize("folder", ["a b", "a%20b", "[a] {b} *", "été"])
-def test_a_root_may_have_any_name(tmp_path: Path, folder: str) -> None:
+def test_root_may_have_any_name(tmp_path: Path, folder: str) -> None:
     files = Files(str(tmp_path / folder))
     files.replace("x/y z", b"1")
     assert files.read("x/y z") == b"1"
     assert files.list("x") == [FileStat("y z", 1)]
 
 
-def test_a_disk_is_listed_through_its_links_as_arrow_lists_it(tmp_path: Path) -> None:
-    """Arrow is asked too: it follows links, and passes over those that lead nowhere."""
+def test_listing_follows_links(tmp_path: Path) -> None:
+    """Arrow is the reference: it follows links and skips dangling ones."""
     root = tmp_path / "state"
     (root / "a" / "b").mkdir(parents=True)
     (root / "empty").mkdir()
@@ -99,14 +99,14 @@ def test_a_disk_is_listed_through_its_links_as_arrow_lists_it(tmp_path: Path) ->
     assert list(files.directories("")) == ["a", "directory", "empty"]
 
 
-def test_a_listing_stops_at_a_name_that_is_no_text(tmp_path: Path) -> None:
+def test_listing_rejects_undecodable_name(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
-    with pytest.raises(StateError, match=r"state holds the name b'\\xff.json', which no run of gc-assets wrote"):
+    with pytest.raises(StateError, match=r"state contains the name b.\\xff.json., which gc-assets does not write"):
         Files(str(tmp_path / "state")).list("")
 
 
-def test_links_to_themselves_and_upwards_are_not_followed(tmp_path: Path) -> None:
+def test_listing_skips_link_cycles(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("up", "and_up"):
         (tmp_path / name).symlink_to(tmp_path)
@@ -114,7 +114,7 @@ def test_links_to_themselves_and_upwards_are_not_followed(tmp_path: Path) -> Non
     assert [item.name for item in Files(str(tmp_path)).list("", recursive=True)] == ["file"]
 
 
-def test_what_stands_where_a_directory_is_expected_is_no_empty_directory(tmp_path: Path) -> None:
+def test_file_in_place_of_directory_raises(tmp_path: Path) -> None:
     files = Files(str(tmp_path / "state"))
     files.replace("a", b"")
     with pytest.raises(NotADirectoryError):
@@ -122,7 +122,7 @@ def test_what_stands_where_a_directory_is_expected_is_no_empty_directory(tmp_pat
     assert list(files.list("a/b")) == []
 
 
-def test_a_reader_beside_many_writers_sees_whole_files_only(tmp_path: Path) -> None:
+def test_concurrent_reader_sees_complete_files(tmp_path: Path) -> None:
     files = Files(str(tmp_path))
     contents = [bytes([number]) * 200_000 for number in range(4)]
     files.replace("pointer", contents[0])
@@ -143,7 +143,7 @@ def test_a_reader_beside_many_writers_sees_whole_files_only(tmp_path: Path) -> N
     assert seen <= set(contents)
 
 
-def test_a_write_that_fails_leaves_the_old_content_and_no_scraps(tmp_path: Path) -> None:
+def test_failed_write_leaves_old_content(tmp_path: Path) -> None:
     files = Files(str(tmp_path))
     files.replace("t/old", b"old")
     with pytest.raises(OSError):  # noqa: PT011  (the name is longer than any file system takes; its words differ)
@@ -153,23 +153,25 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_scraps(tmp_path: Path)
     assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["t", "old"]
 
 
-def test_a_file_in_new_directories_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory's name lies in its parent: unless that is on the disk too, the log of an apply can vanish with the power."""
+def test_new_directories_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a sync of the parent directory, a power failure could lose the log of an apply."""
     synced: list[str] = []
     fsync = os.fsync
 
-    def recorded(descriptor: int) -> None:
+    def record_fsync(descriptor: int) -> None:
         synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", recorded)
+    monkeypatch.setattr(os, "fsync", record_fsync)
     Files(str(tmp_path)).replace("apply/plan/log.json", b"{}")
     directories = [str(path) for path in (tmp_path, tmp_path / "apply", tmp_path / "apply" / "plan")]
     assert [path for path in directories if path not in synced] == []
 
 
-def test_what_only_its_writer_reads_need_not_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fresh mark of an apply: the next apply makes its own. All else is on the disk before a write returns."""
+def test_verification_marks_are_not_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next apply makes its own verification mark. All other files are synced before a write
+    returns.
+    """
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     files = Files(str(tmp_path))
@@ -182,7 +184,7 @@ def test_what_only_its_writer_reads_need_not_survive_a_power_cut(tmp_path: Path,
         synced.clear()
 
 
-def test_deleting_takes_the_named_file_or_directory_and_nothing_beside_it(files: Files) -> None:
+def test_delete_removes_only_named_path(files: Files) -> None:
     for name in ("t/a", "t/b", "t_2/a", "t/side/c"):
         files.replace(name, b"")
     files.delete("t/a")
@@ -190,12 +192,12 @@ def test_deleting_takes_the_named_file_or_directory_and_nothing_beside_it(files:
     assert files.list("", recursive=True) == [FileStat("t/b", 0), FileStat("t_2/a", 0)]
 
 
-def test_files_travel_to_executors(files: Files) -> None:
+def test_files_pickle(files: Files) -> None:
     files.replace("a", b"1")
     assert pickle.loads(pickle.dumps(files)).read("a") == b"1"  # noqa: S301  (our own bytes)
 
 
-def test_a_file_is_replaced_only_at_the_version_that_was_read(files: Files) -> None:
+def test_replace_if_requires_version(files: Files) -> None:
     assert files.replace_if("a/b", b"first", None)
     assert not files.replace_if("a/b", b"again", None)
     content, version = files.read_version("a/b")
@@ -205,7 +207,7 @@ def test_a_file_is_replaced_only_at_the_version_that_was_read(files: Files) -> N
     assert files.read("a/b") == b"second"
 
 
-def test_a_file_that_went_is_not_at_the_version_that_was_read(files: Files) -> None:
+def test_replace_if_fails_for_deleted_file(files: Files) -> None:
     files.replace("a", b"first")
     version = files.read_version("a")[1]
     files.delete("a")
@@ -214,7 +216,7 @@ def test_a_file_that_went_is_not_at_the_version_that_was_read(files: Files) -> N
         files.read_version("a")
 
 
-def test_of_writers_at_one_version_one_succeeds(files: Files) -> None:
+def test_one_of_concurrent_writers_succeeds(files: Files) -> None:
     files.replace("a", b"")
     version, won = files.read_version("a")[1], list[int]()
 
@@ -230,7 +232,7 @@ def test_of_writers_at_one_version_one_succeeds(files: Files) -> None:
     assert [str(number).encode() for number in won] == [files.read("a")]
 
 
-def test_many_files_are_read_in_the_order_in_which_they_are_asked_for(files: Files) -> None:
+def test_contents_keep_order_of_paths(files: Files) -> None:
     names = [f"t/{number}" for number in (3, 1, 2, 0, 5, 4)]
     for name in names:
         files.replace(name, name.encode())
@@ -240,20 +242,20 @@ def test_many_files_are_read_in_the_order_in_which_they_are_asked_for(files: Fil
         list(files.contents([*names, "t/absent"]))
 
 
-def test_the_whole_state_is_no_directory_to_delete(files: Files) -> None:
+def test_root_cannot_be_deleted(files: Files) -> None:
     files.replace("a", b"1")
     for nothing in ("", "/"):
-        with pytest.raises(ValueError, match="whole state"):
+        with pytest.raises(ValueError, match="root of the state"):
             files.delete_directory(nothing)
     assert files.read("a") == b"1"
 
 
-def test_a_file_tells_when_it_was_written(files: Files) -> None:
+def test_modified_at_is_time_of_write(files: Files) -> None:
     files.replace("a", b"")
     assert abs(files.modified_at("a") - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_names_with_any_characters_are_kept_as_they_are(files: Files) -> None:
+def test_names_may_have_any_characters(files: Files) -> None:
     names = sorted(["a b+c", "a%2Fb", "été", "e\u0301", "[a]{b}*?", "q=1&r", "tab\there"])
     for name in names:
         files.replace(f"t/{name}", name.encode())
@@ -264,7 +266,7 @@ def test_names_with_any_characters_are_kept_as_they_are(files: Files) -> None:
     assert files.list("", recursive=True) == []
 
 
-def test_a_change_is_made_again_on_what_another_process_wrote(files: Files) -> None:
+def test_change_is_retried_after_lost_race(files: Files) -> None:
     def add(number: int) -> None:
         for _ in range(5):
             files.change("a", lambda before: (before or b"") + str(number).encode())
@@ -277,14 +279,14 @@ def test_a_change_is_made_again_on_what_another_process_wrote(files: Files) -> N
     assert sorted(files.read("a").decode()) == sorted("0123" * 5)
 
 
-def test_who_saw_what_stands_there_changes_it_without_reading_it_again(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_with_seen_content_saves_read(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Files, "read_version", lambda *_: pytest.fail("it was read again"))
     seen = files.change("a", lambda _: b"first", ABSENT)
     assert files.change("a", lambda before: (before or b"") + b" second", seen).content == b"first second"
     assert files.read("a") == b"first second"
 
 
-def test_what_was_seen_and_is_there_no_more_is_read_again(files: Files) -> None:
+def test_change_rereads_outdated_content(files: Files) -> None:
     seen = files.change("a", lambda _: b"1")
     files.replace("a", b"2")
     assert files.change("a", lambda before: (before or b"") + b"+", seen) == VersionedContent(*files.read_version("a"))
@@ -296,13 +298,13 @@ def test_what_was_seen_and_is_there_no_more_is_read_again(files: Files) -> None:
     assert files.read("a") == b"new"
 
 
-def test_what_was_seen_is_no_proof_that_nothing_is_to_be_done(files: Files) -> None:
+def test_unchanged_seen_content_is_verified(files: Files) -> None:
     seen = files.change("a", lambda _: b"wanted")
     files.replace("a", b"other")
     files.change("a", lambda _: b"wanted", seen)
     assert files.read("a") == b"wanted"
 
 
-def test_a_place_proves_that_one_of_several_writers_succeeds(files: Files) -> None:
+def test_check_conditions_passes(files: Files) -> None:
     assert "one of several writers" in files.check_conditions()
     assert files.list("", recursive=True) == []

@@ -1,4 +1,4 @@
-"""The runs of an asset are found by one read, and none that has finished is ever missing."""
+"""The runs of an asset are found with one read, and no finished run is ever missing."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.summaries import FreezeTime
 from tests.state.publisher import DAY, NOW, publish_empty
-from tests.state.s3_place import place
+from tests.state.s3_location import unused_location
 
 CHECKOUT = Path(__file__).parents[2]
 INDEX = "sales/live_files/_index.json"
 
 
-class Counted(Files):
-    """Files that note what they are asked for."""
+class RecordingFiles(Files):
+    """Files that record the requested paths."""
 
     def read(self, path: str) -> bytes:
-        ASKED.append(path)
+        REQUESTED.append(path)
         return super().read(path)
 
     def list(self, path: str, *, recursive: bool = False) -> object:  # type: ignore[override]
-        ASKED.append(path)
+        REQUESTED.append(path)
         return super().list(path, recursive=recursive)
 
     def directories(self, path: str) -> object:  # type: ignore[override]
-        ASKED.append(path)
+        REQUESTED.append(path)
         return super().directories(path)
 
 
-ASKED: list[str] = []
+REQUESTED: list[str] = []
 
 
 @pytest.fixture(params=["disk", "s3"])
 def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[State]:
-    ASKED.clear()
+    REQUESTED.clear()
     if request.param == "disk":
-        yield State(Counted(str(tmp_path)))
+        yield State(RecordingFiles(str(tmp_path)))
     else:
-        with place() as (root, settings):
-            yield State(Counted(root, settings))
+        with unused_location() as (root, settings):
+            yield State(RecordingFiles(root, settings))
 
 
 @pytest.fixture
 def on_disk(tmp_path: Path) -> State:
-    """For what an object store can make no difference to."""
+    """A state on disk, for tests that do not depend on the backend."""
     return State.at(str(tmp_path))
 
 
@@ -73,39 +73,39 @@ def run_ids(state: State, asset: str = "live_files") -> list[str]:
     return [run.run_id for run in state.history("sales", asset)]
 
 
-def test_all_runs_are_found_by_one_read(state: State) -> None:
-    made = [publish_empty(state, day=DAY + timedelta(days=number)) for number in range(8)]
-    ASKED.clear()
-    assert run_ids(state) == made
-    assert ASKED == [INDEX]
+def test_history_needs_one_read(state: State) -> None:
+    run_ids_made = [publish_empty(state, day=DAY + timedelta(days=number)) for number in range(8)]
+    REQUESTED.clear()
+    assert run_ids(state) == run_ids_made
+    assert REQUESTED == [INDEX]
 
 
-def test_an_asset_that_never_ran_has_no_runs(state: State) -> None:
+def test_unknown_asset_has_no_runs(state: State) -> None:
     assert state.history("sales", "live_files") == ()
     assert not exists(state, INDEX)
 
 
-def test_runs_published_by_processes_at_once_are_all_in_the_index(state: State) -> None:
+def test_concurrent_publications_are_all_indexed(state: State) -> None:
     each = 15 if state.files.are_local else 5
     processes = [process(state, str(each)) for _ in range(3)]
-    made = {line for one in processes for line in one.communicate()[0].split()}
-    assert len(made) == 3 * each
-    assert set(run_ids(state)) == made
+    run_ids_made = {line for one in processes for line in one.communicate()[0].split()}
+    assert len(run_ids_made) == 3 * each
+    assert set(run_ids(state)) == run_ids_made
     assert state.find_index_errors() == []
 
 
-def test_a_night_publishes_a_table_by_one_read(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index is read once. That no pointer is there yet, and what the index is by then, the process knows."""
+def test_publication_needs_one_read(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is read once. The process already knows that there is no pointer."""
     publish_empty(state)
     read: list[str] = []
     read_version = Files.read_version
     monkeypatch.setattr(Files, "read_version", lambda files, path: read.append(path) or read_version(files, path))
-    ASKED.clear()
+    REQUESTED.clear()
     publish_empty(state, day=DAY + timedelta(days=1))
-    assert (read, ASKED) == ([INDEX], [])
+    assert (read, REQUESTED) == ([INDEX], [])
 
 
-def test_a_run_published_while_another_publishes_is_in_the_index_too(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publication_after_lost_race_is_indexed(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     others: list[str] = []
     replace = Files.replace
 
@@ -124,8 +124,8 @@ def test_a_run_published_while_another_publishes_is_in_the_index_too(state: Stat
     assert found.receipt.run_id == last, "the last to publish is the current one"
 
 
-def test_an_index_that_lacks_the_current_run_holds_no_newer_one_up(state: State) -> None:
-    """An older release may have published without it."""
+def test_outdated_index_does_not_block_publication(state: State) -> None:
+    """An older release may have published without the index."""
     publish_empty(state, day=DAY + timedelta(days=1))
     before = Files.read(state.files, INDEX)
     publish_empty(state)
@@ -136,36 +136,36 @@ def test_an_index_that_lacks_the_current_run_holds_no_newer_one_up(state: State)
     assert found.receipt.run_id == new
 
 
-def test_a_run_that_died_before_its_receipt_is_passed_over_without_a_listing(state: State) -> None:
-    made = publish_empty(state)
+def test_run_without_receipt_is_skipped(state: State) -> None:
+    run_ids_made = publish_empty(state)
     assert process(state, "1", "_receipt.json").wait() == -9
-    ASKED.clear()
-    assert run_ids(state) == [made]
-    assert [path.rpartition("/")[2] for path in ASKED] == ["_index.json", "_receipt.json"]
+    REQUESTED.clear()
+    assert run_ids(state) == [run_ids_made]
+    assert [path.rpartition("/")[2] for path in REQUESTED] == ["_index.json", "_receipt.json"]
 
 
-def test_a_run_that_died_after_its_receipt_is_found(state: State) -> None:
-    """Its table is whole: a log that nobody found would let its files be forgotten."""
+def test_run_with_receipt_is_found(state: State) -> None:
+    """Its table is complete. If a deletion log were missed, its quarantined files would be lost."""
     publish_empty(state)
     assert process(state, "1", "current.json").wait() == -9
     assert len(run_ids(state)) == 2
     publish_empty(state)
-    ASKED.clear()
+    REQUESTED.clear()
     assert len(run_ids(state)) == 3
-    assert ASKED == [INDEX]
+    assert REQUESTED == [INDEX]
 
 
-def test_a_state_without_an_index_is_indexed_from_its_receipts_once(state: State) -> None:
-    made = [publish_empty(state), publish_empty(state, day=DAY + timedelta(days=1))]
+def test_missing_index_is_rebuilt_once(state: State) -> None:
+    run_ids_made = [publish_empty(state), publish_empty(state, day=DAY + timedelta(days=1))]
     before = state.history("sales", "live_files")
     state.files.delete(INDEX)
     assert state.history("sales", "live_files") == before
-    ASKED.clear()
-    assert run_ids(state) == made
-    assert ASKED == [INDEX]
+    REQUESTED.clear()
+    assert run_ids(state) == run_ids_made
+    assert REQUESTED == [INDEX]
 
 
-def test_the_first_run_of_a_new_release_enters_the_index_beside_those_of_the_old_one(state: State) -> None:
+def test_first_run_of_release_keeps_older_entries(state: State) -> None:
     old = publish_empty(state)
     state.files.delete(INDEX)
     new = publish_empty(state)
@@ -173,21 +173,21 @@ def test_the_first_run_of_a_new_release_enters_the_index_beside_those_of_the_old
 
 
 @pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_a_state_that_may_only_be_read_is_read_from_its_receipts(state: State, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
-    made = publish_empty(state)
+def test_read_only_state_is_read_from_receipts(state: State, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+    run_ids_made = publish_empty(state)
     state.files.delete(INDEX)
 
-    def refused(*_: object) -> bool:
+    def refuse(*_: object) -> bool:
         raise OSError(refusal, os.strerror(refusal))
 
-    monkeypatch.setattr(Files, "replace_if", refused)
-    assert run_ids(state) == [made]
+    monkeypatch.setattr(Files, "replace_if", refuse)
+    assert run_ids(state) == [run_ids_made]
     assert not exists(state, INDEX)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"index_version": 1, "sha256": "", "runs": []}', b"\xff"])
-def test_a_damaged_index_stops_by_name_and_is_repaired_from_the_receipts(on_disk: State, damage: bytes) -> None:
-    made = [publish_empty(on_disk), publish_empty(on_disk)]
+def test_damaged_index_is_reported_and_repaired(on_disk: State, damage: bytes) -> None:
+    run_ids_made = [publish_empty(on_disk), publish_empty(on_disk)]
     before = Files.read(on_disk.files, INDEX)
     on_disk.files.replace(INDEX, damage)
     with pytest.raises(StateError, match=r"sales/live_files/_index\.json is damaged.*`gc-assets doctor --repair`"):
@@ -196,29 +196,29 @@ def test_a_damaged_index_stops_by_name_and_is_repaired_from_the_receipts(on_disk
         publish_empty(on_disk)
     assert [INDEX in line for line in on_disk.find_index_errors()] == [True]
     assert on_disk.repair() == [INDEX]
-    assert run_ids(on_disk) == made
+    assert run_ids(on_disk) == run_ids_made
     assert Files.read(on_disk.files, INDEX) == before
     assert on_disk.repair() == []
 
 
-def test_an_index_that_lost_a_run_is_damaged(on_disk: State) -> None:
+def test_index_without_run_is_damaged(on_disk: State) -> None:
     publish_empty(on_disk)
     publish_empty(on_disk, day=DAY + timedelta(days=1))
     document = json.loads(on_disk.files.read(INDEX))
     document["runs"].pop()
     on_disk.files.replace(INDEX, json.dumps(document).encode())
-    with pytest.raises(StateError, match="its sum does not agree"):
+    with pytest.raises(StateError, match="its checksum does not match"):
         on_disk.history("sales", "live_files")
 
 
-def test_an_index_of_a_newer_release_is_not_guessed_at(on_disk: State) -> None:
+def test_newer_index_version_is_rejected(on_disk: State) -> None:
     publish_empty(on_disk)
-    on_disk.files.replace(INDEX, json.dumps({**json.loads(on_disk.files.read(INDEX)), "index_version": 2}).encode())
-    with pytest.raises(StateError, match="has version 2, this release reads version 1; upgrade gc-assets"):
+    on_disk.files.replace(INDEX, json.dumps({**json.loads(on_disk.files.read(INDEX)), "index_version": 3}).encode())
+    with pytest.raises(StateError, match="has version 3, this release reads up to version 2; upgrade gc-assets"):
         on_disk.history("sales", "live_files")
 
 
-def test_a_run_that_an_older_release_added_since_is_reported_and_repaired(state: State) -> None:
+def test_unindexed_run_is_reported_and_repaired(state: State) -> None:
     publish_empty(state)
     before = Files.read(state.files, INDEX)
     late = publish_empty(state)
@@ -229,30 +229,30 @@ def test_a_run_that_an_older_release_added_since_is_reported_and_repaired(state:
     assert state.find_index_errors() == []
 
 
-def test_a_repair_keeps_a_run_that_is_about_to_publish(state: State) -> None:
+def test_repair_keeps_waiting_run(state: State) -> None:
     assert process(state, "1", "_receipt.json").wait() == -9
     before = Files.read(state.files, INDEX)
     assert state.repair() == []
     assert Files.read(state.files, INDEX) == before
 
 
-def test_a_receipt_other_than_the_one_that_was_indexed_is_not_opened(on_disk: State) -> None:
+def test_changed_receipt_is_rejected_by_index(on_disk: State) -> None:
     publish_empty(on_disk)
     (run,) = on_disk.history("sales", "live_files")
     path = f"{run.path}/_receipt.json"
     on_disk.files.replace(path, on_disk.files.read(path).replace(b'"rows": 0', b'"rows": 1'))
-    with pytest.raises(StateError, match=r"is not the receipt that _index\.json names"):
+    with pytest.raises(StateError, match=r"does not match _index\.json"):
         on_disk.open(run)
 
 
-def test_pruned_runs_leave_the_index(state: State) -> None:
+def test_pruned_runs_are_removed_from_index(state: State) -> None:
     old, kept = publish_empty(state), publish_empty(state)
     state.prune(0, Clock(NOW + timedelta(days=1)))
     assert run_ids(state) == [kept] != [old]
     assert state.find_index_errors() == []
 
 
-def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
+def test_index_keeps_summary_values(on_disk: State) -> None:
     summary = {
         "kind": "iceberg",
         "as_of": "2026-03-14T00:00:00+00:00",
@@ -272,7 +272,7 @@ def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
     assert set(run.entry.summary) == {"frozen_at", "rehearsal"}
 
 
-def test_the_newest_table_is_the_newest_that_became_current(state: State) -> None:
+def test_latest_table_is_newest_current_table(state: State) -> None:
     publish_empty(state, day=date(2026, 3, 1))
     subprocess.run([sys.executable, "-m", "tests.state.publisher", state.files.root, "1", "current.json"], cwd=CHECKOUT, check=False)
     found = state.latest("sales", "live_files")

@@ -1,4 +1,4 @@
-"""Batches become Parquet parts that say truly what they hold."""
+"""Batches become Parquet parts whose records match their content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def files(tmp_path: Path) -> Files:
     return Files(str(tmp_path))
 
 
-def test_every_part_is_what_its_record_says(files: Files, tmp_path: Path) -> None:
+def test_parts_match_their_records(files: Files, tmp_path: Path) -> None:
     writer = PartWriter(files, "t/run", SCHEMA)
     writer.write(batch("a", "b"))
     writer.write(batch("c"))
@@ -37,14 +37,14 @@ def test_every_part_is_what_its_record_says(files: Files, tmp_path: Path) -> Non
     assert pq.read_table(tmp_path / "t" / "run" / part.name).column("key").to_pylist() == ["a", "b", "c"]
 
 
-def test_no_row_makes_no_part(files: Files) -> None:
+def test_no_rows_give_no_part(files: Files) -> None:
     writer = PartWriter(files, "t", SCHEMA)
     writer.write(batch())
     assert writer.close() == []
     assert files.list("t", recursive=True) == []
 
 
-def test_a_part_ends_at_its_row_limit_and_no_row_is_lost_between_parts(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_ends_at_row_limit(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_ROWS", 3)
     writer = PartWriter(files, "t", SCHEMA)
     for key in "abcdefg":
@@ -54,7 +54,7 @@ def test_a_part_ends_at_its_row_limit_and_no_row_is_lost_between_parts(files: Fi
     assert found.column("key").to_pylist() == list("abcdefg")
 
 
-def test_a_part_ends_at_its_byte_limit(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_ends_at_byte_limit(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_BYTES", 1)
     writer = PartWriter(files, "t", SCHEMA)
     writer.write(batch("a", "b"))
@@ -62,7 +62,7 @@ def test_a_part_ends_at_its_byte_limit(files: Files, monkeypatch: pytest.MonkeyP
     assert [part.rows for part in writer.close()] == [2, 1]
 
 
-def test_memory_of_a_writer_does_not_grow_with_the_rows_of_a_part(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_memory_is_bounded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "GROUP_BYTES", 2**20)
     writer, before, most, written = PartWriter(files, "t", SCHEMA), pa.total_allocated_bytes(), 0, 0
     for number in range(400):  # 40 MB, which are next to nothing when they are compressed
@@ -75,7 +75,7 @@ def test_memory_of_a_writer_does_not_grow_with_the_rows_of_a_part(files: Files, 
     assert pq.read_metadata(f"{files.root}/t/{part.name}").num_row_groups > 10
 
 
-def test_a_second_attempt_of_a_task_never_writes_over_the_first(files: Files) -> None:
+def test_second_attempt_keeps_first_part(files: Files) -> None:
     attempts = [PartWriter(files, "t", SCHEMA), PartWriter(files, "t", SCHEMA)]
     for attempt in attempts:
         attempt.write(batch("a"))
@@ -84,7 +84,7 @@ def test_a_second_attempt_of_a_task_never_writes_over_the_first(files: Files) ->
     assert len(files.list("t")) == 2
 
 
-def test_a_side_table_lies_in_its_own_directory_and_its_parts_say_so(files: Files) -> None:
+def test_side_table_has_own_directory(files: Files) -> None:
     writer = PartWriter(files, "t", SCHEMA, "_side")
     writer.write(batch("a"))
     (part,) = writer.close()
@@ -93,7 +93,7 @@ def test_a_side_table_lies_in_its_own_directory_and_its_parts_say_so(files: File
     assert len(files.list("t/_side")) == 1
 
 
-def test_columns_are_matched_by_name_and_cast(files: Files) -> None:
+def test_columns_are_cast_by_name(files: Files) -> None:
     writer = PartWriter(files, "t", SCHEMA)
     writer.write(
         pa.RecordBatch.from_pydict({"more": [True], "size_bytes": pa.array([1], pa.int32()), "key": pa.array(["a"], pa.large_string())})
@@ -102,7 +102,7 @@ def test_columns_are_matched_by_name_and_cast(files: Files) -> None:
     assert read_parts(files, [f"t/{part.name}" for part in writer.parts], SCHEMA).to_pylist() == [{"key": "a", "size_bytes": 1}]
 
 
-def test_a_value_that_does_not_fit_its_column_stops_the_write(files: Files) -> None:
+def test_invalid_value_stops_write(files: Files) -> None:
     writer = PartWriter(files, "t", pa.schema([("size_bytes", pa.int32())]))
     writer.write(batch("a").set_column(1, "size_bytes", pa.array([2**40], pa.int64())))
     with pytest.raises(pa.ArrowInvalid, match="not in range"):
@@ -110,11 +110,11 @@ def test_a_value_that_does_not_fit_its_column_stops_the_write(files: Files) -> N
     assert files.list("t") == []
 
 
-def test_no_parts_read_as_an_empty_table_of_the_asked_columns(files: Files) -> None:
+def test_no_parts_read_as_empty_table(files: Files) -> None:
     assert read_parts(files, [], SCHEMA, ["size_bytes"]).schema == pa.schema([SCHEMA.field("size_bytes")])
 
 
-def test_a_part_that_is_gone_or_torn_is_an_error_and_no_empty_table(files: Files) -> None:
+def test_missing_or_truncated_part_raises(files: Files) -> None:
     writer = PartWriter(files, "t", SCHEMA)
     writer.write(batch("a"))
     (part,) = writer.close()
@@ -126,7 +126,7 @@ def test_a_part_that_is_gone_or_torn_is_an_error_and_no_empty_table(files: Files
 
 
 @given(st.lists(st.lists(st.text(max_size=3), max_size=5), max_size=8), st.integers(1, 7))
-def test_any_batches_read_back_row_by_row(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], limit: int) -> None:
+def test_batches_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], limit: int) -> None:
     files = Files(str(tmp_path_factory.mktemp("parts")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "PART_ROWS", limit)

@@ -1,4 +1,4 @@
-"""A night makes as many requests to the state after a thousand nights as the second one."""
+"""A run sends as many requests to the state after a thousand runs as the second run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import tasks
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.records import ledger
@@ -29,9 +29,9 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-NIGHTS = 1_000
-# Every so many of them something was new to decode, and every so many a plan was applied. The other
-# tables of those nights have no rows.
+RUNS = 1_000
+# Every fifth run decoded new containers, and every twentieth applied a plan. The other runs of
+# these tables have no rows.
 EVERY = {MANIFEST_ENTRIES.name: 5, DELETION_LOG.name: 20, EXPIRY_LOG.name: 20}
 REQUESTS = (
     "read",
@@ -50,60 +50,63 @@ REQUESTS = (
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What a night asks of the state, each request once.
+    """Count the requests of a run to the state.
 
-    All that may run in this process does. A file that Spark is told to read is one request (`spark_uri`), and so is a log that executors
-    read.
+    Everything runs in this process. A file that Spark reads counts as one request (`spark_uri`),
+    and so does a log that executors read.
     """
     for limit in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_FILES", "MAX_IN_PROCESS_BYTES", "MAX_TRIAL_ROWS", "MAX_TRIAL_BYTES"):
-        monkeypatch.setattr(engine, limit, 10**9)
+        monkeypatch.setattr(tasks, limit, 10**9)
     frame = ledger.Reading.frame
 
-    def told(reading: ledger.Reading, spark: SparkSession) -> DataFrame:
-        asked["log"] += reading.pieces
+    def record_log(reading: ledger.Reading, spark: SparkSession) -> DataFrame:
+        requested["log"] += reading.pieces
         return frame(reading, spark)
 
-    monkeypatch.setattr(ledger.Reading, "frame", told)
-    asked, within = Counter[str](), list[str]()
+    monkeypatch.setattr(ledger.Reading, "frame", record_log)
+    requested, active = Counter[str](), list[str]()
     for name in REQUESTS:
         inner = getattr(Files, name)
 
-        def counted(files: Files, path: str, *more: Any, name: str = name, inner: Any = inner, **options: Any) -> Any:
-            if not within:
-                asked[name] += 1
-            within.append(name)
+        def count(files: Files, path: str, *more: Any, name: str = name, inner: Any = inner, **options: Any) -> Any:
+            if not active:
+                requested[name] += 1
+            active.append(name)
             try:
                 return inner(files, path, *more, **options)
             finally:
-                within.pop()
+                active.pop()
 
-        monkeypatch.setattr(Files, name, counted)
-    return asked
+        monkeypatch.setattr(Files, name, count)
+    return requested
 
 
-def night(house: Lakehouse) -> PlanHeader:
-    """All stages of a night up to its plan."""
+def run_until_plan(house: Lakehouse) -> PlanHeader:
+    """Run all stages up to the plan."""
     for lake in house.config.lakes:
         policy_table(house.tonight(), lake.name)
         current_rules(house.tonight(), lake.name)
     return house.plan()
 
 
-def earlier_nights(state: State, like: date, before: date) -> None:
-    """Enters nights before a date into the indexes: the runs of the night `like`. They have no receipts, so whoever opens one fails."""
+def add_earlier_runs(state: State, like: date, before: date) -> None:
+    """Add copies of the runs of `like` with earlier dates to the indexes.
+
+    They have no receipts, so opening one fails.
+    """
     for path in sorted(Path(state.files.root).glob("*/*/_index.json")):
         group, asset = path.parts[-3:-1]
         index = Index(state.files, f"{group}/{asset}/{path.name}")
         entries = index.read()
         assert entries is not None
         runs = [entry for entry in entries.values() if entry.run_date == like]
-        added = (again for run in runs for again in _copies(state, group, asset, run, before))
+        added = (copied for run in runs for copied in _copies(state, group, asset, run, before))
         index.replace({**entries, **{entry.run_id: entry for entry in added}})
 
 
 def _copies(state: State, group: str, asset: str, run: IndexEntry, before: date) -> Iterator[IndexEntry]:
-    for number in range(1, NIGHTS + 1):
-        has_rows = number % EVERY.get(asset, NIGHTS + 1) == 0
+    for number in range(1, RUNS + 1):
+        has_rows = number % EVERY.get(asset, RUNS + 1) == 0
         if asset in {DELETION_LOG.name, EXPIRY_LOG.name} and not has_rows:
             continue
         day = before - timedelta(days=number)
@@ -113,28 +116,28 @@ def _copies(state: State, group: str, asset: str, run: IndexEntry, before: date)
         if asset == DELETION_PLAN.name:
             plan_id = hashlib.sha256(str(day).encode()).hexdigest()
             changed["summary"] = {"plan": {**run.summary["plan"], "plan_id": plan_id, "run_date": str(day)}}
-        again = run.model_copy(update=changed if has_rows else {**changed, "rows": 0, "parts": ()})
-        for part in again.parts:
-            there, here = (Path(state.files.root) / PastRun(group, asset, entry).path / part.name for entry in (run, again))
-            here.parent.mkdir(parents=True, exist_ok=True)
-            os.link(there, here)
-        yield again
+        copied = run.model_copy(update=changed if has_rows else {**changed, "rows": 0, "parts": ()})
+        for part in copied.parts:
+            source, copy = (Path(state.files.root) / PastRun(group, asset, entry).path / part.name for entry in (run, copied))
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            os.link(source, copy)
+        yield copied
 
 
-def log_again(house: Lakehouse, owner: str, log: Table) -> None:
-    """Publishes the rows of the newest log that has some as those of another execution."""
+def copy_log(house: Lakehouse, owner: str, log: Table) -> None:
+    """Publish the rows of the newest log with rows as another execution."""
     state = house.tonight().state
     last = state.open([run for run in state.history(owner, log.name) if run.rows][-1])
     run = state.start(owner, log.name, house.clock.today(), house.clock)
     publish(state, run, write_rows(read_rows(state, log, last), log, run, state.files), house.clock, summary=last.receipt.summary)
 
 
-def test_a_night_after_a_thousand_asks_the_state_for_as_many_files_as_the_second(
+def test_request_count_does_not_grow_with_runs(
     spark: SparkSession, tmp_path: Path, requests: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def counted(house: Lakehouse) -> int:
+    def count(house: Lakehouse) -> int:
         requests.clear()
-        night(house)
+        run_until_plan(house)
         return sum(requests.values())
 
     house = Lakehouse(spark, tmp_path)
@@ -146,22 +149,22 @@ def test_a_night_after_a_thousand_asks_the_state_for_as_many_files_as_the_second
     orders.leftovers(days_ago(10))
     lake_name = "sales"
     house.lakes = [lake.config(lake_name)]
-    house.carry_out(night(house))
+    house.carry_out(run_until_plan(house))
     first = house.clock.today()
     house.now += timedelta(days=1)
-    second = counted(house)
-    earlier_nights(house.tonight().state, first, first - timedelta(days=400))
+    second = count(house)
+    add_earlier_runs(house.tonight().state, first, first - timedelta(days=400))
     house.now += timedelta(days=1)
     orders.append(house.now - timedelta(hours=1))
-    night(house)  # decodes what is new
+    run_until_plan(house)  # decodes what is new
     for owner, log in ((house.storage, DELETION_LOG), (lake_name, EXPIRY_LOG)):
-        log_again(house, owner, log)
+        copy_log(house, owner, log)
     house.now += timedelta(days=1)
-    late = counted(house)
+    late = count(house)
     requests.clear()
     listed = len(list(list_plans(house.config)))
     with capsys.disabled():
-        sys.stdout.write(f"\nrequests to the state: {second} in the second night, {late} after {NIGHTS:,}\n")
+        sys.stdout.write(f"\nrequests to the state: {second} in the second run, {late} after {RUNS:,}\n")
     assert late <= second
-    assert listed > NIGHTS
+    assert listed > RUNS
     assert sum(requests.values()) <= 5

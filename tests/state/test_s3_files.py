@@ -1,4 +1,4 @@
-"""The state on S3: what a server must compare, answers that are lost, and what travels to executors."""
+"""The state on S3: conditional puts, lost responses, and pickling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gc_assets.state.files import Files, is_read_only
 from gc_assets.state.journal import State
 from tests.depth import times
 from tests.s3.servers import REGION, shared
-from tests.state.s3_place import ACCESS, BUCKET, SECRET, place
+from tests.state.s3_location import ACCESS, BUCKET, SECRET, unused_location
 
 CHECKOUT = Path(__file__).parents[2]
 RACERS = times(4, 8)
@@ -33,13 +33,14 @@ RACERS = times(4, 8)
 
 @pytest.fixture
 def files() -> Iterator[Files]:
-    with place() as (root, settings):
+    with unused_location() as (root, settings):
         yield Files(root, settings)
 
 
 class Server:
-    """A stub of a client that keeps objects in memory. `compares` are the conditions that it heeds. It stands in where a real server cannot
-    be made to misbehave.
+    """A stub client with objects in memory, for misbehaviour that a real server does not show.
+
+    `compares` are the conditions that it evaluates.
     """
 
     def __init__(self, *compares: str, quoted: bool | None = None) -> None:
@@ -49,10 +50,10 @@ class Server:
         self.lock = threading.Lock()
         self.broken_reads = 0
 
-    def put_object(self, **asked: Any) -> dict[str, Any]:
+    def put_object(self, **arguments: Any) -> dict[str, Any]:
         with self.lock:
-            self.put(**asked)
-            return {"ETag": f'"{self.etag(asked["Key"]).strip(chr(34))}"'}
+            self.put(**arguments)
+            return {"ETag": f'"{self.etag(arguments["Key"]).strip(chr(34))}"'}
 
     def put(self, Key: str, Body: bytes, IfMatch: str | None = None, IfNoneMatch: str | None = None, **_: Any) -> None:  # noqa: N803
         self.puts += 1
@@ -70,7 +71,7 @@ class Server:
         body: Any = BytesIO(self.objects[Key])
         if self.broken_reads:
             self.broken_reads -= 1
-            body = Broken()
+            body = BrokenBody()
         return {"Body": body, "ETag": f'"{self.etag(Key).strip(chr(34))}"'}
 
     def delete_object(self, Key: str, **_: Any) -> None:  # noqa: N803
@@ -81,7 +82,7 @@ class Server:
         return f'"{plain}"' if self.quoted else plain
 
 
-class Broken:
+class BrokenBody:
     def read(self) -> bytes:
         raise ResponseStreamingError(error="the connection was reset")
 
@@ -90,54 +91,52 @@ def refusal(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": code}}, "PutObject")
 
 
-def served(monkeypatch: pytest.MonkeyPatch, server: Server) -> Files:
-    monkeypatch.setattr(s3_files, "client_of", lambda *_: server)
+def files_on(monkeypatch: pytest.MonkeyPatch, server: Server) -> Files:
+    monkeypatch.setattr(s3_files, "get_client", lambda *_: server)
     return Files(f"s3://bucket-{uuid.uuid4().hex}/state", S3Config(endpoint="http://stub"))
 
 
 @pytest.mark.parametrize(
     "compares, found", [((), "If-None-Match"), (("absent",), "If-Match"), (("match",), "If-None-Match"), (("none",), "NotImplemented")]
 )
-def test_a_server_that_ignores_a_condition_is_refused_before_anything_is_written(
-    monkeypatch: pytest.MonkeyPatch, compares: tuple[str, ...], found: str
-) -> None:
+def test_server_without_conditions_is_rejected(monkeypatch: pytest.MonkeyPatch, compares: tuple[str, ...], found: str) -> None:
     server = Server(*compares)
-    files = served(monkeypatch, server)
+    files = files_on(monkeypatch, server)
     for write in (lambda: files.change("sales/live_files/_index.json", lambda _: b"1"), lambda: files.replace_if("a", b"", None)):
-        with pytest.raises(StateError, match=rf"does not compare before it replaces: .*{found}.*Ceph RGW\), or on a disk"):
+        with pytest.raises(StateError, match=rf"does not support conditional puts: .*{found}.*Ceph RGW\), or on a disk"):
             write()
     assert server.objects == {}
 
 
 @pytest.mark.parametrize("quoted", [True, False])
-def test_an_etag_is_written_as_the_server_wants_it(monkeypatch: pytest.MonkeyPatch, quoted: bool) -> None:
+def test_etag_quoting_matches_server(monkeypatch: pytest.MonkeyPatch, quoted: bool) -> None:
     server = Server("absent", "match", quoted=quoted)
-    files = served(monkeypatch, server)
+    files = files_on(monkeypatch, server)
     assert files.replace_if("a", b"first", None)
     assert files.replace_if("a", b"second", files.read_version("a")[1])
     assert not files.replace_if("a", b"third", "other")
     assert files.read("a") == b"second"
 
 
-def test_a_place_is_tried_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_are_checked_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
-    files = served(monkeypatch, server)
+    files = files_on(monkeypatch, server)
     assert files.replace_if("a", b"", None)
     before = server.puts
     assert files.replace_if("b", b"", None)
     assert server.puts == before + 1
 
 
-def test_a_put_whose_answer_was_lost_is_known_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client sends it again by itself, and the server refuses what it has carried out before."""
+def test_put_with_lost_response_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client repeats the put, and the server rejects the repetition."""
     server = Server("absent", "match")
-    files = served(monkeypatch, server)
+    files = files_on(monkeypatch, server)
     files.check_conditions()
     put = server.put_object
 
-    def twice(**asked: Any) -> None:
-        put(**asked)
-        put(**asked)
+    def twice(**arguments: Any) -> None:
+        put(**arguments)
+        put(**arguments)
 
     monkeypatch.setattr(server, "put_object", twice)
     assert files.replace_if("a", b"ours", None)
@@ -146,9 +145,9 @@ def test_a_put_whose_answer_was_lost_is_known_by_its_bytes(monkeypatch: pytest.M
     assert not files.replace_if("a", b"others", version)
 
 
-def test_an_answer_that_never_comes_is_no_success_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_outcome_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
-    files = served(monkeypatch, server)
+    files = files_on(monkeypatch, server)
     files.check_conditions()
 
     def silent(**_: Any) -> None:
@@ -160,10 +159,10 @@ def test_an_answer_that_never_comes_is_no_success_and_no_failure(monkeypatch: py
             put()
 
 
-def test_a_server_that_fails_a_lost_race_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceph 16 answers 500 where another writer was faster."""
+def test_error_of_lost_race_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceph 16 answers 500 if another writer was faster."""
     server = Server("absent", "match")
-    files = served(monkeypatch, server)
+    files = files_on(monkeypatch, server)
     files.check_conditions()
     files.replace("a", b"theirs")
     version = files.read_version("a")[1]
@@ -178,9 +177,9 @@ def test_a_server_that_fails_a_lost_race_is_looked_at(monkeypatch: pytest.Monkey
         files.replace_if("a", b"ours", version)
 
 
-def test_a_content_that_breaks_off_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_response_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server("absent", "match")
-    files = served(monkeypatch, server)
+    files = files_on(monkeypatch, server)
     files.replace("a", b"whole")
     server.broken_reads = 2
     assert files.read("a") == b"whole"
@@ -191,7 +190,7 @@ def test_a_content_that_breaks_off_is_asked_for_again(monkeypatch: pytest.Monkey
 
 RACE = """
 import json, sys, time
-from tests.state.s3_place import files_at
+from tests.state.s3_location import files_at
 root, number, start, version = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 files = files_at(root)
 files.replace_if(f"warm/{number}", b"", None)
@@ -201,19 +200,19 @@ print(json.dumps([won, files.replace_if("there", str(number).encode(), version)]
 """
 
 
-def test_of_processes_that_race_one_wins_each_time(files: Files) -> None:
+def test_one_process_wins_each_race(files: Files) -> None:
     files.replace("there", b"")
     version, start = files.read_version("there")[1], str(time.time() + 3)
     commands = [[sys.executable, "-c", RACE, files.root, str(number), start, version] for number in range(RACERS)]
     racers = [subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) for command in commands]
-    told = [json.loads(racer.communicate()[0]) for racer in racers]
+    results = [json.loads(racer.communicate()[0]) for racer in racers]
     for turn in range(10):
-        winners = [number for number, (created, _) in enumerate(told) if created[turn]]
+        winners = [number for number, (created, _) in enumerate(results) if created[turn]]
         assert [str(number).encode() for number in winners] == [files.read(f"new/{turn}")]
-    assert [str(number).encode() for number, (_, replaced) in enumerate(told) if replaced] == [files.read("there")]
+    assert [str(number).encode() for number, (_, replaced) in enumerate(results) if replaced] == [files.read("there")]
 
 
-def test_what_travels_holds_no_secret(files: Files) -> None:
+def test_pickled_files_contain_no_secret(files: Files) -> None:
     files.replace("a", b"1")
     sent = pickle.dumps(State(files))
     assert pickle.loads(sent).files.read("a") == b"1"  # noqa: S301  (our own bytes)
@@ -222,14 +221,14 @@ def test_what_travels_holds_no_secret(files: Files) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_a_bucket_is_one_place_however_it_is_spelled(files: Files, scheme: str) -> None:
+def test_bucket_spellings_are_equivalent(files: Files, scheme: str) -> None:
     same = Files(files.root.replace("s3://", f"{scheme}://") + "/", files.s3)
     same.replace("a/b", b"1")
     assert files.read("a/b") == b"1"
     assert same.uri("a/b") == files.uri("a/b") == f"{files.root}/a/b"
 
 
-def test_a_directory_of_many_pages_is_listed_and_deleted_whole(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_pages_are_listed_and_deleted(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"t/{number:02}" for number in range(25)]
     for name in [*names, "t.json", "t0/a"]:
         files.replace(name, b"1")
@@ -240,7 +239,7 @@ def test_a_directory_of_many_pages_is_listed_and_deleted_whole(files: Files, mon
     assert [item.name for item in files.list("", recursive=True)] == ["t.json", "t0/a"]
 
 
-def test_a_marker_of_a_directory_is_no_file(files: Files) -> None:
+def test_directory_marker_is_no_file(files: Files) -> None:
     files.replace("t/", b"")
     files.replace("t/a", b"1")
     assert [item.name for item in files.list("t")] == ["a"]
@@ -248,24 +247,24 @@ def test_a_marker_of_a_directory_is_no_file(files: Files) -> None:
     assert files.directories("") == ["t"]
 
 
-def test_a_bucket_that_is_not_there_is_no_empty_state(files: Files) -> None:
+def test_missing_bucket_raises(files: Files) -> None:
     lost = State(Files("s3://no-such-bucket-of-tests/state", files.s3))
     for ask in (lambda: lost.files.list("a"), lambda: lost.files.read("a"), lambda: lost.history("sales", "live_files")):
         with pytest.raises(OSError, match=r"there is no such bucket; correct the location or `s3\.endpoint`"):
             ask()
 
 
-def test_keys_that_the_server_does_not_know_are_told_and_not_taken_for_absence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "credentials").write_text("[nobody]\naws_access_key_id = nobody\naws_secret_access_key = secret\n")
+def test_unknown_credentials_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credentials").write_text("[stranger]\naws_access_key_id = stranger\naws_secret_access_key = secret\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    # Ceph that gives tokens out, as the suite's does, says of such keys no more than AccessDenied.
-    stranger = Files("s3://any/state", S3Config(endpoint=shared("versity").endpoint, region=REGION, profile="nobody"))
+    # Ceph with STS, like that of the suite, reports only AccessDenied for unknown keys.
+    stranger = Files("s3://any/state", S3Config(endpoint=shared("versity").endpoint, region=REGION, profile="stranger"))
     for ask in (lambda: stranger.list("a"), lambda: stranger.read("a"), lambda: stranger.replace_if("a", b"", None)):
         with pytest.raises(OSError, match="does not know this access key"):
             ask()
 
 
-def test_who_may_only_read_is_told_apart(files: Files) -> None:
+def test_read_only_error_is_recognised(files: Files) -> None:
     client = s3_files.get_client(files.s3, "change")
     statement = {"Effect": "Deny", "Principal": "*", "Action": ["s3:PutObject"], "Resource": [f"arn:aws:s3:::{BUCKET}/denied/*"]}
     client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
@@ -279,12 +278,12 @@ def test_who_may_only_read_is_told_apart(files: Files) -> None:
         client.delete_bucket_policy(Bucket=BUCKET)
 
 
-def test_nights_write_the_state_without_the_role_that_deletes() -> None:
+def test_state_is_written_without_apply_role() -> None:
     settings = S3Config(profile="night", apply_profile="apply", apply_role_arn="arn:aws:iam::1:role/apply")
     used = s3_files.s3_files("s3://bucket/state", settings).settings
     assert (used.profile, used.apply_profile, used.apply_role_arn) == ("night", None, None)
 
 
-def test_without_credentials_nothing_is_read_or_written() -> None:
+def test_missing_credentials_raise() -> None:
     with pytest.raises(UsageError, match="anonymous"):
         Files("s3://bucket/state", S3Config(anonymous=True)).read("a")

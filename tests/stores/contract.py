@@ -65,7 +65,7 @@ class Bench(Protocol):
     """A store under test, and another writer. `tick` is how coarse the store's times are, `many` how many objects take a second or so."""
 
     store: Store
-    places: Connections
+    connections: Connections
     mode: QuarantineMode
     tick: timedelta
     many: int
@@ -82,7 +82,7 @@ class Bench(Protocol):
 class LocalBench:
     root: Path
     store: Store
-    places: Connections = DEFAULT_CONNECTIONS
+    connections: Connections = DEFAULT_CONNECTIONS
     mode: QuarantineMode = "trash"
     # The kernel dates a file by the last tick of its clock.
     tick: timedelta = timedelta(milliseconds=20)
@@ -683,7 +683,7 @@ def test_everything_that_executors_are_given_pickles(bench: Bench) -> None:
 
 
 def test_opening_a_store_touches_nothing(bench: Bench) -> None:
-    again = open_store(bench.store.location, bench.places)
+    again = open_store(bench.store.location, bench.connections)
     assert again == bench.store
     assert (again.scheme, bench.everything()) == (bench.store.scheme, set())
 

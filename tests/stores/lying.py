@@ -98,11 +98,11 @@ class Lies:
 def lying(kind: StoreKind, lies: Callable[[], Lies]) -> StoreKind:
     """A kind of store that tells the lies of the moment at which a store or objects are opened."""
 
-    def opened(location: str, places: Connections) -> Store:
-        return cast("Store", LyingStore(kind.open(location, places), lies()))
+    def opened(location: str, connections: Connections) -> Store:
+        return cast("Store", LyingStore(kind.open(location, connections), lies()))
 
-    def anywhere(places: Connections) -> EditableObjects:
-        return cast("EditableObjects", LyingObjects(kind.anywhere(places), lies()))
+    def anywhere(connections: Connections) -> EditableObjects:
+        return cast("EditableObjects", LyingObjects(kind.anywhere(connections), lies()))
 
     return replace(kind, open=opened, anywhere=anywhere)
 

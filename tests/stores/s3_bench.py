@@ -30,7 +30,7 @@ class S3Bench:
     bucket: str
     prefix: str
     store: Store
-    places: Connections
+    connections: Connections
     mode: QuarantineMode
     # Answers to GET and HEAD say the time in whole seconds.
     tick: timedelta = timedelta(seconds=1)
@@ -71,7 +71,13 @@ def in_a_bucket(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own
     """A place of its own below a prefix in a bucket of the suite's server of that kind; `own` where the test changes the bucket."""
     server, below = shared(kind), f"{prefix}{secrets.token_hex(4)}/"
     bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
-    places = Connections(default=server.settings)
+    connections = Connections(default=server.settings)
     yield S3Bench(
-        server, server.client(), bucket, below, open_store(f"s3://{bucket}/{below}", places), places, "versioned" if versioned else "trash"
+        server,
+        server.client(),
+        bucket,
+        below,
+        open_store(f"s3://{bucket}/{below}", connections),
+        connections,
+        "versioned" if versioned else "trash",
     )

@@ -38,7 +38,7 @@ def build(base: Path, mode, action):
     return root, rows, before
 
 
-def places(root: Path, key: str) -> list[Path]:
+def connections(root: Path, key: str) -> list[Path]:
     return [path for path in (root / key, trash(root, key)) if path.exists()]
 
 
@@ -58,7 +58,7 @@ def killed_and_ended(base, step, mode, action) -> bool:
     code = exit_code(killed_before, step, STEPS, apply, root, base / "state", rows, mode, CLOCK)
     assert code in {0, -signal.SIGKILL}
     for key in KEYS:
-        found = places(root, key)
+        found = connections(root, key)
         assert {path.read_bytes() for path in found} <= {key.encode()}
         assert found or action == "purge", f"{key} is lost after a kill before step {step}"
     outcomes = apply(root, base / "state", rows, mode, LATER)

@@ -1,1 +1,1 @@
-"""Storages on a local disk."""
+"""Storages on a local disk or a mounted network file system."""

@@ -1,9 +1,9 @@
 """Conditional changes of single objects on a local disk: replace, create, remove.
 
-New bytes are written beside their place and renamed, so that a reader or a crash meets whole
-objects only. A crash may leave a file named `<name>#<digits>`. The library behind icechunk takes
-such a name for an upload under way and lists it nowhere. To an inventory it is a file that nothing
-refers to. Knows bytes and identities, not what they mean.
+New bytes are written to a file in the same directory and renamed, so that readers and crashes see
+complete objects only. A crash may leave a file named `<name>#<digits>`. Icechunk's storage library
+treats such a name as an unfinished upload and does not list it. To an inventory it is an
+unreferenced file. This module has bytes and identities, and no lakes.
 """
 
 from __future__ import annotations
@@ -33,87 +33,88 @@ class EditableLocalObjects(LocalObjects):
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
         if may_hang(local_path(address)):
-            return run_with_deadline(self.read_seconds, address, lambda: self._with_etag(address))
-        return self._with_etag(address)
+            return run_with_deadline(self.read_seconds, address, lambda: self._read_with_etag(address))
+        return self._read_with_etag(address)
 
-    def _with_etag(self, address: str) -> tuple[bytes, str]:
-        with _place(address) as place, os.fdopen(_opened(place, os.O_RDONLY), "rb") as source:
+    def _read_with_etag(self, address: str) -> tuple[bytes, str]:
+        with _open_entry(address) as entry, os.fdopen(_open_file(entry, os.O_RDONLY), "rb") as source:
             etag = etag_of(os.fstat(source.fileno()))
             return content_of(source, address), etag
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replaces as the protocol says; mode and owner stay. Of two calls at once one waits for
-        the other, by a lock on the file.
+        """Replace the object as the protocol specifies, keeping mode and owner.
 
-        A writer that takes no lock and renames its own file to this place in the microseconds
-        between comparing and renaming is overwritten. No writer of icechunk rewrites a snapshot
-        except its expiry.
+        Concurrent calls wait for each other through a lock on the file. A writer that takes no lock
+        and renames its own file to this path between comparison and rename is overwritten. This
+        takes microseconds, and icechunk rewrites a snapshot only during expiry.
         """
-        with _place(address) as place, _locked(place) as held:
-            staged = _staged(place)
-            _require(place, etag)
+        with _open_entry(address) as entry, _lock_file(entry) as locked_status:
+            staged = _staging_entry(entry)
+            require_etag(entry, etag)
             try:
-                _write(staged, content, like=held)
-                _require(place, etag)
-                staged.rename_to(place)
+                write_staged(staged, content, like=locked_status)
+                require_etag(entry, etag)
+                staged.rename_to(entry)
             finally:
-                _unlink_if_there(staged)
-            place.sync_directory()
+                _unlink_if_exists(staged)
+            entry.sync_directory()
 
     def create(self, address: str, content: bytes) -> None:
-        with _place(address, create=True) as place:
-            staged = _staged(place)
+        with _open_entry(address, create=True) as entry:
+            staged = _staging_entry(entry)
             try:
-                _write(staged, content, like=None)
-                staged.link_to(place)
+                write_staged(staged, content, like=None)
+                staged.link_to(entry)
             finally:
-                _unlink_if_there(staged)
-            place.sync_directory()
+                _unlink_if_exists(staged)
+            entry.sync_directory()
 
     def remove(self, address: str, etag: str) -> None:
-        """Removes as the protocol says. The file is moved aside before it is compared for the last
-        time, so that nothing else is ever destroyed.
+        """Remove the object as the protocol specifies.
+
+        The file is renamed before the last comparison, so that no other file can be destroyed.
         """
-        with _place(address) as place:
-            _require(place, etag)
-            aside = _staged(place)
-            place.rename_to(aside)
+        with _open_entry(address) as entry:
+            require_etag(entry, etag)
+            aside = _staging_entry(entry)
+            entry.rename_to(aside)
             found = aside.identity()
             if found != etag:
-                _put_back(aside, place)
+                put_back(aside, entry)
             aside.unlink()
-            place.sync_directory()
+            entry.sync_directory()
             if found != etag:
-                raise _changed(place, etag, found)
+                raise _changed_error(entry, etag, found)
 
 
 @contextmanager
-def _place(address: str, *, create: bool = False) -> Generator[Entry]:
-    """Opens the object's directory and yields its name there. `create` makes that directory."""
+def _open_entry(address: str, *, create: bool = False) -> Generator[Entry]:
+    """Open the object's directory and yield its entry. `create` makes the directory."""
     parent, _, name = local_path(address).rpartition("/")
-    above, _, directory = parent.rpartition("/")
-    with Tree(above or "/").entry(f"{directory}/{name}", create=create) as place:
-        if place.directory is None:
+    grandparent, _, directory = parent.rpartition("/")
+    with Tree(grandparent or "/").entry(f"{directory}/{name}", create=create) as entry:
+        if entry.directory is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
-        yield place
+        yield entry
 
 
-def _staged(place: Entry) -> Entry:
-    """Returns a new name beside an object."""
+def _staging_entry(entry: Entry) -> Entry:
+    """Return an entry with a new name in the object's directory."""
     suffix = f"#{secrets.randbits(62)}"
-    return Entry(place.key + suffix, place.directory, place.name + suffix.encode())
+    return Entry(entry.key + suffix, entry.directory, entry.name + suffix.encode())
 
 
-def _opened(place: Entry, access: int) -> int:
-    return os.open(place.name, access | _NO_LINKS, dir_fd=place.directory)
+def _open_file(entry: Entry, access: int) -> int:
+    return os.open(entry.name, access | _NO_LINKS, dir_fd=entry.directory)
 
 
 @contextmanager
-def _locked(place: Entry) -> Generator[os.stat_result]:
-    """Opens the file and locks it against other calls of `replace`. It is opened for writing,
-    because a lock on NFS needs it.
+def _lock_file(entry: Entry) -> Generator[os.stat_result]:
+    """Open the file and lock it against other calls of `replace`.
+
+    It is opened for writing, because a lock on NFS requires that.
     """
-    descriptor = _opened(place, os.O_RDWR)
+    descriptor = _open_file(entry, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield os.fstat(descriptor)
@@ -121,10 +122,8 @@ def _locked(place: Entry) -> Generator[os.stat_result]:
         os.close(descriptor)
 
 
-def _write(staged: Entry, content: bytes, like: os.stat_result | None) -> None:
-    """Writes the bytes to disk under the staged name, with mode and owner of the file that they are
-    to replace.
-    """
+def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> None:
+    """Write the bytes to disk under the staging name, with mode and owner of the file to replace."""
     created = os.open(staged.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, _NEW_FILE_MODE, dir_fd=staged.directory)
     with os.fdopen(created, "wb") as sink:
         if like is not None:
@@ -137,23 +136,27 @@ def _write(staged: Entry, content: bytes, like: os.stat_result | None) -> None:
         os.fsync(created)
 
 
-def _require(place: Entry, etag: str) -> None:
-    found = place.identity()
+def require_etag(entry: Entry, etag: str) -> None:
+    """Raise `ObjectChanged` unless the file has this identity, and `FileNotFoundError` if it is
+    missing.
+    """
+    found = entry.identity()
     if found is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.key)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), entry.key)
     if found != etag:
-        raise _changed(place, etag, found)
+        raise _changed_error(entry, etag, found)
 
 
-def _changed(place: Entry, etag: str, found: str | None) -> ObjectChanged:
-    return ObjectChanged(f"{place.key!r}: expected {etag}, which was read, found {found}; left alone")
+def _changed_error(entry: Entry, etag: str, found: str | None) -> ObjectChanged:
+    return ObjectChanged(f"{entry.key!r}: expected {etag} as read before, found {found}; left alone")
 
 
-def _put_back(aside: Entry, place: Entry) -> None:
-    with suppress(FileExistsError):  # written again meanwhile: what lies aside is what that writer meant to replace
-        aside.link_to(place)
+def put_back(aside: Entry, entry: Entry) -> None:
+    """Restore the name of a file that was moved aside, unless the name exists again."""
+    with suppress(FileExistsError):  # written again since then: that writer meant to replace this object
+        aside.link_to(entry)
 
 
-def _unlink_if_there(staged: Entry) -> None:
-    with suppress(FileNotFoundError):  # renamed to its place, or never made
+def _unlink_if_exists(staged: Entry) -> None:
+    with suppress(FileNotFoundError):  # renamed to its target, or never created
         staged.unlink()

@@ -1,5 +1,7 @@
-"""What the collector knows of disks before it opens a directory of one. What lists and moves files is
-imported when a function here is called, not before: most commands do neither.
+"""The description of local disks as a kind of store.
+
+The modules that list and move files are imported by the functions here, because most commands need
+neither.
 """
 
 from __future__ import annotations
@@ -18,23 +20,23 @@ if TYPE_CHECKING:
 QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("trash", "deferred")
 
 
-def _open(location: str, places: Connections) -> Store:
+def _open(location: str, connections: Connections) -> Store:
     from gc_assets.stores.local.store import LocalStore
 
-    del places
+    del connections
     return LocalStore(location)
 
 
-def _anywhere(places: Connections) -> EditableObjects:
+def _anywhere(connections: Connections) -> EditableObjects:
     from gc_assets.stores.local.editing import EditableLocalObjects
 
-    return EditableLocalObjects(read_seconds=places.read_seconds)
+    return EditableLocalObjects(read_seconds=connections.read_seconds)
 
 
-def _delivery(places: Connections) -> ReportFiles:
+def _report_files(connections: Connections) -> ReportFiles:
     from gc_assets.stores.local.report_files import LocalReportFiles
 
-    return LocalReportFiles(places)
+    return LocalReportFiles(connections)
 
 
 def _find_path_aliases(locations: Sequence[tuple[str, str]]) -> list[PathAlias]:
@@ -55,7 +57,7 @@ LOCAL: Final = StoreKind(
     QUARANTINES,
     _open,
     _anywhere,
-    _delivery,
+    _report_files,
     find_path_aliases=_find_path_aliases,
     find_links=_find_links,
     preloaded=("gc_assets.stores.local.store",),

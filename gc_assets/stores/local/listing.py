@@ -1,8 +1,8 @@
-"""Lists a local storage in parallel: planned with a bounded look at names, run as independent tasks.
+"""List a local storage in parallel: plan with a bounded scan, run independent tasks.
 
-A task owns directories whole, or one share of a single huge directory. Reading a name costs 0.5 µs
-and looking at its file 3 µs, so every share reads all names and looks at those that hash to it.
-Symbolic links are never followed. Knows nothing of Spark.
+A task owns complete directories, or one share of a huge directory. Reading a name takes 0.5 µs and
+a stat of its file 3 µs, so every share reads all names and stats those whose hash belongs to it.
+Symbolic links are never followed. This module does not use Spark.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_ns, printable
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, ListingBatch, ListingTask, Problem, ProblemKind
 
-# A directory with more entries is split into shares: a sixth of a second of work.
+# A directory with more entries is divided into shares: a sixth of a second of work.
 HUGE_DIRECTORY = 50_000
-# The planner looks at no more names than this (half a second), nor holds more directories than this
-# many per task.
+# The planner reads at most this number of names (half a second), and holds at most this number of
+# directories per task.
 PLANNED_ENTRIES = 1_000_000
 DIRECTORIES_PER_TASK = 32
-# A task below this many entries costs more to start than to run.
+# A smaller task takes longer to start than to run.
 ENTRIES_PER_TASK = 20_000
 BATCH_ROWS = 65_536
 YEAR_NS = 3_652_425 * 86_400 * 10**5
@@ -44,10 +44,13 @@ _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A directory to list. `key` is empty for the root, else ends in `/`. With `recurse` the
-    directories below belong to the unit too.
+    """A directory to list.
 
-    With `shares` > 1 only the entries whose name hashes to `share` belong to this unit.
+    Attributes:
+        key: Ends in `/`, empty for the root.
+        recurse: True if the subdirectories belong to the unit.
+        share: The share of the names that this unit lists.
+        shares: The number of shares. Names are assigned by their hash.
     """
 
     key: str
@@ -58,12 +61,12 @@ class Unit:
     def split(self, shares: int) -> list[Unit]:
         return [Unit(self.key, self.recurse, share, shares) for share in range(shares)]
 
-    def owned(self, names: list[bytes]) -> list[bytes]:
+    def select_owned(self, names: list[bytes]) -> list[bytes]:
         if self.shares == 1:
             return names
         return [name for name in names if zlib.crc32(name) % self.shares == self.share]
 
-    def below(self, name: bytes) -> Unit:
+    def child(self, name: bytes) -> Unit:
         return Unit(f"{self.key}{name.decode()}/")
 
     def is_reserved(self, name: bytes) -> bool:
@@ -72,15 +75,20 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class LocalListingTask:
-    """Units of the storage at the absolute path `root`. `parallelism` bounds the shares of a huge
-    directory met on the way.
+    """Units of the storage at the absolute path `root`.
 
-    Directories whose keys are in `unchanged` are passed over: an earlier listing knows what they
-    hold. Only directories last modified before `settled_ns` may be carried by a later listing: a
-    directory changed just now may change again within the same tick of the file system's clock.
-
-    `root_inode` is that of the root where the work was planned. A machine that has another directory
-    there, such as the empty one that a disk is mounted on, would list nothing and find no fault.
+    Attributes:
+        root: The root of the storage.
+        units: The directories to list.
+        parallelism: The maximum number of shares of a huge directory.
+        unchanged: Keys of directories whose own objects are skipped, because an earlier listing has
+            them.
+        settled_ns: A later listing may skip only directories that were last modified before this
+            time. A directory changed just now may change again within the same tick of the file
+            system's clock.
+        root_inode: The inode of the root on the machine that planned. A machine with another
+            directory at this path, such as an empty mount point, would list nothing without an
+            error.
     """
 
     root: str
@@ -91,42 +99,44 @@ class LocalListingTask:
     root_inode: int | None = None
 
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        """Lists as `ListingTask.run` says. One directory is listed or split whatever the budget, so
-        every round gets closer to the end.
+        """List as `ListingTask.run` specifies.
 
-        What vanishes while listing is skipped. What cannot be read is a problem of kind
+        One directory is listed or divided whatever the budget is, so every round makes progress.
+        Entries that vanish meanwhile are skipped. Unreadable ones are problems of kind
         `unreadable`.
         """
-        rows = _Rows(self.unchanged)
+        rows = _RowBuffer(self.unchanged)
         if (found := _inode(self.root)) != self.root_inode:
-            seen = "no directory" if found is None else "another directory than where the run began"
-            where = f"{self.root or '/'} on {socket.gethostname()}"
-            rows.problem(b"", "unreadable", f"{seen} at {where}: every machine must mount the storage there (docs/clusters.md)")
+            found_root = "no directory" if found is None else "a different directory from the one at the start of the run"
+            location = f"{self.root or '/'} on {socket.gethostname()}"
+            rows.problem(
+                b"", "unreadable", f"{found_root} at {location}: every machine must mount the storage at this path (docs/clusters.md)"
+            )
             yield rows.take()
             return
         pending = list(self.units)
         leftover: list[Unit] = []
-        met = 0
-        while pending and (met == 0 or met < budget):
+        scanned = 0
+        while pending and (scanned == 0 or scanned < budget):
             unit = pending.pop()
             try:
-                with _opened(self.root, unit.key) as (directory, scan):
+                with _open_directory(self.root, unit.key) as (directory, scan):
                     directory_ns = modified_ns(os.fstat(directory))
                     names = [entry.name for entry in islice(scan, HUGE_DIRECTORY + 1)]
-                    met += len(names)
+                    scanned += len(names)
                     if len(names) > HUGE_DIRECTORY and unit.shares == 1 and self.parallelism > 1:
                         leftover += unit.split(self.parallelism)
                         continue
                     is_leaf, objects = bool(names), 0
                     while names:
-                        owned = unit.owned(names)
+                        owned = unit.select_owned(names)
                         below, found = rows.add(unit, directory, owned)
                         pending += below
                         is_leaf, objects = is_leaf and found == len(owned), objects + found
                         if rows.is_full:
                             yield rows.take()
                         names = [entry.name for entry in islice(scan, BATCH_ROWS)]
-                        met += len(names)
+                        scanned += len(names)
                     if is_leaf and unit.key and unit.shares == 1 and directory_ns < self.settled_ns:
                         rows.directories.append(Directory(unit.key, directory_ns, objects))
             except FileNotFoundError as error:
@@ -135,30 +145,31 @@ class LocalListingTask:
             except OSError as error:
                 rows.problem(unit.key.encode(), "unreadable", error)
         leftover += pending
-        yield rows.take(leftover=self.dealt(leftover, 4 * self.parallelism))
+        yield rows.take(leftover=self.distribute(leftover, 4 * self.parallelism))
 
-    def dealt(self, units: Sequence[Unit], wanted: int) -> tuple[LocalListingTask, ...]:
-        """Returns a task for every share, and `wanted` tasks among which the directories are dealt
-        out.
+    def distribute(self, units: Sequence[Unit], tasks: int) -> tuple[LocalListingTask, ...]:
+        """Return one task per share, and `wanted` tasks among which the directories are
+        distributed.
         """
         shares = [(unit,) for unit in units if unit.shares > 1]
-        whole = [unit for unit in units if unit.shares == 1]
-        parts = [tuple(whole[start :: max(wanted, 1)]) for start in range(min(len(whole), max(wanted, 1)))]
+        directories = [unit for unit in units if unit.shares == 1]
+        parts = [tuple(directories[start :: max(tasks, 1)]) for start in range(min(len(directories), max(tasks, 1)))]
         return tuple(replace(self, units=part) for part in [*shares, *parts])
 
 
-def find_unchanged_directories(location: str, known: Iterable[Directory]) -> frozenset[str]:
-    """Returns the keys of the directories that are as they were when they were listed. A directory
-    that is gone, or a link by now, is not among them.
+def find_unchanged_directories(location: str, directories: Iterable[Directory]) -> frozenset[str]:
+    """Return the keys of the directories that have not changed since they were listed.
+
+    A directory that was removed or replaced by a link has changed.
     """
     root = local_path(location).rstrip("/")
-    return frozenset(directory.key for directory in known if _modified_ns(f"{root}/{directory.key.rstrip('/')}") == directory.modified_ns)
+    return frozenset(
+        directory.key for directory in directories if _modified_ns(f"{root}/{directory.key.rstrip('/')}") == directory.modified_ns
+    )
 
 
 def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
-    """Returns the rows of an earlier listing whose objects lie directly in the directories with the
-    keys `unchanged`.
-    """
+    """Return the rows of an earlier listing that are directly in the `unchanged` directories."""
     return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
 
 
@@ -166,7 +177,7 @@ def _modified_ns(path: str) -> int | None:
     try:
         status = os.lstat(path)
     except OSError:
-        return None  # the listing meets the same directory, and says what is wrong with it
+        return None  # the listing reads the same directory and reports the problem
     return status.st_mtime_ns if stat.S_ISDIR(status.st_mode) else None
 
 
@@ -180,46 +191,45 @@ def _inode(root: str) -> int | None:
 def plan_listing(
     location: str, parallelism: int, unchanged: frozenset[str] = frozenset(), settled_before: datetime | None = None
 ) -> Sequence[ListingTask]:
-    """Returns tasks that together list the storage once, without the directories in `unchanged`, as
-    `Store.plan_listing` says.
+    """Return tasks that together list the storage once, as `Store.plan_listing` specifies.
 
-    There are at most four tasks for each of `parallelism` workers, besides shares of huge
-    directories. Raises `StoreError` where the location is no directory or cannot be read: an
-    inventory that is empty for that reason would make all live files look lost.
+    There are at most four tasks per worker, plus the shares of huge directories.
     """
     root = local_path(location).rstrip("/")
     if not Path(root or "/").is_dir():
-        raise StoreError(f"storage {location}: expected a directory at {root or '/'}, found {_found(root)}; mount it or mend `location`")
+        raise StoreError(
+            f"storage {location}: expected a directory at {root or '/'}, found {_describe_path(root)}; mount it or correct `location`"
+        )
     queue = deque([Unit("")])
     settled: list[Unit] = []
-    seen = 0
-    while queue and len(queue) < parallelism * DIRECTORIES_PER_TASK and seen < PLANNED_ENTRIES:
+    scanned = 0
+    while queue and len(queue) < parallelism * DIRECTORIES_PER_TASK and scanned < PLANNED_ENTRIES:
         unit = queue.popleft()
         try:
-            with _opened(root, unit.key) as (_, scan):
+            with _open_directory(root, unit.key) as (_, scan):
                 entries = list(islice(scan, HUGE_DIRECTORY + 1))
             directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             if not unit.key:
-                raise StoreError(f"storage {location}: the directory {root or '/'} cannot be read: {_why(error)}") from error
-            settled.append(unit)  # the task that lists it records why
+                raise StoreError(f"storage {location}: cannot read the directory {root or '/'}: {_error_text(error)}") from error
+            settled.append(unit)  # the task that lists it reports the problem
             continue
-        seen += len(entries)
-        if len(entries) > HUGE_DIRECTORY:  # not all its names were read
+        scanned += len(entries)
+        if len(entries) > HUGE_DIRECTORY:  # not all names were read
             settled += unit.split(parallelism)
             continue
         settled.append(Unit(unit.key, recurse=False))
-        below = [unit.below(name) for name in directories if is_utf8(name) and not unit.is_reserved(name)]
-        queue.extend(unit for unit in below if unit.key not in unchanged)
-    wanted = 4 * parallelism if queue else -(-seen // ENTRIES_PER_TASK)
+        children = [unit.child(name) for name in directories if is_utf8(name) and not unit.is_reserved(name)]
+        queue.extend(unit for unit in children if unit.key not in unchanged)
+    tasks = 4 * parallelism if queue else -(-scanned // ENTRIES_PER_TASK)
     settled_ns = (settled_before - EPOCH) // timedelta(microseconds=1) * 1_000 if settled_before is not None else 0
-    whole = LocalListingTask(root, (), parallelism, unchanged, settled_ns, _inode(root))
-    return whole.dealt([*settled, *queue], min(wanted, 4 * parallelism))
+    task = LocalListingTask(root, (), parallelism, unchanged, settled_ns, _inode(root))
+    return task.distribute([*settled, *queue], min(tasks, 4 * parallelism))
 
 
 @dataclass(slots=True)
-class _Rows:
-    """Columns of the objects met since the last `take`, and the directories read to their end."""
+class _RowBuffer:
+    """Columns of the objects since the last `take`, and the directories that were read completely."""
 
     unchanged: frozenset[str] = frozenset()
     keys: list[bytes] = field(default_factory=list[bytes])
@@ -234,41 +244,42 @@ class _Rows:
         return len(self.keys) >= BATCH_ROWS
 
     def problem(self, key: bytes, kind: ProblemKind, detail: str | OSError) -> None:
-        self.problems.append(Problem(printable(key), kind, detail if isinstance(detail, str) else _why(detail)))
+        self.problems.append(Problem(printable(key), kind, detail if isinstance(detail, str) else _error_text(detail)))
 
     def add(self, unit: Unit, directory: int, names: list[bytes]) -> tuple[list[Unit], int]:
-        """Takes the objects and problems among the names in an open directory. Returns the
-        directories to follow, and how many of the names were objects.
+        """Add the objects and problems among the names in an open directory.
+
+        Returns the subdirectories to list, and the number of objects.
         """
         prefix = unit.key.encode()
-        below: list[Unit] = []
-        before = len(self.keys)
+        children: list[Unit] = []
+        previous = len(self.keys)
         for name in names:
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             except FileNotFoundError:
-                continue  # gone since the directory was read: as if it had been gone before
+                continue  # removed since the directory was read: as if it had been removed before
             except OSError as error:
                 self.problem(prefix + name, "unreadable", error)
                 continue
             if not is_utf8(name):
-                self.problem(prefix + name, "not_utf8", "the name is not UTF-8: kept, with everything below it")
+                self.problem(prefix + name, "not_utf8", "the name is not UTF-8: kept, with everything under it")
             elif stat.S_ISREG(status.st_mode):
                 if modified_ns(status) != status.st_mtime_ns:
                     years = 1970 + status.st_mtime_ns // YEAR_NS
-                    self.problem(prefix + name, "time", f"last modified about the year {years}: kept, because nobody can tell its age")
+                    self.problem(prefix + name, "time", f"last modified about the year {years}: kept, because its age is unknown")
                 self.keys.append(prefix + name)
                 self.sizes.append(status.st_size)
                 self.modified.append(modified_ns(status))
                 self.inodes.append(status.st_ino)
             elif stat.S_ISDIR(status.st_mode):
-                if unit.recurse and not unit.is_reserved(name) and unit.below(name).key not in self.unchanged:
-                    below.append(unit.below(name))
+                if unit.recurse and not unit.is_reserved(name) and unit.child(name).key not in self.unchanged:
+                    children.append(unit.child(name))
             elif stat.S_ISLNK(status.st_mode):
                 self.problem(prefix + name, "symlink", "a symbolic link: kept, never followed")
             else:
-                self.problem(prefix + name, "special", "a socket, fifo or device: kept")
-        return below, len(self.keys) - before
+                self.problem(prefix + name, "special", "a socket, FIFO or device: kept")
+        return children, len(self.keys) - previous
 
     def take(self, leftover: tuple[ListingTask, ...] = ()) -> ListingBatch:
         listed = ListingBatch(self._batch(), tuple(self.problems), leftover, tuple(self.directories))
@@ -279,12 +290,12 @@ class _Rows:
         rows = len(self.keys)
         modified = np.asarray(self.modified, dtype=np.int64)
         numbers = (pa.array(self.sizes, pa.int64()), pa.array(modified), pa.array(self.inodes, pa.uint64()))
-        words = [number.cast(pa.string()) for number in numbers]
+        texts = [number.cast(pa.string()) for number in numbers]
         columns = {
             "key": pa.array(self.keys, pa.binary()).cast(pa.string()),
             "size_bytes": numbers[0],
             "last_modified": pa.array(modified // 1000).cast(pa.timestamp("us", tz="UTC")),
-            "etag": pc.call_function("binary_join_element_wise", [*words, pa.scalar("-")]),
+            "etag": pc.call_function("binary_join_element_wise", [*texts, pa.scalar("-")]),
             "source": pa.repeat(LISTING_SOURCE, rows),
         }
         arrays = [columns.get(name, pa.nulls(rows, INVENTORY_SCHEMA.field(name).type)) for name in INVENTORY_SCHEMA.names]
@@ -292,9 +303,10 @@ class _Rows:
 
 
 @contextmanager
-def _opened(root: str, key: str) -> Generator[tuple[int, Iterator[os.DirEntry[bytes]]]]:
-    """Opens a directory below the root and yields it with its entries. The root itself may be a
-    link. Raises `OSError` where a directory became a link.
+def _open_directory(root: str, key: str) -> Generator[tuple[int, Iterator[os.DirEntry[bytes]]]]:
+    """Open a directory under the root and yield it with its entries. The root may be a link.
+
+    Raises `OSError` if another directory has become a link.
     """
     path = f"{root}/{key.removesuffix('/')}".encode()
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -305,9 +317,9 @@ def _opened(root: str, key: str) -> Generator[tuple[int, Iterator[os.DirEntry[by
         os.close(directory)
 
 
-def _found(root: str) -> str:
+def _describe_path(root: str) -> str:
     return "something else" if os.path.lexists(root) else "nothing"
 
 
-def _why(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return error.strerror or str(error)

@@ -1,9 +1,11 @@
-"""What mounts do to paths: directories of storages that have two names (a bind mount, or a file
-system that is mounted twice), and paths behind which a server may hang. Pure, but for
-`find_mounted_aliases` and `may_hang`.
+"""Effects of mounts on paths: directories with two paths, and paths that may hang.
 
-The kernel's own table says which part of which device stands where (`proc_pid_mountinfo(5)`). No
-path tells it, and neither does a device number: a bind mount has that of its source.
+A bind mount, or a file system that is mounted twice, gives a directory two paths. A read from a
+network file system may wait for its server. Pure, except `find_mounted_aliases` and `may_hang`.
+
+The source is the kernel's table of mounts (`proc_pid_mountinfo(5)`): which part of which device is
+mounted at which directory. A path does not contain this, and neither does a device number, because
+a bind mount has the number of its source.
 """
 
 from __future__ import annotations
@@ -20,15 +22,16 @@ from gc_assets.core.paths import Location
 from gc_assets.stores.protocol import PathAlias
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
-# File systems of this machine alone. A read of any other may wait for a server.
+# Local file systems. A read from any other may wait for a server.
 _OF_THIS_MACHINE: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"})
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """What stands at the directory `point`: of the file system `device` the part below `root`.
-    Paths have no closing `/`, so the root of everything is empty.
+    """The part of the file system `device` under its `root`, mounted at the directory `point`.
+
+    Paths have no trailing `/`, so the root directory is empty.
     """
 
     device: str
@@ -37,7 +40,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _MountedPart:
     storage: str
     device: str
     root: str
@@ -45,9 +48,9 @@ class _Part:
 
 
 def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]:
-    """Returns the directories that have two names in storages (name, location) on this machine.
+    """Return the directories that have two paths in storages (name, location) on this machine.
 
-    A system without the kernel's table has no such mounts.
+    A system without the kernel's table is assumed to have no such mounts.
     """
     try:
         table = MOUNTS.read_text("utf-8", "surrogateescape")
@@ -58,17 +61,18 @@ def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]
 
 
 def may_hang(path: str) -> bool:
-    """Says whether the file system at an absolute path may wait for another machine. True where
-    nobody can tell. The path is not touched.
+    """Return True if the file system at an absolute path may wait for another machine, or is
+    unknown.
 
-    Mounts are read once in each process. What a symbolic link leads to counts as where the link
-    stands.
+    The path itself is not accessed. The mounts are read once per process. For a path behind a
+    symbolic link, the location of the link counts.
     """
-    return next((slow for point, slow in _mounted() if _is_below(path, point)), True)
+    return next((slow for point, slow in read_slow_mounts() if _is_within(path, point)), True)
 
 
 @functools.cache
-def _mounted() -> tuple[tuple[str, bool], ...]:
+def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
+    """Return what `find_slow_mounts` finds on this machine. Read once per process."""
     try:
         return tuple(find_slow_mounts(MOUNTS.read_text("utf-8", "surrogateescape")))
     except OSError:
@@ -76,21 +80,21 @@ def _mounted() -> tuple[tuple[str, bool], ...]:
 
 
 def find_slow_mounts(table: str) -> list[tuple[str, bool]]:
-    """Returns the directories of a table of mounts, the deepest first, and of each whether its file
-    system may wait for another machine.
+    """Return the mounted directories, the deepest first, each with True if it may wait for a
+    server.
     """
-    seen: dict[str, bool] = {}
+    slow: dict[str, bool] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
-        seen[_plain(fields.split(" ")[4])] = super_fields.split(" ")[0] not in _OF_THIS_MACHINE
-    return sorted(seen.items(), key=lambda item: len(item[0]), reverse=True)
+        slow[_unescape(fields.split(" ")[4])] = super_fields.split(" ")[0] not in _OF_THIS_MACHINE
+    return sorted(slow.items(), key=lambda item: len(item[0]), reverse=True)
 
 
 def _is_same(names: PathAlias) -> bool:
-    """Says whether both names lead to one inode; true where nobody can tell.
+    """Return True if both paths lead to one inode, or if this cannot be determined.
 
-    A name is another directory's where a later mount hides it. That the device is one is known:
-    one export that is mounted twice may have two device numbers.
+    A later mount may hide one of the paths. The devices are known to be the same, although an
+    export that is mounted twice may have two device numbers.
     """
     try:
         return Path(names.path).stat().st_ino == Path(names.other_path).stat().st_ino
@@ -99,18 +103,18 @@ def _is_same(names: PathAlias) -> bool:
 
 
 def parse_mounts(table: str) -> list[Mount]:
-    """Reads a table of mounts. Of several mounts at one directory the last one is seen."""
-    seen: dict[str, Mount] = {}
+    """Parse a table of mounts. Of several mounts at one directory, the last one is visible."""
+    mounts: dict[str, Mount] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
         _, _, device, root, point, *_ = fields.split(" ")
-        source = _plain(super_fields.split(" ")[1])
-        seen[_plain(point)] = Mount(*_device(device, _plain(root), source), _plain(point))
-    return list(seen.values())
+        source = _unescape(super_fields.split(" ")[1])
+        mounts[_unescape(point)] = Mount(*_device(device, _unescape(root), source), _unescape(point))
+    return list(mounts.values())
 
 
 def _device(device: str, root: str, source: str) -> tuple[str, str]:
-    """Returns what names a file system, and the part of it.
+    """Return the name of a file system and the mounted part of it.
 
     An export of a server (`host:/path`, `//host/share`) may have another number at each mount.
     """
@@ -121,19 +125,22 @@ def _device(device: str, root: str, source: str) -> tuple[str, str]:
     return (host, f"/{path}".rstrip("/") + root) if colon and "/" not in host else (device, root)
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), text).rstrip("/")
 
 
 def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list[PathAlias]:
-    """Returns the directories that have two names in storages. `roots` are their real paths by
-    storage name.
+    """Return the directories that have two paths in storages.
+
+    Args:
+        mounts: The mounts of a machine.
+        roots: The real paths of the storages by name.
     """
-    parts = [part for storage, root in roots.items() for part in _parts(mounts, storage, root.rstrip("/"))]
+    parts = [part for storage, root in roots.items() for part in _find_parts(mounts, storage, root.rstrip("/"))]
     found: dict[PathAlias, None] = {}
     for one, other in combinations(parts, 2):
         for outer, inner in ((one, other), (other, one)):
-            if outer.device == inner.device and _is_below(inner.root, outer.root):
+            if outer.device == inner.device and _is_within(inner.root, outer.root):
                 path = outer.path + inner.root[len(outer.root) :]
                 if path != inner.path:
                     found[PathAlias(outer.storage, path or "/", inner.storage, inner.path or "/")] = None
@@ -141,15 +148,15 @@ def find_path_aliases(mounts: Sequence[Mount], roots: Mapping[str, str]) -> list
     return list(found)
 
 
-def _parts(mounts: Sequence[Mount], storage: str, root: str) -> Iterator[_Part]:
-    """Yields the parts of file systems that are seen at and below a storage's root."""
-    above = max((mount for mount in mounts if _is_below(root, mount.point)), key=lambda mount: len(mount.point), default=None)
-    if above is not None:
-        yield _Part(storage, above.device, above.root + root[len(above.point) :], root)
+def _find_parts(mounts: Sequence[Mount], storage: str, root: str) -> Iterator[_MountedPart]:
+    """Yield the parts of file systems that are mounted at a storage's root or under it."""
+    enclosing = max((mount for mount in mounts if _is_within(root, mount.point)), key=lambda mount: len(mount.point), default=None)
+    if enclosing is not None:
+        yield _MountedPart(storage, enclosing.device, enclosing.root + root[len(enclosing.point) :], root)
     for mount in mounts:
-        if mount.point != root and _is_below(mount.point, root):
-            yield _Part(storage, mount.device, mount.root, mount.point)
+        if mount.point != root and _is_within(mount.point, root):
+            yield _MountedPart(storage, mount.device, mount.root, mount.point)
 
 
-def _is_below(path: str, directory: str) -> bool:
+def _is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory}/")

@@ -1,7 +1,7 @@
-"""Local disk as objects: addresses to paths, the identity of a file, whole reads.
+"""Objects on a local disk: addresses to paths, identities of files, complete reads.
 
-Knows `file:` spellings and bare paths. Percent signs are data and never decoded. Paths are bytes
-inside this package: keys are UTF-8 whatever the locale of the process.
+Accepts `file:` URLs and bare paths. Percent signs are data and are never decoded. Paths are bytes
+in this package: keys are UTF-8 whatever the locale of the process is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
-# Opening a FIFO waits for its other end, and opening a terminal may make it ours.
+# Opening a FIFO waits for its other end, and opening a terminal may make it the controlling one.
 NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # In the year 2262.
 LATEST_NS = 2**63 - 1
@@ -32,10 +32,10 @@ _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 
 def local_path(address: str) -> str:
-    """Returns the absolute path that `file:/p`, `file:///p`, `file://localhost/p` or `/p` names,
-    exactly as spelled after the scheme.
+    """Return the absolute path of `file:/p`, `file:///p`, `file://localhost/p` or `/p`, unchanged.
 
-    Raises `StoreError` for every other address.
+    Raises:
+        StoreError: The address has another form.
     """
     rest = address
     if address[:5].lower() == "file:":
@@ -51,56 +51,59 @@ def local_path(address: str) -> str:
 
 
 def etag_of(status: os.stat_result) -> str:
-    """Returns the identity of a file's bytes: `<size>-<mtime in ns>-<inode>`. A rename keeps it, a
-    rewrite does not.
+    """Return the identity of a file: `<size>-<mtime in ns>-<inode>`. A rename keeps it, a rewrite
+    does not.
     """
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
 def modified_us(etag: str) -> int | None:
-    """Returns the time of modification in an identity, in microseconds, or null where it has none."""
+    """Return the modification time in an identity, in microseconds, or None if it has none."""
     found = _IDENTITY.fullmatch(etag)
     return int(found[1]) // 1000 if found else None
 
 
 def identity(address: str) -> str | None:
-    """Returns the identity of the file that an address leads to, as `Store.identity` says."""
+    """Return the identity of the file at an address, as `Store.identity` specifies."""
     if scheme_of(address) != FILE:
         return None
     try:
-        status = _status(address)
+        status = _stat(address)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StoreError(
-            f"live file {address}: {error.strerror}, so nobody can tell whether it is a file of a storage under another name; "
-            "make it readable for this process, or mend the link"
+            f"cannot check live file {address}: {error.strerror}. It could be a file of a storage under another path. "
+            "Make it readable for this process, or repair the link"
         ) from error
     return etag_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def modified_ns(status: os.stat_result) -> int:
-    """Returns when a file was modified, in nanoseconds since 1970. A time that 64 bits cannot tell
-    becomes the latest that they can: such a file counts as young, and as another one than its
-    identity says.
+    """Return the modification time of a file in nanoseconds since 1970.
+
+    A time that does not fit into 64 bits becomes the latest representable one. Such a file counts
+    as young, and its identity contains the real time.
     """
-    known = -(2**63) <= status.st_mtime_ns <= LATEST_NS
-    return status.st_mtime_ns if known else LATEST_NS
+    is_representable = -(2**63) <= status.st_mtime_ns <= LATEST_NS
+    return status.st_mtime_ns if is_representable else LATEST_NS
 
 
 def content_of(source: BinaryIO, address: str) -> bytes:
-    """Returns the bytes of an open file. Raises `OSError` for anything but a regular file, which
-    may never end, and for a file that is larger than any metadata.
+    """Return the bytes of an open file.
+
+    Raises:
+        OSError: It is no regular file, which may never end, or it is larger than any metadata.
     """
     status = os.fstat(source.fileno())
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "expected a regular file, found a directory, socket, fifo or device", address)
+        raise OSError(errno.EINVAL, "expected a regular file, found a directory, socket, FIFO or device", address)
     if status.st_size > MAX_OBJECT_BYTES:
         raise OSError(errno.EFBIG, f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {status.st_size:,}", address)
 
     content = source.read(MAX_OBJECT_BYTES + 1)
     if len(content) > MAX_OBJECT_BYTES:
-        raise OSError(errno.EFBIG, f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found more, and it grows", address)
+        raise OSError(errno.EFBIG, f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found a larger file that is growing", address)
     return content
 
 
@@ -116,7 +119,10 @@ def is_utf8(name: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
-    """`Objects` on local disks. A read from a mount that may hang is waited for `read_seconds`."""
+    """`Objects` on local disks.
+
+    `read_seconds` is the time limit of a read from a mount that may hang.
+    """
 
     read_seconds: float = field(default=READ_SECONDS, kw_only=True)
 
@@ -124,13 +130,13 @@ class LocalObjects:
         return self.read_identified(address)[0]
 
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        # A thread for each read would cost more than the read of a disk of this machine.
+        # A thread per read would take longer than the read from a local disk.
         if may_hang(local_path(address)):
-            return run_with_deadline(self.read_seconds, address, lambda: self._identified(address))
-        return self._identified(address)
+            return run_with_deadline(self.read_seconds, address, lambda: self._read_identified(address))
+        return self._read_identified(address)
 
-    def _identified(self, address: str) -> tuple[bytes, str]:
-        with os.fdopen(os.open(os.fsdecode(_raw(address)), os.O_RDONLY | NEVER_WAIT), "rb") as source:
+    def _read_identified(self, address: str) -> tuple[bytes, str]:
+        with os.fdopen(os.open(os.fsdecode(_path_bytes(address)), os.O_RDONLY | NEVER_WAIT), "rb") as source:
             etag = etag_of(os.fstat(source.fileno()))
             return content_of(source, address), etag
 
@@ -141,21 +147,25 @@ class LocalObjects:
             return None
 
     def size(self, address: str) -> int:
-        status = _status(address)
+        status = _stat(address)
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(f"{address} is not a file")
+            raise FileNotFoundError(f"{address} is not a regular file")
         return status.st_size
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """Lists as the protocol says, without the collector's own prefix directly below `prefix`.
+        """List the objects under a prefix, without the collector's own prefix directly under it.
 
-        An unreadable directory raises its `OSError`. A symbolic link, a name that is not UTF-8 or a
-        special file raises `StoreError`: a listing of a lake's metadata that skips an entry may
-        take what that entry protects for garbage.
+        The listing of a lake's metadata must be complete: a skipped entry could protect other
+        files.
+
+        Raises:
+            OSError: A directory cannot be read.
+            StoreError: An entry is a symbolic link, a special file, or has a name that is not
+                UTF-8.
         """
         if not prefix.endswith("/"):
-            raise StoreError(f"{prefix!r} is not a prefix to list: it must end in '/'")
-        top = _raw(prefix)
+            raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
+        top = _path_bytes(prefix)
         pending = [b""]
         while pending:
             below = pending.pop()
@@ -174,21 +184,22 @@ class LocalObjects:
                         continue
                     if not entry.is_file(follow_symlinks=False):
                         raise StoreError(
-                            f"{prefix}{relative.decode()}: expected a file or a directory, found {_describe(entry)}; move it away"
+                            f"{prefix}{relative.decode()}: expected a file or a directory, found {_describe_entry(entry)}; move it away"
                         )
                     try:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
-                        continue  # gone since the directory was read: as if it had been gone before
+                        continue  # removed since the directory was read: as if it had been removed before
                     yield prefix + relative.decode(), status.st_size, EPOCH + timedelta(microseconds=modified_ns(status) // 1000)
 
 
-def _status(address: str) -> os.stat_result:
-    # A night asks for every container that it knows, and pathlib takes five times the call itself.
-    return os.stat(_raw(address))  # noqa: PTH116
+def _stat(address: str) -> os.stat_result:
+    # A run calls this for every known container, and pathlib takes five times as long as the call
+    # itself.
+    return os.stat(_path_bytes(address))  # noqa: PTH116
 
 
-def _raw(address: str) -> bytes:
+def _path_bytes(address: str) -> bytes:
     return local_path(address).encode("utf-8")
 
 
@@ -196,5 +207,5 @@ def printable(name: bytes) -> str:
     return name.decode("utf-8", "backslashreplace")
 
 
-def _describe(entry: os.DirEntry[bytes]) -> str:
+def _describe_entry(entry: os.DirEntry[bytes]) -> str:
     return "a symbolic link" if entry.is_symlink() else "a socket, fifo or device"

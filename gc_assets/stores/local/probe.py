@@ -1,6 +1,4 @@
-"""What canary files prove of the file system below a storage. Some file systems have no hard links,
-for example.
-"""
+"""Test the file system of a storage with canary files. Some have no hard links, for example."""
 
 from __future__ import annotations
 
@@ -19,16 +17,14 @@ _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errn
 
 
 def probe(location: str) -> Traits:
-    """Probes as `Store.probe` says. It leaves the reserved prefix, even where it was not there
-    before.
-    """
+    """Return the traits of the file system. The reserved prefix remains, even if it is new."""
     root, key = local_path(location).rstrip("/"), f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     canary = f"{root}/{key}"
     try:
         return Traits(
-            create_if_absent=(created := _supported(lambda: _creates_once(canary))),
-            replace_if_match=created and _supported(lambda: _replaces_if_match(canary)),
-            rename=created and _supported(lambda: _moves(root, key)),
+            create_if_absent=(created := _is_supported(lambda: _can_create_once(canary))),
+            replace_if_match=created and _is_supported(lambda: _can_replace_if_match(canary)),
+            rename=created and _is_supported(lambda: _can_move(root, key)),
         )
     finally:
         for name in (key, f"{key}-aside"):
@@ -36,17 +32,17 @@ def probe(location: str) -> Traits:
                 entry.unlink()
 
 
-def _supported(proves: Callable[[], bool]) -> bool:
-    """Returns False where the file system lacks a call that the proof makes."""
+def _is_supported(test: Callable[[], bool]) -> bool:
+    """Return the result of a test, or False if the file system does not support one of its calls."""
     try:
-        return proves()
+        return test()
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
         return False
 
 
-def _creates_once(canary: str) -> bool:
+def _can_create_once(canary: str) -> bool:
     objects = EditableLocalObjects()
     objects.create(canary, b"first")
     try:
@@ -56,22 +52,22 @@ def _creates_once(canary: str) -> bool:
     return False
 
 
-def _replaces_if_match(canary: str) -> bool:
+def _can_replace_if_match(canary: str) -> bool:
     objects = EditableLocalObjects()
     _, etag = objects.read_with_etag(canary)
     objects.replace(canary, b"replaced", etag)
     try:
-        objects.replace(canary, b"by nobody", etag)
+        objects.replace(canary, b"unexpected", etag)
     except ObjectChanged:
         return objects.read(canary) == b"replaced"
     return False
 
 
-def _moves(root: str, key: str) -> bool:
-    """Returns True where a file can be renamed aside and come back without replacing another."""
+def _can_move(root: str, key: str) -> bool:
+    """Return True if a file can be renamed and restored without replacing another."""
     tree = Tree(root or "/")
-    with tree.entry(key) as place, tree.entry(f"{key}-aside") as aside:
-        identity = place.identity()
-        place.rename_to(aside)
-        aside.link_to(place)
-        return place.identity() == aside.identity() == identity
+    with tree.entry(key) as entry, tree.entry(f"{key}-aside") as target:
+        identity = entry.identity()
+        entry.rename_to(target)
+        target.link_to(entry)
+        return entry.identity() == target.identity() == identity

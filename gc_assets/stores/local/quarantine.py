@@ -1,8 +1,8 @@
-"""The two ways to quarantine on a local disk, and what purge and restore mean in each.
+"""The two quarantine modes of a local disk, and what purge and restore do in each.
 
-*trash* renames an object to `.gc-assets/trash/<plan id>/<key>` on the same storage. *deferred*
-moves nothing: the record is the quarantine. Both compare identities immediately before they touch
-anything. Which object, and why, is decided elsewhere.
+*trash* renames an object to `.gc-assets/trash/<plan id>/<key>` in the same storage. *deferred*
+moves nothing: the record is the quarantine. Both compare identities immediately before every
+change. The plan decides which objects are quarantined.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine
 
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _WAY_OUT = {
-    errno.EPERM: "the file is immutable or another user's, or the file system has no hard links, which a restore needs; move it by hand",
-    errno.EXDEV: "it is on another file system than the trash; make that mount a storage of its own, or use `quarantine: deferred`",
-    errno.ENOSPC: "the disk is full: free some space and apply the plan again",
-    errno.EDQUOT: "the disk quota is used up: free some space and apply the plan again",
+    errno.EPERM: "the file is immutable or belongs to another user, or the file system lacks hard links for a restore; move it manually",
+    errno.EXDEV: "it is on a different file system from the trash; configure that mount as its own storage, or use `quarantine: deferred`",
+    errno.ENOSPC: "the disk is full; free some space and apply the plan again",
+    errno.EDQUOT: "the disk quota is exceeded; free some space and apply the plan again",
 }
 
 
 def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quarantine:
-    """Returns the quarantine of a storage for one plan. Raises `UsageError` for a mode the store
-    does not have.
+    """Return the quarantine of a storage for one plan.
+
+    Raises:
+        UsageError: The store does not support the mode, or the plan id cannot be a directory's
+            name.
     """
     if not _PLAN_ID.fullmatch(plan_id):
-        raise UsageError(f"plan id {plan_id!r} cannot name a directory; expected letters, digits, `_` and `-`")
+        raise UsageError(f"plan id {plan_id!r} cannot be a directory name; expected letters, digits, `_` and `-`")
     tree = Tree(local_path(location).rstrip("/") or "/")
     if mode not in QUARANTINES:
         raise UsageError(
-            f"storage {location}: `quarantine: {mode}` needs object versions, which a local disk has not; use trash or deferred"
+            f"storage {location}: `quarantine: {mode}` needs object versions, which a local disk does not have; use trash or deferred"
         )
     return TrashQuarantine(tree, plan_id) if mode == "trash" else DeferredQuarantine(tree)
 
@@ -48,151 +51,155 @@ def trash_key(plan_id: str, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrashQuarantine:
-    """Quarantine by renaming aside. `plan_id` is the plan that acts."""
+    """Quarantine by renaming. `plan_id` is the plan that acts."""
 
     tree: Tree
     plan_id: str
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Acts as `Quarantine.act` says."""
-        results = [_answer(planned, self._one, planned in resumed) for planned in batch]
-        self.tree.sync({directory for planned in _done(batch, results) for directory in self._touched(planned)})
-        # A restored object's new name is on disk by now, so the old one can go.
-        restored = {planned.key for planned in _done(batch, results) if planned.action == "restore"}
+        """Act as `Quarantine.act` specifies."""
+        results = [_run_guarded(planned, self._run, planned in resumed) for planned in batch]
+        self.tree.sync({directory for planned in _select_done(batch, results) for directory in self._changed_directories(planned)})
+        # The restored name is durable here, so the name in the trash can be removed.
+        restored = {planned.key for planned in _select_done(batch, results) if planned.action == "restore"}
         results = [
-            _answer(planned, self._let_go, False) if planned.key in restored else result
+            _run_guarded(planned, self._unlink_from_trash, False) if planned.key in restored else result
             for planned, result in zip(batch, results, strict=True)
         ]
-        self.tree.sync({ancestors(self._held_key(planned))[-1] for planned in _done(batch, results) if planned.key in restored})
+        self.tree.sync({ancestors(self._trash_key(planned))[-1] for planned in _select_done(batch, results) if planned.key in restored})
         return results
 
-    def _touched(self, planned: PlannedAction) -> list[str]:
-        held, source = ancestors(self._held_key(planned)), ancestors(planned.key)
+    def _changed_directories(self, planned: PlannedAction) -> list[str]:
+        in_trash, source = ancestors(self._trash_key(planned)), ancestors(planned.key)
         if planned.action == "quarantine":
-            return [*held, source[-1]]
-        return source if planned.action == "restore" else held[-1:]
+            return [*in_trash, source[-1]]
+        return source if planned.action == "restore" else in_trash[-1:]
 
-    def _held_key(self, planned: PlannedAction) -> str:
+    def _trash_key(self, planned: PlannedAction) -> str:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
         if plan_id is None or not _PLAN_ID.fullmatch(plan_id):
-            raise OutOfBounds(f"{planned.key!r}: {planned.action} needs the id of the plan that quarantined it, found {plan_id!r}")
+            raise OutOfBounds(f"cannot {planned.action} {planned.key!r}: the id of the plan that quarantined it is {plan_id!r}")
         return trash_key(plan_id, planned.key)
 
-    def _one(self, planned: PlannedAction, resumed: bool) -> Result:
+    def _run(self, planned: PlannedAction, resumed: bool) -> Result:
         if planned.action == "quarantine":
             with self.tree.entry(planned.key) as source:
                 return self._quarantine(planned, source)
-        with self.tree.entry(self._held_key(planned)) as held:
+        with self.tree.entry(self._trash_key(planned)) as trashed:
             if planned.action == "purge":
-                return _purge(planned, held, resumed)
+                return _purge(planned, trashed, resumed)
             with self.tree.entry(planned.key) as source:
-                return self._restore(planned, source, held)
+                return self._restore(planned, source, trashed)
 
     def _quarantine(self, planned: PlannedAction, source: Entry) -> Result:
-        here = source.identity()
-        # The trash is looked at last: an attempt that was given up may still move the object there.
-        with self.tree.entry(self._held_key(planned)) as held:
-            if held.identity() is not None:
-                return self._settle(planned, source, held)
-        if here is None:
-            return _absent(planned, source)
-        if here != planned.etag:
-            return _changed(planned, source, here)
-        with self.tree.entry(held.key, create=True, like=planned.key) as target:
+        current = source.identity()
+        # The trash is checked last: an attempt that was given up may still move the object to it.
+        with self.tree.entry(self._trash_key(planned)) as trashed:
+            if trashed.identity() is not None:
+                return self._verify_move(planned, source, trashed)
+        if current is None:
+            return _absent_result(planned, source)
+        if current != planned.etag:
+            return _changed_result(planned, source, current)
+        with self.tree.entry(trashed.key, create=True, like=planned.key) as target:
             source.rename_to(target)
-            return self._settle(planned, source, target)
+            return self._verify_move(planned, source, target)
 
-    def _settle(self, planned: PlannedAction, source: Entry, held: Entry) -> Result:
-        """Makes sure that the planned object lies in the trash. An object that replaced it just
-        before the rename goes back to its place.
+    def _verify_move(self, planned: PlannedAction, source: Entry, trashed: Entry) -> Result:
+        """Make sure that the planned object is in the trash.
+
+        An object that replaced it just before the rename is moved back.
         """
-        in_trash, here = held.identity(), source.identity()
+        in_trash, current = trashed.identity(), source.identity()
         if in_trash == planned.etag:
-            if here == planned.etag:
-                return Result(FAILED, f"{planned.key!r} is in its place and in the trash: a restore was interrupted; restore it first")
+            if current == planned.etag:
+                return Result(
+                    FAILED, f"{planned.key!r} is both in the storage and in the trash: a restore was interrupted; restore it first"
+                )
             return Result(DONE)
-        if here is None:
+        if current is None:
             try:
-                held.link_to(source)
+                trashed.link_to(source)
                 source.sync_directory()
             except OSError as error:
-                found = f"another object had taken the place of {planned.key!r} and was moved to {held.key!r}"
-                return Result(FAILED, f"{found}; it could not be put back ({error.strerror}): apply again, or move it back by hand")
-        elif here != in_trash:
-            found = f"{here} is in its place, {in_trash} at {held.key!r}"
-            return Result(FAILED, f"{planned.key!r} was replaced twice: {found}; decide by hand which one to keep")
-        held.unlink()
-        return _changed(planned, source, in_trash)
+                found = f"another object had replaced {planned.key!r} and was moved to {trashed.key!r}"
+                return Result(FAILED, f"{found}; it could not be moved back ({error.strerror}): apply again, or move it back manually")
+        elif current != in_trash:
+            found = f"{current} is at the key, {in_trash} at {trashed.key!r}"
+            return Result(FAILED, f"{planned.key!r} was replaced twice: {found}; decide which one to keep and remove the other")
+        trashed.unlink()
+        return _changed_result(planned, source, in_trash)
 
-    def _restore(self, planned: PlannedAction, source: Entry, held: Entry) -> Result:
-        in_trash, here = held.identity(), source.identity()
+    def _restore(self, planned: PlannedAction, source: Entry, trashed: Entry) -> Result:
+        in_trash, current = trashed.identity(), source.identity()
         if in_trash is None:
-            return Result(DONE) if here == planned.etag else _absent(planned, held)
+            return Result(DONE) if current == planned.etag else _absent_result(planned, trashed)
         if in_trash != planned.etag:
-            return _changed(planned, held, in_trash)
-        if here is None:
-            with self.tree.entry(planned.key, create=True, like=held.key) as target:
-                held.link_to(target)
-        elif here != planned.etag:
-            return Result(_replaced(here), f"{planned.key!r} is {here} by now, another object; the quarantined one stays at {held.key!r}")
+            return _changed_result(planned, trashed, in_trash)
+        if current is None:
+            with self.tree.entry(planned.key, create=True, like=trashed.key) as target:
+                trashed.link_to(target)
+        elif current != planned.etag:
+            return Result(
+                _changed_verdict(current), f"{planned.key!r} is now another object, {current}; the quarantined one stays at {trashed.key!r}"
+            )
         return Result(DONE)
 
-    def _let_go(self, planned: PlannedAction, _: bool) -> Result:
-        with self.tree.entry(self._held_key(planned)) as held:
-            if held.identity() == planned.etag:
-                held.unlink()
+    def _unlink_from_trash(self, planned: PlannedAction, _: bool) -> Result:
+        with self.tree.entry(self._trash_key(planned)) as trashed:
+            if trashed.identity() == planned.etag:
+                trashed.unlink()
         return Result(DONE)
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredQuarantine:
-    """Quarantine on record only: objects stay readable in their place until they are purged.
+    """Quarantine on record only: objects stay readable under their keys until they are purged.
 
-    A disk cannot compare and unlink in one step. A file that is replaced in the microseconds
+    A disk cannot compare and unlink in one step: a file that is replaced in the microseconds
     between is lost. `TrashQuarantine` has no such gap.
     """
 
     tree: Tree
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Acts as `Quarantine.act` says. A restore is done where the object still stands in its
-        place.
-        """
-        results = [_answer(planned, self._one, planned in resumed) for planned in batch]
-        self.tree.sync({ancestors(planned.key)[-1] for planned in _done(batch, results) if planned.action == "purge"})
+        """Act as `Quarantine.act` specifies. A restore is done if the object is still at its key."""
+        results = [_run_guarded(planned, self._run, planned in resumed) for planned in batch]
+        self.tree.sync({ancestors(planned.key)[-1] for planned in _select_done(batch, results) if planned.action == "purge"})
         return results
 
-    def _one(self, planned: PlannedAction, resumed: bool) -> Result:
+    def _run(self, planned: PlannedAction, resumed: bool) -> Result:
         with self.tree.entry(planned.key) as source:
             if planned.action == "purge":
                 return _purge(planned, source, resumed)
-            here = source.identity()
-            if here is None:
-                return _absent(planned, source)
-            return Result(DONE) if here == planned.etag else _changed(planned, source, here)
+            current = source.identity()
+            if current is None:
+                return _absent_result(planned, source)
+            return Result(DONE) if current == planned.etag else _changed_result(planned, source, current)
 
 
 def _purge(planned: PlannedAction, entry: Entry, resumed: bool) -> Result:
-    here = entry.identity()
-    if here is None:
-        return Result(DONE) if resumed else _absent(planned, entry)
-    if here != planned.etag:
-        return _changed(planned, entry, here)
+    current = entry.identity()
+    if current is None:
+        return Result(DONE) if resumed else _absent_result(planned, entry)
+    if current != planned.etag:
+        return _changed_result(planned, entry, current)
     entry.unlink()
     return Result(DONE)
 
 
-def _done(batch: Sequence[PlannedAction], results: Sequence[Result]) -> list[PlannedAction]:
+def _select_done(batch: Sequence[PlannedAction], results: Sequence[Result]) -> list[PlannedAction]:
     return [planned for planned, result in zip(batch, results, strict=True) if result.verdict == DONE]
 
 
-def _answer(planned: PlannedAction, act: Callable[[PlannedAction, bool], Result], resumed: bool) -> Result:
-    """Returns the act's result, or its refusal in words: `denied` for what no repetition can mend,
-    else `failed`.
+def _run_guarded(planned: PlannedAction, act: Callable[[PlannedAction, bool], Result], resumed: bool) -> Result:
+    """Return the result of an action, and convert its errors.
+
+    The result is `denied` if a retry cannot help, otherwise `failed`.
     """
     if planned.etag is None or planned.version_id is not None:
         return Result(
-            DENIED, f"{planned.key!r}: a local disk needs an etag and has no versions, found {planned.etag!r} and {planned.version_id!r}"
+            DENIED, f"{planned.key!r}: expected an etag and no version on a local disk, found {planned.etag!r} and {planned.version_id!r}"
         )
     if f"{planned.key}/".startswith(RESERVED_PREFIX):
         return Result(DENIED, f"{planned.key!r} is under the reserved prefix {RESERVED_PREFIX!r}")
@@ -206,13 +213,13 @@ def _answer(planned: PlannedAction, act: Callable[[PlannedAction, bool], Result]
         return Result(verdict, f"{planned.action} {planned.key!r}: {error.strerror or error}" + (f": {advice}" if advice else ""))
 
 
-def _absent(planned: PlannedAction, entry: Entry) -> Result:
-    return Result(ABSENT, f"{planned.action}: nothing is at {entry.key!r}")
+def _absent_result(planned: PlannedAction, entry: Entry) -> Result:
+    return Result(ABSENT, f"{planned.action}: {entry.key!r} does not exist")
 
 
-def _changed(planned: PlannedAction, entry: Entry, found: str | None) -> Result:
-    return Result(_replaced(found), f"{planned.action}: expected {planned.etag} at {entry.key!r}, found {found}; left alone")
+def _changed_result(planned: PlannedAction, entry: Entry, found: str | None) -> Result:
+    return Result(_changed_verdict(found), f"{planned.action}: expected {planned.etag} at {entry.key!r}, found {found}; left alone")
 
 
-def _replaced(found: str | None) -> Verdict:
+def _changed_verdict(found: str | None) -> Verdict:
     return DENIED if found == SYMBOLIC_LINK else CHANGED

@@ -1,4 +1,4 @@
-"""Reads reports that lie on a disk."""
+"""Read inventory reports from a disk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from gc_assets.stores.local.objects import LocalObjects, local_path
 
 @dataclass(frozen=True, slots=True)
 class LocalReportFiles:
-    """`ReportFiles` on a disk. Executors read it too, so on a cluster the disk is one that all share."""
+    """`ReportFiles` on a disk. Executors read it too, so on a cluster all machines must share the
+    disk.
+    """
 
-    places: Connections  # a disk is reached in one way
+    connections: Connections  # not used: access to a disk needs no settings
 
     def folders(self, location: str) -> list[str]:
         with os.scandir(local_path(location)) as entries:

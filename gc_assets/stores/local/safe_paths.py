@@ -1,8 +1,8 @@
-"""Files below one root, reached in a way that no symbolic link can lead out of it.
+"""Files under one root, opened so that no symbolic link can lead out of it.
 
-Every step opens the next directory relative to the one before and refuses links (`openat` with
-`O_NOFOLLOW`). A directory that is swapped for a link between check and action therefore changes
-nothing. Knows keys and inodes, nothing of plans.
+Every step opens the next directory relative to the previous one and refuses links (`openat` with
+`O_NOFOLLOW`). If a directory is replaced by a link between check and action, nothing is changed.
+This module has keys and inodes, and no plans.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class OutOfBounds(StoreError):
-    """A key that is no plain name below the root, or whose path leads through a symbolic link."""
+    """A key that is no valid path under the root, or whose path contains a symbolic link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in an open directory; `directory` is null where the directory does not exist. Valid
-    while `Tree.entry` is open.
+    """A name in an open directory. Valid while `Tree.entry` is open.
+
+    `directory` is None if the directory does not exist.
     """
 
     key: str
@@ -39,8 +40,9 @@ class Entry:
     name: bytes
 
     def identity(self) -> str | None:
-        """The etag of the file there. Null where there is nothing; where there is no file but
-        something else, words that equal no etag.
+        """Return the etag of the file, or None if the name does not exist.
+
+        For anything but a regular file, returns a description that never equals an etag.
         """
         if self.directory is None:
             return None
@@ -58,8 +60,8 @@ class Entry:
         os.rename(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory)
 
     def link_to(self, target: Entry) -> None:
-        """Gives the file a second name. Raises `FileExistsError` where anything has that name:
-        nothing is ever overwritten.
+        """Give the file a second name. Raises `FileExistsError` if the name exists: nothing is
+        overwritten.
         """
         os.link(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory, follow_symlinks=False)
 
@@ -79,27 +81,34 @@ class Tree:
 
     @contextmanager
     def entry(self, key: str, *, create: bool = False, like: str | None = None) -> Generator[Entry]:
-        """Opens the directory of `key` and yields the name that `key` ends in. Raises `OutOfBounds`.
+        """Open the directory of `key` and yield the entry of its last part.
 
-        `create` makes the directories on the way. Each gets the mode and the owner of the directory
-        that has its place above the key `like`, and one that has no such model is for us alone.
+        Args:
+            key: Relative to the root.
+            create: Create missing directories.
+            like: A key whose directories give mode and owner to the created ones, counted from the
+                end of both paths. Others are created for the owner only.
+
+        Raises:
+            OutOfBounds: The key is invalid, or its path contains a symbolic link.
         """
-        parts = _parts(key)
-        model = _parts(like)[:-1] if like is not None else []
+        parts = _split_key(key)
+        model = _split_key(like)[:-1] if like is not None else []
         with self._directory(parts[:-1], create=create, model=model) as directory:
             yield Entry(key, directory, parts[-1].encode())
 
     def sync(self, directories: Iterable[str]) -> None:
-        """Makes sure that entries made and removed in these directories (keys without the last `/`,
-        empty for the root) survive a power failure.
+        """Make changes of entries in these directories durable.
+
+        Directories are keys without the trailing `/`, empty for the root.
         """
         for key in directories:
             with self._directory(key.split("/") if key else [], create=False) as directory:
                 if directory is not None:
                     os.fsync(directory)
 
-    def _status(self, parts: Sequence[str]) -> os.stat_result | None:
-        """Returns what the directory is; null for one that is not there, and for the root."""
+    def _stat_directory(self, parts: Sequence[str]) -> os.stat_result | None:
+        """Return the status of the directory, or None for the root and for a missing directory."""
         with self._directory(parts, create=False) as directory:
             return os.fstat(directory) if parts and directory is not None else None
 
@@ -108,14 +117,14 @@ class Tree:
         current: int | None = os.open(self.root.encode(), _DIRECTORY)
         try:
             for depth, part in enumerate(parts):
-                below = _open_below(current, part.encode(), "/".join(parts[: depth + 1]))
-                if below is None and create:
-                    above = max(0, depth + 1 - len(parts) + len(model))  # the place counts from the end of both paths
-                    below = _make_below(current, part.encode(), self._status(model[:above]))
+                child = _open_child(current, part.encode(), "/".join(parts[: depth + 1]))
+                if child is None and create:
+                    model_depth = max(0, depth + 1 - len(parts) + len(model))  # counted from the end of both paths
+                    child = _make_child(current, part.encode(), self._stat_directory(model[:model_depth]))
                 os.close(current)
-                current = below
+                current = child
                 if create and depth == 0 and current is not None and part == _RESERVED_NAME:
-                    _make_private(current)
+                    _restrict_to_owner(current)
                 if current is None:
                     break
             yield current
@@ -124,17 +133,15 @@ class Tree:
                 os.close(current)
 
 
-def _parts(key: str) -> list[str]:
+def _split_key(key: str) -> list[str]:
     parts = key.split("/")
     if any(part in {"", ".", ".."} or "\0" in part for part in parts):
-        raise OutOfBounds(f"{key!r} is no key of a file: it has an empty, `.` or `..` part")
+        raise OutOfBounds(f"{key!r} is not a valid key: it has an empty, `.` or `..` part")
     return parts
 
 
-def _open_below(directory: int, name: bytes, key: str) -> int | None:
-    """Opens a directory below another one. Null where there is none, or where something else has
-    its name.
-    """
+def _open_child(directory: int, name: bytes, key: str) -> int | None:
+    """Open a directory in another one. Returns None if there is no directory of this name."""
     try:
         return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     except FileNotFoundError:
@@ -143,46 +150,47 @@ def _open_below(directory: int, name: bytes, key: str) -> int | None:
         if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
         if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-            raise OutOfBounds(f"the path leads through {key!r}, which is a symbolic link now") from error
-        return None  # a file stands where a directory was: nothing is below it
+            raise OutOfBounds(f"the path contains {key!r}, which is now a symbolic link") from error
+        return None  # the name is a file, so nothing is under it
 
 
-def _make_below(directory: int, name: bytes, model: os.stat_result | None) -> int:
-    """Makes a directory below another one and opens it. Raises `OSError` where something else has
-    its name.
+def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> int:
+    """Create a directory in another one and open it. Raises `OSError` if the name is something
+    else.
     """
     is_new = False
-    with suppress(FileExistsError):  # another task may make it first
+    with suppress(FileExistsError):  # another task may create it first
         os.mkdir(name, _PRIVATE, dir_fd=directory)
         is_new = True
-    made = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     if is_new and model is not None:
-        _take_after(made, model)
-    return made
+        _copy_owner_and_mode(descriptor, model)
+    return descriptor
 
 
-def _take_after(directory: int, model: os.stat_result) -> None:
-    """Gives a new directory the owner and the mode of another. What we may not give opens nothing to
-    others: rights of a group are for that group only.
+def _copy_owner_and_mode(directory: int, model: os.stat_result) -> None:
+    """Give a new directory the owner and mode of another one, without granting more rights.
+
+    If the group cannot be set, the group gets no rights.
     """
     for owner, group in ((model.st_uid, model.st_gid), (-1, model.st_gid)):
         with suppress(PermissionError):
             os.fchown(directory, owner, group)
             break
-    got, mode = os.fstat(directory), stat.S_IMODE(model.st_mode)
-    mode &= 0o7777 if got.st_gid == model.st_gid else ~stat.S_IRWXG
-    mode |= 0 if got.st_uid == model.st_uid else stat.S_IRWXU
+    actual, mode = os.fstat(directory), stat.S_IMODE(model.st_mode)
+    mode &= 0o7777 if actual.st_gid == model.st_gid else ~stat.S_IRWXG
+    mode |= 0 if actual.st_uid == model.st_uid else stat.S_IRWXU
     os.fchmod(directory, mode)
 
 
-def _make_private(directory: int) -> None:
-    """Shuts the collector's own prefix, which holds what private directories held."""
+def _restrict_to_owner(directory: int) -> None:
+    """Close the collector's own prefix for other users: it contains files of private directories."""
     if os.fstat(directory).st_mode & 0o077:
-        with suppress(PermissionError):  # another user's, who made it
+        with suppress(PermissionError):  # it belongs to another user
             os.fchmod(directory, _PRIVATE)
 
 
 def ancestors(key: str) -> list[str]:
-    """Returns the directories above a key, root (empty) first: `a/b/c` is below ``, `a` and `a/b`."""
+    """Return the directories of a key, from the root (empty): `a/b/c` is in ``, `a` and `a/b`."""
     parts = key.split("/")[:-1]
     return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]

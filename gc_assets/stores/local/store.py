@@ -59,7 +59,9 @@ class LocalStore:
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plans as the protocol says. Directories cut themselves."""
+        """Plan as the protocol specifies. Directories divide the work, so split keys are not
+        needed.
+        """
         del split_keys
         return listing.plan_listing(self.location, parallelism, unchanged, settled_before)
 
@@ -77,7 +79,7 @@ class LocalStore:
         return identity(address)
 
     def count_unfinished_uploads(self, before: datetime) -> None:
-        """A file is written whole or not there."""
+        """Return None: a disk has no multipart uploads."""
         del before
 
     def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
@@ -85,7 +87,7 @@ class LocalStore:
         return OldUploads()
 
     def upload_aborter(self) -> UploadAborter:
-        raise UsageError(f"{self.location} is on a disk, where no upload in parts can be left unfinished")
+        raise UsageError(f"{self.location} is on a local disk, which has no multipart uploads")
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.location, plan_id)
@@ -97,8 +99,9 @@ class LocalStore:
         return lease.read_holder(self.location)
 
     def now(self) -> datetime:
-        """Returns the host's time. A network file system dates objects by its server's clock, which
-        only a write can tell.
+        """Return the time of this host.
+
+        A network file system dates objects by its server's clock, which only a write can read.
         """
         return datetime.now(UTC)
 

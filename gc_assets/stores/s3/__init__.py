@@ -1,1 +1,1 @@
-"""Buckets of S3, and of servers that speak its API, as a store."""
+"""Buckets of S3, and of servers that speak its API, as stores."""

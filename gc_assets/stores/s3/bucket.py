@@ -1,7 +1,6 @@
-"""The place of a storage on S3: its bucket, the prefix below which its keys lie, and who asks.
+"""A storage in a bucket: requests about single objects and versions, for quarantine and lease.
 
-Requests about single objects and their versions, as the quarantines and the lease make them. A
-missing object is null here and no error.
+A missing object is returned as None and is no error.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from gc_assets.s3 import pages
 from gc_assets.s3.client import DENIED, NOT_FOUND, Role, error_code, get_client, payer_params, translate_errors
 from gc_assets.stores.s3.objects import identity_of
 
-# Requests about single keys that a batch makes at the same time.
+# Concurrent requests of one batch.
 MAX_CONCURRENT: Final = 16
-# Keys that one request deletes. A server takes 1,000, one after the other; several smaller requests
-# at the same time are done sooner.
+# Keys per DeleteObjects request. A server accepts 1,000 and deletes them one by one, so several
+# smaller concurrent requests finish sooner.
 KEYS_PER_DELETE: Final = 125
-# What the XML of a request to delete many keys cannot say, or a server's answer to it.
-_ALONE: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
-# What a server says that knows no versions at all.
+# Characters that the XML of DeleteObjects or its answer cannot represent.
+_UNSAFE_IN_XML: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
+# Error codes of servers without versioning.
 _NO_VERSIONS: Final = frozenset({"NotImplemented", "VersioningNotConfigured"})
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -38,7 +37,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What HEAD says of an object. `answer` is all of it."""
+    """The answer to HEAD for an object. `answer` is the complete answer."""
 
     identity: str
     version_id: str | None
@@ -56,41 +55,40 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versioning:
-    """Whether a bucket keeps versions. `status` is the server's word: `Enabled`, `Suspended`, or
-    null where versioning never was enabled.
+    """The versioning of a bucket.
+
+    `status` is `Enabled`, `Suspended`, or None if versioning was never enabled.
     """
 
     status: str | None
 
     @property
     def is_on(self) -> bool:
-        """True where a delete keeps the version that it hides."""
+        """Return True if a delete keeps the version that it hides."""
         return self.status == "Enabled"
 
     @property
     def has_versions(self) -> bool:
-        """True where objects may have versions from before versioning was suspended."""
+        """Return True if objects may have versions, also after versioning was suspended."""
         return bool(self.status)
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """What a server says about one deleted key. `marker` is the id of the delete marker that it
-    made.
-    """
+    """The result for one deleted key. `marker` is the id of the created delete marker."""
 
     error: str | None
     marker: str | None = None
 
     @property
     def is_denied(self) -> bool:
-        """True where trying again will not help."""
+        """Return True if a retry will not help."""
         return self.error is not None and self.error.partition(":")[0] in DENIED
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A storage on S3. Keys are relative to its prefix. Pickles, and holds no secret."""
+    """A storage on S3. Keys are relative to its prefix. Pickles, and contains no secrets."""
 
     name: str
     prefix: str
@@ -98,7 +96,7 @@ class Bucket:
 
     @classmethod
     def of(cls, location: str, settings: S3Config) -> Self:
-        """Returns the place that a location names. Its prefix is empty or ends in `/`."""
+        """Return the storage at a location. Its prefix is empty or ends in `/`."""
         return cls(*bucket_and_key(str(Location.parse(location))), settings)
 
     @property
@@ -109,10 +107,10 @@ class Bucket:
         return get_client(self.settings, role)
 
     def get_single_attempt_client(self) -> Any:
-        """Returns a client for deletes of what stands at a key, whatever that is.
+        """Return a client for deletes of the current object at a key.
 
-        Made again after a pause, such a request would meet what was written in the pause. So it is
-        made again only after another look.
+        A retry after a pause could delete an object that was written in the meantime. So the caller
+        checks the object before each attempt.
         """
         return get_client(self.settings, "change", attempts=1)
 
@@ -120,19 +118,17 @@ class Bucket:
         return f"s3://{self.name}/{self.prefix}{key}"
 
     def target(self, key: str, version_id: str | None = None) -> dict[str, str]:
-        """Returns the parameters that name an object in a request."""
+        """Return the parameters that identify an object in a request."""
         version = {"VersionId": version_id} if version_id is not None else {}
         return {"Bucket": self.name, "Key": f"{self.prefix}{key}", **version, **payer_params(self.settings)}
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> Head | None:
-        """Returns what stands at a key, or null where nothing does or where a delete marker hides
-        it.
-        """
+        """Return the object at a key, or None if it is missing or hidden by a delete marker."""
         with translate_errors(self.address(key)):
             try:
                 answer = self.client(role).head_object(**self.target(key, version_id))
             except ClientError as error:
-                # The version that is named may be a marker itself: 405.
+                # A version id of a delete marker is answered with 405.
                 if error_code(error) in NOT_FOUND or (version_id is not None and error_code(error) in {"405", "MethodNotAllowed"}):
                     return None
                 raise
@@ -148,99 +144,109 @@ class Bucket:
                 raise
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
-        """Returns versions and markers of one key, the newest first."""
+        """Return versions and delete markers of one key, the newest first."""
         full, versions = f"{self.prefix}{key}".encode(), list[Version]()
         for page in pages.list_versions(self.settings, self.name, full.decode(), role=role, page_keys=at_most):
             rows = zip(page.keys, page.version_ids, page.markers, page.modified, strict=True)
             versions += [Version(number, marker, datetime.fromisoformat(at)) for found, number, marker, at in rows if found == full]
-            # A server may answer with fewer than it was asked for.
+            # A server may return fewer than requested.
             if len(versions) >= at_most or page.last != full:
                 break
         return versions[:at_most]
 
     def delete(self, objects: Sequence[tuple[str, str | None]]) -> list[DeleteResult]:
-        """Deletes keys: with a version id that version for good, without one what stands there.
+        """Delete keys, permanently if a version id is given, otherwise the current object.
 
-        Answers are in the order of the keys. Where a request as a whole is forbidden, that is the
-        answer for each of its keys. Raises `OSError` where one fails otherwise: others may have
-        been carried out.
+        Results are in the order of the keys. If a whole request is forbidden, each of its keys gets
+        that result.
+
+        Raises:
+            OSError: A request failed otherwise. Other requests may have been executed.
         """
         answers = dict[tuple[str, str | None], DeleteResult]()
-        alone, together = list[tuple[str, str | None]](), list[tuple[str, str | None]]()
+        single, batched = list[tuple[str, str | None]](), list[tuple[str, str | None]]()
         for item in objects:
-            (alone if _ALONE.search(f"{self.prefix}{item[0]}") else together).append(item)
-        requests = [together[start : start + KEYS_PER_DELETE] for start in range(0, len(together), KEYS_PER_DELETE)]
-        for some, deleted in zip(requests, map_concurrently(requests, self._deleted), strict=True):
-            answers |= zip(some, deleted, strict=True)
-        answers |= zip(alone, map_concurrently(alone, self._deleted_alone), strict=True)
+            (single if _UNSAFE_IN_XML.search(f"{self.prefix}{item[0]}") else batched).append(item)
+        requests = [batched[start : start + KEYS_PER_DELETE] for start in range(0, len(batched), KEYS_PER_DELETE)]
+        for keys, results in zip(requests, map_concurrently(requests, self._delete_many), strict=True):
+            answers |= zip(keys, results, strict=True)
+        answers |= zip(single, map_concurrently(single, self._delete_one), strict=True)
         return [answers[item] for item in objects]
 
-    def _deleted_alone(self, item: tuple[str, str | None]) -> DeleteResult:
+    def _delete_one(self, item: tuple[str, str | None]) -> DeleteResult:
         key, version_id = item
         client = self.client("change") if version_id is not None else self.get_single_attempt_client()
         try:
             with translate_errors(self.address(key)):
                 answer = client.delete_object(**self.target(key, version_id))
         except PermissionError as error:
-            return _forbidden(error)
+            return _to_forbidden(error)
         return DeleteResult(None, answer.get("VersionId") if answer.get("DeleteMarker") else None)
 
-    def _deleted(self, objects: Sequence[tuple[str, str | None]]) -> list[DeleteResult]:
-        named = [{"Key": f"{self.prefix}{key}"} | ({"VersionId": version} if version else {}) for key, version in objects]
-        # A version is deleted as often as one likes.
+    def _delete_many(self, objects: Sequence[tuple[str, str | None]]) -> list[DeleteResult]:
+        items = [{"Key": f"{self.prefix}{key}"} | ({"VersionId": version} if version else {}) for key, version in objects]
+        # Deleting a version can be repeated safely.
         client = self.client("change") if all(version is not None for _, version in objects) else self.get_single_attempt_client()
         try:
             with translate_errors(f"s3://{self.name}/{self.prefix}"):
-                answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer_params(self.settings))
+                answer = client.delete_objects(Bucket=self.name, Delete={"Objects": items}, **payer_params(self.settings))
         except PermissionError as error:
-            return [_forbidden(error)] * len(named)
-        # A version's answer names the version; that of a key without one may or may not.
-        gone = {_named(item, of): item for item in answer.get("Deleted", []) for of in ("VersionId", None)}
-        wrong = {_named(item, of): item for item in answer.get("Errors", []) for of in ("VersionId", None)}
+            return [_to_forbidden(error)] * len(items)
+        # The answer for a version contains its id. The answer for a key may or may not contain one.
+        deleted_items = {
+            _key_and_version(item, version_field): item for item in answer.get("Deleted", []) for version_field in ("VersionId", None)
+        }
+        failed_items = {
+            _key_and_version(item, version_field): item for item in answer.get("Errors", []) for version_field in ("VersionId", None)
+        }
         answers: list[DeleteResult] = []
-        for item in named:
-            name = _named(item, "VersionId")
-            error, deleted = wrong.get(name), gone.get(name)
+        for item in items:
+            name = _key_and_version(item, "VersionId")
+            error, deleted = failed_items.get(name), deleted_items.get(name)
             if error is not None:
                 answers.append(DeleteResult(f"{error.get('Code', '')}: {error.get('Message', '')}"))
             elif deleted is None:
-                answers.append(DeleteResult("the server's answer does not name this key; apply again"))
+                answers.append(DeleteResult("the answer of the server does not contain this key; apply again"))
             else:
                 answers.append(DeleteResult(None, deleted.get("DeleteMarkerVersionId") if deleted.get("DeleteMarker") else None))
         return answers
 
     def remove(self, key: str, etag: str | None = None) -> dict[str, Any]:
-        """Deletes what stands at a key, on the condition of the server's own etag where the server
-        compares it. It asks once. Returns the answer.
+        """Delete the current object in one attempt and return the answer.
+
+        `etag` is the server's own etag. Servers that support it delete only an object with this
+        etag.
         """
         condition = {"IfMatch": f'"{etag}"'} if etag is not None else {}
         with translate_errors(self.address(key)):
             return self.get_single_attempt_client().delete_object(**self.target(key), **condition)
 
     def now(self) -> datetime:
-        """Returns the server's time, in whole seconds. Raises `StoreError` where the server does
-        not tell it.
+        """Return the server's time in whole seconds. Raises `StoreError` if the server does not
+        send it.
         """
         with translate_errors(f"s3://{self.name}"):
             answer = self.client("read").head_bucket(Bucket=self.name)
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         if not date:
-            raise StoreError(f"s3://{self.name}: the server's answers have no Date header; without its time no grace period can be kept")
+            raise StoreError(f"s3://{self.name}: the answers of the server have no Date header, which the grace period requires")
         return parsedate_to_datetime(date)
 
 
-def map_concurrently(values: Iterable[_T], ask: Callable[[_T], _R]) -> list[_R]:
-    """Asks about all values, some at the same time. Answers are in the order of the values."""
+def map_concurrently(values: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
+    """Call a function with all values, some at the same time. Results are in the order of the
+    values.
+    """
     values = list(values)
     if len(values) <= 1:
-        return [ask(value) for value in values]
+        return [call(value) for value in values]
     with ThreadPoolExecutor(min(MAX_CONCURRENT, len(values))) as pool:
-        return list(pool.map(ask, values))
+        return list(pool.map(call, values))
 
 
-def _forbidden(error: PermissionError) -> DeleteResult:
+def _to_forbidden(error: PermissionError) -> DeleteResult:
     return DeleteResult(f"AccessDenied: {error.strerror}")
 
 
-def _named(item: Mapping[str, Any], of: str | None) -> tuple[str, str | None]:
-    return item["Key"], (item.get(of) or None) if of is not None else None
+def _key_and_version(item: Mapping[str, Any], version_field: str | None) -> tuple[str, str | None]:
+    return item["Key"], (item.get(version_field) or None) if version_field is not None else None

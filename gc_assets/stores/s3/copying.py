@@ -1,8 +1,8 @@
-"""Copies of objects within a bucket: into the trash, and back to their place.
+"""Copies of objects within a bucket: into the trash, and back to their keys.
 
-A copy keeps metadata, tags, storage class and encryption, and gets one entry of metadata more: of
-which object it is a copy. Its own etag and time tell nothing of that. Copies above 5 GB are made in
-parts (Amazon S3 API Reference, CopyObject and UploadPartCopy).
+A copy keeps metadata, tags, storage class and encryption. One more metadata entry contains the
+identity of the original object, because etag and time of the copy differ from it. Copies above 5 GB
+are made in parts (Amazon S3 API Reference, CopyObject and UploadPartCopy).
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from gc_assets.s3.client import PRECONDITION, error_code, translate_errors
 from gc_assets.stores.s3.bucket import Bucket, Head, map_concurrently
 from gc_assets.stores.s3.objects import etag_of
 
-# Entries of a copy's metadata: the identity of the object that lies in the trash, and of the one
-# that was put back from there.
+# Metadata entries of a copy: the identity of the object in the trash, and of the restored object.
 QUARANTINED: Final = "gc-assets-quarantined"
 RESTORED: Final = "gc-assets-restored"
 
-# One request copies at most 5 GB.
+# The limit of one copy request.
 MAX_SINGLE_COPY_BYTES: Final = 5 * 10**9
 PART_BYTES: Final = 512 * 2**20
-# Up to this size an object goes through this process on its way back, because every server creates
-# an object by PUT only where there is none.
+# Up to this size a restored object is downloaded and uploaded, because every server supports a
+# conditional PUT.
 MAX_PUT_BYTES: Final = 64 * 2**20
-_KEPT: Final = (
+_PRESERVED: Final = (
     "CacheControl",
     "ContentDisposition",
     "ContentEncoding",
@@ -48,7 +47,7 @@ _KEPT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CopyMetadata:
-    """What a copy's metadata says: the identity of the object that was quarantined or restored."""
+    """The identities in a copy's metadata: of the quarantined and of the restored object."""
 
     quarantined: str | None
     restored: str | None
@@ -61,12 +60,12 @@ class CopyMetadata:
 
 
 def copy_to_trash(bucket: Bucket, key: str, to: str, source: Head) -> None:
-    """Copies the object that `source` describes. Raises `OSError` where another one stands there."""
-    made = _attributes(source, QUARANTINED, source.identity)
+    """Copy the object that `source` describes. Raises `OSError` if the key has another object."""
+    attributes = _build_attributes(source, QUARANTINED, source.identity)
     if source.answer["ContentLength"] > MAX_SINGLE_COPY_BYTES:
         _abort_unfinished(bucket, to)
-        _in_parts(bucket, key, to, source, made | _tags(bucket, key))
-        _tagged(bucket, key, to, source, made)
+        _copy_in_parts(bucket, key, to, source, attributes | _read_tags(bucket, key))
+        _copy_tags(bucket, key, to, source, attributes)
         return
     with translate_errors(bucket.address(key)):
         bucket.client("change").copy_object(
@@ -75,50 +74,55 @@ def copy_to_trash(bucket: Bucket, key: str, to: str, source: Head) -> None:
             CopySourceIfMatch=etag_of(source.identity),
             MetadataDirective="REPLACE",
             TaggingDirective="COPY",
-            **made,
+            **attributes,
         )
-    _tagged(bucket, key, to, source, made)
+    _copy_tags(bucket, key, to, source, attributes)
 
 
-def _tagged(bucket: Bucket, key: str, to: str, source: Head, attributes: Mapping[str, Any]) -> None:
-    """Tags a copy as its source is, where the server left the tags out or spoilt them (Ceph 16)."""
+def _copy_tags(bucket: Bucket, key: str, to: str, source: Head, attributes: Mapping[str, Any]) -> None:
+    """Set the tags of a copy if the server dropped or damaged them (Ceph 16)."""
     if not source.answer.get("TagCount"):
         return
-    made = bucket.head(to)
-    if made is not None and made.answer.get("Metadata") == attributes["Metadata"]:
+    copy = bucket.head(to)
+    if copy is not None and copy.answer.get("Metadata") == attributes["Metadata"]:
         with translate_errors(bucket.address(to)):
             client = bucket.client("change")
             found = client.get_object_tagging(**bucket.target(key)).get("TagSet", [])
             client.put_object_tagging(**bucket.target(to), Tagging={"TagSet": found})
 
 
-def copy_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
-    """Copies an object from the trash at `key` to its place. Returns false where something stands
-    there by now.
+def copy_back(bucket: Bucket, trashed: Head, key: str, to: str) -> bool:
+    """Copy an object from the trash to its original key. Returns False if that key has an object.
+
+    Args:
+        bucket: The storage.
+        held: The object in the trash.
+        key: The key in the trash.
+        to: The original key.
     """
-    quarantined = CopyMetadata.of(held).quarantined or ""
-    made = _attributes(held, RESTORED, quarantined) | _tags(bucket, key)
+    quarantined = CopyMetadata.of(trashed).quarantined or ""
+    attributes = _build_attributes(trashed, RESTORED, quarantined) | _read_tags(bucket, key)
     try:
-        if held.answer["ContentLength"] > MAX_PUT_BYTES:
-            is_made = _in_parts(bucket, key, to, held, made, only_if_absent=True)
+        if trashed.answer["ContentLength"] > MAX_PUT_BYTES:
+            is_made = _copy_in_parts(bucket, key, to, trashed, attributes, only_if_absent=True)
             if is_made:
-                _tagged(bucket, key, to, held, made)
+                _copy_tags(bucket, key, to, trashed, attributes)
             return is_made
         with translate_errors(bucket.address(key)):
             client = bucket.client("change")
-            content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(held.identity)}"')["Body"].read()
-            client.put_object(**bucket.target(to), Body=content, ContentMD5=_md5(content), IfNoneMatch="*", **made)
+            content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(trashed.identity)}"')["Body"].read()
+            client.put_object(**bucket.target(to), Body=content, ContentMD5=_md5(content), IfNoneMatch="*", **attributes)
     except OSError as error:
         if isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in PRECONDITION:
-            # An answer that was lost: then ours stands there.
-            here = bucket.head(to)
-            return here is not None and CopyMetadata.of(here).restored == quarantined
+            # If the answer to our own request was lost, the object is ours.
+            current = bucket.head(to)
+            return current is not None and CopyMetadata.of(current).restored == quarantined
         raise
     return True
 
 
 def _abort_unfinished(bucket: Bucket, to: str) -> None:
-    """Aborts what a killed copy left behind at a key that nobody else writes."""
+    """Abort uploads of a killed copy to a key that no other writer uses."""
     target = bucket.target(to)
     with translate_errors(bucket.address(to)):
         client = bucket.client("change")
@@ -128,16 +132,16 @@ def _abort_unfinished(bucket: Bucket, to: str) -> None:
                     client.abort_multipart_upload(**target, UploadId=upload["UploadId"])
 
 
-def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, Any], only_if_absent: bool = False) -> bool:
-    """Copies an object in parts. Returns false where something stands there by now.
+def _copy_in_parts(bucket: Bucket, key: str, to: str, source: Head, attributes: dict[str, Any], only_if_absent: bool = False) -> bool:
+    """Copy an object in parts. Returns False if the target key has an object.
 
-    Not every server heeds a condition as it completes an upload, so another look comes immediately
-    before. A copy that was killed leaves an unfinished upload behind.
+    Not every server applies a condition when it completes an upload, so the key is checked again
+    immediately before. A killed copy leaves an unfinished upload.
     """
     condition = {"IfNoneMatch": "*"} if only_if_absent else {}
     target, client = bucket.target(to), bucket.client("change")
     with translate_errors(bucket.address(to)):
-        upload = client.create_multipart_upload(**target, **made)["UploadId"]
+        upload = client.create_multipart_upload(**target, **attributes)["UploadId"]
 
         def part(number_and_range: tuple[int, str]) -> dict[str, Any]:
             number, byte_range = number_and_range
@@ -159,14 +163,14 @@ def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, A
                 return False
             client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts}, **condition)
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the first failure is the one to tell
+            with suppress(ClientError, BotoCoreError):  # the first failure is the one to report
                 client.abort_multipart_upload(**target, UploadId=upload)
             raise
     return True
 
 
 def _md5(content: bytes) -> str:
-    """Returns the sum by which a server knows that it got all bytes."""
+    """Return the checksum that lets the server verify the received bytes."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
@@ -179,15 +183,15 @@ def _source(bucket: Bucket, key: str) -> dict[str, str]:
     return {"Bucket": bucket.name, "Key": f"{bucket.prefix}{key}"}
 
 
-def _attributes(head: Head, entry: str, identity: str) -> dict[str, Any]:
-    """Returns what a new object must be given to be like this one, with one entry of ours."""
+def _build_attributes(head: Head, entry: str, identity: str) -> dict[str, Any]:
+    """Return the attributes that make a copy equal to this object, with one more metadata entry."""
     metadata = {name: value for name, value in head.answer.get("Metadata", {}).items() if name not in {QUARANTINED, RESTORED}}
-    kept = {name: head.answer[name] for name in _KEPT if head.answer.get(name) is not None}
+    preserved = {name: head.answer[name] for name in _PRESERVED if head.answer.get(name) is not None}
     expires = head.answer.get("ExpiresString")
-    return kept | ({"Expires": expires} if expires else {}) | {"Metadata": {**metadata, entry: identity}}
+    return preserved | ({"Expires": expires} if expires else {}) | {"Metadata": {**metadata, entry: identity}}
 
 
-def _tags(bucket: Bucket, key: str) -> dict[str, str]:
+def _read_tags(bucket: Bucket, key: str) -> dict[str, str]:
     with translate_errors(bucket.address(key)):
         tags = bucket.client("change").get_object_tagging(**bucket.target(key)).get("TagSet", [])
     return {"Tagging": urlencode([(tag["Key"], tag["Value"]) for tag in tags])} if tags else {}

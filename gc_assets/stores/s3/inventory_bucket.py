@@ -1,4 +1,4 @@
-"""A bucket as reports speak of it."""
+"""The source bucket of inventory reports."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from gc_assets.stores.s3.objects import identities
 
 @dataclass(frozen=True, slots=True)
 class S3SourceBucket:
-    """`SourceBucket` of what lies in a bucket."""
+    """`SourceBucket` of a storage."""
 
-    place: Bucket
+    storage: Bucket
 
     @classmethod
-    def at(cls, location: str, places: Connections) -> Self:
-        return cls(Bucket.of(location, places.settings_for(location)))
+    def at(cls, location: str, connections: Connections) -> Self:
+        return cls(Bucket.of(location, connections.settings_for(location)))
 
     @property
     def bucket(self) -> str:
-        return self.place.name
+        return self.storage.name
 
     @property
     def prefix(self) -> str:
-        return self.place.prefix
+        return self.storage.prefix
 
     def has_versions(self) -> bool:
-        return self.place.versioning("read").has_versions
+        return self.storage.versioning("read").has_versions
 
     def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
         return identities(etags, sizes, modified)
 
     def size_of(self, key: str) -> int | None:
-        head = self.place.head(key, "read")
+        head = self.storage.head(key, "read")
         return None if head is None else head.answer["ContentLength"]

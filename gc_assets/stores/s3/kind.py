@@ -1,5 +1,7 @@
-"""What the collector knows of buckets before it opens one. The client's libraries are imported when
-a function here is called, not before: they are slow to load, and of no use on a disk.
+"""The description of S3 as a kind of store.
+
+The client's libraries are imported by the functions here, because they load slowly and local
+storages do not need them.
 """
 
 from __future__ import annotations
@@ -19,35 +21,35 @@ if TYPE_CHECKING:
 QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("versioned", "trash", "deferred")
 
 
-def _open(location: str, places: Connections) -> Store:
+def _open(location: str, connections: Connections) -> Store:
     from gc_assets.stores.s3.store import S3Store
 
-    return S3Store(location, places)
+    return S3Store(location, connections)
 
 
-def _anywhere(places: Connections) -> EditableObjects:
+def _anywhere(connections: Connections) -> EditableObjects:
     from gc_assets.stores.s3.objects import S3Objects
 
-    return S3Objects(places)
+    return S3Objects(connections)
 
 
-def _delivery(places: Connections) -> ReportFiles:
+def _report_files(connections: Connections) -> ReportFiles:
     from gc_assets.stores.s3.report_files import S3ReportFiles
 
-    return S3ReportFiles(places)
+    return S3ReportFiles(connections)
 
 
-def _source_bucket(location: str, places: Connections) -> SourceBucket:
+def _source_bucket(location: str, connections: Connections) -> SourceBucket:
     from gc_assets.stores.s3.inventory_bucket import S3SourceBucket
 
-    return S3SourceBucket.at(location, places)
+    return S3SourceBucket.at(location, connections)
 
 
-def _examine_state(location: str, places: Connections) -> Iterable[Finding]:
+def _examine_state(location: str, connections: Connections) -> Iterable[Finding]:
     from gc_assets.stores.s3.bucket import Bucket
     from gc_assets.stores.s3.doctor_checks import examine_state
 
-    return examine_state(Bucket.of(location, places.settings_for(location)))
+    return examine_state(Bucket.of(location, connections.settings_for(location)))
 
 
 S3: Final = StoreKind(
@@ -56,7 +58,7 @@ S3: Final = StoreKind(
     QUARANTINES,
     _open,
     _anywhere,
-    _delivery,
+    _report_files,
     _source_bucket,
     settings="s3",
     examine_state=_examine_state,

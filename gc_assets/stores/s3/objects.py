@@ -1,8 +1,8 @@
-"""Objects of buckets by their addresses: whole reads, listings, and single conditional changes.
+"""Objects of buckets by address: complete reads, listings, and single conditional changes.
 
-An object's identity is `<etag>-<size>-<time of last modification in seconds>`. The etag alone is
-none: bytes that are written again get the same one. The time is in whole seconds because the
-answers to GET and HEAD say no more.
+The identity of an object is `<etag>-<size>-<modification time in seconds>`. The etag alone does not
+suffice, because rewriting the same bytes gives the same etag. The time has whole seconds, because
+the answers to GET and HEAD contain no fractions.
 """
 
 from __future__ import annotations
@@ -33,38 +33,39 @@ def identity(etag: str, size_bytes: int, modified: datetime) -> str:
 
 
 def identities(etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
-    """Returns the identities of objects as `identity` spells one. Etags are without quotes,
-    times in microseconds.
+    """Return the identities of objects in the form of `identity`.
+
+    Etags are without quotes, times in microseconds.
     """
     seconds = pc.divide(pc.floor_temporal(modified, unit="second").cast(pa.int64()), pa.scalar(1_000_000, pa.int64()))
     return pc.call_function("binary_join_element_wise", [etags, sizes.cast(pa.string()), seconds.cast(pa.string()), pa.scalar("-")])
 
 
-def modified_us(known: str) -> int | None:
-    """Returns the time of modification in an identity, in microseconds, or null where it has none."""
-    seconds = known.rpartition("-")[2]
+def modified_us(object_identity: str) -> int | None:
+    """Return the modification time in an identity, in microseconds, or None if it has none."""
+    seconds = object_identity.rpartition("-")[2]
     return int(seconds) * 1_000_000 if seconds.isascii() and seconds.isdecimal() else None
 
 
 def identity_of(answer: Any) -> str:
-    """Returns the identity of the object that a GET or a HEAD answered with."""
+    """Return the identity of an object from the answer to GET or HEAD."""
     return identity(answer["ETag"], answer["ContentLength"], answer["LastModified"])
 
 
-def etag_of(known: str) -> str:
-    """Returns the server's own etag in an identity."""
-    return known.rsplit("-", 2)[0]
+def etag_of(object_identity: str) -> str:
+    """Return the server's own etag from an identity."""
+    return object_identity.rsplit("-", 2)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class S3Objects:
-    """`EditableObjects` on S3. `places` says how each address is reached."""
+    """`EditableObjects` on S3. `connections` configures access to each address."""
 
-    places: Connections = DEFAULT_CONNECTIONS
+    connections: Connections = DEFAULT_CONNECTIONS
 
     @classmethod
     def of(cls, settings: S3Config) -> Self:
-        """Returns objects that are all reached in one way."""
+        """Return objects that are all accessed with the same settings."""
         return cls(Connections(default=settings))
 
     def read(self, address: str) -> bytes:
@@ -77,49 +78,51 @@ class S3Objects:
         del address
 
     def size(self, address: str) -> int:
-        def ask() -> int:
+        def read_size() -> int:
             with translate_errors(address):
-                client, target = self._asked(address, "read")
+                client, target = self._request_of(address, "read")
                 return client.head_object(**target)["ContentLength"]
 
-        return run_with_deadline(self.places.read_seconds, address, ask)
+        return run_with_deadline(self.connections.read_seconds, address, read_size)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """Lists as the protocol says, without the collector's own prefix directly below `prefix`.
+        """List the objects under a prefix, without the collector's own prefix directly under it.
 
-        Raises `StoreError` for a key that is not UTF-8, because no address can name it.
+        Raises:
+            StoreError: A key is not UTF-8, so no address can name it.
         """
         if not prefix.endswith("/"):
-            raise StoreError(f"{prefix!r} is not a prefix to list: it must end in '/'")
-        bucket, below = bucket_and_key(prefix)
-        reserved, start = f"{below}{RESERVED_PREFIX}".encode(), len(below.encode())
-        for page in pages.list_objects(self.places.settings_for(prefix), bucket, below):
+            raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")
+        bucket, base = bucket_and_key(prefix)
+        reserved, start = f"{base}{RESERVED_PREFIX}".encode(), len(base.encode())
+        for page in pages.list_objects(self.connections.settings_for(prefix), bucket, base):
             for key, size, modified in zip(page.keys, page.sizes, page.modified, strict=True):
                 if not key.startswith(reserved) and len(key) > start:
-                    yield prefix + _text(key[start:], prefix), size, datetime.fromisoformat(modified)
+                    yield prefix + _decode_key(key[start:], prefix), size, datetime.fromisoformat(modified)
 
     def read_with_etag(self, address: str, role: Role = "change") -> tuple[bytes, str]:
-        def ask() -> tuple[bytes, str]:
+        def read_object() -> tuple[bytes, str]:
             with translate_errors(address):
-                client, target = self._asked(address, role)
+                client, target = self._request_of(address, role)
                 answer = client.get_object(**target)
                 if answer["ContentLength"] > MAX_OBJECT_BYTES:
                     found = f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {answer['ContentLength']:,}"
                     raise OSError(errno.EFBIG, found, address)
                 return answer["Body"].read(), identity_of(answer)
 
-        # A server that sends a byte now and then never meets the timeout of a connection.
-        return run_with_deadline(self.places.read_seconds, address, ask)
+        # A server that sends single bytes slowly never exceeds the connection's read timeout.
+        return run_with_deadline(self.connections.read_seconds, address, read_object)
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replaces as the protocol says. The server compares the etag as it writes; size and time
-        are compared immediately before. An answer that was lost after the server had written is
-        known by the bytes that stand there.
+        """Replace the object as the protocol specifies.
+
+        The server compares the etag when it writes. Size and time are compared immediately before.
+        If the answer is lost after the server has written, the object's bytes show it.
         """
         with translate_errors(address):
-            client, target = self._asked(address, "change")
-            self._require(client, target, address, etag)
-            # Some servers take an etag with quotes for another one, some one without.
+            client, target = self._request_of(address, "change")
+            self._require_etag(client, target, address, etag)
+            # Some servers expect an etag with quotes, some without.
             for spelling in (etag_of(etag), f'"{etag_of(etag)}"'):
                 try:
                     client.put_object(**target, Body=content, IfMatch=spelling)
@@ -128,17 +131,17 @@ class S3Objects:
                         raise
                     if client.get_object(**target)["Body"].read() == content:
                         return
-                    self._require(client, target, address, etag)
+                    self._require_etag(client, target, address, etag)
                 else:
                     return
         raise ObjectChanged(
-            f"{address!r}: it is {etag} still, and this server replaces nothing here on a condition (If-Match), so it was left alone; "
-            "`gc-assets doctor` shows what the server can do"
+            f"{address!r}: left alone, because this server rejects a conditional replace (If-Match) although it is still {etag}; "
+            "run gc-assets doctor to see what the server supports"
         )
 
     def create(self, address: str, content: bytes) -> None:
         with translate_errors(address):
-            client, target = self._asked(address, "change")
+            client, target = self._request_of(address, "change")
             try:
                 client.put_object(**target, Body=content, IfNoneMatch="*")
             except ClientError as error:
@@ -147,31 +150,37 @@ class S3Objects:
                 raise
 
     def remove(self, address: str, etag: str) -> None:
-        """Removes as the protocol says. A server that does not compare as it deletes leaves a gap
-        of one request between comparing and deleting, and so it is asked once.
+        """Remove the object as the protocol specifies.
+
+        A server that ignores etags in deletes leaves a gap of one request between comparison and
+        delete. Therefore the delete is not retried.
         """
         with translate_errors(address):
-            client, target = self._asked(address, "change")
-            self._require(client, target, address, etag)
+            client, target = self._request_of(address, "change")
+            self._require_etag(client, target, address, etag)
             try:
-                get_client(self.places.settings_for(address), "change", attempts=1).delete_object(**target, IfMatch=f'"{etag_of(etag)}"')
+                get_client(self.connections.settings_for(address), "change", attempts=1).delete_object(
+                    **target, IfMatch=f'"{etag_of(etag)}"'
+                )
             except ClientError as error:
                 if error_code(error) in PRECONDITION:
-                    raise ObjectChanged(f"{address!r}: expected {etag}, which was read; it was replaced just now and left alone") from error
+                    raise ObjectChanged(
+                        f"{address!r}: expected {etag} as read before; it has just been replaced and was left alone"
+                    ) from error
                 raise
 
-    def _require(self, client: Any, target: dict[str, Any], address: str, etag: str) -> None:
+    def _require_etag(self, client: Any, target: dict[str, Any], address: str, etag: str) -> None:
         found = identity_of(client.head_object(**target))
         if found != etag:
-            raise ObjectChanged(f"{address!r}: expected {etag}, which was read, found {found}; left alone")
+            raise ObjectChanged(f"{address!r}: expected {etag} as read before, found {found}; left alone")
 
-    def _asked(self, address: str, role: Role) -> tuple[Any, dict[str, Any]]:
-        settings = self.places.settings_for(address)
+    def _request_of(self, address: str, role: Role) -> tuple[Any, dict[str, Any]]:
+        settings = self.connections.settings_for(address)
         bucket, key = bucket_and_key(address)
         return get_client(settings, role), {"Bucket": bucket, "Key": key, **payer_params(settings)}
 
 
-def _text(key: bytes, prefix: str) -> str:
+def _decode_key(key: bytes, prefix: str) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What canary objects prove of a bucket. Servers that speak the API of S3 differ in it."""
+"""Test a server with canary objects, because servers with the API of S3 differ."""
 
 from __future__ import annotations
 
@@ -20,23 +20,21 @@ _ANOTHER_ETAG = "0" * 32
 
 
 def probe(bucket: Bucket) -> Traits:
-    """Probes as `Store.probe` says. Of a bucket that keeps versions it removes those of the
-    canaries too.
-    """
+    """Return the traits of the bucket, and remove all versions of the canaries."""
     canary = f"{RESERVED_PREFIX}canary-{secrets.token_hex(8)}"
     try:
         return Traits(
-            create_if_absent=(created := _creates_once(bucket, canary)),
-            replace_if_match=created and _replaces_if_match(bucket, canary),
+            create_if_absent=(created := _can_create_once(bucket, canary)),
+            replace_if_match=created and _can_replace_if_match(bucket, canary),
             rename=False,
             versions=bucket.versioning("change").is_on,
-            delete_if_match=_deletes_if_match(bucket, canary),
+            delete_if_match=_test_conditional_delete(bucket, canary),
         )
     finally:
-        _remove_all(bucket, canary)
+        _remove_canary(bucket, canary)
 
 
-def _creates_once(bucket: Bucket, canary: str) -> bool:
+def _can_create_once(bucket: Bucket, canary: str) -> bool:
     objects, address = S3Objects.of(bucket.settings), bucket.address(canary)
     objects.create(address, b"first")
     try:
@@ -46,7 +44,7 @@ def _creates_once(bucket: Bucket, canary: str) -> bool:
     return False
 
 
-def _replaces_if_match(bucket: Bucket, canary: str) -> bool:
+def _can_replace_if_match(bucket: Bucket, canary: str) -> bool:
     address = bucket.address(canary)
     objects = S3Objects.of(bucket.settings)
     _, etag = objects.read_with_etag(address)
@@ -56,22 +54,23 @@ def _replaces_if_match(bucket: Bucket, canary: str) -> bool:
         return False
     with translate_errors(address):
         try:
-            bucket.client("change").put_object(**bucket.target(canary), Body=b"by nobody", IfMatch=_ANOTHER_ETAG)
+            bucket.client("change").put_object(**bucket.target(canary), Body=b"unexpected", IfMatch=_ANOTHER_ETAG)
         except ClientError:
             return objects.read_with_etag(address)[0] == b"replaced"
     return False
 
 
-def _deletes_if_match(bucket: Bucket, canary: str) -> Literal["none", "one", "batch"]:
-    """Returns for how many keys of one request the server compares: it must keep an object of
-    another etag.
+def _test_conditional_delete(bucket: Bucket, canary: str) -> Literal["none", "one", "batch"]:
+    """Return for how many keys per request the server compares the etag.
+
+    It must keep an object with a different etag.
     """
     client = bucket.client("change")
     with translate_errors(bucket.address(canary)):
         try:
             client.delete_object(**bucket.target(canary), IfMatch=f'"{_ANOTHER_ETAG}"')
         except ClientError as error:
-            if error_code(error) in DENIED:  # who may not delete has not been compared with
+            if error_code(error) in DENIED:  # a refused delete proves nothing about the condition
                 raise
         if bucket.head(canary) is None:
             return "none"
@@ -81,10 +80,12 @@ def _deletes_if_match(bucket: Bucket, canary: str) -> Literal["none", "one", "ba
         return "one" if bucket.head(canary) is None else "batch"
 
 
-def _remove_all(bucket: Bucket, canary: str) -> None:
+def _remove_canary(bucket: Bucket, canary: str) -> None:
     prefix = f"{bucket.prefix}{canary}"
     page = next(pages.list_versions(bucket.settings, bucket.name, prefix, role="change"))
-    found = [(key, version) for key, version in zip(page.keys, page.version_ids, strict=True) if key == prefix.encode()]
-    for deleted in bucket.delete([(canary, version) for _, version in found]):
-        if deleted.error is not None:
-            raise PermissionError(errno.EACCES, f"it stays there, because its DELETE was refused: {deleted.error}", bucket.address(canary))
+    versions = [(key, version_id) for key, version_id in zip(page.keys, page.version_ids, strict=True) if key == prefix.encode()]
+    for result in bucket.delete([(canary, version_id) for _, version_id in versions]):
+        if result.error is not None:
+            raise PermissionError(
+                errno.EACCES, f"the canary cannot be removed, its DELETE was refused: {result.error}", bucket.address(canary)
+            )

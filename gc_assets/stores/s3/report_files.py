@@ -1,4 +1,4 @@
-"""Reads reports that lie in a bucket."""
+"""Read inventory reports from a bucket."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from gc_assets.s3 import pages
 from gc_assets.s3.client import get_client, payer_params, translate_errors
 from gc_assets.stores.s3.objects import S3Objects
 
-_PIECE_BYTES: Final = 4 * 2**20
+_BLOCK_BYTES: Final = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class S3ReportFiles:
-    """`ReportFiles` on S3. `places` says how each address is reached."""
+    """`ReportFiles` on S3. `connections` configures access to each address."""
 
-    places: Connections
+    connections: Connections
 
     def folders(self, location: str) -> list[str]:
-        bucket, below = bucket_and_key(location)
+        bucket, prefix = bucket_and_key(location)
         found: list[str] = []
-        for page in pages.list_objects(self.places.settings_for(location), bucket, below, delimiter="/"):
-            found += [key[len(below.encode()) :].decode("utf-8", "backslashreplace") for key in page.common]
+        for page in pages.list_objects(self.connections.settings_for(location), bucket, prefix, delimiter="/"):
+            found += [key[len(prefix.encode()) :].decode("utf-8", "backslashreplace") for key in page.common]
         return found
 
     def read(self, address: str) -> bytes:
-        return S3Objects(self.places).read(address)
+        return S3Objects(self.connections).read(address)
 
     def copy(self, address: str, into: IO[bytes]) -> None:
-        settings = self.places.settings_for(address)
+        settings = self.connections.settings_for(address)
         bucket, key = bucket_and_key(address)
         with translate_errors(address):
             body = get_client(settings, "read").get_object(Bucket=bucket, Key=key, **payer_params(settings))["Body"]
-            for piece in body.iter_chunks(_PIECE_BYTES):
-                into.write(piece)
+            for block in body.iter_chunks(_BLOCK_BYTES):
+                into.write(block)

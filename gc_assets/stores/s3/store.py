@@ -37,14 +37,14 @@ from gc_assets.stores.s3.quarantine import open_quarantine
 
 @dataclass(frozen=True, slots=True)
 class S3Store:
-    """`Store` of what lies at `location` (`s3://bucket/prefix/`)."""
+    """`Store` of the objects at `location` (`s3://bucket/prefix/`)."""
 
     location: str
-    places: Connections
+    connections: Connections
 
     @property
-    def _bucket(self) -> Bucket:
-        return Bucket.of(self.location, self.places.settings_for(self.location))
+    def bucket(self) -> Bucket:
+        return Bucket.of(self.location, self.connections.settings_for(self.location))
 
     @property
     def scheme(self) -> str:
@@ -52,11 +52,11 @@ class S3Store:
 
     @property
     def objects(self) -> S3Objects:
-        return S3Objects(self.places)
+        return S3Objects(self.connections)
 
     @property
     def editable(self) -> S3Objects:
-        return S3Objects(self.places)
+        return S3Objects(self.connections)
 
     def plan_listing(
         self,
@@ -65,9 +65,9 @@ class S3Store:
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plans as the protocol says. A bucket has no directories, so nothing is carried."""
+        """Plan as the protocol specifies. A bucket has no directories, so none is skipped."""
         del unchanged, settled_before
-        return listing.plan_listing(self._bucket, parallelism, split_keys)
+        return listing.plan_listing(self.bucket, parallelism, split_keys)
 
     def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
         del known
@@ -85,32 +85,32 @@ class S3Store:
         del address
 
     def count_unfinished_uploads(self, before: datetime) -> UploadCounts:
-        return uploads.count_unfinished_uploads(self._bucket, before)
+        return uploads.count_unfinished_uploads(self.bucket, before)
 
     def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
-        return uploads.find_old_uploads(self._bucket, before, wanted, at_most)
+        return uploads.find_old_uploads(self.bucket, before, wanted, at_most)
 
     def upload_aborter(self) -> UploadAborter:
-        return uploads.S3UploadAborter(self._bucket)
+        return uploads.S3UploadAborter(self.bucket)
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
-        return open_quarantine(mode, self._bucket, plan_id)
+        return open_quarantine(mode, self.bucket, plan_id)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
-        return lease.acquire(self._bucket, plan_id, owner, clock, duration, after)
+        return lease.acquire(self.bucket, plan_id, owner, clock, duration, after)
 
     def holder(self) -> Holder | None:
-        return lease.read_holder(self._bucket)
+        return lease.read_holder(self.bucket)
 
     def now(self) -> datetime:
-        """Returns the server's time, in whole seconds."""
-        return self._bucket.now()
+        """Return the server's time, in whole seconds."""
+        return self.bucket.now()
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
         return parse_modification_times(etags, modified_us)
 
     def probe(self) -> Traits:
-        return probe(self._bucket)
+        return probe(self.bucket)
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        return examine(self._bucket, storage, now)
+        return examine(self.bucket, storage, now)

@@ -1,8 +1,8 @@
-"""Multipart uploads that were begun and neither completed nor aborted. Their parts bill, and no
-listing of objects shows them. Counts them, finds the old ones, and aborts what a plan names.
+"""Unfinished multipart uploads. Their parts incur costs, and no listing of objects shows them.
 
-An unfinished upload is no object. Nobody can read it, and no live file is lost with it: only its
-writer can miss it. So it is as old as what its writer did last.
+Counts them, finds the old ones, and aborts those of a plan. An unfinished upload is no object: it
+cannot be read, and no live file is lost with it. Only its writer can miss it, so its age is that of
+its writer's last action.
 
 Sources: Amazon S3 API Reference, ListMultipartUploads, ListParts and AbortMultipartUpload.
 """
@@ -24,48 +24,50 @@ from gc_assets.stores.s3.bucket import Bucket, map_concurrently
 from gc_assets.stores.s3.objects import identity, modified_us
 from gc_assets.stores.s3.quarantine import ATTEMPTS, run_guarded
 
-# Parts are asked for upload by upload, so only of so many, the oldest ones of each page.
+# Parts are listed upload by upload, so only for this number of uploads, the oldest of each page.
 MAX_SIZED_UPLOADS: Final = 1_000
 
 
 def count_unfinished_uploads(bucket: Bucket, before: datetime) -> UploadCounts:
-    """Returns what `Store.count_unfinished_uploads` says. Where the server or a policy refuses, it says why."""
+    """Return what `Store.count_unfinished_uploads` specifies, with the error if a request is
+    refused.
+    """
     uploads = old = size_bytes = sized = 0
     try:
-        for page in _pages(bucket, ""):
+        for page in _list_uploads(bucket, ""):
             found = sorted(page, key=lambda upload: upload["Initiated"])
             uploads += len(found)
             old += sum(upload["Initiated"] < before for upload in found)
-            looked_at = found[: MAX_SIZED_UPLOADS - sized]
+            examined = found[: MAX_SIZED_UPLOADS - sized]
             size_bytes += sum(
-                upload.size_bytes for upload in map_concurrently(looked_at, lambda item: _looked_at(bucket, item)) if upload is not None
+                upload.size_bytes for upload in map_concurrently(examined, lambda item: _examine_upload(bucket, item)) if upload is not None
             )
-            sized += len(looked_at)
+            sized += len(examined)
     except OSError as error:
         return UploadCounts(uploads, old, size_bytes, sized, error.strerror or str(error))
     return UploadCounts(uploads, old, size_bytes, sized)
 
 
-def find_old_uploads(bucket: Bucket, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
-    """Returns what `Store.find_old_uploads` says."""
-    met = 0
+def find_old_uploads(bucket: Bucket, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
+    """Return what `Store.find_old_uploads` specifies."""
+    old_count = 0
 
     def old() -> Iterator[dict[str, Any]]:
-        nonlocal met
-        for upload in (upload for page in _pages(bucket, "") for upload in page):
+        nonlocal old_count
+        for upload in (upload for page in _list_uploads(bucket, "") for upload in page):
             key = _key(bucket, upload)
-            if upload["Initiated"] < before and not _is_reserved(key) and wanted(key):
-                met += 1
+            if upload["Initiated"] < before and not _is_reserved(key) and is_included(key):
+                old_count += 1
                 yield upload
 
-    oldest = heapq.nsmallest(at_most, old(), key=lambda upload: (upload["Initiated"], upload["Key"], upload["UploadId"]))
-    looked_at = map_concurrently(oldest, lambda upload: _looked_at(bucket, upload))
-    return OldUploads(tuple(item.upload for item in looked_at if item is not None and item.written_at < before), met - len(oldest))
+    oldest = heapq.nsmallest(limit, old(), key=lambda upload: (upload["Initiated"], upload["Key"], upload["UploadId"]))
+    examined = map_concurrently(oldest, lambda upload: _examine_upload(bucket, upload))
+    return OldUploads(tuple(item.upload for item in examined if item is not None and item.written_at < before), old_count - len(oldest))
 
 
 @dataclass(frozen=True, slots=True)
-class _LookedAt:
-    """An upload, and when its writer did something last."""
+class _ExaminedUpload:
+    """An upload, and the time of its writer's last action."""
 
     upload: Upload
     written_at: datetime
@@ -79,87 +81,86 @@ class _LookedAt:
 class S3UploadAborter:
     """`UploadAborter` in a bucket.
 
-    A writer may go on between our last look at the parts and the request. Completing then fails with
-    NoSuchUpload, and the writer learns of it.
+    A writer may continue between the last check of the parts and the request. Then its completion
+    fails with NoSuchUpload, so the writer notices.
     """
 
     bucket: Bucket
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Acts as `UploadAborter.act` says."""
-        asked = set(resumed)
-        return map_concurrently(batch, lambda planned: run_guarded(planned, lambda: self._one(planned, planned in asked)))
+        """Act as `UploadAborter.act` specifies."""
+        requested = set(resumed)
+        return map_concurrently(batch, lambda planned: run_guarded(planned, lambda: self._abort_one(planned, planned in requested)))
 
-    def _one(self, planned: PlannedAction, asked: bool) -> Result:
-        """Aborts an upload and looks whether it is gone. `asked` says that somebody of ours may have
-        asked for its end before.
+    def _abort_one(self, planned: PlannedAction, requested: bool) -> Result:
+        """Abort an upload and check whether it still exists.
 
-        Parts that arrive at the same moment may survive an abort, so it is repeated where the
-        upload is still there. A request whose answer was lost may never have arrived, so everything
-        is compared anew after it.
+        `requested` is True if an earlier run may have requested the abort. Parts that arrive at the
+        same moment may survive an abort, so it is repeated while the upload exists. A request whose
+        answer was lost may never have arrived, so everything is compared again after it.
         """
         acknowledged = False
         for attempt in range(ATTEMPTS):
-            here = self._look(planned)
-            if here is None:
-                is_ours = acknowledged or (asked and not self._may_be_completed(planned))
-                return Result(DONE) if is_ours else _absent(planned)
-            if here.upload.etag != planned.etag and not acknowledged:
-                return _changed(planned, here)
+            current = self._find_upload(planned)
+            if current is None:
+                is_ours = acknowledged or (requested and not self._may_be_completed(planned))
+                return Result(DONE) if is_ours else _absent_result(planned)
+            if current.upload.etag != planned.etag and not acknowledged:
+                return _changed_result(planned, current)
             try:
-                self._abort(planned)
+                self._request_abort(planned)
             except FileNotFoundError:
-                continue  # somebody else ended it just now; the next look tells
+                continue  # another process has just ended it; the next check decides
             except OSError as error:
                 if isinstance(error, PermissionError) or attempt + 1 == ATTEMPTS:
                     raise
-                asked = True
+                requested = True
                 pause_before_retry(attempt)
             else:
                 if acknowledged:
                     pause_before_retry(attempt)
-                asked = acknowledged = True
-        return Result(FAILED, f"abort of an upload to {planned.key!r}: the server lists it still, after {ATTEMPTS} requests; apply again")
+                requested = acknowledged = True
+        return Result(FAILED, f"abort of an upload to {planned.key!r}: the server still lists it after {ATTEMPTS} requests; apply again")
 
-    def _look(self, planned: PlannedAction) -> _LookedAt | None:
+    def _find_upload(self, planned: PlannedAction) -> _ExaminedUpload | None:
         full = f"{self.bucket.prefix}{planned.key}"
-        for page in _pages(self.bucket, planned.key, "change"):
+        for page in _list_uploads(self.bucket, planned.key, "change"):
             for upload in page:
                 if (upload["Key"], upload["UploadId"]) == (full, planned.version_id):
-                    return _looked_at(self.bucket, upload, "change")
+                    return _examine_upload(self.bucket, upload, "change")
         return None
 
     def _may_be_completed(self, planned: PlannedAction) -> bool:
-        """Says whether what stands at the key was written after the upload's last part."""
-        here, last_us = self.bucket.head(planned.key), modified_us(planned.etag or "")
-        return here is not None and here.answer["LastModified"].timestamp() * 1e6 >= (last_us or 0)
+        """Return True if the object at the key was written after the upload's last part."""
+        current, last_us = self.bucket.head(planned.key), modified_us(planned.etag or "")
+        return current is not None and current.answer["LastModified"].timestamp() * 1e6 >= (last_us or 0)
 
-    def _abort(self, planned: PlannedAction) -> None:
+    def _request_abort(self, planned: PlannedAction) -> None:
         with translate_errors(self.bucket.address(planned.key)):
             self.bucket.get_single_attempt_client().abort_multipart_upload(**self.bucket.target(planned.key), UploadId=planned.version_id)
 
 
-def _pages(bucket: Bucket, key: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
-    """Yields the uploads below a prefix of the storage, as the server tells them."""
+def _list_uploads(bucket: Bucket, key: str, role: Role = "read") -> Iterator[list[dict[str, Any]]]:
+    """Yield the uploads under a prefix of the storage, page by page."""
     with translate_errors(bucket.address(key)):
-        asked = bucket.client(role).get_paginator("list_multipart_uploads")
-        for page in asked.paginate(Bucket=bucket.name, Prefix=f"{bucket.prefix}{key}"):
+        paginator = bucket.client(role).get_paginator("list_multipart_uploads")
+        for page in paginator.paginate(Bucket=bucket.name, Prefix=f"{bucket.prefix}{key}"):
             yield page.get("Uploads", [])
 
 
-def _looked_at(bucket: Bucket, upload: dict[str, Any], role: Role = "read") -> _LookedAt | None:
-    """Returns an upload with its parts, null where it ended meanwhile."""
-    key, begun = _key(bucket, upload), upload["Initiated"]
+def _examine_upload(bucket: Bucket, upload: dict[str, Any], role: Role = "read") -> _ExaminedUpload | None:
+    """Return an upload with its parts, or None if it has ended since it was listed."""
+    key, started = _key(bucket, upload), upload["Initiated"]
     try:
         with translate_errors(bucket.address(key)):
             pages = bucket.client(role).get_paginator("list_parts").paginate(**bucket.target(key), UploadId=upload["UploadId"])
             parts = [part for page in pages for part in page.get("Parts", [])]
     except FileNotFoundError:
         return None
-    size_bytes, last = sum(part["Size"] for part in parts), max([begun, *(part["LastModified"] for part in parts)])
-    told_of = [(part["PartNumber"], part["ETag"], part["Size"], int(part["LastModified"].timestamp())) for part in parts]
-    etag = xxhash.xxh64_hexdigest(repr((int(begun.timestamp()), sorted(told_of))).encode())
-    return _LookedAt(Upload(key, upload["UploadId"], begun, size_bytes, identity(etag, size_bytes, last)), last)
+    size_bytes, last = sum(part["Size"] for part in parts), max([started, *(part["LastModified"] for part in parts)])
+    part_metadata = [(part["PartNumber"], part["ETag"], part["Size"], int(part["LastModified"].timestamp())) for part in parts]
+    etag = xxhash.xxh64_hexdigest(repr((int(started.timestamp()), sorted(part_metadata))).encode())
+    return _ExaminedUpload(Upload(key, upload["UploadId"], started, size_bytes, identity(etag, size_bytes, last)), last)
 
 
 def _key(bucket: Bucket, upload: dict[str, Any]) -> str:
@@ -170,10 +171,10 @@ def _is_reserved(key: str) -> bool:
     return f"{key}/".startswith(RESERVED_PREFIX)
 
 
-def _absent(planned: PlannedAction) -> Result:
-    return Result(ABSENT, f"abort: upload {planned.version_id} to {planned.key!r} was completed or aborted by somebody else")
+def _absent_result(planned: PlannedAction) -> Result:
+    return Result(ABSENT, f"abort: upload {planned.version_id} to {planned.key!r} was completed or aborted by another process")
 
 
-def _changed(planned: PlannedAction, here: _LookedAt) -> Result:
-    found = f"{here.size_bytes:,} bytes, last written to at {here.written_at.isoformat()}"
-    return Result(CHANGED, f"abort: upload {planned.version_id} to {planned.key!r} is not as it was planned; it has {found}; left alone")
+def _changed_result(planned: PlannedAction, current: _ExaminedUpload) -> Result:
+    found = f"{current.size_bytes:,} bytes, last written to at {current.written_at.isoformat()}"
+    return Result(CHANGED, f"abort: upload {planned.version_id} to {planned.key!r} differs from the plan: {found}; left alone")

@@ -388,7 +388,7 @@ def test_a_look_up_tells_what_is_there_and_one_that_is_refused_names_the_key() -
     with in_a_bucket("ceph") as bench:
         bench.put("there", b"four")
         assert lister_of(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
-        stranger = replace(bench, places=Connections(default=bench.places.default.model_copy(update={"profile": "stranger"})))
+        stranger = replace(bench, connections=Connections(default=bench.connections.default.model_copy(update={"profile": "stranger"})))
         with pytest.raises(StoreError, match="'there' is in no report and its size cannot be read: 403"):
             lister_of(stranger, "/reports").look_up(["there"])
 

@@ -82,7 +82,7 @@ def test_an_azure_run_that_did_not_succeed_is_refused(status: str) -> None:
 
 
 def test_an_azure_manifest_of_another_checksum_is_refused() -> None:
-    with pytest.raises(FormatError, match="expected 0123.* from the checksum file"):
+    with pytest.raises(FormatError, match=r"expected 0123.* from the checksum file"):
         azure_read(azure_manifest(), b"0123")
 
 

@@ -207,7 +207,7 @@ def in_bucket(client: Any, bucket: str, below: str) -> Put:
 
 def lister_of(bench: S3Bench, location: str, kind: str = "s3", **settings: Any) -> Lister:
     inventory = InventoryConfig.model_validate({"kind": kind, "location": location, **settings})
-    return open_lister(StorageConfig(name="s", location=bench.store.location, inventory=inventory), bench.places)
+    return open_lister(StorageConfig(name="s", location=bench.store.location, inventory=inventory), bench.connections)
 
 
 def formats() -> Iterator[str]:

@@ -28,7 +28,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
 
 def test_a_directory_that_is_not_there_fails_with_what_to_do(tmp_path: Path) -> None:
     found = findings(tmp_path / "gone")
-    assert (found["listable"].verdict, found["listable"].todo) == ("fail", "Mount it, or mend `location`.")
+    assert (found["listable"].verdict, found["listable"].todo) == ("fail", "Mount it, or correct `location`.")
 
 
 @pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
@@ -62,4 +62,4 @@ def test_a_lease_that_cannot_be_read_fails_with_what_to_do(tmp_path: Path) -> No
     (tmp_path / ".gc-assets").mkdir()
     (tmp_path / ".gc-assets/lease.json").write_text("{")
     found = findings(tmp_path)["lease"]
-    assert (found.verdict, "is no lease" in found.found, found.todo.startswith("Make sure")) == ("fail", True, True)
+    assert (found.verdict, "cannot parse the lease" in found.found, found.todo.startswith("Make sure")) == ("fail", True, True)

@@ -98,7 +98,7 @@ def test_nothing_happens_in_the_working_directory_where_the_objects_own_director
 
 def test_an_object_written_between_comparing_and_removing_is_put_back(file: Path, monkeypatch: pytest.MonkeyPatch):
     read = etag(file)
-    meanwhile(monkeypatch, "_require", lambda: written_by_another(file, b"a commit"))
+    meanwhile(monkeypatch, "require_etag", lambda: written_by_another(file, b"a commit"))
     with pytest.raises(ObjectChanged):
         OBJECTS.remove(str(file), read)
     assert file.read_bytes() == b"a commit"
@@ -107,14 +107,14 @@ def test_an_object_written_between_comparing_and_removing_is_put_back(file: Path
 
 def test_of_two_objects_written_while_one_is_removed_the_later_stays(file: Path, monkeypatch: pytest.MonkeyPatch):
     read = etag(file)
-    meanwhile(monkeypatch, "_require", lambda: written_by_another(file, b"a commit"))
-    before_putting_back = editing._put_back
+    meanwhile(monkeypatch, "require_etag", lambda: written_by_another(file, b"a commit"))
+    before_putting_back = editing.put_back
 
     def a_second_commit(aside, place):
         written_by_another(file, b"the next commit")
         before_putting_back(aside, place)
 
-    monkeypatch.setattr(editing, "_put_back", a_second_commit)
+    monkeypatch.setattr(editing, "put_back", a_second_commit)
     with pytest.raises(ObjectChanged):
         OBJECTS.remove(str(file), read)
     assert file.read_bytes() == b"the next commit"
@@ -133,13 +133,13 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act) -> None:
 
 
 def test_what_was_written_while_the_new_bytes_were_on_their_way_to_the_disk_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch):
-    read, real = etag(file), editing._write
+    read, real = etag(file), editing.write_staged
 
     def slow(*arguments, **named):
         real(*arguments, **named)
         written_by_another(file, b"theirs")
 
-    monkeypatch.setattr(editing, "_write", slow)
+    monkeypatch.setattr(editing, "write_staged", slow)
     with pytest.raises(ObjectChanged):
         OBJECTS.replace(str(file), b"mine", read)
     assert file.read_bytes() == b"theirs"

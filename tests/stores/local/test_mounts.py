@@ -126,11 +126,11 @@ def hung(tmp_path: Path) -> Iterator[Path]:
     if libc.mount(b"hung", os.fsencode(point), b"fuse", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()):
         os.close(server)
         pytest.skip("only root may mount")
-    mounts._mounted.cache_clear()
+    mounts.read_slow_mounts.cache_clear()
     yield point
     libc.umount2(os.fsencode(point), 2)  # MNT_DETACH
     os.close(server)
-    mounts._mounted.cache_clear()
+    mounts.read_slow_mounts.cache_clear()
 
 
 @pytest.mark.parametrize("read", ["read", "read_with_etag"])

@@ -135,7 +135,7 @@ class TestTrash:
         monkeypatch.setattr(os, "link", raising(errno.EPERM))
         verdicts, errors = act(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag))
         assert verdicts == ["denied"]
-        assert "no hard links" in errors[0]
+        assert "lacks hard links" in errors[0]
         assert trash(tmp_path, "a").exists()
 
     def test_a_restore_makes_its_directory_again(self, tmp_path):
@@ -219,7 +219,7 @@ class TestTrash:
         before = contents(tmp_path)
         verdicts, errors = act(tmp_path, "trash", plan(tmp_path, "a"))
         assert verdicts == ["failed"]
-        assert "by hand" in errors[0]
+        assert "decide which one to keep" in errors[0]
         assert contents(tmp_path) == before
 
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -241,7 +241,7 @@ class TestTrash:
         monkeypatch.setattr(os, "rename", raising(errno.EXDEV))
         verdicts, errors = act(tmp_path, "trash", planned)
         assert verdicts == ["failed"]
-        assert "another file system" in errors[0]
+        assert "a different file system" in errors[0]
         assert "deferred" in errors[0]
         assert contents(tmp_path) == before
 
@@ -326,7 +326,7 @@ class TestBoth:
         (tmp_path / "t").symlink_to(tmp_path.parent / f"{tmp_path.name}-moved")
         verdicts, errors = act(tmp_path, mode, planned)
         assert verdicts == ["denied"]
-        assert "leads through 't'" in errors[0]
+        assert "path contains 't'" in errors[0]
         assert (tmp_path / "t/a").exists()
 
     @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_mount_below_the_root_is_another_file_system(mounted):
     write(mounted, "a", b"live")
     verdicts, errors = act(root, "trash", plan(root, "root/a"))
     assert verdicts == ["failed"]
-    assert "another file system" in errors[0]
+    assert "a different file system" in errors[0]
     assert (mounted / "a").read_bytes() == b"live"
     assert verdict(root, "deferred", plan(root, "root/a", "purge")) == "done"
 

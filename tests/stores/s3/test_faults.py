@@ -28,7 +28,7 @@ from tests.depth import times
 from tests.killed import PROCESSES
 from tests.s3.proxy import Exchange, Rule, call_after, drop_answer, error_answer, nth
 from tests.s3.servers import shared
-from tests.state.s3_place import place
+from tests.state.s3_location import unused_location
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
 from tests.stores.s3.test_quarantine import copies, kill, planned, through
 from tests.stores.s3_bench import in_a_bucket
@@ -92,7 +92,7 @@ def machine(start: Any, answers: Any, store: Store, state: Files, rows: Sequence
 
 def test_of_two_machines_at_once_one_is_refused_or_finds_the_plan_done_and_each_object_is_copied_once() -> None:
     keys = [f"t/{number:02}" for number in range(20)]
-    with in_a_bucket("ceph") as bench, place() as (root, settings), through(bench) as (store, proxy):
+    with in_a_bucket("ceph") as bench, unused_location() as (root, settings), through(bench) as (store, proxy):
         for key in keys:
             bench.put(key, key.encode())
         rows, state = planned(bench, *keys), Files(root, settings)
@@ -119,7 +119,7 @@ def carried_out(store: Store, state: Files, rows: Sequence[PlannedAction]) -> No
 def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and_act_is_ended_by_the_next() -> None:
     """At every 20th request here, at every one of them with `make test DEPTH=all`."""
     for step in count(1, times(20, 1)):
-        with in_a_bucket("ceph", versioned=True) as bench, place() as (root, settings):
+        with in_a_bucket("ceph", versioned=True) as bench, unused_location() as (root, settings):
             for key in KEYS:
                 bench.put(key, key.encode())
             rows, children = planned(bench, *KEYS), list[Any]()
@@ -150,7 +150,10 @@ def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.Monke
         wrong = {
             f"s3://{bench.bucket}-gone/": (server, "there is no such bucket; correct the location or `s3.endpoint`"),
             f"s3://{bench.bucket}/": (nowhere, "check the network and `s3.endpoint`"),
-            f"s3://{bench.bucket}/lake/": (shared("ceph").as_stranger().settings, "docs/s3-reference.md lists the permissions of each role"),
+            f"s3://{bench.bucket}/lake/": (
+                shared("ceph").as_stranger().settings,
+                "docs/s3-reference.md lists the permissions of each role",
+            ),
         }
         for location, (settings, way_out) in wrong.items():
             with pytest.raises(StoreError) as raised:

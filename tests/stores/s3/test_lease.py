@@ -128,11 +128,11 @@ def test_the_clock_of_a_machine_that_is_ahead_takes_no_live_lease_over(bench: S3
 
 
 def test_who_looked_long_ago_does_not_take_a_token_that_was_cleared_away(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    latest = leases._latest
+    latest = leases.read_latest
     for turn in range(3):
         bench.store.acquire(PLAN, str(turn), Clock(NOW + turn * LEASE_DURATION))
     answers = [None]
-    monkeypatch.setattr(leases, "_latest", lambda bucket, role: answers.pop() if answers else latest(bucket, role))
+    monkeypatch.setattr(leases, "read_latest", lambda bucket, role: answers.pop() if answers else latest(bucket, role))
     with pytest.raises(GateRefused, match="is being changed by 2"):
         bench.store.acquire(PLAN, "late", Clock(NOW + 2 * LEASE_DURATION))
     assert PLACE not in bench.everything()
@@ -140,9 +140,9 @@ def test_who_looked_long_ago_does_not_take_a_token_that_was_cleared_away(bench: 
 
 def test_a_renewal_that_comes_late_does_not_take_the_lease_back(bench: S3Bench) -> None:
     first: Any = bench.store.acquire(PLAN, "first", CLOCK)
-    record = first._ours()
+    record = first.require_own()
     second = bench.store.acquire(PLAN, "second", Clock(NOW + LEASE_DURATION))
-    first._renew(record)
+    first.write_renewal(record)
     with pytest.raises(GateRefused, match="second"):
         replace(first, clock=Clock(NOW + LEASE_DURATION)).check()
     second.check()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingTask, Problem, Store
-from gc_assets.stores.s3.listing import Range, _common
+from gc_assets.stores.s3.listing import Range, common_prefix
 from tests.s3.proxy import Rule, error_answer, lists
 from tests.stores.contract import inventory
 from tests.stores.s3.test_quarantine import through
@@ -33,7 +33,7 @@ def lies_in(key: bytes, part: Range) -> bool:
 @given(bytes_of_keys, st.none() | bytes_of_keys, st.lists(bytes_of_keys, max_size=6), st.lists(bytes_of_keys, max_size=20))
 def test_a_range_that_is_cut_covers_every_key_once(after: bytes, end: bytes | None, split_keys: list[bytes], found: list[bytes]) -> None:
     whole = Range(after, end)
-    parts = whole.cut(split_keys)
+    parts = whole.split(split_keys)
     for key in [*found, *split_keys, after, *([end] if end is not None else [])]:
         assert sum(lies_in(key, part) for part in parts) == lies_in(key, whole)
 
@@ -191,7 +191,7 @@ def test_a_rest_whose_directories_cannot_be_listed_is_listed_uncut(monkeypatch: 
         asked_for_directories = Rule(lambda request: "delimiter" in request.query, _deny, times=10**9)
         tasks = bench.store.plan_listing(2)
         with through(bench, asked_for_directories) as (store, proxy):
-            tasks = [replace(task, bucket=store._bucket) for task in tasks]
+            tasks = [replace(task, bucket=store.bucket) for task in tasks]
             met, problems = rounds(tasks, 3)
         assert any("delimiter" in request.query for request in proxy.requests)
         assert sorted(met) == names
@@ -223,4 +223,4 @@ def test_rows_are_those_of_the_newest_versions() -> None:
     ],
 )
 def test_the_prefix_of_a_range_is_whole_characters_that_all_its_keys_begin_with(one: bytes, other: bytes, shared: str) -> None:
-    assert _common(one, other) == shared
+    assert common_prefix(one, other) == shared

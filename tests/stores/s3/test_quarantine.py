@@ -90,7 +90,7 @@ def act(
     rows = for_(action, rows)
     results = store.quarantine(mode, PLAN).act(rows, rows if resumed else ())
     assert all(result.verdict == "done" or result.error for result in results)
-    assert not any(result.error for result in results if result.verdict == "done" and "what lay below it" not in (result.error or ""))
+    assert not any(result.error for result in results if result.verdict == "done" and "older versions" not in (result.error or ""))
     return [result.verdict for result in results]
 
 
@@ -377,7 +377,7 @@ def test_an_older_version_that_may_not_be_deleted_stays_hidden_and_is_named() ->
         with through(bench, Rule(batch_delete, locked)) as (store, _):
             (result,) = store.quarantine("versioned", PLAN).act([replace(row, action="purge") for row in rows])
         assert result.verdict == "done"
-        assert f"stays, under a delete marker: version {older} (AccessDenied" in (result.error or "")
+        assert f"older versions kept under a delete marker: version {older} (AccessDenied" in (result.error or "")
 
 
 def test_more_markers_than_one_page_hide_an_older_version_after_a_purge_too(versions: S3Bench) -> None:
@@ -481,9 +481,9 @@ def test_a_key_that_the_policy_protects_is_denied_and_the_others_are_done(mode: 
 )
 def test_a_version_that_is_locked_is_hidden_and_shown_and_its_purge_is_denied(lock: dict[str, Any]) -> None:
     server, name = shared("ceph"), f"locked-{secrets.token_hex(4)}"
-    client, places = server.client(), Connections(default=server.settings)
+    client, connections = server.client(), Connections(default=server.settings)
     client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
-    bench = S3Bench(server, client, name, "lake/", open_store(f"s3://{name}/lake/", places), places, "versioned")
+    bench = S3Bench(server, client, name, "lake/", open_store(f"s3://{name}/lake/", connections), connections, "versioned")
     client.put_object(Bucket=name, Key="lake/a", Body=b"locked", **lock)
     bench.put("b", b"free")
     rows = planned(bench, "a", "b")
