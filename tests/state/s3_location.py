@@ -1,4 +1,4 @@
-"""A place of its own on the suite's S3 server for each test of the state."""
+"""Provide an unused location on the S3 server of the test suite for each test of the state."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from tests.s3.servers import OWNER, PROFILES, REGION, shared
 
 ACCESS, SECRET = OWNER
 BUCKET = "state-of-tests"
-# Tells the processes that a test starts where the server is.
+# Passes the server to the processes that a test starts.
 _ENDPOINT = "GC_ASSETS_TEST_S3_ENDPOINT"
 
 
 def files_at(root: str) -> Files:
-    """The files below a path, or below an address that `place` of this process or of its parent gave."""
+    """Return the files at a path, or at an address from `unused_location` of this or the parent
+    process.
+    """
     endpoint = os.environ.get(_ENDPOINT)
     return Files(root, S3Config(endpoint=endpoint, region=REGION, profile=PROFILES[ACCESS]) if endpoint else S3Config())
 
 
 @contextmanager
-def place() -> Iterator[tuple[str, S3Config]]:
-    """An address that nobody has used, and how it is reached."""
+def unused_location() -> Iterator[tuple[str, S3Config]]:
+    """Yield an unused address and its connection."""
     server = shared("ceph")
     os.environ[_ENDPOINT] = server.endpoint
     client = server.client()

@@ -1,0 +1,152 @@
+"""JSON that earlier releases stored is read, and written with the current keys."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gc_assets.core.approvals import ApprovalEvent
+from gc_assets.core.deliveries import Deliveries
+from gc_assets.core.plan import gate_name
+from gc_assets.core.renamed_keys import RenamedKeys
+from gc_assets.state.compaction import CompactedSegments
+from gc_assets.state.index import IndexEntry
+from gc_assets.state.receipts import Receipt
+from gc_assets.state.summaries import (
+    ComparisonSummary,
+    DeletionLogSummary,
+    ExpiryLogSummary,
+    ExpiryOutcomes,
+    LiveFilesSummary,
+    OrphanFilesSummary,
+    StorageInventorySummary,
+)
+
+NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC).isoformat()
+DAY = date(2026, 3, 14).isoformat()
+AMOUNT = {"files": 1, "bytes": 2}
+
+STORED: list[tuple[type[RenamedKeys], dict[str, Any], dict[str, Any]]] = [
+    (ApprovalEvent, {"plan_id": "p", "by": "ada", "at": NOW}, {"said": "rejected"}),
+    (
+        Receipt,
+        {
+            "group": "sales",
+            "asset": "live_files",
+            "run_date": DAY,
+            "run_id": "r",
+            "created_at": NOW,
+            "rows": 0,
+            "size_bytes": 0,
+            "digest": "0",
+            "files": [],
+        },
+        {"facts": {"files": 1}},
+    ),
+    (
+        IndexEntry,
+        {"run_date": DAY, "run_id": "r", "created_at": NOW, "rows": 0, "receipt_sha256": "s"},
+        {"facts": {"files": 1}, "is_there": True},
+    ),
+    (CompactedSegments, {}, {"folds": [{"name": "a", "runs": ["r"], "parts": []}], "former": [], "replaced": {"b": NOW}}),
+    (
+        LiveFilesSummary,
+        {
+            "files": 1,
+            "live_bytes": 2,
+            "by_kind": {},
+            "by_storage": {},
+            "metadata_by_storage": {},
+            "expired_files": 0,
+            "dangling_files": 0,
+            "external_files": 0,
+        },
+        {
+            "sick": [{"lake": "sales", "why": "torn", "since": NOW}],
+            "carried_files": 3,
+            "carried_from": "r",
+            "full_for": "changed policy",
+            "full_on": DAY,
+            "nights_carried": 4,
+            "nights_uncompared": 5,
+            "made_as": "f",
+        },
+    ),
+    (
+        StorageInventorySummary,
+        {"objects": 1, "bytes": 2, "problems": {}, "tasks": 1, "full_listing_on": DAY},
+        {"carried_directories": 3, "carried_objects": 4},
+    ),
+    (
+        OrphanFilesSummary,
+        {
+            "grace_cutoff": NOW,
+            "historical": False,
+            "by_reason": {},
+            "live_keys": 0,
+            "missing_metadata": [],
+            "missing_metadata_count": 0,
+            "live_unlisted": [],
+            "live_unlisted_count": 0,
+            "foreign_metadata": [],
+            "foreign_metadata_count": 0,
+            "behind_links": [],
+            "behind_links_count": 0,
+            "false_negatives": 0,
+            "near_misses": 0,
+            "stopped_samples": [],
+        },
+        {"waterfall": {"live": AMOUNT}, "sick": [{"lake": "sales", "why": "torn", "since": NOW}]},
+    ),
+    (
+        DeletionLogSummary,
+        {"plan_id": "p"},
+        {"books": {"quarantine/done": AMOUNT}, "words": [{"plan_id": "p", "by": "ada", "at": NOW, "said": "approved"}]},
+    ),
+    (ExpiryLogSummary, {"plan_id": "p"}, {"books": {"done": 1}}),
+    (ExpiryOutcomes, {}, {"books": {"done": 1}}),
+]
+
+
+@pytest.mark.parametrize("model, common, old", STORED, ids=[model.__name__ for model, _, _ in STORED])
+def test_old_keys_are_read_and_new_keys_written(model: type[RenamedKeys], common: dict[str, Any], old: dict[str, Any]) -> None:
+    assert model.RENAMED.keys() == old.keys()
+    earlier = model.model_validate({**common, **old})
+    current = model.model_validate({**common, **{model.RENAMED[key]: value for key, value in old.items()}})
+    written = json.loads(earlier.model_dump_json())
+    assert earlier == current
+    assert set(model.RENAMED.values()) <= earlier.model_fields_set
+    assert set(model.RENAMED.values()) <= written.keys()
+    assert model.model_validate(written) == earlier
+
+
+@pytest.mark.parametrize("model, common, old", STORED, ids=[model.__name__ for model, _, _ in STORED])
+def test_old_and_new_key_together_are_damage(model: type[RenamedKeys], common: dict[str, Any], old: dict[str, Any]) -> None:
+    for key, value in old.items():
+        with pytest.raises(ValidationError, match=f"{model.RENAMED[key]} and its old name {key}"):
+            model.model_validate({**common, **old, model.RENAMED[key]: value})
+
+
+def test_comparison_reads_old_fingerprint() -> None:
+    assert ComparisonSummary.of({"differences": ["a"], "made_as": "f"}).wrong == "f"
+    assert ComparisonSummary.of({"differences": ["a"], "fingerprint": "f"}).wrong == "f"
+    assert ComparisonSummary.of({"differences": [], "made_as": "f"}).wrong is None
+
+
+def test_stored_override_names_current_gate() -> None:
+    event = ApprovalEvent.model_validate({"plan_id": "p", "by": "ada", "at": NOW, "overrides": ["sick_tables", "live_drop"]})
+    assert event.overrides == ("unreadable_tables", "live_drop")
+    assert [gate_name(name) for name in ("spoilt_histories", "damaged_histories")] == ["damaged_histories"] * 2
+
+
+def test_delivered_event_keeps_its_delivery_under_new_name() -> None:
+    stored = json.dumps({"mail": ["sales/table_sick/u/2026", "warehouse/night_missed/2026-03-14", "warehouse/plan_ready/p"]})
+    assert Deliveries.parse(stored).by_target["mail"] == {
+        "sales/table_unreadable/u/2026",
+        "warehouse/run_missed/2026-03-14",
+        "warehouse/plan_ready/p",
+    }
