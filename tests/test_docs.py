@@ -223,7 +223,7 @@ TESTED_BY = {
     ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a directory of another program",
     ("nessie.md", "gc-assets doctor"): "no: it needs a Nessie server of the user; tests/stages/test_nessie_*.py run such lakes",
     ("performance.md", "python -m benchmarks all --list"): (
-        "no: all of it takes hours; tests/benchmarks/test_every.py types `all` on rows of its own"
+        "no: all of it takes hours; tests/benchmarks/test_suite.py runs `all` on small rows"
     ),
     ("scale.md", "python -m benchmarks scale --tables 1000 --commits 200 --engine 'local[2]'"): "no: it builds large lakes for minutes",
     ("s3.md", 'make demo ARGS="--s3"'): "test_demo_on_another_s3_server",
