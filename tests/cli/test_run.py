@@ -308,7 +308,7 @@ def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: S
     assert len(shell.json("show", "deletion_log")) == len(gone)
     again = shell("apply", plan_id, "--mode", "apply", "--format", "json")
     assert (again.exit_code, json.loads(again.stdout)) == (0, [])
-    assert "applied in full" in again.stderr
+    assert "applied completely" in again.stderr
     listed = shell.json("plans")[0]
     assert listed["status"] == "applied"
     assert listed["decisions"][-1].startswith("approved by ada at")

@@ -173,7 +173,7 @@ def test_applying_twice_changes_nothing_and_says_so(story: Story[Lakes]) -> None
     applied = story.house.apply(story.header)
     assert applied.published is None
     assert applied.nothing_to_do is not None
-    assert "applied in full" in applied.nothing_to_do
+    assert "applied completely" in applied.nothing_to_do
 
 
 def test_restore_puts_everything_back_byte_for_byte(story: Story[Lakes]) -> None:
