@@ -39,7 +39,7 @@ from gc_assets.lakes.kinds import all_tables, owners_of
 from gc_assets.resources.platform import load_platform
 from gc_assets.s3.client import get_client
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
-from tests.days import now_for
+from tests.dates import now_for
 from tests.depth import deep
 from tests.s3.servers import S3Server
 from tests.shell import blocks, run_lines

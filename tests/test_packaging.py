@@ -161,7 +161,7 @@ def instance_of(name: str, directory: Path, **replaced: Any) -> dg.DagsterInstan
 
 def test_the_production_instance_frees_the_pools_of_dead_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_LOG_BUCKET", "logs")
-    # tests/composed.py runs it with its own database.
+    # tests/compose_services.py runs it with its own database.
     with instance_of("dagster.yaml", tmp_path, storage={"sqlite": {"base_dir": str(tmp_path)}}) as instance:
         assert instance.run_monitoring_enabled
         assert instance.global_op_concurrency_default_limit == 1

@@ -27,7 +27,7 @@ def run_job(
         GcError: If the job failed.
     """
     exchanged = exchange.Exchange(settings.exchange, places)
-    emr = _EmrJob(boto3.client("emr-serverless", region_name=settings.region), settings.application_id)
+    emr = EmrJob(boto3.client("emr-serverless", region_name=settings.region), settings.application_id)
     client = _Client(
         client=emr,  # pyright: ignore[reportArgumentType]
         context_injector=exchanged.injector,
@@ -43,7 +43,7 @@ def run_job(
     return exchanged.reports(partial(client.run, context=context, start_job_run_params=params, extras=dict(extras)), emr)
 
 
-class _EmrJob:
+class EmrJob:
     """The part of the EMR Serverless API that dagster-aws uses, with the id of the started job run."""
 
     def __init__(self, emr: Any, application_id: str) -> None:

@@ -129,7 +129,7 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "config, message",
+    "config, expected",
     [
         ({}, "a plan, a prefix or a key"),
         ({"prefix": "data/", "history": True}, "name the plan with --plan"),
@@ -138,7 +138,7 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
         ({"prefix": "data/", "storage": "lost"}, "the configuration has warehouse"),
     ],
 )
-def test_restore_of_unknown_files_starts_no_spark(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+def test_restore_of_unknown_files_starts_no_spark(tmp_path: Path, config: dict[str, Any], expected: str) -> None:
     error, message = refusal(launch(decision_platform(tmp_path, "restore"), "restore", **config), "restore")
     assert error == "UsageError"
-    assert message in message
+    assert expected in message

@@ -24,9 +24,9 @@ from gc_assets.cli.main import cli
 from gc_assets.demo.sample import ensure_demo
 from tests.assets.dagster_page import DagsterPage
 from tests.browser import chromium, program
-from tests.composed import Composed, composed
+from tests.compose_services import Composed, composed
 from tests.conftest import TEST_CONF
-from tests.days import now_for
+from tests.dates import now_for
 from tests.depth import deep
 from tests.s3.servers import S3Server
 

@@ -174,9 +174,9 @@ def test_every_number_has_a_figure(run_result: dg.ExecuteInProcessResult) -> Non
         if "figures" not in metadata:  # the deletion_log of a run that deleted nothing
             assert key == "warehouse/deletion_log"
             continue
-        metadata = {str(record.data["figure"]).replace(" ", "_"): str(record.data["amount"]) for record in metadata["figures"].records}
-        assert metadata.keys() == {name for name in numbers if not name.startswith("dagster/")}, key
-        assert all(re.fullmatch(r"[-\d.,e]+ ([a-zA-Z]+( per key)?|%)", amount) for amount in metadata.values()), metadata
+        figures = {str(record.data["figure"]).replace(" ", "_"): str(record.data["amount"]) for record in metadata["figures"].records}
+        assert figures.keys() == {name for name in numbers if not name.startswith("dagster/")}, key
+        assert all(re.fullmatch(r"[-\d.,e]+ ([a-zA-Z]+( per key)?|%)", amount) for amount in figures.values()), figures
 
 
 def test_plan_metadata_supports_a_decision(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
@@ -264,12 +264,12 @@ def test_approved_plan_moves_only_its_files(lake: Lake, run_result: dg.ExecuteIn
     header = plan_of(at)
     approve(at.config, at.clock, header.plan_id, "kim")
     applied = run(at, "apply", plan_id=header.plan_id)
-    metadata = materializations(applied)
-    metadata = metadata["warehouse/deletion_log"].metadata
+    events = materializations(applied)
+    metadata = events["warehouse/deletion_log"].metadata
     gone = {path for path in before if not path.exists()}
     assert (metadata["quarantined_files"].value, metadata["failed_files"].value) == (len(gone), 0)
     assert gone > set(leftovers)
-    assert metadata["sales/expiry_log"].metadata["done_edits"].value == header.expiry_actions["sales"] > 0
+    assert events["sales/expiry_log"].metadata["done_edits"].value == header.expiry_actions["sales"] > 0
     twice = materializations(run(at, "apply", plan_id=header.plan_id))["warehouse/deletion_log"].metadata
     assert "applying it again changes nothing" in str(twice["nothing_changed"].value)
     assert twice["quarantined_files"].value == len(gone)

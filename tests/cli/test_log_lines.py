@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gc_assets.cli.main import cli
 from tests.cli.lakes import write_config
-from tests.days import now_for
+from tests.dates import now_for
 
 
 def run_policy(root: Path, *options: str) -> Result:

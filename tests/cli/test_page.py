@@ -16,7 +16,7 @@ from gc_assets.cli.main import cli
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.cli.lakes import SmallLake, small_lake
-from tests.days import now_for
+from tests.dates import now_for
 from tests.depth import deep
 
 pytestmark = pytest.mark.spark

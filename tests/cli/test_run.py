@@ -24,7 +24,7 @@ from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.records.ledger import quarantine_ledger
 from tests.cli.lakes import SmallLake, small_lake
-from tests.days import now_for
+from tests.dates import now_for
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
 from gc_assets.state.files import Files
-from tests.days import noon
+from tests.dates import noon
 from tests.lakes.lakefs.fake_server import KEY_ID
 from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
 from tests.lakes.nessie.server import Server

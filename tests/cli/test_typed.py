@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from tests.cli.lakes import small_lake
 from tests.commands import command_lines
-from tests.days import now_for
+from tests.dates import now_for
 from tests.depth import deep
 from tests.shell import blocks
 

@@ -17,7 +17,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform, load_platform
 from tests.conftest import TEST_CONF
-from tests.days import now_for
+from tests.dates import now_for
 from tests.lakes.iceberg.builder import LakeBuilder
 
 LOG = "warehouse/deletion_log"

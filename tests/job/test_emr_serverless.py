@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from gc_assets.remote.emr_serverless import _EmrJob
+from gc_assets.remote.emr_serverless import EmrJob
 from gc_assets.remote.spark_submit import ENTRY_POINT
 from tests.depth import deep
 from tests.job.runs import run, sales, with_spark
@@ -80,7 +80,7 @@ def test_job_run_with_lost_connection_is_cancelled(emr: Serverless, lake: Path, 
     def raise_throttling(*_: Any, **__: Any) -> Any:
         raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, "GetJobRun")
 
-    monkeypatch.setattr(_EmrJob, "get_job_run", raise_throttling)
+    monkeypatch.setattr(EmrJob, "get_job_run", raise_throttling)
     failed = run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=settings(emr)), TABLES[:1])
     assert f"lost the connection to job run {emr.runs[-1].id} of {emr.application_id}, which was " in failed.failure
     assert "and is cancelled now" in failed.failure

@@ -87,7 +87,7 @@ def storage(**changes: Any) -> StoragePage:
         "apply_command": "gc-assets apply 0123 --mode apply",
         "largest": (PlannedFile("a/b.parquet", "quarantine", "unreferenced", 7),),
         "quarantined": (),
-        "before": None,
+        "previous_run_date": None,
         "changes": (),
         "problems": {},
         "usd_per_gb_month": None,
