@@ -22,7 +22,7 @@ from gc_assets.stages.sweep.storage_inventory import find_baseline, last_invento
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer
 from tests.lakes.lakefs.support import config_of
-from tests.stages.lakefs_reading import unreadable
+from tests.stages.lakefs_reader import unreadable
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
@@ -99,15 +99,15 @@ def test_other_objects_are_kept(story: Story[FilledRepository]) -> None:
 
 def test_explain_names_the_reason(story: Story[FilledRepository]) -> None:
     def verdict(key: str) -> tuple[str, str]:
-        (found,) = explain(story.house.tonight(), f"{PREFIX}{key}")
+        (found,) = explain(story.house.run_context(), f"{PREFIX}{key}")
         return found.verdict, found.sentence
 
     explanation = {key: verdict(key) for key in story.builder.kept | story.builder.dead.keys()}
     assert {explanation[key][0] for key in story.builder.dead} == {"planned"}
     young = sorted(sentence for kind, sentence in explanation.values() if kind == "young")
     assert len(young) == 2
-    assert "by its name it was handed out so lately that lake ml may yet link it" in young[0]
-    assert "younger than the grace period" in young[1]
+    assert "younger than the grace period" in young[0]
+    assert "its name is so recent that lake ml may still link it" in young[1]
     assert {kind for key, (kind, _) in explanation.items() if key in story.builder.kept} == {"live", "young"}
 
 
@@ -120,7 +120,7 @@ def test_state_contains_no_credentials(story: Story[FilledRepository]) -> None:
 
 def test_second_mark_decodes_nothing(story: Story[FilledRepository]) -> None:
     story.house.mark()
-    first, *later = story.house.decoded("ml")
+    first, *later = story.house.decoded_counts("ml")
     assert first > 0
     assert set(later) == {0}
 
@@ -217,7 +217,7 @@ def test_apply_refuses_plan_after_newer_references(fresh: Fresh) -> None:
     lost, hidden = builder.upload(), builder.upload()
     header = fresh.house.plan()
     assert fresh.house.planned(PREFIX).keys() == {*expired, lost, hidden}
-    fresh.house.approved(header)
+    fresh.house.approve(header)
     builder.branch("revived", old)
     builder.rules(1, dev=365)
     builder.stage("main", "hidden", hidden)
@@ -331,10 +331,10 @@ def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:
 def test_full_listing_every_seven_days(fresh: Fresh) -> None:
     house = fresh.house
     fresh.builder.commit("main", a=b"1")
-    published = storage_inventory(house.spark, house.tonight(), STORAGE)
+    published = storage_inventory(house.spark, house.run_context(), STORAGE)
     house.now += timedelta(days=6)
-    baseline = find_baseline(house.tonight(), last_inventory(house.tonight(), STORAGE))
+    baseline = find_baseline(house.run_context(), last_inventory(house.run_context(), STORAGE))
     assert baseline is not None
     assert baseline.receipt == published.receipt
     house.now += timedelta(days=1)
-    assert find_baseline(house.tonight(), last_inventory(house.tonight(), STORAGE)) is None
+    assert find_baseline(house.run_context(), last_inventory(house.run_context(), STORAGE)) is None

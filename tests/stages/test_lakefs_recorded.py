@@ -25,7 +25,7 @@ from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
 from tests.lakes.lakefs.support import config_of, moment
-from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, under_policy
+from tests.stages.forecasts import Foreseen, difference, foreseen, sizes, under_policy
 from tests.stages.lakehouse import STORAGE, Lakehouse
 
 pytestmark = pytest.mark.spark
@@ -122,7 +122,7 @@ def test_stray_file_in_the_root_is_unowned(basic: RecordedRepository) -> None:
 
 
 def test_staged_objects_are_published_by_branch_and_path(basic: RecordedRepository) -> None:
-    uncommitted_objects(basic.house.current(), "ml")
+    uncommitted_objects(basic.house.run_context(), "ml")
     found = {(row["branch"], row["path"]): row["key"].removeprefix("basic/") for row in basic.house.rows("uncommitted_objects", "ml")}
     staged = basic.recording.expected["branches"]
     assert found == {(branch, path): key for branch, summary in staged.items() for path, key in summary["staged"].items()}

@@ -31,7 +31,7 @@ from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.untrusted_input import parse_json
 
-_Result = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 # The server's limit. A larger number is an error (400).
 PAGE: Final = 1000
 RETRIES: Final = 5
