@@ -30,8 +30,8 @@ class StoreLister:
         del now
         return ListingPlan(self.store.plan_listing(parallelism, unchanged, settled_before, split_keys))
 
-    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
-        return self.store.find_unchanged_directories(known)
+    def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
+        return self.store.find_unchanged_directories(directories)
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
         return self.store.select_unchanged_objects(objects, unchanged)

@@ -28,7 +28,7 @@ from gc_assets.stores.protocol import Outcome, PlannedAction
 
 # The history of a share is held in memory when a plan is resumed: about 50 MB.
 KEYS_PER_SHARE = 50_000
-_RowT = TypeVar("_Row")
+_RowT = TypeVar("_RowT")
 # Action, key and version.
 ActionKey = tuple[Action, str, str | None]
 _INTENT = ".intent.jsonl"

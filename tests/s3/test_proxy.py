@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError, ResponseStreamingError
 
-from tests.killed import PROCESSES
+from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Fault,
     Proxy,

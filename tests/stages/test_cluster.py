@@ -19,13 +19,13 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.stores.store import open_store
 from tests.cluster import CONF, Cluster
 from tests.conftest import TEST_CONF
-from tests.days import noon
+from tests.dates import noon
 from tests.s3.proxy import Exchange, Fault, Request, Rule, lists, proxied
 from tests.s3.servers import shared
-from tests.stages import clustered
+from tests.stages import cluster_protocol as clustered
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
-from tests.stages.clustered import PUT_BACK, Scene, played
+from tests.stages.cluster_protocol import PUT_BACK, Scene, played
 from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import in_a_bucket
 

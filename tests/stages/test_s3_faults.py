@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import StoreError
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stores.protocol import QuarantineMode
-from tests.days import noon
+from tests.dates import noon
 from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
@@ -60,13 +60,13 @@ def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: Quaranti
     rule = Rule(fails, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
     with house_of(spark, tmp_path, mode, rule) as house:
         header = house.plan()
-        assert house.planned(PLACE) == dict.fromkeys(LOST, "quarantine")
+        assert house.planned_actions(PLACE) == dict.fromkeys(LOST, "quarantine")
         time.sleep(1.1)  # without versions the time tells the same bytes apart, in whole seconds
         now = {"same_size": b"SAME_SIZE", "same_bytes": b"same_bytes", "resized": b"longer than before"}
         for name, content in now.items():
             house.bench.put(f"{PLACE}{name}", content)
         house.bench.client.delete_object(Bucket=house.bench.bucket, Key=f"{house.bench.prefix}{PLACE}gone")  # by a marker, with versions
-        applied = house.carry_out(header)
+        applied = house.approve_and_apply(header)
         told = log(house)
         expected = {**dict.fromkeys(now, "changed"), "gone": "absent", "kept": "failed"}
         if mode == "versioned":  # the marker hides what was planned, and nothing is copied
@@ -87,7 +87,7 @@ def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_
     with house_of(spark, tmp_path, "versioned") as house:
         before, header = house.contents(), house.plan()
         version_status(house.bench, "Suspended")
-        assert counts(house.carry_out(header).by_outcome) == {("quarantine", "denied"): len(LOST)}
+        assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "denied"): len(LOST)}
         assert house.contents() == before
         for name, (_, error) in log(house).items():
             assert f"'{PLACE}{name}': bucket {house.bench.bucket} no longer keeps versions" in error
@@ -95,7 +95,7 @@ def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_
         version_status(house.bench, "Enabled")
         house.now += timedelta(days=1)
         again = house.plan()
-        assert counts(house.carry_out(again).by_outcome) == {("quarantine", "done"): len(LOST)}
+        assert counts(house.approve_and_apply(again).by_outcome) == {("quarantine", "done"): len(LOST)}
         assert house.restore(again.plan_id)[1] == {"done": len(LOST)}
         assert house.contents() == before
 
@@ -105,14 +105,14 @@ def test_where_versioning_was_switched_on_between_nights_the_trash_is_restored_a
 ) -> None:
     with house_of(spark, tmp_path, "trash") as house:
         before, header = house.contents(), house.plan()
-        assert counts(house.carry_out(header).by_outcome) == {("quarantine", "done"): len(LOST)}
+        assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(LOST)}
         version_status(house.bench, "Enabled")
         house.bench.put(f"{PLACE}later", b"later")
         house.settings["quarantine_days"] = 30
         house.now += timedelta(days=1)
         header_later = house.plan()
-        assert house.planned(PLACE) == {"later": "quarantine"}
-        assert counts(house.carry_out(header_later).by_outcome) == {("quarantine", "denied"): 1}
+        assert house.planned_actions(PLACE) == {"later": "quarantine"}
+        assert counts(house.approve_and_apply(header_later).by_outcome) == {("quarantine", "denied"): 1}
         (_, error) = log(house)["later"]
         assert f"bucket {house.bench.bucket} keeps versions" in error
         assert "use `quarantine: versioned`" in error
@@ -141,7 +141,7 @@ def test_a_listing_that_is_denied_or_knows_us_no_more_in_its_middle_publishes_no
         for code, (status, way_out) in answers.items():
             spoilt[:] = [(status, code)]
             with pytest.raises(StoreError) as raised:
-                storage_inventory(spark, house.tonight(), STORAGE)
+                storage_inventory(spark, house.run_context(), STORAGE)
             assert "could not be listed, so nothing can be planned: iceberg/" in str(raised.value)
             assert way_out in str(raised.value)
-            assert house.tonight().state.current(STORAGE, "storage_inventory", house.clock.today()) is None
+            assert house.run_context().state.current(STORAGE, "storage_inventory", house.clock.today()) is None

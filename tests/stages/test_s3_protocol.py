@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
-from tests.days import noon
+from tests.dates import noon
 from tests.depth import deep
 from tests.lakes.nessie.server import Server
 from tests.stages.bucket_house import BucketHouse
@@ -100,7 +100,7 @@ def test_a_night_leaves_the_bucket_as_it_was(story: BucketStory) -> None:
 
 
 def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(story: BucketStory) -> None:
-    applied = story.house.carry_out(story.header)
+    applied = story.house.approve_and_apply(story.header)
     edits, refused = dict(story.header.expiry_actions), 0
     if story.held:
         refused = edits.pop("weather")
@@ -132,11 +132,11 @@ def test_later_runs_quarantine_and_purge(story: BucketStory) -> None:
     house.now += timedelta(days=5)
     header = house.plan()
     assert house.keys("deletion_plan") >= story.planned
-    assert outcomes(house.carry_out(header)) == expected
+    assert outcomes(house.approve_and_apply(header)) == expected
     house.now += timedelta(days=1)
     purge = house.plan()
     assert story.going <= house.keys("deletion_plan", action="purge")
-    assert outcomes(house.carry_out(purge)) == expected
+    assert outcomes(house.approve_and_apply(purge)) == expected
     assert not [key for key in house.bench.everything() if key.startswith(f"{RESERVED_PREFIX}trash/")]
     story.readable()
 

@@ -32,7 +32,7 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
             bench.put(key, b"x")
         spoilt = replace(bench, connections=Connections(default=proxy.server.settings))
         house = BucketHouse(spark, tmp_path, [weather(bench)], bench=spoilt)
-        storage_inventory(spark, house.tonight(), STORAGE)
+        storage_inventory(spark, house.run_context(), STORAGE)
         summary = house.summary("storage_inventory")
         met = [lists(request) or "uploads" in request.query for request in proxy.requests]
         assert summary["tasks"] > 1
@@ -49,7 +49,7 @@ def test_the_night_after_spreads_a_flat_prefix(spark: SparkSession, tmp_path: Pa
         house = BucketHouse(spark, tmp_path, [weather(bench)], bench=bench)
         tasks = list[int]()
         for _ in range(2):
-            storage_inventory(spark, house.tonight(), STORAGE)
+            storage_inventory(spark, house.run_context(), STORAGE)
             assert house.keys("storage_inventory") == names
             tasks.append(house.summary("storage_inventory")["tasks"])
             house.now += timedelta(days=1)

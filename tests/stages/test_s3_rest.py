@@ -15,7 +15,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from tests.days import noon
+from tests.dates import noon
 from tests.depth import deep
 from tests.lakes.nessie.server import running
 from tests.s3.servers import REGION, S3Server, shared
@@ -74,18 +74,18 @@ def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(sp
         assert header.expiry_actions == {}
         assert f"{here}data/lost.parquet" in planned
         assert planned == {key for key in before if key.startswith(here)} - house.live()
-        assert counts(house.carry_out(header).by_outcome) == {("quarantine", "done"): len(planned)}
+        assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(planned)}
         assert set(before) - set(house.contents()) == planned
         assert house.restore(header.plan_id)[1] == {"done": len(planned)}
         assert before.items() <= house.contents().items()
         house.now += timedelta(days=5)
         again = house.plan()
         assert house.keys("deletion_plan") == planned
-        assert outcomes(house.carry_out(again)) == {"done"}
+        assert outcomes(house.approve_and_apply(again)) == {"done"}
         house.now += timedelta(days=1)
         purge = house.plan()
         assert house.keys("deletion_plan", action="purge") == planned
-        assert outcomes(house.carry_out(purge)) == {"done"}
+        assert outcomes(house.approve_and_apply(purge)) == {"done"}
         assert {key: digest for key, digest in before.items() if key not in planned} == house.contents()
         for name in ("orders", "spared"):
             table = catalog.load_table(f"db.{name}")

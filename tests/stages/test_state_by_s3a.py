@@ -22,7 +22,7 @@ from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES
 from tests.conftest import TEST_CONF
 from tests.depth import deep
-from tests.killed import CHECKOUT
+from tests.process_kills import CHECKOUT
 from tests.s3 import s3a
 from tests.s3.servers import shared
 from tests.state.publisher import DAY, NOW

@@ -71,7 +71,7 @@ class Told:
 
     def tables(self) -> dict[str, list[str]]:
         """The rows of every table that the night has, as text in order."""
-        state, found = self.house.tonight().state, dict[str, list[str]]()
+        state, found = self.house.run_context().state, dict[str, list[str]]()
         for name, table in all_tables().items():
             for group in (STORAGE, "sales"):
                 published = state.current(group, name, self.house.clock.today())
@@ -86,8 +86,8 @@ def night(house: Lakehouse) -> dict[str, Any]:
     """A plan is made, approved and applied, and what it moved is restored."""
     told = Told(house)
     header = house.plan()
-    told.step("planned", header.totals, header.expiry_actions, house.planned().values())
-    told.step("applied", counts(house.carry_out(header).by_outcome), house.trash(header))
+    told.step("planned", header.totals, header.expiry_actions, house.planned_actions().values())
+    told.step("applied", counts(house.approve_and_apply(header).by_outcome), house.trash(header))
     told.step("restored", house.restore(header.plan_id)[1])
     return told.steps
 
@@ -107,9 +107,9 @@ def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSe
         for step, told in on_disk.items():
             assert on_s3[step] == told, step
         assert not (tmp_path / "lake" / "state").exists()
-        assert [finding for finding in doctor(again.tonight()) if finding.verdict == FAIL] == []
+        assert [finding for finding in doctor(again.run_context()) if finding.verdict == FAIL] == []
         assert [plan.status_at(again.now) for plan in list_plans(again.config)] == ["restored"]
-        state = again.tonight().state
+        state = again.run_context().state
         holding = [item.name for item in state.files.list("", recursive=True) if SECRET.encode() in state.files.read(item.name)]
         assert holding == []
 

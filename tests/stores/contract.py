@@ -30,7 +30,7 @@ from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import SCHEMES, open_store
 from tests.depth import times
-from tests.killed import PROCESSES
+from tests.process_kills import PROCESSES
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
 from tests.stores.s3_bench import in_a_bucket
 

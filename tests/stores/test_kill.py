@@ -13,7 +13,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.stores.execution import require_balance
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION
-from tests.killed import PROCESSES, exit_code, killed_before
+from tests.process_kills import PROCESSES, exit_code, killed_before
 from tests.stores.builders import CLOCK, NOW, PLAN, apply, contents, in_memory, plan, racing, trash, write
 
 KEYS = ("t/a", "t/deep/b", "u/c")

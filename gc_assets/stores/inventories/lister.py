@@ -49,8 +49,8 @@ class ReportLister:
         tasks = [task] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(task, files=(file,)) for file in manifest.files]
         return ListingPlan(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
 
-    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
-        del known
+    def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
+        del directories
         return frozenset()
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:

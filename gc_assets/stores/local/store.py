@@ -65,8 +65,8 @@ class LocalStore:
         del split_keys
         return listing.plan_listing(self.location, parallelism, unchanged, settled_before)
 
-    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
-        return listing.find_unchanged_directories(self.location, known)
+    def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
+        return listing.find_unchanged_directories(self.location, directories)
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
         return listing.select_unchanged_objects(objects, unchanged)
@@ -82,8 +82,8 @@ class LocalStore:
         """Return None: a disk has no multipart uploads."""
         del before
 
-    def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
-        del before, wanted, at_most
+    def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
+        del before, is_included, limit
         return OldUploads()
 
     def upload_aborter(self) -> UploadAborter:

@@ -69,8 +69,8 @@ class S3Store:
         del unchanged, settled_before
         return listing.plan_listing(self.bucket, parallelism, split_keys)
 
-    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
-        del known
+    def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
+        del directories
         return frozenset()
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
@@ -87,8 +87,8 @@ class S3Store:
     def count_unfinished_uploads(self, before: datetime) -> UploadCounts:
         return uploads.count_unfinished_uploads(self.bucket, before)
 
-    def find_old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
-        return uploads.find_old_uploads(self.bucket, before, wanted, at_most)
+    def find_old_uploads(self, before: datetime, is_included: Callable[[str], bool], limit: int) -> OldUploads:
+        return uploads.find_old_uploads(self.bucket, before, is_included, limit)
 
     def upload_aborter(self) -> UploadAborter:
         return uploads.S3UploadAborter(self.bucket)

@@ -31,7 +31,7 @@ from gc_assets.stores.local.objects import etag_of
 from gc_assets.stores.protocol import LEASE_DURATION, Lease, PlannedAction, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
-from tests.killed import exit_code, killed_before
+from tests.process_kills import exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, plan_actions, verdicts
 from tests.stages.delete.row_execution import execute_all

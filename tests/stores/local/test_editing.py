@@ -13,7 +13,7 @@ import pytest
 from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.stores.local import editing
 from gc_assets.stores.local.editing import EditableLocalObjects
-from tests.killed import PROCESSES
+from tests.process_kills import PROCESSES
 from tests.stores.builders import in_memory
 
 OBJECTS = EditableLocalObjects()

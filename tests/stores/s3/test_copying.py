@@ -26,9 +26,9 @@ def bench() -> Iterator[S3Bench]:
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(copying, "MAX_SINGLE_COPY_BYTES", 1000)
     monkeypatch.setattr(copying, "PART_BYTES", 600)
-    monkeypatch.setattr(copying, "THROUGH_HERE_BYTES", 1000)
+    monkeypatch.setattr(copying, "MAX_PUT_BYTES", 1000)
 
 
 def put(bench: S3Bench) -> None:

@@ -25,7 +25,7 @@ from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, Qu
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.depth import times
-from tests.killed import PROCESSES
+from tests.process_kills import PROCESSES
 from tests.s3.proxy import Exchange, Rule, call_after, drop_answer, error_answer, nth
 from tests.s3.servers import shared
 from tests.state.s3_location import unused_location

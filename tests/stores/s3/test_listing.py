@@ -92,7 +92,7 @@ def test_wherever_an_earlier_listing_says_to_cut_each_key_is_met_once(odd_bucket
 
 
 def test_a_flat_prefix_is_spread_by_the_keys_that_the_listing_before_it_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc_assets.stores.s3.listing.CUT_EVERY", 10)
+    monkeypatch.setattr("gc_assets.stores.s3.listing.SPLIT_KEY_EVERY", 10)
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 10)
     with in_a_bucket("ceph") as bench:
         names = [f"k{number:03d}" for number in range(95)]

@@ -29,7 +29,7 @@ from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Stor
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.depth import some, times
-from tests.killed import PROCESSES
+from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Exchange,
     Proxy,
@@ -502,7 +502,7 @@ def test_our_marker_that_may_not_be_removed_again_is_named() -> None:
             store = open_store(bench.store.location, Connections(default=proxy.server.settings))
             (result,) = store.quarantine("versioned", PLAN).act(rows)
         assert result.verdict == "failed"
-        assert "hides it" in (result.error or "")
+        assert "is hidden by our delete marker" in (result.error or "")
 
 
 @every_mode

@@ -21,7 +21,7 @@ from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, Result, Store, Upload, UploadCounts
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.killed import PROCESSES
+from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Exchange,
     Request,

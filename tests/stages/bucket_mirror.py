@@ -1,0 +1,74 @@
+"""Lakes that were written on a disk with histories long past, in a bucket: byte for byte, by the same keys, and as old as their files.
+
+A server dates an object by the moment at which it gets it. A versitygw reads that time from the object's file on its disk, so the times of
+these are set there.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyarrow.fs import LocalFileSystem
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.s3.servers import object_file
+from tests.stores.s3_bench import S3Bench
+
+SERVER = "versity"
+ADDRESS, FOLDER = "mirror.address", "mirror.folder"
+
+
+class OnDisk(PyArrowFileIO):
+    """pyiceberg's files: named by their addresses in a bucket, and written to a folder on the disk."""
+
+    def new_input(self, location: str) -> PyArrowFile:
+        folder, address = self.properties[FOLDER], self.properties[ADDRESS]
+        return PyArrowFile(location, location.replace(address, f"{folder}/"), LocalFileSystem())
+
+    def new_output(self, location: str) -> PyArrowFile:
+        file = self.new_input(location)
+        Path(file._path).parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    def delete(self, location: Any) -> None:
+        Path(self.new_input(getattr(location, "location", location))._path).unlink()
+
+
+class MirrorBuilder(LakeBuilder):
+    """Writes below `warehouse` what is to lie below `address`. All builders of one root share a catalog."""
+
+    def __init__(self, root: Path, warehouse: Path, below: str, address: str) -> None:
+        super().__init__(root, warehouse=warehouse / below)
+        self.mirror = {"warehouse": address.rstrip("/"), ADDRESS: address, FOLDER: str(warehouse)}
+        mirrored = {**self.properties, **self.mirror, "py-io-impl": f"{OnDisk.__module__}.{OnDisk.__name__}"}
+        self.catalog = SqlCatalog(self.catalog_name, **mirrored)
+
+    def table(self, name: str, at: datetime, **settings: Any) -> TableBuilder:
+        super().table(name, at, location=f"{self.mirror[ADDRESS]}{self.warehouse.name}/t", **settings)
+        return _MirroredTable(self, name)
+
+
+class _MirroredTable(TableBuilder):
+    lake: MirrorBuilder
+
+    def path(self, address: str) -> Path:  # type: ignore[override]  # where the lake lies, it knows
+        return Path(address.replace(self.lake.mirror[ADDRESS], f"{self.lake.mirror[FOLDER]}/"))
+
+
+def mirror(warehouse: Path, bench: S3Bench, *folders: Path) -> None:
+    """Puts every file of these folders of the warehouse into a bucket of `SERVER`, as old as it is here."""
+
+    def put(path: Path) -> None:
+        key = str(path.relative_to(warehouse))
+        bench.put(key, path.read_bytes())
+        found = path.stat()
+        os.utime(object_file(bench.server, bench.bucket, bench.prefix + key), ns=(found.st_atime_ns, found.st_mtime_ns))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, [path for folder in folders for path in folder.rglob("*") if path.is_file()]))
