@@ -247,8 +247,9 @@ def _session(profile: str | None, before_parse: BeforeParse | None) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _loader(data_path: str | None) -> Any:
-    """Create the reader of botocore's service descriptions. It caches them, because loading takes
-    most of the time of creating a client.
+    """Create the reader of botocore's service descriptions.
+
+    It caches them, because loading takes most of the time of creating a client.
     """
     return botocore.loaders.create_loader(data_path)
 

@@ -166,8 +166,7 @@ def _versions_of_last(page: Page) -> frozenset[str]:
 
 
 def _require_order(page: Page, last_name: bytes, known_versions: frozenset[str], location: str) -> None:
-    """Raise `StoreError` unless the keys of the page grow and follow the last key of the previous
-    page.
+    """Raise `StoreError` unless the keys grow and follow the last key of the previous page.
 
     A key may have several versions, and these may continue on the next page. `known_versions` are
     the versions of the last key so far.

@@ -6,18 +6,18 @@ a key, bytes, a modification time and an identity (`etag`), and in some stores a
 A store must guarantee four properties, on which the decision to delete rests:
 
 - A listing that ends has returned every object that existed from its start to its end. A live file
-that a listing missed would look lost.
+  that a listing missed would look lost.
 - An object is complete or does not exist. After a write has returned, every reader sees it.
 - If several writers create one object on the condition that it is absent, exactly one succeeds.
 - Modification times do not go back. They come from one clock, which `Store.now` reads too. The
-grace period depends on this.
+  grace period depends on this.
 
 Optional properties are its traits. `Store.probe` proves each of them with canary objects under the
 reserved prefix, because the name of a product proves nothing. A store without a trait behaves as
 follows:
 
 - replace-if-match: histories in this store are not edited, and the lease creates one object for
-each token;
+  each token;
 - delete-if-match: the object is compared immediately before it is deleted;
 - versions: quarantine is `trash` (copied aside) or `deferred` (nothing moves);
 - rename: `trash` copies, verifies the copy and deletes.
@@ -105,8 +105,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row of `deletion_log` without plan id and run id. `token` is the fencing token of its
-    lease.
+    """A row of `deletion_log` without plan id and run id.
+
+    `token` is the fencing token of its lease.
     """
 
     planned: PlannedAction
@@ -123,8 +124,7 @@ class Quarantine(Protocol):
         """Act on the objects and return one result per row, in order, durable when this returns.
 
         - The identity of each object is compared immediately before the object is changed. If the
-          key has
-        another object, it is left alone: `changed`.
+          key has another object, it is left alone: `changed`.
         - A restore never replaces an object.
         - Repeating an action that is already done returns `done`.
         - A key under the reserved prefix is `denied`.
@@ -296,16 +296,15 @@ class UploadAborter(Protocol):
     """Aborts unfinished uploads permanently. Pickles, and is safe to use from threads."""
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        """Abort the uploads and return one result per row, in order. A row has the upload id as its
-        version.
+        """Abort the uploads and return one result per row, in order.
+
+        A row has the upload id as its version.
 
         - The upload is examined immediately before it is aborted. If its identity has changed, it
-          is left
-        alone: `changed`.
+          is left alone: `changed`.
         - An upload that no longer exists was completed or aborted: `absent`. It is `done` if this
-          run, or
-        the interrupted run of a row of `resumed`, had requested its abort and no object was created
-        at its key since.
+          run, or the interrupted run of a row of `resumed`, had requested its abort and no object
+          was created at its key since.
         - A key under the reserved prefix is `denied`.
         - An error of a single upload never raises.
         """
@@ -372,8 +371,7 @@ class Lister(Protocol):
         ...
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the sizes in bytes of objects that the tasks did not list, None for those that do
-        not exist.
+        """Return the sizes in bytes of objects that were not listed, None for missing ones.
 
         A storage that was listed itself is not read again: an object that was not listed does not
         exist.
@@ -404,8 +402,9 @@ class ReportFiles(Protocol):
 
 
 class SourceBucket(Protocol):
-    """The bucket that inventory reports list. Pickles. Methods raise `OSError` if it does not
-    answer.
+    """The bucket that inventory reports list.
+
+    Pickles. Methods raise `OSError` if it does not answer.
     """
 
     @property
@@ -493,10 +492,8 @@ class Store(Protocol):
         """
         ...
 
-    def find_unchanged_directories(self, known: Iterable[Directory]) -> frozenset[str]:
-        """Return the keys of those directories that contain the same objects as when they were
-        listed.
-        """
+    def find_unchanged_directories(self, directories: Iterable[Directory]) -> frozenset[str]:
+        """Return the keys of the directories whose objects are the same as when they were listed."""
         ...
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
@@ -509,8 +506,7 @@ class Store(Protocol):
         ...
 
     def identity(self, address: str) -> str | None:
-        """Return the identity (`etag`) of the object that an address resolves to, through links and
-        mounts.
+        """Return the identity (`etag`) of the object at an address, through links and mounts.
 
         Returns None if there is no object, for an address of another scheme, and in a store without
         aliases.
@@ -545,20 +541,23 @@ class Store(Protocol):
         ...
 
     def upload_aborter(self) -> UploadAborter:
-        """Return what aborts unfinished uploads. Raises `UsageError` in a store without multipart
-        uploads.
+        """Return what aborts unfinished uploads.
+
+        Raises `UsageError` in a store without multipart uploads.
         """
         ...
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
-        """Return the quarantine of a plan. Raises `UsageError` for a mode that the store does not
-        support.
+        """Return the quarantine of a plan.
+
+        Raises `UsageError` for a mode that the store does not support.
         """
         ...
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
-        """Acquire the lease of the storage. It is held until it is released, or expires and is
-        taken over.
+        """Acquire the lease of the storage.
+
+        It is held until it is released, or expires and is taken over.
 
         Args:
             plan_id: The plan to execute.
@@ -586,14 +585,16 @@ class Store(Protocol):
         ...
 
     def modification_times(self, etags: pa.Array) -> pa.Array:
-        """Return the modification times that identities contain (UTC, µs). The column has null for
-        other texts.
+        """Return the modification times that identities contain (UTC, µs).
+
+        The column has null for other texts.
         """
         ...
 
     def probe(self) -> Traits:
-        """Return the traits that canary objects prove. Writes under the reserved prefix and cleans
-        up.
+        """Return the traits that canary objects prove.
+
+        Writes under the reserved prefix and cleans up.
 
         Raises:
             OSError: The storage cannot be written.
@@ -602,8 +603,7 @@ class Store(Protocol):
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        """Yield findings: whether the storage can be listed and plans can be applied, and what to
-        do if not.
+        """Yield findings: whether the storage can be listed and plans can be applied.
 
         Changes nothing in a storage of mode `plan`.
         """

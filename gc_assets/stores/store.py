@@ -131,8 +131,9 @@ def _supported_schemes() -> str:
 
 
 def open_objects(connections: Connections = DEFAULT_CONNECTIONS) -> EditableObjects:
-    """Return objects of every address that a store reaches. They pickle and need no lookup in
-    executors.
+    """Return objects of every address that a store reaches.
+
+    They pickle and need no lookup in executors.
     """
     return ObjectsByScheme({scheme: kind.anywhere(connections) for scheme, kind in SCHEMES.items()})
 

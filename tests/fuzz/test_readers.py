@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import GcError
-from tests.depth import times
+from tests.depth import example_count
 from tests.fuzz.mutations import damaged
 from tests.fuzz.targets import Seed, seeds
 
-SECONDS = times(2, 20)
+SECONDS = example_count(2, 20)
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ import pytest
 from botocore.config import Config
 
 from gc_assets.config.s3 import S3Config
-from tests.debian import Unavailable, done, fetching, install
+from tests.debian import Unavailable, run_command, run_fetch, install
 from tests.ports import free_port
 from tests.s3.daemons import Daemons, daemons
 
@@ -308,14 +308,14 @@ def fetch(kinds: Collection[str]) -> None:
 def _fetchversity_program() -> None:
     go = shutil.which("go")
     if go is None:
-        got = done([sys.executable, "-m", "pip", "install", "-q", GO])
+        got = run_command([sys.executable, "-m", "pip", "install", "-q", GO])
         if got.returncode:
             raise Unavailable(f"versitygw is missing, there is no go to install it, and {GO} failed: {got.stdout[-2000:]}; {WITHOUT}")
         go = str(_bin() / "go")
-    built = done([go, "install", VERSITY], GOBIN=str(_bin()))
+    built = run_command([go, "install", VERSITY], GOBIN=str(_bin()))
     if built.returncode:
         raise Unavailable(f"go install {VERSITY} failed: {built.stdout.strip()[-2000:]}; {WITHOUT}")
 
 
 if __name__ == "__main__":
-    fetching(lambda: fetch(sys.argv[1:] or tuple(SERVERS)))
+    run_fetch(lambda: fetch(sys.argv[1:] or tuple(SERVERS)))

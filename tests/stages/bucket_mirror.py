@@ -24,7 +24,7 @@ SERVER = "versity"
 ADDRESS, FOLDER = "mirror.address", "mirror.folder"
 
 
-class OnDisk(PyArrowFileIO):
+class DiskFileIO(PyArrowFileIO):
     """pyiceberg's files: named by their addresses in a bucket, and written to a folder on the disk."""
 
     def new_input(self, location: str) -> PyArrowFile:
@@ -46,7 +46,7 @@ class MirrorBuilder(LakeBuilder):
     def __init__(self, root: Path, warehouse: Path, below: str, address: str) -> None:
         super().__init__(root, warehouse=warehouse / below)
         self.mirror = {"warehouse": address.rstrip("/"), ADDRESS: address, FOLDER: str(warehouse)}
-        mirrored = {**self.properties, **self.mirror, "py-io-impl": f"{OnDisk.__module__}.{OnDisk.__name__}"}
+        mirrored = {**self.properties, **self.mirror, "py-io-impl": f"{DiskFileIO.__module__}.{DiskFileIO.__name__}"}
         self.catalog = SqlCatalog(self.catalog_name, **mirrored)
 
     def table(self, name: str, at: datetime, **settings: Any) -> TableBuilder:
@@ -61,7 +61,7 @@ class _MirroredTable(TableBuilder):
         return Path(address.replace(self.lake.mirror[ADDRESS], f"{self.lake.mirror[FOLDER]}/"))
 
 
-def mirror(warehouse: Path, bench: S3Bench, *folders: Path) -> None:
+def copy_to_bucket(warehouse: Path, bench: S3Bench, *folders: Path) -> None:
     """Puts every file of these folders of the warehouse into a bucket of `SERVER`, as old as it is here."""
 
     def put(path: Path) -> None:

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
-from tests.dates import noon
-from tests.depth import deep
+from tests.dates import next_noon
+from tests.depth import full_suite_only
 from tests.lakes.nessie.server import Server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
@@ -29,7 +29,7 @@ from tests.stages.lakehouse import counts, outcomes
 from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import in_a_bucket
 
-pytestmark = [pytest.mark.spark, deep]
+pytestmark = [pytest.mark.spark, full_suite_only]
 
 MODES: tuple[QuarantineMode, ...] = ("versioned", "trash", "deferred")
 STATES = ("state_on_s3", "state_on_disk")
@@ -70,7 +70,7 @@ def story(
     mode, state = request.param
     with ExitStack() as places:
         bench = places.enter_context(in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/"))
-        now = noon(days=30)
+        now = next_noon(days=30)
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":
             house.state, house.s3 = places.enter_context(unused_location())

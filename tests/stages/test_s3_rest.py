@@ -15,8 +15,8 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from tests.dates import noon
-from tests.depth import deep
+from tests.dates import next_noon
+from tests.depth import full_suite_only
 from tests.lakes.nessie.server import running
 from tests.s3.servers import REGION, S3Server, shared
 from tests.stages.bucket_house import BucketHouse
@@ -42,7 +42,7 @@ def catalog_on(server: S3Server, warehouse: str) -> dict[str, str]:
     }
 
 
-@deep
+@full_suite_only
 @pytest.mark.spark
 def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(spark: SparkSession, tmp_path: Path) -> None:
     ceph = shared("ceph")
@@ -64,7 +64,7 @@ def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(sp
             change.set_properties({"gc.enabled": "true"})
         orders = catalog.load_table("db.orders")
         here = f"{orders.location()}/".removeprefix(bench.store.location)
-        now = noon(days=30)
+        now = next_noon(days=30)
         house = BucketHouse(spark, tmp_path, settings={"quarantine": "trash"}, now=now, bench=bench)
         house.lakes = [IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": properties})]
         before = house.contents()

@@ -21,7 +21,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES
 from tests.conftest import TEST_CONF
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.process_kills import CHECKOUT
 from tests.s3 import s3a
 from tests.s3.servers import shared
@@ -29,7 +29,7 @@ from tests.state.publisher import DAY, NOW
 from tests.state.s3_location import unused_location
 
 CLOCK = Clock(NOW)
-pytestmark = deep
+pytestmark = full_suite_only
 
 
 def live(*keys: str) -> pa.Table:

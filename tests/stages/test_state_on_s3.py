@@ -26,7 +26,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES
 from tests.archives import unpack
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 from tests.state.publisher import DAY, NOW
@@ -92,7 +92,7 @@ def night(house: Lakehouse) -> dict[str, Any]:
     return told.steps
 
 
-@deep
+@full_suite_only
 @pytest.mark.spark
 def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path / "lake")

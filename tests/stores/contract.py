@@ -29,7 +29,7 @@ from gc_assets.core.phases import Action
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import SCHEMES, open_store
-from tests.depth import times
+from tests.depth import example_count
 from tests.process_kills import PROCESSES
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
 from tests.stores.s3_bench import in_a_bucket
@@ -227,7 +227,7 @@ def test_a_listing_that_ends_has_met_every_object_that_was_there_all_along(bench
     writer = Thread(target=churn)
     writer.start()
     try:
-        for _ in range(times(4, 10)):
+        for _ in range(example_count(4, 10)):
             met = inventory(bench.store, budget).keys()
             assert there <= met
             assert all("passing-" in key for key in met - there)

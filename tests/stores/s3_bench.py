@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from gc_assets.config.s3 import Connections
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
-from tests.depth import times
+from tests.depth import example_count
 from tests.s3.servers import S3Server, shared
 
 PREFIX = "lake/ä b+%2F/"
@@ -34,7 +34,7 @@ class S3Bench:
     mode: QuarantineMode
     # Answers to GET and HEAD say the time in whole seconds.
     tick: timedelta = timedelta(seconds=1)
-    many: int = times(40, 100)
+    many: int = example_count(40, 100)
 
     def put(self, key: str, content: bytes) -> None:
         self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=content)

@@ -13,7 +13,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.stores.execution import require_balance
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION
-from tests.process_kills import PROCESSES, exit_code, killed_before
+from tests.process_kills import PROCESSES, exit_code, kill_before
 from tests.stores.builders import CLOCK, NOW, PLAN, apply, contents, in_memory, plan, racing, trash, write
 
 KEYS = ("t/a", "t/deep/b", "u/c")
@@ -55,7 +55,7 @@ def test_a_run_killed_before_any_step_is_ended_by_the_next(mode, action):
 def killed_and_ended(base, step, mode, action) -> bool:
     """False where the run ended before that step."""
     root, rows, before = build(base, mode, action)
-    code = exit_code(killed_before, step, STEPS, apply, root, base / "state", rows, mode, CLOCK)
+    code = exit_code(kill_before, step, STEPS, apply, root, base / "state", rows, mode, CLOCK)
     assert code in {0, -signal.SIGKILL}
     for key in KEYS:
         found = connections(root, key)
@@ -80,7 +80,7 @@ def expected(before, mode, action):
 @pytest.mark.parametrize("mode", ["trash", "deferred"])
 def test_a_file_written_while_the_run_lay_dead_is_left_alone(tmp_path, mode):
     root, rows, _ = build(tmp_path, mode, "quarantine")
-    assert exit_code(killed_before, 12, STEPS, apply, root, tmp_path / "state", rows, mode, CLOCK) == -signal.SIGKILL
+    assert exit_code(kill_before, 12, STEPS, apply, root, tmp_path / "state", rows, mode, CLOCK) == -signal.SIGKILL
     for key in KEYS:
         (root / key).unlink(missing_ok=True)
         write(root, key, b"committed meanwhile")

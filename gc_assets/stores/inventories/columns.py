@@ -130,8 +130,9 @@ def to_timestamps(values: pa.Array) -> pa.Array:
 
 
 def to_booleans(values: pa.Array | None, rows: int) -> pa.Array:
-    """Convert booleans or the text `true` and `false`. All rows are null if the column does not
-    exist.
+    """Convert booleans or the text `true` and `false`.
+
+    All rows are null if the column does not exist.
     """
     if values is None:
         return pa.nulls(rows, pa.bool_())

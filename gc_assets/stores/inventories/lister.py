@@ -112,8 +112,9 @@ class ReportLister:
         )
 
     def _require_usable(self, manifest: Manifest, now: datetime) -> bool:
-        """Return True if the storage has versions. Raises `StoreError` if the report must not be
-        used.
+        """Return True if the storage has versions.
+
+        Raises `StoreError` if the report must not be used.
         """
         name, source_bucket, age = manifest.name, self.source_bucket, now - manifest.as_of
         if manifest.bucket != source_bucket.bucket:

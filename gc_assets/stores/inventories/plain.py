@@ -1,15 +1,14 @@
-"""Reports in the format of gc-assets: Parquet or CSV files, and a small manifest that is written
-last.
+"""Reports in the format of gc-assets: Parquet or CSV files, and a manifest that is written last.
 
 A report is in `<location>/YYYY-MM-DDTHH-MMZ/`. The folder's name is the time when its scan started:
 
 - `manifest.json`: `{"bucket": "lake", "prefix": "warehouse/", "format": "parquet", "files":
-[{"name": "part-0.parquet", "size": 4711, "rows": 1000, "md5": "…"}]}`. `md5` is optional.
-`"versions": true` means that the files list all versions.
+  [{"name": "part-0.parquet", "size": 4711, "rows": 1000, "md5": "…"}]}`. `md5` is optional.
+  `"versions": true` means that the files list all versions.
 - The files. A CSV has a header, UTF-8 and double quotes, and may be gzipped. Columns, in any order:
-`key` (complete and not encoded), `size_bytes`, `last_modified` (timestamp, or ISO 8601 with a zone)
-and `etag` (the server's own). For a bucket with versions also `version_id`, `is_latest` and
-`is_delete_marker`. `bucket` and `storage_class` are optional.
+  `key` (complete and not encoded), `size_bytes`, `last_modified` (timestamp, or ISO 8601 with a
+  zone) and `etag` (the server's own). For a bucket with versions also `version_id`, `is_latest` and
+  `is_delete_marker`. `bucket` and `storage_class` are optional.
 """
 
 from __future__ import annotations

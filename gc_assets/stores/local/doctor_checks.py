@@ -29,8 +29,9 @@ _CONTROL: Final = RESERVED_PREFIX.rstrip("/")
 
 
 def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`. Canaries are written only in a storage of mode
-    `apply`.
+    """Yield the findings of `Store.examine`.
+
+    Canaries are written only in a storage of mode `apply`.
     """
     root = Path(local_path(storage.location))
     yield from run_check(storage.name, "listable", lambda: _check_listable(root, storage))
@@ -71,8 +72,9 @@ def _check_quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _check_private(control: Path, storage: StorageConfig) -> Iterator[Finding]:
-    """Check that only the owner may enter the quarantine, which contains files of private
-    directories.
+    """Check that only the owner may enter the quarantine.
+
+    It contains files of private directories.
     """
     try:
         found = control.lstat()

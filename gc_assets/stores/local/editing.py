@@ -137,8 +137,9 @@ def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> 
 
 
 def require_etag(entry: Entry, etag: str) -> None:
-    """Raise `ObjectChanged` unless the file has this identity, and `FileNotFoundError` if it is
-    missing.
+    """Raise `ObjectChanged` unless the file has this identity.
+
+    Raises `FileNotFoundError` if it does not exist.
     """
     found = entry.identity()
     if found is None:

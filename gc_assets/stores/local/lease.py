@@ -126,8 +126,9 @@ def _next_token(control: Path, current: Holder | None) -> int:
 
 
 def read_lease(control: Path) -> Holder | None:
-    """Return the lease in the directory `control`, or None. Raises `StoreError` if it cannot be
-    parsed.
+    """Return the lease in the directory `control`, or None.
+
+    Raises `StoreError` if it cannot be parsed.
     """
     path = control / "lease.json"
     try:
@@ -185,8 +186,9 @@ def _owner(path: Path) -> str:
 
 
 def _write_file(path: Path, content: str, *, replace: bool) -> None:
-    """Write `content` durably to `path`. Raises `GateRefused` if the file exists and may not be
-    replaced.
+    """Write `content` durably to `path`.
+
+    Raises `GateRefused` if the file exists and may not be replaced.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY), "w") as sink:

@@ -114,43 +114,41 @@ class LocalListingTask:
             )
             yield rows.take()
             return
-        pending = list(self.units)
-        leftover: list[Unit] = []
-        scanned = 0
-        while pending and (scanned == 0 or scanned < budget):
-            unit = pending.pop()
+        progress = _Progress(list(self.units))
+        while progress.pending and (progress.scanned == 0 or progress.scanned < budget):
+            unit = progress.pending.pop()
             try:
-                with _open_directory(self.root, unit.key) as (directory, scan):
-                    directory_ns = modified_ns(os.fstat(directory))
-                    names = [entry.name for entry in islice(scan, HUGE_DIRECTORY + 1)]
-                    scanned += len(names)
-                    if len(names) > HUGE_DIRECTORY and unit.shares == 1 and self.parallelism > 1:
-                        leftover += unit.split(self.parallelism)
-                        continue
-                    is_leaf, objects = bool(names), 0
-                    while names:
-                        owned = unit.select_owned(names)
-                        below, found = rows.add(unit, directory, owned)
-                        pending += below
-                        is_leaf, objects = is_leaf and found == len(owned), objects + found
-                        if rows.is_full:
-                            yield rows.take()
-                        names = [entry.name for entry in islice(scan, BATCH_ROWS)]
-                        scanned += len(names)
-                    if is_leaf and unit.key and unit.shares == 1 and directory_ns < self.settled_ns:
-                        rows.directories.append(Directory(unit.key, directory_ns, objects))
+                yield from self._list_unit(unit, rows, progress)
             except FileNotFoundError as error:
                 if not unit.key:
                     rows.problem(b"", "unreadable", error)
             except OSError as error:
                 rows.problem(unit.key.encode(), "unreadable", error)
-        leftover += pending
-        yield rows.take(leftover=self.distribute(leftover, 4 * self.parallelism))
+        yield rows.take(leftover=self.distribute([*progress.leftover, *progress.pending], 4 * self.parallelism))
+
+    def _list_unit(self, unit: Unit, rows: _RowBuffer, progress: _Progress) -> Iterator[ListingBatch]:
+        with _open_directory(self.root, unit.key) as (directory, scan):
+            directory_ns = modified_ns(os.fstat(directory))
+            names = [entry.name for entry in islice(scan, HUGE_DIRECTORY + 1)]
+            progress.scanned += len(names)
+            if len(names) > HUGE_DIRECTORY and unit.shares == 1 and self.parallelism > 1:
+                progress.leftover += unit.split(self.parallelism)
+                return
+            is_leaf, objects = bool(names), 0
+            while names:
+                owned = unit.select_owned(names)
+                children, found = rows.add(unit, directory, owned)
+                progress.pending += children
+                is_leaf, objects = is_leaf and found == len(owned), objects + found
+                if rows.is_full:
+                    yield rows.take()
+                names = [entry.name for entry in islice(scan, BATCH_ROWS)]
+                progress.scanned += len(names)
+            if is_leaf and unit.key and unit.shares == 1 and directory_ns < self.settled_ns:
+                rows.directories.append(Directory(unit.key, directory_ns, objects))
 
     def distribute(self, units: Sequence[Unit], tasks: int) -> tuple[LocalListingTask, ...]:
-        """Return one task per share, and `wanted` tasks among which the directories are
-        distributed.
-        """
+        """Return one task per share, and at most `tasks` tasks that divide the directories."""
         shares = [(unit,) for unit in units if unit.shares > 1]
         directories = [unit for unit in units if unit.shares == 1]
         parts = [tuple(directories[start :: max(tasks, 1)]) for start in range(min(len(directories), max(tasks, 1)))]
@@ -225,6 +223,15 @@ def plan_listing(
     settled_ns = (settled_before - EPOCH) // timedelta(microseconds=1) * 1_000 if settled_before is not None else 0
     task = LocalListingTask(root, (), parallelism, unchanged, settled_ns, _inode(root))
     return task.distribute([*settled, *queue], min(tasks, 4 * parallelism))
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The remaining units of a task, those for another round, and the number of names read."""
+
+    pending: list[Unit]
+    leftover: list[Unit] = field(default_factory=list[Unit])
+    scanned: int = 0
 
 
 @dataclass(slots=True)

@@ -61,11 +61,10 @@ def find_mounted_aliases(storages: Sequence[tuple[str, str]]) -> list[PathAlias]
 
 
 def may_hang(path: str) -> bool:
-    """Return True if the file system at an absolute path may wait for another machine, or is
-    unknown.
+    """Return True if a read of an absolute path may wait for another machine.
 
-    The path itself is not accessed. The mounts are read once per process. For a path behind a
-    symbolic link, the location of the link counts.
+    True also for an unknown file system. The path itself is not accessed. The mounts are read once
+    per process. For a path behind a symbolic link, the location of the link counts.
     """
     return next((slow for point, slow in read_slow_mounts() if _is_within(path, point)), True)
 
@@ -80,9 +79,7 @@ def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
 
 
 def find_slow_mounts(table: str) -> list[tuple[str, bool]]:
-    """Return the mounted directories, the deepest first, each with True if it may wait for a
-    server.
-    """
+    """Return the mounted directories, the deepest first, each with True if it may hang."""
     slow: dict[str, bool] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")

@@ -51,8 +51,9 @@ def local_path(address: str) -> str:
 
 
 def etag_of(status: os.stat_result) -> str:
-    """Return the identity of a file: `<size>-<mtime in ns>-<inode>`. A rename keeps it, a rewrite
-    does not.
+    """Return the identity of a file: `<size>-<mtime in ns>-<inode>`.
+
+    A rename keeps it, a rewrite does not.
     """
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 

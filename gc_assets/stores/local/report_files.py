@@ -14,8 +14,9 @@ from gc_assets.stores.local.objects import LocalObjects, local_path
 
 @dataclass(frozen=True, slots=True)
 class LocalReportFiles:
-    """`ReportFiles` on a disk. Executors read it too, so on a cluster all machines must share the
-    disk.
+    """`ReportFiles` on a disk.
+
+    Executors read it too, so on a cluster all machines must share the disk.
     """
 
     connections: Connections  # not used: access to a disk needs no settings

@@ -60,8 +60,9 @@ class Entry:
         os.rename(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory)
 
     def link_to(self, target: Entry) -> None:
-        """Give the file a second name. Raises `FileExistsError` if the name exists: nothing is
-        overwritten.
+        """Give the file a second name.
+
+        Raises `FileExistsError` if the name exists: nothing is overwritten.
         """
         os.link(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory, follow_symlinks=False)
 
@@ -155,8 +156,9 @@ def _open_child(directory: int, name: bytes, key: str) -> int | None:
 
 
 def _make_child(directory: int, name: bytes, model: os.stat_result | None) -> int:
-    """Create a directory in another one and open it. Raises `OSError` if the name is something
-    else.
+    """Create a directory in another one and open it.
+
+    Raises `OSError` if the name is something else.
     """
     is_new = False
     with suppress(FileExistsError):  # another task may create it first

@@ -59,8 +59,9 @@ class LocalStore:
         settled_before: datetime | None = None,
         split_keys: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
-        """Plan as the protocol specifies. Directories divide the work, so split keys are not
-        needed.
+        """Plan as the protocol specifies.
+
+        Directories divide the work, so split keys are not needed.
         """
         del split_keys
         return listing.plan_listing(self.location, parallelism, unchanged, settled_before)

@@ -222,8 +222,9 @@ class Bucket:
             return self.get_single_attempt_client().delete_object(**self.target(key), **condition)
 
     def now(self) -> datetime:
-        """Return the server's time in whole seconds. Raises `StoreError` if the server does not
-        send it.
+        """Return the server's time in whole seconds.
+
+        Raises `StoreError` if the server does not send it.
         """
         with translate_errors(f"s3://{self.name}"):
             answer = self.client("read").head_bucket(Bucket=self.name)
@@ -234,8 +235,9 @@ class Bucket:
 
 
 def map_concurrently(values: Iterable[_T], call: Callable[[_T], _R]) -> list[_R]:
-    """Call a function with all values, some at the same time. Results are in the order of the
-    values.
+    """Call a function with all values, some at the same time.
+
+    Results are in the order of the values.
     """
     values = list(values)
     if len(values) <= 1:

@@ -44,8 +44,9 @@ _COSTS: Final = {
 
 
 def examine(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    """Yield the findings of `Store.examine`. Canaries are written only in a storage of mode
-    `apply`.
+    """Yield the findings of `Store.examine`.
+
+    Canaries are written only in a storage of mode `apply`.
     """
     for look in (_check_reachable, _check_listable):
         findings = list(run_check(storage.name, "listable", lambda look=look: look(bucket, storage)))
@@ -212,9 +213,7 @@ def examine_state(bucket: Bucket) -> Iterator[Finding]:
 
 
 def _find_deleting_rules(bucket: Bucket, answer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the enabled rules that delete objects under the bucket's prefix, each with a
-    description.
-    """
+    """Yield the enabled rules that delete objects of the storage, each with a description."""
     for rule in answer.get("Rules", []):
         prefix = _rule_prefix(rule)
         names = [name for name in _EXPIRATIONS if _describe_end(rule, name)]
@@ -229,9 +228,7 @@ def _rule_prefix(rule: dict[str, Any]) -> str:
 
 
 def _describe_end(rule: dict[str, Any], name: str) -> str:
-    """Return when a rule expires objects, or an empty text if it only removes expired delete
-    markers.
-    """
+    """Return when a rule expires objects. Empty if it only removes expired delete markers."""
     days = _read_days(rule, name)
     setting = rule.get(name, {})
     return f"{days} days" if days is not None else f"{setting['Date']:%F}" if "Date" in setting else ""
@@ -261,8 +258,9 @@ def _check_lock(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _check_deletable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Delete a key that does not exist. Without versions this changes nothing and needs the
-    permission.
+    """Delete a key that does not exist.
+
+    Without versions this changes nothing and needs the permission.
     """
     if bucket.versioning("change").has_versions:
         return

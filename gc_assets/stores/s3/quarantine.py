@@ -379,9 +379,7 @@ def _describe_older_versions(step: Deletion, results: Sequence[DeleteResult]) ->
 
 
 def _older_versions(versions: Sequence[Version], version_id: str | None) -> list[Version]:
-    """Return the versions under a version that are not newer, or none if it is not among those
-    read.
-    """
+    """Return the versions under a version that are not newer. Empty if it was not read."""
     at = next((number for number, version in enumerate(versions) if version.version_id == version_id), len(versions))
     return [version for version in versions[at + 1 :] if version.modified <= versions[at].modified]
 
@@ -452,10 +450,10 @@ def _is_restored_copy(current: Head, planned: PlannedAction) -> bool:
 
 
 def _hides_newer_object(versions: Sequence[Version], planned: PlannedAction) -> bool:
-    """Return True if the newest version is a delete marker that an interrupted run may have created
-    on a newer object.
+    """Return True if an interrupted run may have hidden a newer object.
 
-    That object was written between the run's comparison of the planned object and its delete.
+    The newest version is a delete marker. The object under it was written between the run's
+    comparison of the planned object and its delete.
     """
     if [version.is_marker for version in versions[:2]] != [True, False]:
         return False

@@ -29,9 +29,7 @@ MAX_SIZED_UPLOADS: Final = 1_000
 
 
 def count_unfinished_uploads(bucket: Bucket, before: datetime) -> UploadCounts:
-    """Return what `Store.count_unfinished_uploads` specifies, with the error if a request is
-    refused.
-    """
+    """Return the counts of `Store.count_unfinished_uploads`, and the error of a refused request."""
     uploads = old = size_bytes = sized = 0
     try:
         for page in _list_uploads(bucket, ""):

@@ -24,7 +24,7 @@ from gc_assets.stores.execution import execute, require_balance
 from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import times
+from tests.depth import example_count
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Exchange, Rule, call_after, drop_answer, error_answer, nth
 from tests.s3.servers import shared
@@ -56,7 +56,7 @@ def expired(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
 def test_a_token_that_expires_in_a_run_is_told_and_the_next_run_ends_the_plan(mode: QuarantineMode, versioned: bool) -> None:
-    for step in count(1, times(9, 5)):
+    for step in count(1, example_count(9, 5)):
         with in_a_bucket("ceph", versioned=versioned) as bench, in_memory() as folder:
             for key in KEYS:
                 bench.put(key, key.encode())
@@ -118,7 +118,7 @@ def carried_out(store: Store, state: Files, rows: Sequence[PlannedAction]) -> No
 
 def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and_act_is_ended_by_the_next() -> None:
     """At every 20th request here, at every one of them with `make test DEPTH=all`."""
-    for step in count(1, times(20, 1)):
+    for step in count(1, example_count(20, 1)):
         with in_a_bucket("ceph", versioned=True) as bench, unused_location() as (root, settings):
             for key in KEYS:
                 bench.put(key, key.encode())

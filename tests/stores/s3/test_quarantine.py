@@ -28,7 +28,7 @@ from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import some, times
+from tests.depth import select_cases, example_count
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Exchange,
@@ -542,7 +542,7 @@ def test_keys_that_xml_cannot_say_are_acted_on_and_no_others(mode: QuarantineMod
 
 # Killed
 
-EVERY = times(6, 1)
+EVERY = example_count(6, 1)
 KEYS = ("a", "t/b", "u/c")
 LIVE = ("live", "t/live")
 
@@ -587,7 +587,7 @@ ALIKE = [("quarantine", "deferred", True), ("restore", "deferred", True)]
 KILLED = [(action, *mode) for action in ACTIONS for mode in MODES]
 
 
-@pytest.mark.parametrize("action, mode, versioned", some([case for case in KILLED if case not in ALIKE], ALIKE))
+@pytest.mark.parametrize("action, mode, versioned", select_cases([case for case in KILLED if case not in ALIKE], ALIKE))
 def test_a_run_killed_at_any_request_is_ended_by_the_next(action: Action, mode: QuarantineMode, versioned: bool) -> None:
     """After the server has acted on a request, which leaves things as before the next one; and before the first.
 
