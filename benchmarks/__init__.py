@@ -1,4 +1,5 @@
-"""The same night done by us and by the peers, on lakes built once: `python -m benchmarks iceberg --size m --peer`.
+"""Compare runs of gc-assets with runs of its peers, on the same lakes.
 
-`python -m benchmarks all` holds every figure that has a target against it.
+`python -m benchmarks iceberg --size m --peer` compares one lake. `python -m benchmarks all`
+compares every figure with its target.
 """

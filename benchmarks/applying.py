@@ -1,4 +1,4 @@
-"""The measured program of an apply in a session that has done a night: it plans, approves, and applies. Run as a resident process."""
+"""Resident process that measures applies: it plans, approves and applies in one Spark session."""
 
 from __future__ import annotations
 
@@ -21,44 +21,46 @@ from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG
 
 
-class _Unwatched:
-    """Nobody is told how a night goes."""
-
+class _SilentObserver:
     def set_activity(self, text: str) -> None: ...
     def start_assets(self, assets: int) -> None: ...
     def finish_asset(self, step: PublishedAsset) -> None: ...
 
 
-class Applies:
-    """Applies fresh plans in one process, and measures each apply alone."""
+class PlanApplier:
+    """Applies new plans in one process and measures each apply alone."""
 
     def __init__(self) -> None:
         self._meter = Meter(os.getpid())
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """`config` is the path of a `lakes.yaml` with one storage in mode `apply`.
+        """Plan, approve and apply once.
 
-        Answers with what the apply took, the seconds of its steps, how many files were `planned` and `moved`, and the seconds between
-        the first move and the last (`moving`).
+        Args:
+            request: `config` is the path of a `lakes.yaml` with one storage in mode `apply`.
+
+        Returns:
+            The usage of the apply (`total`), the seconds of its `steps`, the numbers of files
+            `planned` and `moved`, and the seconds between the first and the last move (`moving`).
         """
         platform = load_platform(os.environ, request["config"])
         day = platform.clock.today()
-        (header,) = run_partition(platform, day, mode="plan", observer=_Unwatched())
+        (header,) = run_partition(platform, day, mode="plan", observer=_SilentObserver())
         approve(platform.config, platform.clock, header.plan_id, "benchmark")
         spark = open_spark(platform)
-        with logged_steps() as steps, self._meter.measure() as whole:
+        with logged_steps() as steps, self._meter.measure() as usage:
             applied = apply_plan(spark, platform.run_context(day), find_plan(platform.config, header.plan_id))
         return {
-            "total": asdict(whole),
+            "total": asdict(usage),
             "steps": steps,
             "planned": header.totals["quarantine"].files,
             "moved": applied.by_outcome["quarantine", "done"].rows,
-            "moving": _moving(State.of(platform.config), applied),
+            "moving": _seconds_moving(State.of(platform.config), applied),
         }
 
 
-def _moving(state: State, applied: ApplyResult) -> float:
-    """Seconds from the first outcome on record to the last."""
+def _seconds_moving(state: State, applied: ApplyResult) -> float:
+    """Return the seconds between the first and the last recorded outcome."""
     if applied.published is None:
         return 0.0
     found = pc.min_max(read_rows(state, DELETION_LOG, applied.published, columns=["at"]).column("at")).as_py()
@@ -66,4 +68,4 @@ def _moving(state: State, applied: ApplyResult) -> float:
 
 
 if __name__ == "__main__":
-    answer(Applies().run)
+    answer(PlanApplier().run)

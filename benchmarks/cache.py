@@ -1,4 +1,4 @@
-"""Whether a cached lake is the one that was built: finished, and not in the middle of a change that was never undone."""
+"""Cached lakes. A lake is complete if its build has finished and no change was interrupted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 FINISHED, CHANGING = "finished.json", "changing"
 
 
-def is_whole(root: Path) -> bool:
+def is_complete(root: Path) -> bool:
     return (root / FINISHED).exists() and not (root / CHANGING).exists()
 
 
-def is_to_build(root: Path) -> bool:
-    """Whether there is no whole lake. What there is of one is then gone."""
-    if is_whole(root):
+def prepare_build(root: Path) -> bool:
+    """Return whether the lake must be built. Remove an incomplete one first."""
+    if is_complete(root):
         return False
     shutil.rmtree(root, ignore_errors=True)
     return True
@@ -24,7 +24,9 @@ def is_to_build(root: Path) -> bool:
 
 @contextmanager
 def change(root: Path) -> Generator[None]:
-    """The lake does not count as whole until the block ends well: a killed benchmark leaves it to be built again."""
+    """Mark the lake as incomplete until the block succeeds, so that an interrupted change leads to
+    a new build.
+    """
     marker = root / CHANGING
     marker.touch()
     yield

@@ -1,4 +1,7 @@
-"""One comparison: the nights of a lake by us, cold and warm, first and second, and the peer's passes over the same directory."""
+"""Compare the runs of one lake by gc-assets with those of its peer on the same directory.
+
+Runs are cold or warm, first or second.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,19 @@ from benchmarks import iceberg_lake, icechunk_lake, nessie_lake, peer_iceberg, p
 from benchmarks.resident import Resident
 
 GRACE: Final = timedelta(hours=72)
-OURS: Final = [sys.executable, "-m", "benchmarks.night"]
+RUN_PROGRAM: Final = [sys.executable, "-m", "benchmarks.run_stages"]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One night or pass. `cold` counts from the start of the process, warm from the request. `requests` are those to the lake's store by
-    kind, where they are known.
+class Measurement:
+    """One run of gc-assets or its peer.
+
+    A cold run counts from the start of the process, a warm one from the request. `requests` counts
+    the requests to the store of the lake by kind, if they are known.
     """
 
-    who: str
-    night: str
+    tool: str
+    run: str
     cold: bool
     wall: float
     cpu: float
@@ -36,10 +41,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Which passes are made beside our first night, cold, and our second one.
+    """The passes to make in addition to our first run, cold, and our second run.
 
-    `peer` asks the peer too, as often as us. Without `peer_warm` it is asked cold only, and without
-    `cold_second` our second night is done warm only.
+    `peer` also measures the peer, as often as gc-assets. Without `peer_warm` the peer is measured
+    only cold. Without `cold_second` our second run is measured only warm.
     """
 
     peer: bool = False
@@ -49,7 +54,7 @@ class Passes:
 
 
 class Subject:
-    """A lake of one kind and size, and how its peer is asked about it."""
+    """A lake of one kind and size, and the requests to its peer."""
 
     def __init__(self, kind: str, size: str, cache: Path, launcher: Path | None = None) -> None:
         self.kind, self.size, self._cache, self._launcher = kind, size, cache, launcher
@@ -63,20 +68,22 @@ class Subject:
             self.lake = icechunk_lake.ensure_lake(cache, size)
             self.now = self.lake.now()
 
-    def changed(self) -> AbstractContextManager[datetime]:
-        """The lake with one percent more, a day later."""
+    def add_one_percent(self) -> AbstractContextManager[datetime]:
+        """Add one percent to the lake, one day later."""
         lakes: Any = {"iceberg": iceberg_lake, "icechunk": icechunk_lake, "nessie": nessie_lake}[self.kind]
-        return lakes.changed(self.lake, lakes.SIZES[self.size])
+        return lakes.add_one_percent(self.lake, lakes.SIZES[self.size])
 
     def running(self) -> AbstractContextManager[None]:
-        """What has to run while the lake is asked: the server of a Nessie lake."""
+        """Run the server that the lake needs: that of a Nessie lake."""
         return self.lake.running() if self.kind == "nessie" else nullcontext()
 
     def config(self, state: Path) -> dict[str, Any]:
         return self.lake.config(state)
 
     def requests(self) -> dict[str, int]:
-        """Requests to the lake's store since the last call, by kind. Nobody counts them on a disk."""
+        """Return the requests to the store of the lake since the last call, by kind. Empty on a
+        local disk.
+        """
         return {}
 
     def peer_command(self) -> Sequence[str]:
@@ -101,71 +108,78 @@ class Subject:
         }
 
 
-def compare(kind: str, size: str, cache: Path, passes: Passes, launcher: Path | None = None) -> list[Measured]:
-    """First and second night, cold, and where asked for once more in a session that has done a night before. `launcher` is nessie-gc's.
+def compare(kind: str, size: str, cache: Path, required_passes: Passes, launcher: Path | None = None) -> list[Measurement]:
+    """Measure the first and the second run, cold, and warm if requested.
 
-    Raises `RuntimeError` where the peer finds another number of unreferenced files than we do: then one of us is wrong. Ours may be
-    smaller by what the live filter keeps by mistake until another night's seed, about one dead file in a million.
+    Args:
+        launcher: The launcher of nessie-gc.
+
+    Raises:
+        RuntimeError: gc-assets and the peer find different numbers of unreferenced files. Ours may
+            be smaller by the false positives of the live filter, about one dead file in a million.
     """
-    return nights_of(Subject(kind, size, cache, launcher), cache, passes)
+    return measure_subject(Subject(kind, size, cache, launcher), cache, required_passes)
 
 
-def nights_of(subject: Subject, cache: Path, passes: Passes) -> list[Measured]:
+def measure_subject(subject: Subject, cache: Path, required_passes: Passes) -> list[Measurement]:
+    """Measure the passes of a subject, and compare the numbers of unreferenced files.
+
+    Raises:
+        RuntimeError: See `compare`.
+    """
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory, subject.running():
-        found = _nights(subject, Path(directory), passes)
-    for night in {item.night for item in found}:
-        mine = [item for item in found if item.night == night]
-        counts = {f"{item.who} {'cold' if item.cold else 'warm'}": item.answer["unreferenced"] for item in mine}
-        ours = {item.answer["unreferenced"] for item in mine if item.who != "peer"}
-        theirs = {item.answer["unreferenced"] for item in mine if item.who == "peer"} - {None}
+        found = _measure_runs(subject, Path(directory), required_passes)
+    for run in {item.run for item in found}:
+        mine = [item for item in found if item.run == run]
+        counts = {f"{item.tool} {'cold' if item.cold else 'warm'}": item.answer["unreferenced"] for item in mine}
+        ours = {item.answer["unreferenced"] for item in mine if item.tool != "peer"}
+        theirs = {item.answer["unreferenced"] for item in mine if item.tool == "peer"} - {None}
         mistaken = 1 + max(item.answer.get("live_files", 0) for item in mine) // 1_000_000
         if len(ours) > 1 or any(not 0 <= number - min(ours) <= mistaken for number in theirs):
-            raise RuntimeError(
-                f"{subject.kind} {subject.size}, {night} night: unreferenced files found: {counts}; expected the same number"
-            )
+            raise RuntimeError(f"{subject.kind} {subject.size}, {run} run: unreferenced files found: {counts}; expected the same number")
     return found
 
 
-def _nights(subject: Subject, directory: Path, passes: Passes) -> list[Measured]:
-    found: list[Measured] = []
+def _measure_runs(subject: Subject, directory: Path, required_passes: Passes) -> list[Measurement]:
+    found: list[Measurement] = []
 
-    def ours(resident: Resident, state: str, night: str, now: datetime, *, cold: bool) -> None:
+    def ours(resident: Resident, state: str, run: str, now: datetime, *, cold: bool) -> None:
         config = directory / f"{state}.yaml"
         config.write_text(json.dumps(subject.config(directory / state)))
         answer = resident.ask({"config": str(config), "now": now.isoformat()})
-        found.append(_measured("gc-assets", night, cold, answer, subject.requests()))
+        found.append(_build_measurement("gc-assets", run, cold, answer, subject.requests()))
 
-    def theirs(resident: Resident, night: str, now: datetime, *, cold: bool) -> None:
+    def theirs(resident: Resident, run: str, now: datetime, *, cold: bool) -> None:
         answer = resident.ask(subject.peer_request(now))
-        found.append(_measured("peer", night, cold, answer, subject.requests()))
+        found.append(_build_measurement("peer", run, cold, answer, subject.requests()))
 
-    def peers(night: str, now: datetime) -> None:
-        if passes.peer:
+    def peers(run: str, now: datetime) -> None:
+        if required_passes.peer:
             with Resident(subject.peer_command(), directory / "peer.log") as resident:
-                theirs(resident, night, now, cold=True)
-                if passes.warm and passes.peer_warm:
-                    theirs(resident, night, now, cold=False)
+                theirs(resident, run, now, cold=True)
+                if required_passes.warm and required_passes.peer_warm:
+                    theirs(resident, run, now, cold=False)
 
-    with Resident(OURS, directory / "warm.log") if passes.warm else nullcontext() as session:
+    with Resident(RUN_PROGRAM, directory / "warm.log") if required_passes.warm else nullcontext() as session:
         if session is None:
-            with Resident(OURS, directory / "first.log") as once:
-                ours(once, "cold", "first", subject.now, cold=True)
+            with Resident(RUN_PROGRAM, directory / "first.log") as resident:
+                ours(resident, "cold", "first", subject.now, cold=True)
         else:
             ours(session, "cold", "first", subject.now, cold=True)
             ours(session, "warm", "first", subject.now, cold=False)
         peers("first", subject.now)
-        with subject.changed() as later:
+        with subject.add_one_percent() as later:
             if session is not None:
                 ours(session, "warm", "second", later, cold=False)
-            if passes.cold_second:
-                with Resident(OURS, directory / "second.log") as once:
-                    ours(once, "cold", "second", later, cold=True)
+            if required_passes.cold_second:
+                with Resident(RUN_PROGRAM, directory / "second.log") as resident:
+                    ours(resident, "cold", "second", later, cold=True)
             peers("second", later)
     return found
 
 
-def _measured(who: str, night: str, cold: bool, answer: dict[str, Any], requests: dict[str, int]) -> Measured:
+def _build_measurement(tool: str, run: str, cold: bool, answer: dict[str, Any], requests: dict[str, int]) -> Measurement:
     wall = answer["since_start"] if cold else answer["total"]["wall"]
     cpu = answer["cpu_since_start"] if cold else answer["total"]["cpu"]
-    return Measured(who, night, cold, wall, cpu, answer, requests)
+    return Measurement(tool, run, cold, wall, cpu, answer, requests)

@@ -1,6 +1,7 @@
-"""Iceberg tables with a given history, written at once: real manifest lists and metadata.json, one data file that all snapshots share.
+"""Write Iceberg tables with a given history: real manifest lists and metadata.json, one shared data
+file.
 
-Committing each snapshot through pyiceberg would take a tenth of a second and more, and could give no order of times but time's own.
+A commit through pyiceberg takes at least a tenth of a second, and its time cannot be chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Snap:
-    """A snapshot to be. `statistics` gives it an entry of both kinds, whose files do not exist."""
+    """A snapshot to write. `statistics` adds an entry of both kinds, whose files do not exist."""
 
     snapshot_id: int
     parent_id: int | None
@@ -31,7 +32,7 @@ class Snap:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWriter:
-    """Writes tables into a lake; the first one is real, and every other borrows its data file and manifest."""
+    """Writes tables into a lake. The first one is real, the others use its data file and manifest."""
 
     lake: LakeBuilder
     at: datetime
@@ -46,11 +47,14 @@ class HistoryWriter:
         log: Sequence[int] = (),
         without_lists: Collection[int] = (),
     ) -> str:
-        """The uuid of a new table `db.<name>`. `refs` read as in metadata.json, `log` names the snapshots that were current, in turn.
+        """Write a table `db.<name>` and return its uuid.
 
-        The manifest lists of `without_lists` are named and not written.
+        Args:
+            refs: As in metadata.json.
+            log: The ids of the snapshots that were current, in order.
+            without_lists: The snapshots whose manifest lists are not written.
         """
-        model = self._prepared()
+        model = self._load_model()
         location = f"file://{self.lake.warehouse}/db/{name}"
         stamps = {snap.snapshot_id: (snap.committed_at - _EPOCH).total_seconds() for snap in snapshots}
         stamps = {snapshot_id: int(seconds * 1000) for snapshot_id, seconds in stamps.items()}
@@ -78,7 +82,7 @@ class HistoryWriter:
         self.lake.register(f"db.{name}", address)
         return document["table-uuid"]
 
-    def _prepared(self) -> dict[str, Any]:
+    def _load_model(self) -> dict[str, Any]:
         if not self._model:
             model = self.lake.table("db.model", self.at)
             model.append(self.at)

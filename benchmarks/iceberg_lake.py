@@ -1,7 +1,8 @@
-"""Iceberg lakes of the sizes in docs/performance.md: real metadata, data files that are sparse and hold nothing.
+"""Iceberg lakes of the sizes in docs/performance.md: real metadata, and sparse data files.
 
-Manifests are written by fastavro with pyiceberg's schema in 64 KB blocks, as Java engines write them; snapshots, manifest
-lists and metadata.json come from pyiceberg's own commits. Times are fixed, so that a lake does not age in its cache.
+fastavro writes manifests with pyiceberg's schema in 64 KB blocks, as Java engines do. Snapshots,
+manifest lists and metadata.json come from commits of pyiceberg. Times are fixed, so that a cached
+lake does not age.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from benchmarks.cache import FINISHED, change, is_to_build
+from benchmarks.cache import FINISHED, change, prepare_build
 from gc_assets.demo.iceberg_builder import clock_at
 
 NOW: Final = datetime(2025, 6, 30, 3, tzinfo=UTC)
@@ -45,7 +46,8 @@ FORMAT_VERSION: Final = 2
 ADDED, EXISTING, DELETED = 1, 0, 2
 DATA_FILE_BYTES: Final = 32 * 1024 * 1024
 DATA_FILE_ROWS: Final = 250_000
-# Every third commit also rewrites the manifest of the commit before and takes a tenth of its files out.
+# Every third commit also rewrites the manifest of the previous commit and deletes a tenth of its
+# files.
 REWRITE_EVERY: Final = 3
 LEFTOVERS_SHARE: Final = 0.01
 
@@ -75,7 +77,7 @@ _HEADER = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A lake's shape; the whole of it is `tables * commits * files_per_commit` data files."""
+    """The shape of a lake. It has `tables * commits * files_per_commit` data files."""
 
     tables: int
     commits: int
@@ -83,7 +85,7 @@ class Size:
 
     @property
     def leftovers(self) -> int:
-        """What crashed writers left behind in each table."""
+        """The number of files that crashed writers left in each table."""
         return max(1, int(self.commits * self.files_per_commit * LEFTOVERS_SHARE))
 
 
@@ -91,7 +93,9 @@ SIZES: Final = {"s": Size(2, 20, 45), "m": Size(50, 10, 90), "l": Size(4, 25, 6_
 
 
 class IcebergLake:
-    """One SQL catalog on sqlite (`catalog.db`) over `warehouse/`, both below `root`. The newest commit is a day older than `now`."""
+    """A SQL catalog on sqlite (`catalog.db`) and `warehouse/` in `root`. The newest commit is one
+    day older than `now`.
+    """
 
     now = NOW
 
@@ -112,7 +116,7 @@ class IcebergLake:
         return sorted(".".join(name) for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace))
 
     def config(self, state: Path) -> dict[str, Any]:
-        """The document of a `lakes.yaml` for this lake."""
+        """Return the content of a `lakes.yaml` for this lake."""
         return {
             "state": str(state),
             "storages": [{"name": "warehouse", "location": f"file://{self.warehouse}/"}],
@@ -121,15 +125,15 @@ class IcebergLake:
 
 
 def ensure_lake(cache: Path, name: str) -> IcebergLake:
-    """The lake of that size below `cache`, built if it is not there whole."""
+    """Return the cached lake of a size. Build it if it is missing or incomplete."""
     lake = IcebergLake(cache.resolve() / f"iceberg-{name}")
-    if is_to_build(lake.root):
+    if prepare_build(lake.root):
         build(lake, SIZES[name])
     return lake
 
 
 def build(lake: IcebergLake, size: Size) -> None:
-    """A history of one commit a day that ends the day before `NOW`, and one percent of crash leftovers."""
+    """Write one commit per day that ends the day before `NOW`, and one percent of crash leftovers."""
     lake.warehouse.mkdir(parents=True)
     catalog = lake.catalog()
     catalog.create_namespace("shop")
@@ -148,10 +152,11 @@ def build(lake: IcebergLake, size: Size) -> None:
 
 
 @contextmanager
-def changed(lake: IcebergLake, size: Size) -> Generator[datetime]:
-    """The lake a day later, with one percent more files in one commit a table (at most ten tables); as before afterwards.
+def add_one_percent(lake: IcebergLake, size: Size) -> Generator[datetime]:
+    """Add one percent of files, in one commit to each of at most ten tables. Undo it afterwards.
 
-    Yields the later `now`.
+    Yields:
+        The `now` of the lake, one day later.
     """
     later = lake.now + timedelta(days=1)
     before = lake.catalog_file.read_bytes()
@@ -171,9 +176,10 @@ def changed(lake: IcebergLake, size: Size) -> Generator[datetime]:
 
 
 class TableWriter:
-    """Commits to one table. `written` are the files it made, in order; the entries stay in memory for a rewrite and a merge.
+    """Commits to one table.
 
-    Files are written to `home`, by default the table's location; metadata names them by that location.
+    `written` are the files that it wrote, in order. Entries stay in memory for rewrites and merges.
+    Files are written to `home`, by default the location of the table, which the metadata names.
     """
 
     def __init__(self, table: Table, home: Path | None = None) -> None:
@@ -184,7 +190,9 @@ class TableWriter:
         self.written: list[Path] = []
 
     def commit(self, at: datetime, files: int, *, rewrite: bool, merge: bool = False) -> None:
-        """Adds files. `rewrite` also takes some of the commit before out, `merge` writes all earlier manifests as one."""
+        """Add files. `rewrite` also deletes some files of the previous commit. `merge` writes all
+        earlier manifests as one.
+        """
         day = f"{at:%Y-%m-%d}"
         paths = self.data_paths(day, files)
         for path in paths:
@@ -192,8 +200,9 @@ class TableWriter:
         metadata = self._home / "metadata"
         before = {entry.name for entry in os.scandir(metadata)}
         with clock_at(at), self._table.transaction() as transaction:
-            entries = [_entry(f"{self._table.location()}/{path.relative_to(self._home)}", day) for path in paths]
-            producer = _Commit(transaction, self._table, metadata, entries, self._newest if rewrite else [], self._all if merge else [])
+            entries = [build_entry(f"{self._table.location()}/{path.relative_to(self._home)}", day) for path in paths]
+            rewritten, merged = self._newest if rewrite else [], self._all if merge else []
+            producer = ManifestCommit(transaction, self._table, metadata, entries, rewritten, merged)
             producer.commit()
         self._newest = producer.entries
         self._all += producer.existing()
@@ -203,7 +212,7 @@ class TableWriter:
         self.written += [*paths, *named]
 
     def data_paths(self, day: str, files: int) -> list[Path]:
-        """New names in the partition of that day, whose directory exists afterwards."""
+        """Return new file names in the partition of a day, and create its directory."""
         directory = self._home / "data" / f"day={day}"
         directory.mkdir(parents=True, exist_ok=True)
         writer = uuid.uuid4()
@@ -211,7 +220,7 @@ class TableWriter:
 
 
 def write_data_file(path: Path, at: datetime) -> None:
-    """A sparse file: its size is what metadata says and it occupies no block."""
+    """Write a sparse file. It has the size that the metadata records, and occupies no block."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     try:
         os.ftruncate(descriptor, DATA_FILE_BYTES)
@@ -220,8 +229,10 @@ def write_data_file(path: Path, at: datetime) -> None:
         os.close(descriptor)
 
 
-class _Commit(_FastAppendFiles):
-    """Adds the entries as one manifest; entries to rewrite replace the manifest they came from, every tenth as deleted. Entries to merge
+class ManifestCommit(_FastAppendFiles):
+    """Adds the entries as one manifest.
+
+    Entries to rewrite replace their manifest, every tenth of them as deleted. Entries to merge
     replace all earlier manifests.
     """
 
@@ -242,7 +253,7 @@ class _Commit(_FastAppendFiles):
         self.entries = [{**entry, "snapshot_id": self._snapshot_id} for entry in added]
 
     def existing(self) -> list[dict[str, Any]]:
-        """The added entries as a later manifest repeats them."""
+        """Return the added entries as later manifests repeat them."""
         inherited = {"sequence_number": self._sequence_number, "file_sequence_number": self._sequence_number}
         return [{**entry, **inherited, "status": EXISTING} for entry in self.entries]
 
@@ -288,8 +299,8 @@ class _Commit(_FastAppendFiles):
         )
 
 
-def _entry(address: str, day: str) -> dict[str, Any]:
-    """An added entry as fastavro writes it; the statistics are those of a plausible file."""
+def build_entry(address: str, day: str) -> dict[str, Any]:
+    """Return an added entry as fastavro writes it, with plausible statistics."""
     lower, upper = _BOUNDS
     return {
         "status": ADDED,

@@ -1,7 +1,8 @@
 """Icechunk repositories of the sizes in docs/performance.md, written by icechunk and zarr.
 
-One array; each commit overwrites a moving window of its chunks, so that every snapshot has a manifest over all chunks.
-The clock of a benchmark stands ten days after the last commit, so that a repository does not age in its cache.
+Each repository has one array. Each commit overwrites a moving window of its chunks, so every
+snapshot has a manifest of all chunks. The clock is set to ten days after the last commit, so that a
+cached repository does not age.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ import icechunk
 import numpy as np
 import zarr
 
-from benchmarks.cache import FINISHED, change, is_to_build
+from benchmarks.cache import FINISHED, change, prepare_build
 
 CHUNK_ELEMENTS: Final = 64
 LEFTOVERS_SHARE: Final = 0.01
-# Of the snapshots, the newest that the policy keeps; the rest are expired.
+# The number of newest snapshots that the policy retains. The others expire.
 KEPT_SNAPSHOTS: Final = 8
 _PREFIXES: Final = ("snapshots", "manifests", "transactions", "chunks")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`commits` manifests of `chunks` references; every commit after the first writes `window` new chunks."""
+    """`commits` manifests of `chunks` references. Each commit after the first one writes `window`
+    new chunks.
+    """
 
     commits: int
     chunks: int
@@ -45,7 +48,7 @@ SIZES: Final = {"s": Size(22, 100, 82), "m": Size(22, 5_000, 1_440), "l": Size(2
 
 
 class IcechunkLake:
-    """One repository at `repository/` below `root`; `finished.json` beside it holds its fixed times."""
+    """A repository at `repository/` in `root`. `finished.json` in `root` holds its fixed times."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -59,7 +62,7 @@ class IcechunkLake:
         return datetime.fromisoformat(json.loads(self.finished.read_text())["now"])
 
     def config(self, state: Path) -> dict[str, Any]:
-        """The document of a `lakes.yaml` for this lake."""
+        """Return the content of a `lakes.yaml` for this lake."""
         location = f"file://{self.repository}/"
         retention = {"default": {"keep": json.loads(self.finished.read_text())["cutoff"]}}
         return {
@@ -70,15 +73,15 @@ class IcechunkLake:
 
 
 def ensure_lake(cache: Path, name: str) -> IcechunkLake:
-    """The lake of that size below `cache`, built if it is not there whole."""
+    """Return the cached lake of a size. Build it if it is missing or incomplete."""
     lake = IcechunkLake(cache.resolve() / f"icechunk-{name}")
-    if is_to_build(lake.root):
+    if prepare_build(lake.root):
         build(lake, SIZES[name])
     return lake
 
 
 def build(lake: IcechunkLake, size: Size) -> None:
-    """A straight history on `main`, and chunks of a session that never committed."""
+    """Write a linear history on `main`, and chunks of a session that never commits."""
     lake.root.mkdir(parents=True)
     config = _config()  # before the storage, which warns otherwise
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(lake.repository)), config=config)
@@ -97,10 +100,11 @@ def build(lake: IcechunkLake, size: Size) -> None:
 
 
 @contextmanager
-def changed(lake: IcechunkLake, size: Size) -> Generator[datetime]:
-    """The lake a day later, with one commit that overwrites one percent of the chunks; as before afterwards.
+def add_one_percent(lake: IcechunkLake, size: Size) -> Generator[datetime]:
+    """Overwrite one percent of the chunks in one commit. Undo it afterwards.
 
-    Yields the later `now`.
+    Yields:
+        The `now` of the lake, one day later.
     """
     head = lake.repository / "refs" / "branch.main" / "ref.json"
     content, before = head.read_bytes(), _names(lake)
@@ -115,7 +119,7 @@ def changed(lake: IcechunkLake, size: Size) -> Generator[datetime]:
 
 
 def _overwrite(repository: icechunk.Repository, size: Size, first: int, chunks: int, message: str | None) -> None:
-    """Writes a window of chunks that wraps around, and commits it unless there is no message."""
+    """Write a window of chunks that wraps around, and commit it if there is a message."""
     session = repository.writable_session("main")
     array = zarr.open_group(session.store)["temperature"]
     first %= size.chunks

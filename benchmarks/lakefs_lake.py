@@ -1,7 +1,9 @@
-"""`python -m benchmarks.lakefs_lake`: how fast a lakeFS repository's metadata is decoded, first night and second.
+"""`python -m benchmarks.lakefs_lake`: decode the metadata of a lakeFS repository, first and second
+run.
 
-A generated repository: `entries` objects at the head, `commits` commits each of which rewrites one range of many, so that ranges are
-shared as in lakeFS. Only metadata is on the disk; the server is the tests' small one, which is not measured.
+The repository is generated: `entries` objects at the head, and `commits` commits that each rewrite
+one of many ranges, so that ranges are shared as in lakeFS. Only metadata is on the disk. The server
+is the small one of the tests and is not measured.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeR
 from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
-ENTRIES_A_RANGE = 5_000
-# lakeFS's names: a partition and an object, both xids.
+ENTRIES_PER_RANGE = 5_000
+# As lakeFS names objects: a partition and an object, both xids.
 XID = "d7k67ohksdudjsb1{:04x}"
 
 Range = tuple[str, bytes, bytes, int]
 STAGES: tuple[tuple[str, Callable[[SparkSession, RunContext], PublishedTable]], ...] = (
-    ("lake_refs", lambda _, night: lake_refs(night, "bench")),
-    ("commit_graph", lambda spark, night: commit_graph(spark, night, "bench")),
-    ("reachable_snapshots", lambda spark, night: reachable_snapshots(spark, night, "bench")[0]),
-    ("manifest_entries", lambda spark, night: manifest_entries(spark, night, "bench")),
-    ("live_files", lambda spark, night: live_files(spark, night, "bench")),
+    ("lake_refs", lambda _, context: lake_refs(context, "bench")),
+    ("commit_graph", lambda spark, context: commit_graph(spark, context, "bench")),
+    ("reachable_snapshots", lambda spark, context: reachable_snapshots(spark, context, "bench")[0]),
+    ("manifest_entries", lambda spark, context: manifest_entries(spark, context, "bench")),
+    ("live_files", lambda spark, context: live_files(spark, context, "bench")),
 )
 
 
@@ -50,59 +52,63 @@ class GeneratedRepository:
 
     def __init__(self, folder: Path, entries: int, commits: int) -> None:
         self.repository = FakeRepository("bench", folder / "bench")
-        self._ranges = [self._range(number, 0) for number in range(-(-entries // ENTRIES_A_RANGE))]
+        self._ranges = [self._range(number, 0) for number in range(-(-entries // ENTRIES_PER_RANGE))]
         for number in range(commits):
             self.commit(number)
 
     def commit(self, number: int) -> None:
-        """A commit that rewrites one range."""
-        touched = number * 7 % len(self._ranges)
-        self._ranges[touched] = self._range(touched, number + 1)
+        """Rewrite one range and commit."""
+        position = number * 7 % len(self._ranges)
+        self._ranges[position] = self._range(position, number + 1)
         metarange = self.repository.write_metadata(metarange_table(self._ranges))
         name, parents = f"commit-{number:05}", [f"commit-{number - 1:05}"] if number else []
-        made = NOW - timedelta(days=300) + timedelta(days=number)
-        self.repository.commits[name] = Commit(name, parents, int(made.timestamp()), metarange)
-        self.repository.trees[name] = {}  # what a listing would show; the server's side is not measured
+        committed_at = NOW - timedelta(days=300) + timedelta(days=number)
+        self.repository.commits[name] = Commit(name, parents, int(committed_at.timestamp()), metarange)
+        self.repository.trees[name] = {}  # the objects that a listing returns; the server is not measured
         self.repository.branches["main"] = Branch(name)
 
     def _range(self, number: int, version: int) -> Range:
-        """One object in a hundred is another than in the version before."""
-        first = number * ENTRIES_A_RANGE
+        """Write a range. Each version changes one object in a hundred."""
+        first = number * ENTRIES_PER_RANGE
         entries = [
-            Entry(f"events/part-{first + place:09}.parquet", self._address(number, place, version if place % 100 == version % 100 else 0))
-            for place in range(ENTRIES_A_RANGE)
+            Entry(f"events/part-{first + offset:09}.parquet", self._address(number, offset, version * (offset % 100 == version % 100)))
+            for offset in range(ENTRIES_PER_RANGE)
         ]
         low, high = entries[0].path.encode(), entries[-1].path.encode()
         return self.repository.write_metadata(range_table(entries)), low, high, len(entries)
 
-    def _address(self, number: int, place: int, version: int) -> str:
-        return f"data/{XID.format(number)}/d7k67o{number:04x}{place:04x}{version:04x}0g"
+    def _address(self, number: int, offset: int, version: int) -> str:
+        return f"data/{XID.format(number)}/d7k67o{number:04x}{offset:04x}{version:04x}0g"
 
 
-def nights(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tuple[str, str, float, dict[str, int]]]:
-    """(night, stage, seconds, facts) of a first night and of one that follows one more commit."""
+def measure_runs(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tuple[str, str, float, dict[str, int]]]:
+    """Measure a first run, and a second one after one more commit.
+
+    Yields:
+        Run, stage, seconds and summary of each stage.
+    """
     started = time.perf_counter()
     generated = GeneratedRepository(folder, entries, commits)
     yield "", "generate", time.perf_counter() - started, {}
     spark = SparkRuntime(mode="session", master=f"local[{cores}]", remote="", conf={"spark.sql.shuffle.partitions": "8"}).session()
-    spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # workers are up
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # starts the workers
     server = FakeServer(generated.repository)
     with server.running() as url:
         location = f"file://{generated.repository.namespace}/"
         credentials = {"access_key_id": KEY_ID, "secret_access_key": SECRET}
         lake = {"name": "bench", "kind": "lakefs", "endpoint": url, "repository": "bench", "location": location, **credentials}
-        for night_name, now in (("first", NOW), ("second", NOW + timedelta(days=1))):
+        for run, now in (("first", NOW), ("second", NOW + timedelta(days=1))):
             config = Config(
                 state=str(folder / "state"),
                 storages=(StorageConfig(name="blocks", location=location),),
                 lakes=(LakeFsLakeConfig.model_validate(lake),),
             )
-            night = RunContext.of(config, Clock(now), now.date())
+            context = RunContext.of(config, Clock(now), now.date())
             for name, stage in STAGES:
                 started = time.perf_counter()
-                summary = stage(spark, night).receipt.summary
+                summary = stage(spark, context).receipt.summary
                 yield (
-                    night_name,
+                    run,
                     name,
                     time.perf_counter() - started,
                     {key: summary[key] for key in ("decoded", "entries") if key in summary},
@@ -116,18 +122,18 @@ def nights(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tup
 @click.option("--cores", default=1, show_default=True, help="Spark's local[N].")
 @click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(entries: int, commits: int, cores: int, format_: str) -> None:
-    """Prints what each stage of two nights took, and the entries decoded for a second of a core."""
+    """Print the seconds of each stage of two runs, and the entries decoded per second and core."""
     with tempfile.TemporaryDirectory(prefix="lakefs-bench-") as folder:
-        for night, stage, seconds, summary in nights(Path(folder), entries, commits, cores):
+        for run, stage, seconds, summary in measure_runs(Path(folder), entries, commits, cores):
             if format_ == "json":
-                click.echo(json.dumps({"night": night, "stage": stage, "seconds": seconds, **summary}))
+                click.echo(json.dumps({"run": run, "stage": stage, "seconds": seconds, **summary}))
                 continue
             rate = (
                 f"  {summary['decoded']:,} containers, {summary['entries']:,} entries, {summary['entries'] / seconds / cores:,.0f}/s a core"
                 if summary
                 else ""
             )
-            click.echo(f"{night:7} {stage:20} {seconds:8.2f} s{rate}")
+            click.echo(f"{run:7} {stage:20} {seconds:8.2f} s{rate}")
 
 
 if __name__ == "__main__":

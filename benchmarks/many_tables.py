@@ -1,7 +1,8 @@
 """An Iceberg lake of many tables with long histories.
 
-pyiceberg commits to the first table, which takes a tenth of a second a commit. Every other table is a copy of it under a name and a uuid of
-its own. Avro is not compressed there, and all names are of one length, so that a name replaces the other where it stands.
+pyiceberg commits to the first table, at a tenth of a second per commit. The other tables are copies
+with their own name and uuid. The Avro files are not compressed and all names have the same length,
+so a copy only replaces bytes.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Final
 
 from pyiceberg.table import Table
 
-from benchmarks.cache import FINISHED, is_to_build
+from benchmarks.cache import FINISHED, prepare_build
 from benchmarks.iceberg_lake import SCHEMA, SPEC, IcebergLake, TableWriter, write_data_file
 from gc_assets.demo.iceberg_builder import clock_at
 
 NAMESPACES: Final = 20
-# As engines merge manifests by default.
+# The default of engines.
 MERGE_EVERY: Final = 100
 LEFTOVERS: Final = 2
-EVERY: Final = timedelta(hours=1)
+COMMIT_INTERVAL: Final = timedelta(hours=1)
 PROPERTIES: Final = {
     "write.avro.compression-codec": "null",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -33,30 +34,32 @@ PROPERTIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """So many tables with so many commits, one an hour, of one file each."""
+    """`tables` tables with `commits` commits each, one per hour, of one file each."""
 
     tables: int
     commits: int
 
 
 def ensure_lake(cache: Path, size: Size) -> IcebergLake:
-    """The lake of that size below `cache`, built if it is not there whole."""
+    """Return the cached lake of a size. Build it if it is missing or incomplete."""
     lake = IcebergLake(cache.resolve() / f"iceberg-{size.tables}-tables-{size.commits}-commits")
-    if is_to_build(lake.root):
+    if prepare_build(lake.root):
         build(lake, size)
     return lake
 
 
 def build(lake: IcebergLake, size: Size) -> None:
-    """Histories that end an hour before the lake's `now`, and crash leftovers in each table."""
+    """Write histories that end one hour before the `now` of the lake, and crash leftovers in each
+    table.
+    """
     lake.warehouse.mkdir(parents=True)
     catalog = lake.catalog()
     for number in range(min(NAMESPACES, size.tables)):
         catalog.create_namespace(f"shop_{number:02}")
-    first = _committed(lake, size)
+    first = _build_first_table(lake, size)
     for number in range(1, size.tables):
         name = _name(number)
-        catalog.register_table(name, _copied(lake, first, name))
+        catalog.register_table(name, _copy_table(lake, first, name))
     (lake.root / FINISHED).write_text("{}")
 
 
@@ -64,25 +67,25 @@ def _name(number: int) -> str:
     return f"shop_{number % NAMESPACES:02}.orders_{number:05}"
 
 
-def _committed(lake: IcebergLake, size: Size) -> Table:
-    name, began = _name(0), lake.now - EVERY * (size.commits + 1)
+def _build_first_table(lake: IcebergLake, size: Size) -> Table:
+    name, began = _name(0), lake.now - COMMIT_INTERVAL * (size.commits + 1)
     with clock_at(began):
         lake.catalog().create_table(name, SCHEMA, partition_spec=SPEC, properties=PROPERTIES)
     writer = lake.writer(name)
     for commit in range(1, size.commits + 1):
-        writer.commit(began + EVERY * commit, 1, rewrite=False, merge=commit % MERGE_EVERY == 0)
-    _leave(writer, lake)
+        writer.commit(began + COMMIT_INTERVAL * commit, 1, rewrite=False, merge=commit % MERGE_EVERY == 0)
+    _write_leftovers(writer, lake)
     return lake.catalog().load_table(name)
 
 
-def _leave(writer: TableWriter, lake: IcebergLake) -> None:
+def _write_leftovers(writer: TableWriter, lake: IcebergLake) -> None:
     abandoned = lake.now - timedelta(days=5)
     for path in writer.data_paths(f"{abandoned:%Y-%m-%d}", LEFTOVERS):
         write_data_file(path, abandoned)
 
 
-def _copied(lake: IcebergLake, table: Table, name: str) -> str:
-    """Copies a table, and returns the address of the copy's metadata.json."""
+def _copy_table(lake: IcebergLake, table: Table, name: str) -> str:
+    """Copy a table, and return the address of the metadata.json of the copy."""
     home, location = Path(table.location().removeprefix("file://")), f"file://{lake.warehouse}/{name.replace('.', '/')}"
     names = [(table.location().encode(), location.encode()), (str(table.metadata.table_uuid).encode(), str(uuid.uuid4()).encode())]
     for path in home.rglob("*"):
@@ -91,11 +94,11 @@ def _copied(lake: IcebergLake, table: Table, name: str) -> str:
             target.mkdir(parents=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _copy(path, target, names)
+            _copy_file(path, target, names)
     return table.metadata_location.replace(table.location(), location)
 
 
-def _copy(path: Path, target: Path, names: list[tuple[bytes, bytes]]) -> None:
+def _copy_file(path: Path, target: Path, names: list[tuple[bytes, bytes]]) -> None:
     found = path.stat()
     if path.suffix == ".parquet":
         with target.open("xb") as file:

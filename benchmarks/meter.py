@@ -1,8 +1,8 @@
 """CPU seconds and memory of a process and all its descendants, read from /proc (Linux).
 
-Memory is PSS, so pages that forked workers share count once. Reading it stops the process for some 30 ms a gigabyte, which
-would slow down what is measured: it is read only where RSS, which costs little, has changed since it was last read, whatever stretches
-of work were measured meanwhile. Knows nothing of what the processes do.
+Memory is PSS, so pages that forked workers share count once. Reading PSS stops the process for
+about 30 ms per gigabyte, which would slow down the measured work. PSS is therefore read only if
+RSS, which is cheap to read, has changed since the last reading.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Final
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _SAMPLE_SECONDS: Final = 0.2
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-# The change of RSS that is worth a look at PSS.
+# The ratio of RSS to its last value at which PSS is read again.
 _RISE: Final = 1.02
 
 
 @dataclass(slots=True)
 class Usage:
-    """What a stretch of work took: wall and CPU seconds; the highest sampled memory, all together and by program."""
+    """Wall and CPU seconds of a block, and its highest sampled memory, in total and by program."""
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -37,28 +37,30 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """PSS in bytes, all together and by program, while RSS was `resident`."""
+    """PSS in bytes, in total and by program, at the time when RSS was `resident`."""
 
     resident: int
     total: int
     jvm: int
     driver: int
 
-    def still_holds(self, resident: int) -> bool:
+    def is_current(self, resident: int) -> bool:
         return self.resident / _RISE < resident < self.resident * _RISE
 
 
 class Meter:
-    """Watches the tree below a process. A thread samples memory five times a second while something is measured."""
+    """Measures a process and its descendants. A thread samples memory five times per second during
+    a block.
+    """
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._memory: _Memory | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     @contextmanager
     def measure(self) -> Generator[Usage]:
-        """The usage is complete when the block ends."""
+        """Measure a block. The usage is complete when the block ends."""
         usage, stop = Usage(), threading.Event()
         watcher = threading.Thread(target=self._watch, args=(usage, stop), daemon=True)
         started, cpu = perf_counter(), self.cpu_seconds()
@@ -70,10 +72,12 @@ class Meter:
             usage.cpu = self.cpu_seconds() - cpu
             stop.set()
             watcher.join()
-            self.sample(usage)  # what ended before the first sample has a figure too
+            self.sample(usage)  # a block that is shorter than the sample interval also has a peak
 
     def cpu_seconds(self) -> float:
-        """User and system time of every living process of the tree, and of the dead that one of them has waited for."""
+        """Return user and system time of all living processes, and of the dead ones that were
+        waited for.
+        """
         return sum(sum(int(value) for value in fields[11:15]) for _, fields in self._tree()) / _TICKS
 
     def _watch(self, usage: Usage, stop: threading.Event) -> None:
@@ -81,14 +85,14 @@ class Meter:
             self.sample(usage)
 
     def sample(self, usage: Usage) -> None:
-        """Raises the peaks of `usage` to what is used now."""
+        """Raise the peaks of `usage` to the current memory."""
         tree = self._tree()
         resident = sum(int(fields[21]) for _, fields in tree) * _PAGE
         if resident < usage.peak_resident_bytes * _RISE:
             return
         usage.peak_resident_bytes = resident
-        with self._turn:
-            if self._memory is None or not self._memory.still_holds(resident):
+        with self._lock:
+            if self._memory is None or not self._memory.is_current(resident):
                 self._memory = self._read(tree, resident)
             memory = self._memory
         usage.peak_bytes = max(usage.peak_bytes, memory.total)
@@ -101,8 +105,10 @@ class Meter:
         return _Memory(resident, sum(used.values()), jvm, used.get(self._root, 0))
 
     def _tree(self) -> list[tuple[int, list[str]]]:
-        """(pid, fields of /proc/<pid>/stat from the state on) of the root and its living descendants."""
-        names = [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  (a path for each costs more than reading it)
+        """Return pid and fields of /proc/<pid>/stat, from the state on, of the root and its living
+        descendants.
+        """
+        names = [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  (creating a Path costs more than reading the file)
         stats = {int(name): stat for name in names if (stat := _stat(name)) is not None}
         children: dict[int, list[int]] = {}
         for pid, fields in stats.items():
@@ -138,5 +144,5 @@ def _pss_bytes(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     except (FileNotFoundError, ProcessLookupError):
-        return 0  # it ended between listing and reading
+        return 0  # the process ended after it was listed
     return 0

@@ -1,7 +1,9 @@
-"""Nessie lakes of the sizes at which nessie-gc was measured: S, M and L by volume, D deep, R with many refs; and W, one wide table.
+"""Nessie lakes of the sizes at which nessie-gc was measured.
 
-A real server keeps the history in RocksDB beside the files, so that a lake is built once. Manifests are written as those of the Iceberg
-lakes; every metadata file lists one snapshot, as Nessie's Iceberg REST keeps them. Everything is live.
+S, M and L differ in volume. D is deep, R has many refs, and W has one wide table. A real server
+keeps the history in RocksDB next to the files, so a lake is built once. Manifests are written as
+for Iceberg lakes. Every metadata file lists one snapshot, as with Nessie's Iceberg REST. Everything
+is live.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cache import FINISHED, change, is_to_build
+from benchmarks.cache import FINISHED, change, prepare_build
 from benchmarks.iceberg_lake import NOW, SCHEMA, SPEC, TableWriter
 from benchmarks.peer_nessie import PHASES, START_SECONDS
 from gc_assets.demo.iceberg_builder import clock_at
@@ -23,7 +25,7 @@ from tests.lakes.nessie.server import NEWEST, Server, fetch
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A lake's shape. `refs` branches hang off the history of `main`, each with one commit of its own."""
+    """The shape of a lake. `refs` branches start in the history of `main`, each with one commit."""
 
     tables: int
     commits: int
@@ -37,21 +39,24 @@ SIZES: Final = {
     "l": Size(100, 20, 140),
     "d": Size(4, 250, 20),
     "r": Size(5, 200, 2, refs=110),
-    # More files than the peer's filter holds: it skips such a table in silence.
+    # More files than the filter of the peer holds: it skips such a table and reports success.
     "w": Size(1, 14, 100_000),
 }
-# nessie-gc, built from its sources, on lakes of these shapes: wall seconds of mark and of sweep, each with about two seconds of JVM start
-# (two shared cores, -Xmx1g, H2 file store). Its jar is on no registry, so these figures stand where it would run.
+# Wall seconds of mark and of sweep of nessie-gc, built from source, on lakes of these shapes. Each
+# includes about two seconds of JVM start (two shared cores, -Xmx1g, H2 file store). They replace
+# the peer, whose jar is in no package registry.
 PEER: Final = {"s": (3.6, 4.2), "m": (4.4, 7.4), "l": (7.2, 22.6), "d": (6.5, 39.0), "r": (14.7, 17.3)}
 
 
 def peer_seconds(size: str) -> float | None:
-    """What nessie-gc took for mark and sweep without starting; null where it was not measured."""
+    """Return the recorded seconds of nessie-gc without its start, or None if there is no record."""
     return sum(PEER[size]) - START_SECONDS * len(PHASES) if size in PEER else None
 
 
 class NessieLake:
-    """A server's store (`rocks/`) and the warehouse it is about, both below `root`; the server runs inside `running`."""
+    """The store of a server (`rocks/`) and its warehouse, both in `root`. The server runs inside
+    `running`.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,7 +76,7 @@ class NessieLake:
             self.server.stop()
 
     def config(self, state: Path) -> dict[str, Any]:
-        """The document of a `lakes.yaml` for this lake."""
+        """Return the content of a `lakes.yaml` for this lake."""
         return {
             "state": str(state),
             "storages": [{"name": "warehouse", "location": f"file://{self.warehouse}/"}],
@@ -80,9 +85,9 @@ class NessieLake:
 
 
 def ensure_lake(cache: Path, name: str) -> NessieLake:
-    """The lake of that size below `cache`, built if it is not there whole."""
+    """Return the cached lake of a size. Build it if it is missing or incomplete."""
     lake = NessieLake(cache.resolve() / f"nessie-{name}")
-    if is_to_build(lake.root):
+    if prepare_build(lake.root):
         lake.root.mkdir(parents=True)
         with lake.running():
             build(lake, SIZES[name])
@@ -91,7 +96,7 @@ def ensure_lake(cache: Path, name: str) -> NessieLake:
 
 
 def build(lake: NessieLake, size: Size) -> None:
-    """The tables one after the other, then the branches, spread evenly over the history."""
+    """Write one table after the other, then the branches, distributed evenly over the history."""
     nessie = lake.builder()
     main = nessie.on()
     for index in range(size.tables):
@@ -106,8 +111,12 @@ def build(lake: NessieLake, size: Size) -> None:
 
 
 @contextmanager
-def changed(lake: NessieLake, size: Size) -> Generator[datetime]:
-    """The lake a day later, with one percent more files in one commit a table (at most ten tables); as before afterwards."""
+def add_one_percent(lake: NessieLake, size: Size) -> Generator[datetime]:
+    """Add one percent of files, in one commit to each of at most ten tables. Undo it afterwards.
+
+    Yields:
+        The time of the next run, one day later.
+    """
     later = NOW + timedelta(days=1)
     nessie = lake.builder()
     before = nessie.head()
@@ -133,7 +142,7 @@ def _table(main: BranchBuilder, name: str) -> TableWriter:
 
 
 def _log(nessie: NessieBuilder) -> list[str]:
-    """The commits of `main`, newest first."""
+    """Return the commits of `main`, newest first."""
     found: list[str] = []
     token: dict[str, str] = {}
     while True:

@@ -1,7 +1,8 @@
-"""An Iceberg table of very many files, of which only the metadata exists: a small disk holds no ten million files.
+"""An Iceberg table of very many files, of which only the metadata exists.
 
-fastavro writes one manifest. The others are copies of it with paths of their own: Avro is not compressed there, and all numbers are of one
-length. Manifest list and metadata.json come from pyiceberg's own commit.
+fastavro writes one manifest. The others are copies with other paths: their Avro is not compressed
+and all numbers have the same length. Manifest list and metadata.json come from a commit of
+pyiceberg.
 """
 
 from __future__ import annotations
@@ -15,66 +16,73 @@ from typing import Final
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table, Transaction
 
-from benchmarks.cache import FINISHED, change, is_to_build
-from benchmarks.iceberg_lake import SCHEMA, SPEC, IcebergLake, _Commit, _entry
+from benchmarks.cache import FINISHED, change, prepare_build
+from benchmarks.iceberg_lake import SCHEMA, SPEC, IcebergLake, ManifestCommit, build_entry
 from gc_assets.demo.iceberg_builder import clock_at
 
 NAME: Final = "shop.orders"
-PER_MANIFEST: Final = 10_000
+FILES_PER_MANIFEST: Final = 10_000
 DAY: Final = "2025-06-01"
 PROPERTIES: Final = {"write.avro.compression-codec": "null"}
 
 
 def ensure_lake(cache: Path, files: int) -> IcebergLake:
-    """The lake of that many files below `cache`, built if it is not there whole."""
+    """Return the cached lake with this number of files. Build it if it is missing or incomplete."""
     lake = IcebergLake(cache.resolve() / f"iceberg-one-table-of-{files}-files")
-    if is_to_build(lake.root):
+    if prepare_build(lake.root):
         build(lake, files)
     return lake
 
 
 def build(lake: IcebergLake, files: int) -> None:
-    """One commit, a day before the lake's `now`, of manifests of `PER_MANIFEST` files."""
+    """Commit once, one day before the `now` of the lake, with manifests of `FILES_PER_MANIFEST`
+    files.
+    """
     lake.warehouse.mkdir(parents=True)
     catalog, at = lake.catalog(), lake.now - timedelta(days=1)
     catalog.create_namespace("shop")
     with clock_at(at):
         catalog.create_table(NAME, SCHEMA, partition_spec=SPEC, properties=PROPERTIES)
-    _commit(lake, at, range(max(1, files // PER_MANIFEST)))
+    _commit(lake, at, range(max(1, files // FILES_PER_MANIFEST)))
     (lake.root / FINISHED).write_text("{}")
 
 
 @contextmanager
-def changed(lake: IcebergLake, files: int) -> Generator[datetime]:
-    """The lake a day later, with one percent more files in one commit; as before afterwards. Yields the later `now`."""
+def add_one_percent(lake: IcebergLake, files: int) -> Generator[datetime]:
+    """Add one percent of files in one commit. Undo it afterwards.
+
+    Yields:
+        The `now` of the lake, one day later.
+    """
     later, before = lake.now + timedelta(days=1), lake.catalog_file.read_bytes()
-    there, manifests = set(lake.warehouse.rglob("*")), max(1, files // PER_MANIFEST)
+    existing, manifests = set(lake.warehouse.rglob("*")), max(1, files // FILES_PER_MANIFEST)
     with change(lake.root):
         try:
             _commit(lake, later - timedelta(hours=6), range(manifests, manifests + max(1, manifests // 100)))
             yield later
         finally:
             lake.catalog_file.write_bytes(before)
-            for path in set(lake.warehouse.rglob("*")) - there:
+            for path in set(lake.warehouse.rglob("*")) - existing:
                 path.unlink()
 
 
 def _commit(lake: IcebergLake, at: datetime, numbers: range) -> None:
     table = lake.catalog().load_table(NAME)
     with clock_at(at), table.transaction() as transaction:
-        _Wide(transaction, table, numbers).commit()
+        _WideAppend(transaction, table, numbers).commit()
 
 
-class _Wide(_Commit):
-    """Adds a manifest for each number."""
+class _WideAppend(ManifestCommit):
+    """Adds one manifest per number."""
 
     def __init__(self, transaction: Transaction, table: Table, numbers: range) -> None:
         location = table.location()
-        entries = [_entry(f"{location}/data/{_directory(numbers[0])}/{index:05}-0.parquet", DAY) for index in range(PER_MANIFEST)]
+        folder = f"{location}/data/{_directory(numbers[0])}"
+        entries = [build_entry(f"{folder}/{index:05}-0.parquet", DAY) for index in range(FILES_PER_MANIFEST)]
         super().__init__(transaction, table, Path(location.removeprefix("file://")) / "metadata", entries, [], [])
         self._numbers = numbers
-        # Of many commits a new one is rarely the first by its id, which would make it the witness of all files. Of two it is every
-        # other time: here never, so that each run measures the same.
+        # The commit with the smallest id is the witness of all files. With two commits, the new one
+        # would be that every other time. Avoid it, so that all measurements do the same work.
         head = table.current_snapshot()
         while head is not None and str(self._snapshot_id) < str(head.snapshot_id):
             self._snapshot_id = transaction.table_metadata.new_snapshot_id()
@@ -88,7 +96,7 @@ class _Wide(_Commit):
         for number in self._numbers[1:]:
             name = f"{self.commit_uuid}-m{number}.avro"
             (self._metadata / name).write_bytes(content.replace(own, f"/{_directory(number)}/".encode()))
-            copies.append(_named(written, f"{self._address}/{name}"))
+            copies.append(_readdress(written, f"{self._address}/{name}"))
         return [written, *copies, *self._existing_manifests()]
 
 
@@ -96,7 +104,7 @@ def _directory(number: int) -> str:
     return f"day={DAY}/part-{number:06}"
 
 
-def _named(manifest: ManifestFile, address: str) -> ManifestFile:
+def _readdress(manifest: ManifestFile, address: str) -> ManifestFile:
     return ManifestFile.from_args(manifest_path=address, **{name: getattr(manifest, name) for name in _FIELDS})
 
 

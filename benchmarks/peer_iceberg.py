@@ -1,6 +1,8 @@
-"""Iceberg's own collector on the same lake: Spark's `remove_orphan_files` as a dry run of every table, in one JVM.
+"""Iceberg's own collector on the same lake: a dry run of Spark's `remove_orphan_files` on every
+table, in one JVM.
 
-Runs as a resident process in an environment of its own: Iceberg's runtime 1.11.0 works with pyspark 4.1 and not with later ones.
+A resident process in its own environment, because Iceberg's runtime 1.11.0 supports pyspark 4.1 and
+no later release.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _FETCH = f"from pyspark.sql import SparkSession; SparkSession.builder.config('sp
 
 
 def ensure_environment(cache: Path) -> Path:
-    """The python of the peer's environment, made if it is not there, and Iceberg's jars fetched: no measured start downloads them."""
+    """Return the Python of the peer's environment. Create it and download Iceberg's jars if needed,
+    so that no measured start does.
+    """
     home = cache.resolve() / "peer-venv"
     python = home / "bin" / "python"
     if not (home / "finished").exists():
@@ -34,22 +38,24 @@ def ensure_environment(cache: Path) -> Path:
 
 
 class Peer:
-    """Runs the procedure over all tables and measures it."""
+    """Runs the procedure on all tables and measures it."""
 
     def __init__(self) -> None:
         self._meter = Meter(os.getpid())
         self._spark: Any = None
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """`catalog_file`, `catalog_name`, `warehouse`, `tables` and `older_than` say what to look at; answers with the orphans found.
+        """Return the usage and the number of orphans.
 
-        `s3` are the catalog's properties for a warehouse on S3. Files are listed by Iceberg's own S3FileIO there, which needs no jar of
-        Hadoop's.
+        Args:
+            request: `catalog_file`, `catalog_name`, `warehouse`, `tables` and `older_than` select
+                the files. `s3` are the properties of a catalog on S3, whose files are listed by
+                Iceberg's S3FileIO, without a jar of Hadoop.
         """
-        with self._meter.measure() as whole:
+        with self._meter.measure() as usage:
             self._spark = self._spark or self._session(request)
             orphans = sum(self._orphans(request, table) for table in request["tables"])
-        return {"total": asdict(whole), "cpu_since_start": self._meter.cpu_seconds(), "unreferenced": orphans}
+        return {"total": asdict(usage), "cpu_since_start": self._meter.cpu_seconds(), "unreferenced": orphans}
 
     def _orphans(self, request: dict[str, Any], table: str) -> int:
         call = (
@@ -59,7 +65,7 @@ class Peer:
         return len(self._spark.sql(call).collect())
 
     def _session(self, request: dict[str, Any]) -> Any:
-        from pyspark.sql import SparkSession  # of the peer's environment, where nothing else of ours is installed
+        from pyspark.sql import SparkSession  # imported from the environment of the peer
 
         catalog = f"spark.sql.catalog.{request['catalog_name']}"
         settings = {
@@ -84,7 +90,8 @@ class Peer:
         for key, value in settings.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()
-        # Else the procedure refuses a time that is less than a day ago by this machine's clock, and objects of S3 are as old as they are.
+        # Without this the procedure refuses an `older_than` less than a day before the real time.
+        # Objects on S3 are always that new.
         session._jsparkSession.sessionState().conf().setConfString("spark.testing", "true")
         return session
 

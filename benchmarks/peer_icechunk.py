@@ -1,4 +1,4 @@
-"""Icechunk's own collector on the same repository: `garbage_collect` as a dry run. Runs as a resident process."""
+"""Resident process that runs icechunk's own `garbage_collect` on the same repository, as a dry run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from benchmarks.resident import answer
 
 
 def collect(request: dict[str, Any]) -> dict[str, Any]:
-    """A dry run over `repository`, opened anew; answers with the number of objects that it would delete."""
+    """Return the usage of a dry run on a newly opened repository, and the number of objects to
+    delete.
+    """
     meter = Meter(os.getpid())
-    with meter.measure() as whole:
+    with meter.measure() as usage:
         repository = icechunk.Repository.open(icechunk.local_filesystem_storage(request["repository"]))
         found = repository.garbage_collect(datetime.fromisoformat(request["older_than"]), dry_run=True)
     garbage = found.chunks_deleted + found.manifests_deleted + found.snapshots_deleted + found.transaction_logs_deleted
-    return {"total": asdict(whole), "cpu_since_start": meter.cpu_seconds(), "unreferenced": garbage}
+    return {"total": asdict(usage), "cpu_since_start": meter.cpu_seconds(), "unreferenced": garbage}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A process that answers requests, one JSON document a line; what it answers with is the measured program's business.
+"""Measured programs as resident processes: JSON requests and answers, one per line.
 
-Both sides of a comparison run behind this one protocol, so that both are measured from process start to answer.
+Both sides of a comparison use this protocol, so both are measured from the start of the process to
+the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Resident:
-    """A measured program in a process of its own. `log` takes what it says besides its answers."""
+    """A measured program in its own process. `log` receives its standard error."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._started = perf_counter()
@@ -35,9 +36,11 @@ class Resident:
             )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The program's answer. `since_start` is the wall time in seconds from the start of the process to this answer.
+        """Send a request and return the answer, with the seconds since the start of the process
+        (`since_start`).
 
-        Raises `RuntimeError` with the program's last words where it ends instead.
+        Raises:
+            RuntimeError: The program ended without an answer. The message ends with its log.
         """
         with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -45,8 +48,8 @@ class Resident:
         line = self._process.stdout.readline()
         if not line:
             code = self._process.wait()
-            said = self._log.read_text(errors="replace").strip()[-2000:]
-            raise RuntimeError(f"{' '.join(self._process.args)} ended with code {code}: {said}")
+            output = self._log.read_text(errors="replace").strip()[-2000:]
+            raise RuntimeError(f"{' '.join(self._process.args)} failed with exit code {code}: {output}")
         return {**json.loads(line), "since_start": perf_counter() - self._started}
 
     def __enter__(self) -> Self:
@@ -63,7 +66,7 @@ class Resident:
 
 
 def answer(respond: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answers every line of standard input. What the program itself prints goes to standard error."""
+    """Answer each line of standard input. Other output of the program goes to standard error."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

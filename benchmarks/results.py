@@ -1,4 +1,7 @@
-"""What a run of all benchmarks found: samples, medians, verdicts, and how two runs differ. Pure."""
+"""Results of a run of all benchmarks: samples, medians, verdicts, and changes between two runs.
+
+Pure functions and values.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,30 @@ from benchmarks.targets import MORE_IS_BETTER, Model, Row
 
 Outcome = Literal["measured", "failed", "skipped", "not built"]
 Verdict = Literal["met", "missed", "failed", "skipped", "not built"]
-ApprovalEvent = Literal["slower", "faster", "same", "one run each"]
+Trend = Literal["slower", "faster", "same", "one run each"]
 
 
 class Sample(Model):
-    """One measurement of a row. `beside` are the figures that it was reckoned from or that explain
-    it, by name; `steps` are seconds by the step of the work, where they are known.
+    """One measurement of a row.
+
+    `details` are the figures that it was computed from or that explain it, by name. `steps` are the
+    seconds of the steps, if they are known.
     """
 
     value: float
-    beside: dict[str, float] = Field(default_factory=dict[str, float])
+    details: dict[str, float] = Field(default_factory=dict[str, float])
     steps: dict[str, float] = Field(default_factory=dict[str, float])
 
 
 class Result(Model):
-    """A row and what was measured of it, in the order of the repeats. `why` says what stopped it, or
-    why nobody measured it.
+    """A row and its samples, in the order of the repeats. `reason` states why a row failed or was
+    not measured.
     """
 
     row: Row
     outcome: Outcome = "measured"
     samples: tuple[Sample, ...] = ()
-    why: str = ""
+    reason: str = ""
 
     @computed_field
     @property
@@ -53,22 +58,24 @@ class Result(Model):
         return [sample.value for sample in self.samples]
 
     @property
-    def spread(self) -> float | None:
-        """From the least value to the greatest; null where there are not two."""
+    def value_range(self) -> float | None:
+        """The difference between the largest and the smallest value, or None for less than two
+        values.
+        """
         return max(self.values) - min(self.values) if len(self.samples) > 1 else None
 
-    def beside(self) -> dict[str, float]:
-        """The medians of the figures beside the values."""
-        return _medians([sample.beside for sample in self.samples])
+    def details(self) -> dict[str, float]:
+        """Return the medians of the details of the samples."""
+        return _medians([sample.details for sample in self.samples])
 
     def steps(self) -> dict[str, float]:
-        """The medians of the steps' seconds, the longest first."""
+        """Return the median seconds of each step, the longest first."""
         found = _medians([sample.steps for sample in self.samples])
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 class Machine(Model):
-    """Where a run was made. The load is that of one minute, before the run and at its end."""
+    """The machine of a run. The load is the one-minute average before the run and at its end."""
 
     cores: int
     memory_bytes: int
@@ -80,7 +87,7 @@ class Machine(Model):
 
 
 class Report(Model):
-    """One run: `commit` is what was measured, with a `+` where the checkout has changes of its own."""
+    """One run. `commit` ends with `+` if the checkout had uncommitted changes."""
 
     at: datetime
     commit: str
@@ -93,31 +100,32 @@ class Report(Model):
 
 
 class Change(Model):
-    """A row in two runs. `ratio` is the median of now as a share of the earlier one. `spread` is the
-    greater one of both runs, which a difference has to exceed to mean something; null where each of
-    them measured once.
+    """A row in two runs.
+
+    `ratio` is the new median divided by the earlier one. `value_range` is the larger one of both
+    runs; a difference is significant if it exceeds it. None if each run measured the row once.
     """
 
     row: Row
     earlier: float
     now: float
-    spread: float | None
+    value_range: float | None
 
     @property
     def ratio(self) -> float:
         return self.now / self.earlier if self.earlier else 1.0 if self.now == self.earlier else float("inf")
 
     @property
-    def word(self) -> ApprovalEvent:
-        if self.spread is None and self.row.unit != "jobs":
+    def trend(self) -> Trend:
+        if self.value_range is None and self.row.unit != "jobs":
             return "one run each"
-        if abs(self.now - self.earlier) <= (self.spread or 0.0):
+        if abs(self.now - self.earlier) <= (self.value_range or 0.0):
             return "same"
         return "slower" if (self.now > self.earlier) != (self.row.unit in MORE_IS_BETTER) else "faster"
 
 
 def changes(earlier: Report, now: Report) -> dict[str, Change]:
-    """The rows that both runs measured, by name."""
+    """Return the changes of the rows that both runs measured, by name."""
     return {change.row.name: change for change in _changes(earlier, now)}
 
 
@@ -126,8 +134,8 @@ def _changes(earlier: Report, now: Report) -> Iterator[Change]:
         before = earlier.of(result.row.name)
         if before is None or before.median is None or result.median is None or "failed" in {before.outcome, result.outcome}:
             continue
-        spreads = [spread for spread in (before.spread, result.spread) if spread is not None]
-        yield Change(row=result.row, earlier=before.median, now=result.median, spread=max(spreads, default=None))
+        spreads = [value_range for value_range in (before.value_range, result.value_range) if value_range is not None]
+        yield Change(row=result.row, earlier=before.median, now=result.median, value_range=max(spreads, default=None))
 
 
 def _medians(several: Sequence[Mapping[str, float]]) -> dict[str, float]:

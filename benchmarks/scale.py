@@ -1,6 +1,8 @@
-"""First and second nights over many tables, or over one table of very many files, on engines of different sizes.
+"""First and second runs with many tables, or with one very large table, on engines of different
+sizes.
 
-`CLUSTER` is a standalone cluster of two workers on this machine, with a Python worker and an executor of its own each.
+`CLUSTER` is a standalone cluster of two workers on this machine, each with its own executor and
+Python worker.
 """
 
 from __future__ import annotations
@@ -14,34 +16,34 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from benchmarks import iceberg_lake, many_tables, one_table
-from benchmarks.comparison import Measured, Passes, Subject, nights_of
+from benchmarks.comparison import Measurement, Passes, Subject, measure_subject
 from benchmarks.iceberg_lake import IcebergLake
 from benchmarks.many_tables import Size
 
 CLUSTER: Final = "cluster"
 
 
-class Scaled(Subject):
-    """A large lake, and the engine that collects it. `full_every` is that of its configuration."""
+class ScaleSubject(Subject):
+    """A large lake and the engine that collects it. `full_every` is a setting of its configuration."""
 
     full_every: int | None = None
 
-    def __init__(self, lake: IcebergLake, kind: str, engine: str, changed: Callable[[], AbstractContextManager[datetime]]) -> None:
+    def __init__(self, lake: IcebergLake, kind: str, engine: str, add_one_percent: Callable[[], AbstractContextManager[datetime]]) -> None:
         self.kind, self.size, self.lake, self.now = kind, engine, lake, lake.now
-        self._engine, self._changed = engine, changed
+        self._engine, self._changed = engine, add_one_percent
         self._spark: dict[str, Any] = {"master": engine}
 
     @classmethod
     def of_tables(cls, size: Size, cache: Path, engine: str) -> Self:
         lake, of = many_tables.ensure_lake(cache, size), iceberg_lake.Size(size.tables, size.commits, 1)
-        return cls(lake, f"{size.tables:,} tables of {size.commits:,} commits", engine, lambda: iceberg_lake.changed(lake, of))
+        return cls(lake, f"{size.tables:,} tables of {size.commits:,} commits", engine, lambda: iceberg_lake.add_one_percent(lake, of))
 
     @classmethod
     def of_files(cls, files: int, cache: Path, engine: str) -> Self:
         lake = one_table.ensure_lake(cache, files)
-        return cls(lake, f"one table of {files:,} files", engine, lambda: one_table.changed(lake, files))
+        return cls(lake, f"one table of {files:,} files", engine, lambda: one_table.add_one_percent(lake, files))
 
-    def changed(self) -> AbstractContextManager[datetime]:
+    def add_one_percent(self) -> AbstractContextManager[datetime]:
         return self._changed()
 
     @contextmanager
@@ -49,23 +51,23 @@ class Scaled(Subject):
         if self._engine != CLUSTER:
             yield
             return
-        from tests.cluster import CONF, running
+        from tests.cluster import CONF, run_cluster
 
-        with tempfile.TemporaryDirectory(prefix="gc-assets-cluster-") as folder, running(Path(folder)) as cluster:
+        with tempfile.TemporaryDirectory(prefix="gc-assets-cluster-") as folder, run_cluster(Path(folder)) as cluster:
             self._spark = {"master": cluster.master, "conf": CONF}
             yield
 
-    def computing(self) -> Self:
-        """The same lake and engine, and no night carries live files over."""
+    def with_full_recompute(self) -> Self:
+        """Return a copy whose runs recompute all live files."""
         other = copy(self)
         other.size, other.full_every = f"{self.size}, all computed", 0
         return other
 
     def config(self, state: Path) -> dict[str, Any]:
-        carrying = {} if self.full_every is None else {"full_every": self.full_every}
-        return {**self.lake.config(state), "spark": self._spark, **carrying}
+        settings = {} if self.full_every is None else {"full_every": self.full_every}
+        return {**self.lake.config(state), "spark": self._spark, **settings}
 
 
-def measure(subjects: Iterable[Scaled], cache: Path) -> dict[str, list[Measured]]:
-    """The nights by engine, each in a process of its own."""
-    return {subject.size: nights_of(subject, cache, Passes(warm=False)) for subject in subjects}
+def measure(subjects: Iterable[ScaleSubject], cache: Path) -> dict[str, list[Measurement]]:
+    """Measure the runs by engine, each in its own process."""
+    return {subject.size: measure_subject(subject, cache, Passes(warm=False)) for subject in subjects}

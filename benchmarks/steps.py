@@ -1,4 +1,4 @@
-"""Seconds of the steps of a piece of work, from the stages' own log lines: the profile of a command."""
+"""Seconds of the steps of a command, from the log lines of its stages."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 
-# `lake/commit_graph of 2026-11-23: ended after 1,002.3 s: …`, as `gc_assets.engine.progress` says it.
+# A line of `gc_assets.engine.progress`: `lake/commit_graph of 2026-11-23: ended after 1,002.3 s:
+# …`.
 _ENDED: Final = re.compile(r"(?:\S*/)?(?P<step>\w+) of \d{4}-\d\d-\d\d: ended after (?P<seconds>[\d,.]+) s")
 
 
 def steps_of(lines: Iterable[str]) -> dict[str, float]:
-    """Seconds by table, in the order in which they ended; those of several lakes and marks together.
-    A step within another one counts in both.
+    """Return the seconds by table, in the order in which the steps ended.
+
+    Steps of several lakes and marks are added up. A step inside another one counts in both.
     """
     found: dict[str, float] = {}
     for line in lines:
-        if (said := _ENDED.search(line)) is not None:
-            found[said["step"]] = found.get(said["step"], 0.0) + float(said["seconds"].replace(",", ""))
+        if (match := _ENDED.search(line)) is not None:
+            found[match["step"]] = found.get(match["step"], 0.0) + float(match["seconds"].replace(",", ""))
     return found
 
 
 @contextmanager
 def logged_steps() -> Generator[dict[str, float]]:
-    """The steps of what this process does in the block; complete when the block ends."""
+    """Collect the steps of this process in the block. Complete when the block ends."""
     found: dict[str, float] = {}
     lines: list[str] = []
-    logger, handler = logging.getLogger("gc_assets"), _Kept(lines)
+    logger, handler = logging.getLogger("gc_assets"), _LineHandler(lines)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -40,7 +42,7 @@ def logged_steps() -> Generator[dict[str, float]]:
         found.update(steps_of(lines))
 
 
-class _Kept(logging.Handler):
+class _LineHandler(logging.Handler):
     def __init__(self, lines: list[str]) -> None:
         super().__init__()
         self._lines = lines

@@ -1,66 +1,84 @@
-"""What a release has to reach: one row a figure, all of them in `ROWS`.
+"""The targets of a release: one row per figure, all of them in `ROWS`.
 
-Pure: no clock and no process. `benchmarks.measurings` knows how a row is measured.
+Pure values. `benchmarks.groups` defines how a row is measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 Unit = Literal["ratio", "s", "jobs", "files/s"]
 MORE_IS_BETTER: Final[frozenset[Unit]] = frozenset({"files/s"})
 
 
+# Names of fields in results of 0.3 that `--compare` still reads.
+RENAMED: Final = {"night": "run", "measuring": "group", "beside": "details", "why": "reason"}
+
+
 class Model(BaseModel):
-    """Values that do not change."""
+    """Base class of frozen values."""
 
     model_config = ConfigDict(frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_fields(cls, data: Any) -> Any:
+        return {RENAMED.get(name, name): value for name, value in data.items()} if isinstance(data, dict) else data
+
 
 class Pick(Model):
-    """Which figure of a lake's nights a row is.
+    """The figure of a row within the runs of a lake.
 
-    `peer` and `recorded` are our seconds as a share of the peer's, from the same call or from the
-    record. `first night` is a share of our own first night, `seconds` and `jobs` are no share.
+    `peer` and `recorded` are our seconds divided by those of the peer, from the same call or from a
+    record. `first run` is the ratio to our own first run. `seconds` and `jobs` are absolute.
     """
 
-    night: Literal["first", "second"]
+    run: Literal["first", "second"]
     start: Literal["cold", "warm"]
-    of: Literal["seconds", "jobs", "peer", "recorded", "first night"] = "seconds"
+    of: Literal["seconds", "jobs", "peer", "recorded", "first run"] = "seconds"
+
+    @field_validator("of", mode="before")
+    @classmethod
+    def _rename_runs(cls, of: str) -> str:
+        return of.replace("night", "run")
 
 
 class Row(Model):
-    """One figure with its target. `measuring` is the name of what measures it, together with others;
-    a row without one is not built, and `not_built` says why. A row `on_request` is measured only
-    where somebody names it.
+    """One figure with its target.
+
+    `group` is the name of the group that measures the row, together with others. A row without a
+    group is not built, and `not_built` states the reason. A row `on_request` is measured only if it
+    is named.
     """
 
     name: str
     title: str
     unit: Unit
     target: float
-    measuring: str | None = None
+    group: str | None = None
     pick: Pick | None = None
     on_request: bool = False
     not_built: str = ""
 
     @model_validator(mode="after")
-    def _is_measured_or_says_why(self) -> Self:
-        if (self.measuring is None) != bool(self.not_built):
-            raise ValueError(f"row {self.name}: either something measures it, or it says why nothing does")
+    def _require_group_or_reason(self) -> Self:
+        if (self.group is None) != bool(self.not_built):
+            raise ValueError(f"row {self.name}: expected either a group that measures it or a reason why it is not built")
         return self
 
     def is_met(self, value: float) -> bool:
         return value >= self.target if self.unit in MORE_IS_BETTER else value <= self.target
 
 
-def chosen(rows: Iterable[Row], patterns: Iterable[str]) -> list[Row]:
-    """The rows that one of the patterns names: a part of a name, or a whole one with `*`, `?` or
-    `[…]` in it. Without a pattern all rows but those on request.
+def select_rows(rows: Iterable[Row], patterns: Iterable[str]) -> list[Row]:
+    """Return the rows that match one of the patterns, or without patterns all rows except those on
+    request.
+
+    A pattern is a part of a name, or a whole name with `*`, `?` or `[…]`.
     """
     patterns = list(patterns)
     if not patterns:
@@ -72,50 +90,48 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern if set(pattern) & set("*?[") else f"*{pattern}*")
 
 
-def _night(lake: str, start: Literal["cold", "warm"], night: Literal["first", "second"], target: float) -> Row:
+def _run_row(lake: str, start: Literal["cold", "warm"], run: Literal["first", "second"], target: float) -> Row:
     kind, _, size = lake.partition("-")
-    title = f"{kind.capitalize()} {size}, {start}, {night} night"
-    return Row(name=f"{lake}-{start}-{night}", title=title, unit="s", target=target, measuring=lake, pick=Pick(night=night, start=start))
+    title = f"{kind.capitalize()} {size}, {start}, {run} run"
+    return Row(name=f"{lake}-{start}-{run}", title=title, unit="s", target=target, group=lake, pick=Pick(run=run, start=start))
 
 
-def _of_peer(lake: str, night: Literal["first", "second"], target: float) -> Row:
-    row = _night(lake, "cold", night, target)
-    return row.model_copy(
-        update={"title": f"{row.title}, of the peer", "unit": "ratio", "pick": Pick(night=night, start="cold", of="peer")}
-    )
+def _peer_row(lake: str, run: Literal["first", "second"], target: float) -> Row:
+    row = _run_row(lake, "cold", run, target)
+    return row.model_copy(update={"title": f"{row.title}, of the peer", "unit": "ratio", "pick": Pick(run=run, start="cold", of="peer")})
 
 
-def _jobs(lake: str, night: Literal["first", "second"], target: float) -> Row:
-    row = _night(lake, "cold", night, target)
+def _jobs_row(lake: str, run: Literal["first", "second"], target: float) -> Row:
+    row = _run_row(lake, "cold", run, target)
     return row.model_copy(
         update={
-            "name": f"{lake}-jobs-{night}",
+            "name": f"{lake}-jobs-{run}",
             "title": f"Spark jobs, {row.title}",
             "unit": "jobs",
-            "pick": Pick(night=night, start="cold", of="jobs"),
+            "pick": Pick(run=run, start="cold", of="jobs"),
         }
     )
 
 
-def _nessie(size: str, target: float) -> tuple[Row, Row]:
+def _nessie_rows(size: str, target: float) -> tuple[Row, Row]:
     name, title = f"nessie-{size}", f"Nessie {size}, warm"
-    first = Pick(night="first", start="warm", of="recorded")
-    second = Pick(night="second", start="warm", of="first night")
+    first = Pick(run="first", start="warm", of="recorded")
+    second = Pick(run="second", start="warm", of="first run")
     return (
         Row(
             name=f"{name}-warm-first",
-            title=f"{title}, first night, of nessie-gc's recorded",
+            title=f"{title}, first run, of nessie-gc's recorded",
             unit="ratio",
             target=target,
-            measuring=name,
+            group=name,
             pick=first,
         ),
         Row(
             name=f"{name}-warm-second",
-            title=f"{title}, second night, of the first",
+            title=f"{title}, second run, of the first",
             unit="ratio",
             target=0.5,
-            measuring=name,
+            group=name,
             pick=second,
         ),
     )
@@ -129,35 +145,35 @@ def _sail(name: str, title: str, target: float) -> Row:
 
 
 ROWS: Final[tuple[Row, ...]] = (
-    _of_peer("iceberg-s", "first", 0.5),
-    _of_peer("iceberg-s", "second", 0.4),
-    _night("iceberg-s", "warm", "first", 1.5),
-    _night("iceberg-s", "warm", "second", 0.8),
-    _of_peer("iceberg-m", "first", 0.22),
-    _of_peer("iceberg-m", "second", 0.15),
-    _night("iceberg-m", "warm", "first", 5),
-    _night("iceberg-m", "warm", "second", 2),
-    _of_peer("iceberg-l", "first", 0.6),
-    _of_peer("iceberg-l", "second", 0.35),
-    _night("icechunk-l", "warm", "first", 6),
-    _night("icechunk-l", "warm", "second", 2.5),
-    _night("icechunk-s", "cold", "first", 6),
-    _night("icechunk-s", "cold", "second", 6),
-    *_nessie("s", 0.6),
-    *_nessie("m", 0.8),
-    *_nessie("l", 0.5),
-    *_nessie("d", 0.15),
-    *_nessie("r", 0.2),
-    Row(name="lakefs-second", title="lakeFS, second night, all stages of the first", unit="ratio", target=0.1, measuring="lakefs"),
-    _jobs("iceberg-s", "second", 6),
-    _jobs("iceberg-l", "first", 14),
-    Row(name="apply-cold", title="apply of the demo's plan, cold", unit="s", target=12, measuring="demo"),
-    Row(name="apply-warm", title="apply of the demo's plan, warm", unit="s", target=3, measuring="demo-warm"),
-    Row(name="apply-moves", title="moves of a plan of 100,000 files, local disk", unit="files/s", target=5_000, measuring="moves"),
-    Row(name="restore-cold", title="restore of one key, cold", unit="s", target=2, measuring="demo"),
-    Row(name="plans", title="`gc-assets plans`", unit="s", target=0.3, measuring="demo"),
-    Row(name="make-test", title="`make test`", unit="s", target=480, measuring="make-test", on_request=True),
-    _sail("iceberg-s-first", "Iceberg s, cold, first night", 4),
-    _sail("iceberg-s-second", "Iceberg s, cold, second night", 3),
-    _sail("icechunk-s-first", "Icechunk s, cold, first night", 3),
+    _peer_row("iceberg-s", "first", 0.5),
+    _peer_row("iceberg-s", "second", 0.4),
+    _run_row("iceberg-s", "warm", "first", 1.5),
+    _run_row("iceberg-s", "warm", "second", 0.8),
+    _peer_row("iceberg-m", "first", 0.22),
+    _peer_row("iceberg-m", "second", 0.15),
+    _run_row("iceberg-m", "warm", "first", 5),
+    _run_row("iceberg-m", "warm", "second", 2),
+    _peer_row("iceberg-l", "first", 0.6),
+    _peer_row("iceberg-l", "second", 0.35),
+    _run_row("icechunk-l", "warm", "first", 6),
+    _run_row("icechunk-l", "warm", "second", 2.5),
+    _run_row("icechunk-s", "cold", "first", 6),
+    _run_row("icechunk-s", "cold", "second", 6),
+    *_nessie_rows("s", 0.6),
+    *_nessie_rows("m", 0.8),
+    *_nessie_rows("l", 0.5),
+    *_nessie_rows("d", 0.15),
+    *_nessie_rows("r", 0.2),
+    Row(name="lakefs-second", title="lakeFS, second run, of the first, all stages", unit="ratio", target=0.1, group="lakefs"),
+    _jobs_row("iceberg-s", "second", 6),
+    _jobs_row("iceberg-l", "first", 14),
+    Row(name="apply-cold", title="apply of the demo's plan, cold", unit="s", target=12, group="demo"),
+    Row(name="apply-warm", title="apply of the demo's plan, warm", unit="s", target=3, group="demo-warm"),
+    Row(name="apply-moves", title="moves of a plan of 100,000 files, local disk", unit="files/s", target=5_000, group="moves"),
+    Row(name="restore-cold", title="restore of one key, cold", unit="s", target=2, group="demo"),
+    Row(name="plans", title="`gc-assets plans`", unit="s", target=0.3, group="demo"),
+    Row(name="make-test", title="`make test`", unit="s", target=480, group="make-test", on_request=True),
+    _sail("iceberg-s-first", "Iceberg s, cold, first run", 4),
+    _sail("iceberg-s-second", "Iceberg s, cold, second run", 3),
+    _sail("icechunk-s-first", "Icechunk s, cold, first run", 3),
 )

@@ -1,6 +1,7 @@
-"""Objects deleted by boto3 and by us, in turns, in this process. A policy refuses some, and every side has to name exactly those.
+"""Delete objects with boto3 and with gc-assets, alternately, in this process.
 
-CPU seconds are this process's own, the server's are not among them. Requests are those of the server's log.
+A policy denies some deletions, and every side must report exactly those. CPU seconds are those of
+this process, without the server. Requests come from the log of the server.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from benchmarks.s3.requests import AccessLog, by_kind
+from benchmarks.s3.requests import AccessLog, count_by_kind
 from benchmarks.s3.upload import put_all
 from gc_assets.core.phases import DENIED, DONE, PURGE, QUARANTINE
 from gc_assets.s3 import pages
@@ -28,18 +29,18 @@ from tests.s3.servers import S3Server
 BOTO3: Final = "boto3, HEAD of each, delete_objects"
 PLAN: Final = "benchmark"
 _REFUSED_EVERY: Final = 100
-# In the names of the keys that a policy protects. One character, because Ceph 16 finds longer words only where their first letter
-# does not come before.
+# Part of the names of protected keys. One character, because Ceph 16 finds a longer pattern only if
+# its first character does not occur earlier.
 _REFUSED: Final = "~"
-# Of the keys of a batch, those that were refused. All others are gone.
+# Returns the refused keys of a batch. All others are deleted.
 _Delete = Callable[[Bucket, Any, Sequence[PlannedAction]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pass of one side. `requests` are by kind."""
+    """One pass of one side. `requests` are counted by kind."""
 
-    who: str
+    tool: str
     keys: int
     wall: float
     cpu: float
@@ -48,18 +49,20 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`before` has to have happened to the objects, and is not measured. `times` as many keys are deleted where a pass would be too
-    short.
+    """One way to delete objects.
+
+    `prepare` runs first and is not measured. `factor` multiplies the keys of a pass that would be
+    too short.
     """
 
-    who: str
+    tool: str
     delete: _Delete
-    before: _Delete | None = None
-    times: int = 1
+    prepare: _Delete | None = None
+    factor: int = 1
 
 
-def bare(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
-    """boto3's `delete_objects`, of versions where the rows are of a purge."""
+def delete_with_boto3(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
+    """Call `delete_objects` of boto3, with version ids if the rows are of a purge."""
     named: list[dict[str, str]] = []
     for row in batch:
         version = {"VersionId": row.version_id} if row.action == PURGE and row.version_id else {}
@@ -68,12 +71,12 @@ def bare(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collect
     refused = {item["Key"].removeprefix(bucket.prefix) for item in answer.get("Errors", [])}
     gone = {item["Key"].removeprefix(bucket.prefix) for item in answer.get("Deleted", [])}
     if gone | refused != {row.key for row in batch}:
-        raise RuntimeError(f"{bucket.location}: boto3 says nothing of some keys")
+        raise RuntimeError(f"{bucket.location}: the answer of boto3 omits some keys")
     return refused
 
 
-def looked_at(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
-    """The same after a HEAD for each object, as many at a time as we make."""
+def check_and_delete_with_boto3(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
+    """Send a HEAD for each object, with our concurrency, then call `delete_objects`."""
 
     def is_same(row: PlannedAction) -> bool:
         answer = client.head_object(Bucket=bucket.name, Key=f"{bucket.prefix}{row.key}")
@@ -81,11 +84,11 @@ def looked_at(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Co
 
     with ThreadPoolExecutor(MAX_CONCURRENT) as pool:
         same = list(pool.map(is_same, batch))
-    return bare(bucket, client, [row for row, goes in zip(batch, same, strict=True) if goes])
+    return delete_with_boto3(bucket, client, [row for row, goes in zip(batch, same, strict=True) if goes])
 
 
-def request(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
-    """Our request alone, with an answer for each key."""
+def delete_with_gc_assets(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
+    """Send only our request, which has an answer for each key."""
     del client
     answers = bucket.delete([(row.key, row.version_id if row.action == PURGE else None) for row in batch])
     wrong = [answer.error for answer in answers if answer.error is not None and not answer.is_denied]
@@ -94,8 +97,8 @@ def request(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Coll
     return {row.key for row, answer in zip(batch, answers, strict=True) if answer.is_denied}
 
 
-def acting(mode: QuarantineMode, action: Action) -> _Delete:
-    """What an apply does: look, act, look at what was done."""
+def build_apply(mode: QuarantineMode, action: Action) -> _Delete:
+    """Return a function that acts as an apply does: check, act, check the result."""
 
     def act(bucket: Bucket, client: Any, batch: Sequence[PlannedAction]) -> Collection[str]:
         del client
@@ -109,33 +112,40 @@ def acting(mode: QuarantineMode, action: Action) -> _Delete:
     return act
 
 
-IN_TRASH = acting("trash", QUARANTINE)
-HIDDEN = acting("versioned", QUARANTINE)
-# The first side of each is what the others are compared with.
-REQUESTS: Final = (Side("boto3, delete_objects", bare, times=5), Side("gc-assets, the request alone", request, times=5))
+MOVE_TO_TRASH = build_apply("trash", QUARANTINE)
+HIDE_VERSIONS = build_apply("versioned", QUARANTINE)
+# The first side is the baseline of the others.
+REQUESTS: Final = (
+    Side("boto3, delete_objects", delete_with_boto3, factor=5),
+    Side("gc-assets, request only", delete_with_gc_assets, factor=5),
+)
 WITHOUT_VERSIONS: Final = (
-    Side(BOTO3, looked_at),
-    Side("gc-assets, trash: quarantine", IN_TRASH),
-    Side("gc-assets, trash: purge", acting("trash", PURGE), before=IN_TRASH),
-    Side("gc-assets, deferred: purge", acting("deferred", PURGE)),
+    Side(BOTO3, check_and_delete_with_boto3),
+    Side("gc-assets, trash: quarantine", MOVE_TO_TRASH),
+    Side("gc-assets, trash: purge", build_apply("trash", PURGE), prepare=MOVE_TO_TRASH),
+    Side("gc-assets, deferred: purge", build_apply("deferred", PURGE)),
 )
 WITH_VERSIONS: Final = (
-    Side(BOTO3, looked_at),
-    Side("gc-assets, versioned: quarantine", HIDDEN),
-    Side("gc-assets, versioned: purge", acting("versioned", PURGE), before=HIDDEN),
+    Side(BOTO3, check_and_delete_with_boto3),
+    Side("gc-assets, versioned: quarantine", HIDE_VERSIONS),
+    Side("gc-assets, versioned: purge", build_apply("versioned", PURGE), prepare=HIDE_VERSIONS),
 )
 
 
-def deleted(server: S3Server, log: AccessLog, sides: Sequence[Side], keys: int, rounds: int) -> list[Run]:
-    """Each side once a round, on as many objects of its own. `sides` are `REQUESTS`, `WITHOUT_VERSIONS` or `WITH_VERSIONS`.
+def measure_deletions(server: S3Server, log: AccessLog, sides: Sequence[Side], keys: int, rounds: int) -> list[Run]:
+    """Measure each side once per round, on the same number of objects.
 
-    Raises `RuntimeError` where a side's outcomes are not what the policy says.
+    Args:
+        sides: `REQUESTS`, `WITHOUT_VERSIONS` or `WITH_VERSIONS`.
+
+    Raises:
+        RuntimeError: The outcomes of a side differ from the policy.
     """
     name = server.bucket(versioned=sides is WITH_VERSIONS)
     return [
-        _run(server, log, side, Bucket.of(f"s3://{name}/{turn}-{number}/", server.settings), side.times * keys)
+        _run(server, log, side, Bucket.of(f"s3://{name}/{turn}-{number}/", server.settings), side.factor * keys)
         for turn in range(rounds)
-        # In turns, because a server that has deleted much is slower.
+        # Alternate the order, because a server becomes slower after many deletions.
         for number, side in list(enumerate(sides))[:: -1 if turn % 2 else 1]
     ]
 
@@ -143,30 +153,30 @@ def deleted(server: S3Server, log: AccessLog, sides: Sequence[Side], keys: int, 
 def _run(server: S3Server, log: AccessLog, side: Side, bucket: Bucket, keys: int) -> Run:
     client = server.client()
     for ours in (bucket.client("change"), bucket.get_single_attempt_client()):
-        ours.head_bucket(Bucket=bucket.name)  # made and connected, as `client` is below
+        ours.head_bucket(Bucket=bucket.name)  # creates and connects the clients, like `client`
     names = [f"data/{number:06}{_REFUSED if number % _REFUSED_EVERY == 0 else ''}.parquet" for number in range(keys)]
     put_all(server, bucket.name, ((f"{bucket.prefix}{name}", b"x") for name in names))
-    rows = planned(bucket)
+    rows = plan_all(bucket)
     batches = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
-    if side.before is not None:
+    if side.prepare is not None:
         for batch in batches:
-            side.before(bucket, client, batch)
-    with _refusing(client, bucket.name):
+            side.prepare(bucket, client, batch)
+    with _refuse_deletions(client, bucket.name):
         log.take()
         refused: set[str] = set()
         started, cpu = time.perf_counter(), time.process_time()
         for batch in batches:
             refused |= set(side.delete(bucket, client, batch))
         wall, cpu = time.perf_counter() - started, time.process_time() - cpu
-        requests = by_kind(log.take())
+        requests = count_by_kind(log.take())
     expected = {name for name in names if _REFUSED in name}
     if refused != expected:
-        raise RuntimeError(f"{side.who}: expected {len(expected)} keys to be refused, found {len(refused)}")
-    return Run(side.who, keys, wall, cpu, requests)
+        raise RuntimeError(f"{side.tool}: expected {len(expected)} keys to be refused, found {len(refused)}")
+    return Run(side.tool, keys, wall, cpu, requests)
 
 
-def planned(bucket: Bucket) -> list[PlannedAction]:
-    """A row for each object of a storage, as a plan has it."""
+def plan_all(bucket: Bucket) -> list[PlannedAction]:
+    """Return a plan row for each object of a storage."""
     rows: list[PlannedAction] = []
     versioned = bucket.versioning("read").has_versions
     for page in (pages.list_versions if versioned else pages.list_objects)(bucket.settings, bucket.name, bucket.prefix):
@@ -178,8 +188,8 @@ def planned(bucket: Bucket) -> list[PlannedAction]:
 
 
 @contextmanager
-def _refusing(client: Any, bucket: str) -> Generator[None]:
-    """Nobody may delete the keys that are named so."""
+def _refuse_deletions(client: Any, bucket: str) -> Generator[None]:
+    """Deny the deletion of keys with the marker in their name."""
     actions = ["s3:DeleteObject", "s3:DeleteObjectVersion"]
     statement = {"Effect": "Deny", "Principal": "*", "Action": actions, "Resource": f"arn:aws:s3:::{bucket}/*{_REFUSED}*"}
     client.put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))

@@ -1,7 +1,8 @@
-"""Iceberg lakes whose addresses are on S3: built as those of `iceberg_lake`, below a folder, and uploaded to a server of their own.
+"""Iceberg lakes whose addresses are on S3: built in a directory as by `iceberg_lake`, then uploaded
+to a server.
 
-Servers forget, so that the folder is what the cache keeps. Data objects hold one byte: a lake of a real size would be the benchmark of
-a network.
+The cache keeps the directory, because the server is temporary. Data objects have one byte: real
+sizes would measure the network.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cache import is_whole
+from benchmarks.cache import is_complete
 from benchmarks.iceberg_lake import CATALOG_NAME, IcebergLake, Size, TableWriter, build
 from benchmarks.s3 import mirror
 from benchmarks.s3.upload import put_all
@@ -25,8 +26,9 @@ SIZES: Final = {"s": Size(2, 10, 500), "m": Size(50, 10, 90), "l": Size(4, 25, 2
 
 
 class S3Lake(IcebergLake):
-    """`warehouse/` of the folder is `s3://benchmark/lake/` of a server, once `upload` was called. Its nights come long after an upload,
-    whose time is that of all objects.
+    """A lake whose `warehouse/` becomes `s3://benchmark/lake/` when `upload` is called.
+
+    Its runs are long after the upload, which sets the time of all objects.
     """
 
     now = datetime(2035, 6, 30, 3, tzinfo=UTC)
@@ -44,13 +46,13 @@ class S3Lake(IcebergLake):
         return TableWriter(table, self.warehouse / table.location().removeprefix(f"{ADDRESS}/"))
 
     def upload(self, server: S3Server, paths: Iterable[Path] | None = None) -> int:
-        """Puts files of the warehouse, by default all, into the bucket. Returns how many."""
+        """Upload files of the warehouse, by default all. Return their number."""
         some = (path for path in self.warehouse.rglob("*") if path.is_file()) if paths is None else paths
         named = ((PREFIX + str(path.relative_to(self.warehouse)), b"x" if path.suffix == ".parquet" else path) for path in some)
         return put_all(server, BUCKET, named)
 
     def config_on(self, server: S3Server, state: Path) -> dict[str, Any]:
-        """The document of a `lakes.yaml` for this lake on a server."""
+        """Return the content of a `lakes.yaml` for this lake on a server."""
         keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key, "s3.region": REGION}
         catalog = {**self.properties, "s3.endpoint": server.endpoint, **keys}
         return {
@@ -62,9 +64,9 @@ class S3Lake(IcebergLake):
 
 
 def ensure_lake(cache: Path, name: str) -> S3Lake:
-    """The lake of that size below `cache`, built if it is not there whole."""
+    """Return the cached lake of a size. Build it if it is missing or incomplete."""
     lake = S3Lake(cache.resolve() / f"s3-{name}")
-    if not is_whole(lake.root):
+    if not is_complete(lake.root):
         shutil.rmtree(lake.root, ignore_errors=True)
         build(lake, SIZES[name])
     return lake

@@ -1,5 +1,6 @@
-"""One bucket listed by boto3's paginator and by us, in turns, in this process. CPU seconds are this process's own, the server's are not
-among them.
+"""List a bucket with boto3's paginator and with gc-assets, alternately, in this process.
+
+CPU seconds are those of this process, without the server.
 """
 
 from __future__ import annotations
@@ -25,33 +26,37 @@ _Listing = Callable[[], list[tuple[str, int]]]
 class Run:
     """One pass of one side over all keys."""
 
-    who: str
+    tool: str
     keys: int
     wall: float
     cpu: float
 
 
-def listed(server: S3Server, bucket: str, prefix: str, rounds: int) -> list[Run]:
-    """Each side once a round. Raises `RuntimeError` where the sides do not find the same keys and sizes."""
-    makers = {BOTO3: by_boto3, PAGES: by_pages, ROWS: by_rows}
+def measure_listings(server: S3Server, bucket: str, prefix: str, rounds: int) -> list[Run]:
+    """Measure each side once per round.
+
+    Raises:
+        RuntimeError: The sides find different keys or sizes.
+    """
+    makers = {BOTO3: build_boto3_listing, PAGES: build_page_listing, ROWS: build_row_listing}
     for make in makers.values():
-        make(server, bucket, f"{prefix}nothing/")()  # modules and clients are loaded
-    sides = {who: make(server, bucket, prefix) for who, make in makers.items()}
+        make(server, bucket, f"{prefix}nothing/")()  # loads modules and clients
+    sides = {tool: make(server, bucket, prefix) for tool, make in makers.items()}
     runs: list[Run] = []
     for _ in range(rounds):
         found: dict[str, list[tuple[str, int]]] = {}
-        for who, ask in sides.items():
+        for tool, ask in sides.items():
             started, cpu = time.perf_counter(), time.process_time()
-            found[who] = ask()
-            runs.append(Run(who, len(found[who]), time.perf_counter() - started, time.process_time() - cpu))
-        for who, keys in found.items():
+            found[tool] = ask()
+            runs.append(Run(tool, len(found[tool]), time.perf_counter() - started, time.process_time() - cpu))
+        for tool, keys in found.items():
             if keys != found[BOTO3]:
                 other = next(iter(set(keys) ^ set(found[BOTO3])), "the order")
-                raise RuntimeError(f"s3://{bucket}/{prefix}: {who} and {BOTO3} do not find the same; the first difference is {other}")
+                raise RuntimeError(f"s3://{bucket}/{prefix}: {tool} and {BOTO3} find different keys; a difference is {other}")
     return runs
 
 
-def by_boto3(server: S3Server, bucket: str, prefix: str) -> _Listing:
+def build_boto3_listing(server: S3Server, bucket: str, prefix: str) -> _Listing:
     paginator = server.client().get_paginator("list_objects_v2")
 
     def ask() -> list[tuple[str, int]]:
@@ -61,7 +66,7 @@ def by_boto3(server: S3Server, bucket: str, prefix: str) -> _Listing:
     return ask
 
 
-def by_pages(server: S3Server, bucket: str, prefix: str) -> _Listing:
+def build_page_listing(server: S3Server, bucket: str, prefix: str) -> _Listing:
     settings: S3Config = server.settings
 
     def ask() -> list[tuple[str, int]]:
@@ -71,16 +76,18 @@ def by_pages(server: S3Server, bucket: str, prefix: str) -> _Listing:
     return ask
 
 
-def by_rows(server: S3Server, bucket: str, prefix: str) -> _Listing:
-    """What an executor does for `storage_inventory`: ranges are planned, and listed into Arrow batches."""
-    place = Bucket.of(f"s3://{bucket}/{prefix}", server.settings)
+def build_row_listing(server: S3Server, bucket: str, prefix: str) -> _Listing:
+    """Return the listing of an executor for `storage_inventory`: planned ranges, listed into Arrow
+    batches.
+    """
+    root = Bucket.of(f"s3://{bucket}/{prefix}", server.settings)
 
     def ask() -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
-        for task in plan_listing(place, 1):
+        for task in plan_listing(root, 1):
             for part in task.run(1 << 60):
                 if part.problems or part.leftover:
-                    raise RuntimeError(f"{place.location}: a listing without a budget left something: {part.problems} {part.leftover}")
+                    raise RuntimeError(f"{root.location}: a listing without a budget is incomplete: {part.problems} {part.leftover}")
                 found += zip(*(part.objects.column(name).to_pylist() for name in ("key", "size_bytes")), strict=True)
         return sorted(found, key=lambda item: item[0].encode())
 

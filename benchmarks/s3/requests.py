@@ -1,4 +1,4 @@
-"""What a server was asked, as its own access log tells it: no client counts for itself, and each one is counted alike."""
+"""Requests to a server, from its access log, which counts all clients alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.s3.servers import S3Server
 
-# A line of radosgw's log (debug_rgw at its default of 1) for each request that it has answered.
+# A line of radosgw's log for each answered request (debug_rgw at its default of 1).
 _LINE: Final = re.compile(r'beast: \S+: \S+ - \S+ \[[^]]*\] "(?P<method>[A-Z]+) (?P<target>\S+) HTTP/[\d.]+" (?P<status>\d+) ')
 _SETTINGS: Final = frozenset({"versioning", "lifecycle", "location", "policy", "acl", "object-lock"})
 _MARK: Final = "mark-"
@@ -26,7 +26,9 @@ _PATIENCE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`kind` is the word that bills and documents use. `key` is empty where a bucket was asked for."""
+    """One request. `kind` is the term of bills and documentation. `key` is empty for a request to
+    the bucket.
+    """
 
     kind: str
     bucket: str
@@ -35,7 +37,7 @@ class Request:
 
 
 class AccessLog:
-    """The requests to a server, in the order in which they were answered."""
+    """The requests to a server, in the order of its answers."""
 
     def __init__(self, server: S3Server) -> None:
         self._endpoint = server.endpoint
@@ -43,17 +45,21 @@ class AccessLog:
         self._read = 0
 
     def take(self) -> list[Request]:
-        """Those since the last call. Raises `RuntimeError` where the server does not write what it answers."""
-        # A line may be written later than that of a request that was answered later. So one more
-        # request is made and answered before the end.
-        self._marked()
-        text, mark = self._marked()
+        """Return the requests since the last call.
+
+        Raises:
+            RuntimeError: The server does not log its answers.
+        """
+        # A line can be written after that of a later answer, so send one more request before the
+        # end.
+        self._read_to_mark()
+        text, mark = self._read_to_mark()
         before, _, _ = text.partition(mark)
         self._read += len(text[: text.index("\n", len(before))].encode()) + 1
-        return [request for request in parsed(before.splitlines()) if not request.bucket.startswith(_MARK)]
+        return [request for request in parse_lines(before.splitlines()) if not request.bucket.startswith(_MARK)]
 
-    def _marked(self) -> tuple[str, str]:
-        """Makes a request of its own, and returns what was written until its line is there, and its name."""
+    def _read_to_mark(self) -> tuple[str, str]:
+        """Send a marker request. Return the log up to its line, and its name."""
         mark = f"{_MARK}{uuid.uuid4().hex}"
         with suppress(urllib.error.HTTPError):
             urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self._endpoint}/{mark}").close()
@@ -65,21 +71,21 @@ class AccessLog:
         return text, mark
 
     def _unread(self) -> str:
-        """What was written since, up to the last whole line."""
+        """Return the complete lines since the last read."""
         with self._path.open("rb") as log:
             log.seek(self._read)
             text = log.read()
         return text[: text.rfind(b"\n") + 1].decode()
 
 
-def parsed(lines: Iterable[str]) -> Iterator[Request]:
+def parse_lines(lines: Iterable[str]) -> Iterator[Request]:
     for line in lines:
         found = _LINE.search(line)
         if found is not None:
             yield _request(found["method"], found["target"], int(found["status"]))
 
 
-def by_kind(requests: Iterable[Request]) -> dict[str, int]:
+def count_by_kind(requests: Iterable[Request]) -> dict[str, int]:
     return dict(Counter(request.kind for request in requests).most_common())
 
 

@@ -1,4 +1,6 @@
-"""Everything about one size on one server: the same keys listed and deleted by boto3 and by us, and two nights of a lake."""
+"""Measure one size on one server: listing and deletion by boto3 and gc-assets, and two runs of a
+lake.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from benchmarks import iceberg_lake, peer_iceberg
-from benchmarks.comparison import GRACE, Measured, Passes, Subject, nights_of
+from benchmarks.comparison import GRACE, Measurement, Passes, Subject, measure_subject
 from benchmarks.s3 import deletion, listing
 from benchmarks.s3.lake import ADDRESS, BUCKET, PREFIX, SIZES, S3Lake, ensure_lake
-from benchmarks.s3.requests import AccessLog, Request, by_kind
+from benchmarks.s3.requests import AccessLog, Request, count_by_kind
 from tests.s3.servers import REGION, S3Server, ceph_rgw, environment
 
-PARTS: Final = ("listing", "nights", "deletion")
+PARTS: Final = ("listing", "runs", "deletion")
 ROUNDS: Final = 3
 _Found = TypeVar("_Found")
 DELETED_KEYS: Final = {"s": 1_000, "m": 2_000, "l": 2_000}
@@ -28,35 +30,42 @@ DELETED_KEYS: Final = {"s": 1_000, "m": 2_000, "l": 2_000}
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """`changed` are the objects that came to the lake between its nights; `again` are containers that the second night asked for once
-    more. `deletions` are requests alone, and acts in a bucket without versions and in one with them.
+    """The results of all parts.
+
+    Attributes:
+        added: The number of objects that were added between the runs.
+        repeated: The containers that both runs read.
+        deletions: Requests only, then applies in a bucket without versions and in one with
+            versions.
     """
 
     keys: int
-    changed: int
-    again: frozenset[str]
+    added: int
+    repeated: frozenset[str]
     listings: list[listing.Run]
     deletions: list[list[deletion.Run]]
-    nights: list[Measured]
+    runs: list[Measurement]
 
     def as_object(self) -> dict[str, Any]:
-        return {**asdict(self), "again": sorted(self.again)}
+        return {**asdict(self), "repeated": sorted(self.repeated)}
 
 
-class OnS3(Subject):
-    """A lake in a bucket of a running server. What was asked for is kept in `taken`, in the order of the nights and passes."""
+class S3Subject(Subject):
+    """A lake in a bucket of a running server. `request_log` has the requests of each run, in their
+    order.
+    """
 
     def __init__(self, lake: S3Lake, size: str, server: S3Server, log: AccessLog, cache: Path) -> None:
         self.kind, self.size, self._cache, self._launcher = "s3", size, cache, None
         self.lake, self.now = lake, lake.now
         self.server, self._log = server, log
-        self.taken: list[list[Request]] = []
+        self.request_log: list[list[Request]] = []
         self.added = 0
 
     @contextmanager
-    def changed(self) -> Generator[datetime]:
+    def add_one_percent(self) -> Generator[datetime]:
         before = set(self.lake.warehouse.rglob("*"))
-        with iceberg_lake.changed(self.lake, SIZES[self.size]) as later:
+        with iceberg_lake.add_one_percent(self.lake, SIZES[self.size]) as later:
             added = [path for path in self.lake.warehouse.rglob("*") if path not in before and path.is_file()]
             self.added = self.lake.upload(self.server, added)
             self._log.take()
@@ -69,8 +78,8 @@ class OnS3(Subject):
         return self.lake.config_on(self.server, state)
 
     def requests(self) -> dict[str, int]:
-        self.taken.append(self._log.take())
-        return by_kind(self.taken[-1])
+        self.request_log.append(self._log.take())
+        return count_by_kind(self.request_log[-1])
 
     def peer_command(self) -> list[str]:
         return [str(peer_iceberg.ensure_environment(self._cache)), "-m", "benchmarks.peer_iceberg"]
@@ -92,20 +101,24 @@ class OnS3(Subject):
             },
         }
 
-    def again(self, nights: Iterable[Measured]) -> frozenset[str]:
-        """Containers that our second night asked for though our first one had."""
-        ours = [containers(taken) for night, taken in zip(nights, self.taken, strict=True) if night.who != "peer"]
+    def repeated_containers(self, runs: Iterable[Measurement]) -> frozenset[str]:
+        """Return the containers that both of our runs read."""
+        ours = [containers_of(request_log) for run, request_log in zip(runs, self.request_log, strict=True) if run.tool != "peer"]
         return frozenset.intersection(*ours) if ours else frozenset()
 
 
-def containers(requests: Iterable[Request]) -> frozenset[str]:
-    """The manifests and manifest lists that were read."""
+def containers_of(requests: Iterable[Request]) -> frozenset[str]:
+    """Return the manifests and manifest lists that were read."""
     return frozenset(request.key for request in requests if request.kind == "GET" and request.key.endswith(".avro"))
 
 
 @contextmanager
 def running(cache: Path) -> Generator[tuple[S3Server, AccessLog]]:
-    """A server for this benchmark alone, and what it logs. Raises `tests.s3.servers.Unavailable` where this machine has none."""
+    """Start a server for this benchmark, and read its log.
+
+    Raises:
+        Unavailable: This machine has no server (`tests.s3.servers.Unavailable`).
+    """
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="server-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -115,28 +128,29 @@ def running(cache: Path) -> Generator[tuple[S3Server, AccessLog]]:
 
 
 def measure(size: str, cache: Path, parts: Collection[str], *, peer: bool) -> Results:
-    """Does those of `PARTS`. What is not done stays empty.
+    """Measure some of `PARTS`. The results of the others are empty.
 
-    Raises `RuntimeError` where two sides do not list or delete the same, or find other numbers of unreferenced files.
+    Raises:
+        RuntimeError: Two sides list, delete or find different objects.
     """
     lake = ensure_lake(cache, size)
     with running(cache) as (server, log):
         server.client().create_bucket(Bucket=BUCKET)
-        keys = _told("uploading", lambda: lake.upload(server))
-        subject = OnS3(lake, size, server, log, cache)
-        listings = _told("listing", lambda: listing.listed(server, BUCKET, PREFIX, ROUNDS)) if "listing" in parts else []
+        keys = _log_duration("uploading", lambda: lake.upload(server))
+        subject = S3Subject(lake, size, server, log, cache)
+        listings = _log_duration("listing", lambda: listing.measure_listings(server, BUCKET, PREFIX, ROUNDS)) if "listing" in parts else []
         log.take()
-        nights = _told("nights", lambda: nights_of(subject, cache, Passes(peer=peer, warm=False))) if "nights" in parts else []
+        runs = _log_duration("runs", lambda: measure_subject(subject, cache, Passes(peer=peer, warm=False))) if "runs" in parts else []
         deletions = [
-            _told("deleting", lambda some=some: deletion.deleted(server, log, some, DELETED_KEYS[size], ROUNDS))
+            _log_duration("deleting", lambda some=some: deletion.measure_deletions(server, log, some, DELETED_KEYS[size], ROUNDS))
             for some in (deletion.REQUESTS, deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS)
             if "deletion" in parts
         ]
-        return Results(keys, subject.added, subject.again(nights), listings, deletions, nights)
+        return Results(keys, subject.added, subject.repeated_containers(runs), listings, deletions, runs)
 
 
-def _told(what: str, work: Callable[[], _Found]) -> _Found:
-    """Says on standard error how long a part took: at l the whole takes an hour."""
+def _log_duration(what: str, work: Callable[[], _Found]) -> _Found:
+    """Print the duration of a part to standard error. Size l takes an hour."""
     started = time.perf_counter()
     found = work()
     print(f"{what}: {time.perf_counter() - started:.0f} s", file=sys.stderr)

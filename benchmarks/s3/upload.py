@@ -1,4 +1,6 @@
-"""Puts many small objects into a bucket, at a third of what boto3 costs this machine: signed by botocore, sent by http.client."""
+"""Upload many small objects at a third of the CPU cost of boto3: signed by botocore, sent by
+http.client.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ _OK: Final = 200
 
 
 def put_all(server: S3Server, bucket: str, objects: Iterable[tuple[str, bytes | Path]]) -> int:
-    """Puts objects by their keys, whose contents may lie in files. Returns how many. Raises `RuntimeError` for what is refused."""
+    """Upload objects by key, with contents from bytes or files. Return their number.
+
+    Raises:
+        RuntimeError: The server refused an object.
+    """
     everything = list(objects)
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         list(pool.map(lambda start: _put(server, bucket, everything[start::_CONNECTIONS]), range(_CONNECTIONS)))

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from benchmarks.iceberg_expiry import compare, lines
+from benchmarks.iceberg_expiry import compare, format_table
 
 
-def test_both_sides_leave_the_same_snapshots_and_every_request_is_counted() -> None:
+def test_both_sides_leave_the_same_snapshots_and_count_requests() -> None:
     ours, theirs = compare(expired=40, retained=5, tags=2)
     assert (ours.left, theirs.left) == (5, 5)
     assert (ours.written, theirs.written) == (1, 1)  # one commit
     assert ours.read >= 5 + 1  # the manifest lists that stay, and metadata
     assert theirs.read >= 1
-    assert ours.asked >= 1  # the manifest that all of them share
+    assert ours.heads >= 1  # the manifest that all of them share
     assert min(ours.statements, theirs.statements) >= 2
-    assert len(list(lines([[ours, theirs]]))) == 4
+    assert len(list(format_table([[ours, theirs]]))) == 4

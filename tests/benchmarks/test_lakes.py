@@ -1,4 +1,4 @@
-"""The benchmark lakes are what their peers take for real: read here by pyiceberg, fastavro and icechunk."""
+"""The benchmark lakes are valid: pyiceberg, fastavro and icechunk read them."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import iceberg_lake, icechunk_lake, many_tables, one_table
 from benchmarks.meter import Meter
-from tests.depth import deep
+from tests.depth import full_suite_only
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def repository(tmp_path: Path) -> icechunk_lake.IcechunkLake:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """The first bytes of each file: data files are sparse, and large."""
+    """Return the first bytes of each file, because data files are large and sparse."""
 
     def first_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
@@ -37,8 +37,8 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path): first_bytes(path) for path in root.rglob("*") if path.is_file()}
 
 
-@deep
-def test_a_rewrite_takes_a_tenth_of_one_commit_out_and_leaves_the_other_files(tables: iceberg_lake.IcebergLake) -> None:
+@full_suite_only
+def test_rewrite_deletes_a_tenth_of_one_commit(tables: iceberg_lake.IcebergLake) -> None:
     table = tables.catalog().load_table("shop.orders_00")
     entries = [
         entry for manifest in table.current_snapshot().manifests(table.io) for entry in manifest.fetch_manifest_entry(table.io, False)
@@ -49,15 +49,15 @@ def test_a_rewrite_takes_a_tenth_of_one_commit_out_and_leaves_the_other_files(ta
     assert len(list(table.scan().plan_files())) == 39
 
 
-@deep
-def test_every_snapshot_of_a_built_table_lists_files_that_exist_with_the_size_it_says(tables: iceberg_lake.IcebergLake) -> None:
+@full_suite_only
+def test_every_snapshot_lists_existing_files_with_their_size(tables: iceberg_lake.IcebergLake) -> None:
     table = tables.catalog().load_table("shop.orders_01")
     for snapshot in table.snapshots():
         for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
             assert Path(task.file.file_path.removeprefix("file://")).stat().st_size == task.file.file_size_in_bytes
 
 
-@deep
+@full_suite_only
 def test_pyiceberg_appends_to_a_built_table(tables: iceberg_lake.IcebergLake) -> None:
     table = tables.catalog().load_table("shop.orders_00")
     before = len(table.snapshots())
@@ -65,8 +65,8 @@ def test_pyiceberg_appends_to_a_built_table(tables: iceberg_lake.IcebergLake) ->
     assert len(tables.catalog().load_table("shop.orders_00").snapshots()) == before + 1
 
 
-@deep
-def test_of_many_tables_every_copy_reads_as_the_committed_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@full_suite_only
+def test_copied_tables_read_like_the_committed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_tables, "MERGE_EVERY", 4)
     lake = iceberg_lake.IcebergLake(tmp_path / "lake")
     many_tables.build(lake, many_tables.Size(tables=3, commits=6))
@@ -82,8 +82,8 @@ def test_of_many_tables_every_copy_reads_as_the_committed_one_does(tmp_path: Pat
             assert all(path.is_relative_to(home) and path.exists() for path in files)
 
 
-@deep
-def test_of_one_table_every_manifest_names_files_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@full_suite_only
+def test_every_manifest_of_one_table_names_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_table, "PER_MANIFEST", 5)
     lake = iceberg_lake.IcebergLake(tmp_path / "lake")
     one_table.build(lake, 20)
@@ -93,46 +93,46 @@ def test_of_one_table_every_manifest_names_files_of_its_own(tmp_path: Path, monk
 
     before = contents(lake.root)
     assert len(files()) == len(set(files())) == 20
-    with one_table.changed(lake, 20) as later:
+    with one_table.add_one_percent(lake, 20) as later:
         assert later == iceberg_lake.NOW + timedelta(days=1)
         assert len(files()) == len(set(files())) == 25
     assert contents(lake.root) == before
 
 
-@deep
-def test_the_one_percent_of_a_second_night_leaves_no_trace(tables: iceberg_lake.IcebergLake) -> None:
+@full_suite_only
+def test_one_percent_of_a_second_run_leaves_no_change(tables: iceberg_lake.IcebergLake) -> None:
     before = contents(tables.root)
-    with iceberg_lake.changed(tables, iceberg_lake.Size(2, 4, 10)) as later:
+    with iceberg_lake.add_one_percent(tables, iceberg_lake.Size(2, 4, 10)) as later:
         assert later == iceberg_lake.NOW + timedelta(days=1)
         assert len(contents(tables.root)) > len(before)
     assert contents(tables.root) == before
 
 
-@deep
-def test_icechunk_finds_the_leftovers_of_a_built_repository_and_nothing_else(repository: icechunk_lake.IcechunkLake) -> None:
+@full_suite_only
+def test_icechunk_finds_only_the_leftovers_of_a_built_repository(repository: icechunk_lake.IcechunkLake) -> None:
     found = repository.open().garbage_collect(repository.now(), dry_run=True)
     assert found.chunks_deleted == icechunk_lake.SIZES["s"].leftovers
     assert found.snapshots_deleted == found.manifests_deleted == found.transaction_logs_deleted == 0
 
 
-@deep
-def test_the_policy_of_a_built_repository_keeps_the_newest_snapshots(repository: icechunk_lake.IcechunkLake, tmp_path: Path) -> None:
+@full_suite_only
+def test_policy_of_a_built_repository_retains_the_newest_snapshots(repository: icechunk_lake.IcechunkLake, tmp_path: Path) -> None:
     cutoff = repository.config(tmp_path)["lakes"][0]["retention"]["default"]["keep"]
     times = [snapshot.written_at.isoformat() for snapshot in repository.open().ancestry(branch="main")]
     assert sum(moment >= cutoff for moment in times) == icechunk_lake.KEPT_SNAPSHOTS
 
 
-@deep
-def test_the_second_night_of_a_repository_leaves_no_trace(repository: icechunk_lake.IcechunkLake) -> None:
+@full_suite_only
+def test_second_run_of_a_repository_leaves_no_change(repository: icechunk_lake.IcechunkLake) -> None:
     before = contents(repository.repository)
-    with icechunk_lake.changed(repository, icechunk_lake.SIZES["s"]):
+    with icechunk_lake.add_one_percent(repository, icechunk_lake.SIZES["s"]):
         assert len(contents(repository.repository)) > len(before)
     assert contents(repository.repository) == before
     assert isinstance(repository.open(), icechunk.Repository)
 
 
-@deep
-def test_a_change_that_was_cut_off_has_the_lake_built_again(tmp_path: Path) -> None:
+@full_suite_only
+def test_interrupted_change_leads_to_a_new_build(tmp_path: Path) -> None:
     lake = icechunk_lake.ensure_lake(tmp_path, "s")
     built = lake.now()
     assert icechunk_lake.ensure_lake(tmp_path, "s").now() == built
@@ -140,8 +140,10 @@ def test_a_change_that_was_cut_off_has_the_lake_built_again(tmp_path: Path) -> N
     assert icechunk_lake.ensure_lake(tmp_path, "s").now() > built
 
 
-def test_a_meter_counts_a_process_and_what_it_waited_for() -> None:
-    """A process of its own is watched: in that of the tests other programs end meanwhile, whose seconds nobody waits for."""
+def test_meter_counts_a_process_and_its_waited_children() -> None:
+    """The meter watches a separate process, because other children of the test process can end
+    unwaited.
+    """
     waits = "import subprocess, sys\nfor program in sys.stdin: subprocess.run([sys.executable, '-c', program]), print(flush=True)"
     busy = "import time; exec('while time.process_time() < 0.5: pass')\n"
     with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watched:
@@ -151,6 +153,6 @@ def test_a_meter_counts_a_process_and_what_it_waited_for() -> None:
             print(busy, end="", file=watched.stdin, flush=True)
             watched.stdout.readline()
         watched.stdin.close()
-    assert usage.cpu >= 0.45  # the kernel tells whole hundredths, and cuts off the rest
+    assert usage.cpu >= 0.45  # the kernel truncates to hundredths of a second
     assert usage.wall >= 0.5
     assert usage.peak_bytes >= usage.peak_driver_bytes > 0

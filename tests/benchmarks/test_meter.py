@@ -1,4 +1,4 @@
-"""What a stretch of work took is measured without slowing it down."""
+"""The meter measures blocks of work without slowing them down."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 MIB = 2**20
-# In a process without children: those of other tests would come and go.
+# A process without children: those of other tests would change the result.
 STRETCHES = f"""
 import json, os
 from benchmarks.meter import Meter
@@ -23,9 +23,9 @@ print(json.dumps([[used.peak_bytes, used.peak_driver_bytes, used.peak_jvm_bytes]
 """
 
 
-def test_each_stretch_of_work_has_its_own_peak_though_memory_is_read_only_where_it_changed() -> None:
+def test_each_block_has_its_own_peak_memory() -> None:
     done = subprocess.run([sys.executable, "-c", STRETCHES], capture_output=True, text=True, check=True)
     first, again, larger = json.loads(done.stdout)
     assert first[0] == first[1] > first[2] == 0
-    assert again == first, "nothing changed, so nothing was read again"
+    assert again == first, "memory did not change, so it is not read again"
     assert larger[0] > first[0] + 150 * MIB

@@ -1,4 +1,4 @@
-"""The Nessie lake of the benchmarks is what pyiceberg and the server take for real, and a change leaves no trace of itself."""
+"""The Nessie lake of the benchmarks is valid for pyiceberg and the server, and changes are undone."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from click.testing import CliRunner
 from benchmarks import nessie_lake, peer_nessie
 from benchmarks.__main__ import main
 from benchmarks.resident import Resident
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.lakes.nessie.builder import NessieBuilder, open_table
-from tests.lakes.nessie.server import Server
 from tests.lakes.nessie.oracle import walk_log
+from tests.lakes.nessie.server import Server
 
-pytestmark = deep
+pytestmark = full_suite_only
 
 SIZE = nessie_lake.Size(tables=2, commits=3, files_per_commit=4, refs=2)
 
 
 class Lake(nessie_lake.NessieLake):
-    """On the server of the suite instead of one of its own."""
+    """A lake on the server of the test suite."""
 
     def __init__(self, server: Server, root: Path) -> None:
         self.root, self.warehouse, self.server = root, root / "warehouse", server
@@ -51,14 +51,14 @@ def test_every_version_lists_its_files_and_one_snapshot(lake: Lake) -> None:
         assert all(file.exists() for file in files)
 
 
-def test_every_branch_has_a_commit_of_its_own(lake: Lake) -> None:
+def test_every_branch_has_its_own_commit(lake: Lake) -> None:
     found = heads(lake.builder())
     assert len(set(found.values())) == SIZE.refs + 1
 
 
-def test_the_one_percent_of_a_second_night_leaves_no_trace(lake: Lake) -> None:
+def test_one_percent_of_a_second_run_leaves_no_change(lake: Lake) -> None:
     before = heads(lake.builder()), {path for path in lake.warehouse.rglob("*") if path.is_file()}
-    with nessie_lake.changed(lake, SIZE) as later:
+    with nessie_lake.add_one_percent(lake, SIZE) as later:
         assert later > nessie_lake.NOW
         assert heads(lake.builder()) != before[0]
     assert (heads(lake.builder()), {path for path in lake.warehouse.rglob("*") if path.is_file()}) == before
@@ -73,7 +73,9 @@ for last; do :; done
 
 
 def launcher(folder: Path, fails: str = "nothing") -> tuple[Path, Path]:
-    """A program that does as nessie-gc as far as arguments and exit codes go, and where it writes its arguments."""
+    """Write a program with the arguments and exit codes of nessie-gc. Return it and the log of its
+    arguments.
+    """
     log, program = folder / "arguments", folder / "nessie-gc"
     program.write_text(LAUNCHER.format(log=log, fails=fails))
     program.chmod(0o755)
@@ -83,7 +85,7 @@ def launcher(folder: Path, fails: str = "nothing") -> tuple[Path, Path]:
 REQUEST = {"uri": "http://localhost:1/api/v2", "older_than": "2026-01-01T00:00:00Z"}
 
 
-def test_the_peer_marks_and_sweeps_one_live_set_and_defers_its_deletions(tmp_path: Path) -> None:
+def test_peer_marks_and_sweeps_one_live_set_and_defers_deletions(tmp_path: Path) -> None:
     program, log = launcher(tmp_path)
     with Resident(peer_nessie.command(program), tmp_path / "peer.log") as resident:
         answer = resident.ask(REQUEST)
@@ -98,14 +100,16 @@ def test_the_peer_marks_and_sweeps_one_live_set_and_defers_its_deletions(tmp_pat
     assert calls[2][4:] == ["--read-live-set-id-from", written, "--defer-deletes", "--max-file-modification", REQUEST["older_than"]]
 
 
-def test_a_peer_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_failed_peer_raises_its_own_message(tmp_path: Path) -> None:
     program, _ = launcher(tmp_path, fails="sweep")
-    with pytest.raises(RuntimeError, match=r"sweep .* ended with code 1: no such lake"):
+    with pytest.raises(RuntimeError, match=r"sweep .* failed with exit code 1: no such lake"):
         peer_nessie.Peer(str(program)).run(REQUEST)
 
 
-@pytest.mark.parametrize("arguments, words", [(["nessie", "--peer"], "--peer LAUNCHER"), (["iceberg", "--peer", "x"], "needs no launcher")])
-def test_a_launcher_is_named_for_nessie_and_for_nothing_else(arguments: list[str], words: str) -> None:
-    told = CliRunner().invoke(main, arguments)
-    assert told.exit_code == 2
-    assert words in told.output
+@pytest.mark.parametrize(
+    "arguments, message", [(["nessie", "--peer"], "--peer LAUNCHER"), (["iceberg", "--peer", "x"], "needs no launcher")]
+)
+def test_only_nessie_needs_a_launcher(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert message in result.output

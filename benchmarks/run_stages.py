@@ -1,4 +1,4 @@
-"""Our side of a comparison: the stages of one run date, each measured, without Dagster. Run as a resident process."""
+"""Resident process that measures the stages of one run date, without Dagster."""
 
 from __future__ import annotations
 
@@ -36,25 +36,32 @@ from gc_assets.state.journal import PublishedTable
 Stage = Callable[[], PublishedTable]
 
 
-class Nights:
-    """Runs nights in one Spark session and measures them."""
+class StageRunner:
+    """Measures runs in one Spark session."""
 
     def __init__(self) -> None:
         self._meter = Meter(os.getpid())
         self._runtime: SparkRuntime | None = None
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One whole night: `config` is a path, `now` its clock. Answers with a measurement per stage and what was found."""
+        """Measure one run.
+
+        Args:
+            request: `config` is a path, `now` the time of the run.
+
+        Returns:
+            The usage of each stage and of the whole run, and the numbers of files in its plan.
+        """
         now = datetime.fromisoformat(request["now"])
         config = load_config(Path(request["config"]), os.environ, config_models())
-        night = RunContext.of(config, Clock(now), now.date(), as_of=now)
+        context = RunContext.of(config, Clock(now), now.date(), as_of=now)
         stages: list[dict[str, Any]] = []
-        with self._meter.measure() as whole:
+        with self._meter.measure() as total:
             with self._meter.measure() as usage:
                 self._runtime = self._runtime or SparkRuntime.from_config(config.spark)
                 spark = self._runtime.session(partial(was_small, config))
             stages.append({"stage": "session", "rows": 0, "jobs": 0, **asdict(usage)})
-            for name, stage in stages_of(spark, night):
+            for name, stage in build_stages(spark, context):
                 jobs = count_jobs(spark) or 0
                 with self._meter.measure() as usage:
                     published = stage()
@@ -63,7 +70,7 @@ class Nights:
         header = header_of(published)
         return {
             "stages": stages,
-            "total": asdict(whole),
+            "total": asdict(total),
             "cpu_since_start": self._meter.cpu_seconds(),
             "live_files": header.live_files,
             "unreferenced": header.by_reason["unreferenced"].files if "unreferenced" in header.by_reason else 0,
@@ -72,23 +79,25 @@ class Nights:
         }
 
 
-def stages_of(spark: SparkSession, night: RunContext) -> list[tuple[str, Stage]]:
-    """The stages in the order of design section 3; the last one makes the plan. A benchmark has one lake and one storage."""
-    lake, storage = night.config.lakes[0].name, night.config.storages[0].name
+def build_stages(spark: SparkSession, context: RunContext) -> list[tuple[str, Stage]]:
+    """Return the stages in their order; the last one makes the plan. A benchmark has one lake and
+    one storage.
+    """
+    lake, storage = context.config.lakes[0].name, context.config.storages[0].name
     return [
-        ("policy_table", lambda: policy_table(night, lake)),
-        ("current_rules", lambda: current_rules(night, lake)),
-        ("lake_refs", lambda: lake_refs(night, lake)),
-        ("commit_graph", lambda: commit_graph(spark, night, lake)),
-        ("reachable_snapshots", lambda: reachable_snapshots(spark, night, lake)[0]),
-        ("manifest_entries", lambda: manifest_entries(spark, night, lake)),
-        ("live_files", lambda: live_files(spark, night, lake)),
-        ("live_filter", lambda: live_filter(spark, night, storage)),
-        ("storage_inventory", lambda: storage_inventory(spark, night, storage)),
-        ("orphan_files", lambda: orphan_files(spark, night, storage)),
-        ("deletion_plan", lambda: deletion_plan(spark, night, storage)),
+        ("policy_table", lambda: policy_table(context, lake)),
+        ("current_rules", lambda: current_rules(context, lake)),
+        ("lake_refs", lambda: lake_refs(context, lake)),
+        ("commit_graph", lambda: commit_graph(spark, context, lake)),
+        ("reachable_snapshots", lambda: reachable_snapshots(spark, context, lake)[0]),
+        ("manifest_entries", lambda: manifest_entries(spark, context, lake)),
+        ("live_files", lambda: live_files(spark, context, lake)),
+        ("live_filter", lambda: live_filter(spark, context, storage)),
+        ("storage_inventory", lambda: storage_inventory(spark, context, storage)),
+        ("orphan_files", lambda: orphan_files(spark, context, storage)),
+        ("deletion_plan", lambda: deletion_plan(spark, context, storage)),
     ]
 
 
 if __name__ == "__main__":
-    answer(Nights().run)
+    answer(StageRunner().run)

@@ -1,6 +1,7 @@
-"""Requests to a catalog's database and to a store, counted at the edges, whoever makes them.
+"""Count the requests to the database of a catalog and to a store.
 
-A module of its own because pyiceberg loads the FileIO by its name: there must be one counter, whatever the program is called.
+This is a separate module because pyiceberg imports the FileIO by its module path: all programs must
+share one counter.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ REQUESTS: Counter[str] = Counter()
 _LOCK = threading.Lock()
 
 
-def count(what: str) -> None:
+def count(kind: str) -> None:
     with _LOCK:
-        REQUESTS[what] += 1
+        REQUESTS[kind] += 1
 
 
-class CountedFile(PyArrowFile):
-    """Counts what would be a request to an object store."""
+class CountingFile(PyArrowFile):
+    """Counts the calls that would be requests to an object store."""
 
     def open(self, seekable: bool = True) -> Any:
         count("read")
@@ -38,35 +39,35 @@ class CountedFile(PyArrowFile):
         return super().create(overwrite)
 
     def exists(self) -> bool:
-        count("asked")
+        count("head")
         return super().exists()
 
 
-class CountedFileIO(PyArrowFileIO):
-    """pyiceberg's own FileIO, counted; catalogs load it by its name."""
+class CountingFileIO(PyArrowFileIO):
+    """pyiceberg's own FileIO with counters."""
 
-    def new_input(self, location: str) -> CountedFile:
-        return self._counted(super().new_input(location))
+    def new_input(self, location: str) -> CountingFile:
+        return self._wrap(super().new_input(location))
 
-    def new_output(self, location: str) -> CountedFile:
-        return self._counted(super().new_output(location))
+    def new_output(self, location: str) -> CountingFile:
+        return self._wrap(super().new_output(location))
 
-    def _counted(self, file: PyArrowFile) -> CountedFile:
-        return CountedFile(location=file.location, path=file._path, fs=file._filesystem, buffer_size=file._buffer_size)
+    def _wrap(self, file: PyArrowFile) -> CountingFile:
+        return CountingFile(location=file.location, path=file._path, fs=file._filesystem, buffer_size=file._buffer_size)
 
 
-class CountedObjects(LocalObjects):
+class CountingObjects(LocalObjects):
     def read_identified(self, address: str) -> tuple[bytes, str]:
         count("read")
         return super().read_identified(address)
 
     def size(self, address: str) -> int:
-        count("asked")
+        count("head")
         return super().size(address)
 
 
 @contextmanager
-def counted_statements() -> Iterator[None]:
+def count_statements() -> Iterator[None]:
     def statement(*_: Any) -> None:
         count("statements")
 

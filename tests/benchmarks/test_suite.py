@@ -1,0 +1,412 @@
+"""Tests of `python -m benchmarks all`: rows, targets, verdicts, and failures that do not stop other
+rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pydantic import ValidationError
+
+from benchmarks import iceberg_lake, suite
+from benchmarks.__main__ import main
+from benchmarks.commands import CommandLine
+from benchmarks.comparison import Measurement, Passes
+from benchmarks.groups import GIB, GROUPS, Group, Samples, Setup, build_leftovers, measure_runs, pick_sample, required_passes
+from benchmarks.resident import Resident
+from benchmarks.results import Change, Machine, Outcome, Report, Result, Sample, changes
+from benchmarks.steps import steps_of
+from benchmarks.suite import measure_rows
+from benchmarks.tables import LONGEST_STEPS, format_longest_steps, format_verdicts
+from benchmarks.targets import ROWS, Pick, Row, Unit, select_rows
+from tests.depth import full_suite_only
+
+MACHINE = Machine(cores=2, memory_bytes=GIB, python="3.11.9", java="17.0.1", class_archive=True, load_before=0.1, load_after=1.0)
+
+
+def row(name: str = "a", unit: Unit = "s", target: float = 2.0, group: str = "one", **further: Any) -> Row:
+    return Row(name=name, title=f"title of {name}", unit=unit, target=target, group=group, **further)
+
+
+def result(*values: float, of: Row | None = None, outcome: Outcome = "measured") -> Result:
+    return Result(row=of or row(), outcome=outcome, samples=tuple(Sample(value=value) for value in values))
+
+
+def report(*results: Result) -> Report:
+    return Report(at=datetime(2026, 11, 23, 20, tzinfo=UTC), commit="a7ed69a", repeat=3, machine=MACHINE, results=results)
+
+
+def test_every_row_has_a_unique_name_and_an_existing_group() -> None:
+    assert len({one.name for one in ROWS}) == len(ROWS)
+    assert {one.group for one in ROWS} - {None} == GROUPS.keys()
+
+
+@pytest.mark.parametrize("group, not_built", [(None, ""), ("one", "needs a newer Spark")])
+def test_row_has_either_a_group_or_a_reason(group: str | None, not_built: str) -> None:
+    with pytest.raises(ValidationError, match="expected either a group that measures it or a reason why it is not built"):
+        Row(name="a", title="a", unit="s", target=1, group=group, not_built=not_built)
+
+
+@pytest.mark.parametrize(
+    "patterns, names",
+    [
+        ([], ["iceberg-s-cold", "iceberg-m-cold", "plans"]),
+        (["iceberg"], ["iceberg-s-cold", "iceberg-m-cold"]),
+        (["iceberg-?-cold", "plans"], ["iceberg-s-cold", "iceberg-m-cold", "plans"]),
+        (["s-cold*"], []),
+        (["make-test"], ["make-test"]),
+    ],
+)
+def test_pattern_matches_part_of_a_name_or_wildcards(patterns: list[str], names: list[str]) -> None:
+    rows = [row("iceberg-s-cold"), row("iceberg-m-cold"), row("plans"), row("make-test", on_request=True)]
+    assert [one.name for one in select_rows(rows, patterns)] == names
+
+
+@pytest.mark.parametrize(
+    "unit, values, median, verdict",
+    [
+        ("s", [9.0, 2.0, 1.0], 2.0, "met"),
+        ("s", [9.0, 2.01, 1.0], 2.01, "missed"),
+        ("s", [1.0, 2.0, 3.0, 4.0], 2.5, "missed"),
+        ("files/s", [2.0], 2.0, "met"),
+        ("files/s", [1.99], 1.99, "missed"),
+    ],
+)
+def test_verdict_compares_the_median_with_the_target(unit: Unit, values: list[float], median: float, verdict: str) -> None:
+    found = result(*values, of=row(unit=unit))
+    assert (found.median, found.verdict) == (median, verdict)
+
+
+def test_verdict_of_an_unmeasured_row_is_its_outcome() -> None:
+    assert [result(1.0, outcome=outcome).verdict for outcome in ("failed", "skipped", "not built")] == ["failed", "skipped", "not built"]
+
+
+@pytest.mark.parametrize(
+    "unit, earlier, now, trend",
+    [
+        ("s", [1.0, 1.2, 1.4], [1.3, 1.5, 1.6], "same"),
+        ("s", [1.0, 1.2, 1.4], [1.6, 1.61, 1.7], "slower"),
+        ("s", [1.6, 1.61, 1.7], [1.0, 1.2, 1.4], "faster"),
+        ("files/s", [1.0, 1.2, 1.4], [1.6, 1.61, 1.7], "faster"),
+        ("s", [1.0], [1.6, 1.61, 1.7], "slower"),
+        ("s", [1.0], [9.0], "one run each"),
+        ("jobs", [5.0], [6.0], "slower"),
+        ("jobs", [6.0], [6.0], "same"),
+    ],
+)
+def test_trend_ignores_changes_within_the_larger_range(unit: Unit, earlier: list[float], now: list[float], trend: str) -> None:
+    of = row(unit=unit)
+    found = changes(report(result(*earlier, of=of)), report(result(*now, of=of)))
+    assert found["a"].trend == trend
+
+
+def test_change_ratio_divides_by_the_earlier_median() -> None:
+    assert Change(row=row(), earlier=4.0, now=3.0, value_range=None).ratio == 0.75
+    assert Change(row=row(), earlier=0.0, now=0.0, value_range=None).ratio == 1.0
+
+
+def test_changes_skip_failed_and_new_rows() -> None:
+    rows = [row("both"), row("failed"), row("new")]
+    earlier = report(result(1.0, of=rows[0]), result(1.0, of=rows[1]))
+    now = report(result(1.0, of=rows[0]), result(1.0, of=rows[1], outcome="failed"), result(1.0, of=rows[2]))
+    assert changes(earlier, now).keys() == {"both"}
+
+
+def test_saved_report_reads_back_with_median_and_verdict() -> None:
+    sample = Sample(value=0.5, details={"ours, s": 1.0}, steps={"session": 0.4})
+    written = report(Result(row=row(pick=Pick(run="first", start="cold", of="peer")), samples=(sample,)), result(outcome="skipped"))
+    text = written.model_dump_json()
+    assert Report.model_validate_json(text) == written
+    assert [(one["median"], one["verdict"]) for one in json.loads(text)["results"]] == [(0.5, "met"), (None, "skipped")]
+
+
+def test_report_of_an_earlier_release_is_read() -> None:
+    old_row = {"name": "a", "title": "a", "unit": "s", "target": 1.0, "measuring": "one"}
+    pick = {"night": "second", "start": "warm", "of": "first night"}
+    old = {"row": {**old_row, "pick": pick}, "samples": [{"value": 0.5, "beside": {"ours, s": 1.0}}], "why": "none"}
+    found = Result.model_validate_json(json.dumps(old))
+    assert (found.row.group, found.row.pick) == ("one", Pick(run="second", start="warm", of="first run"))
+    assert (found.details(), found.reason) == ({"ours, s": 1.0}, "none")
+
+
+def build_measurement(tool: str, run: str, wall: float, *, cold: bool = True, jobs: Sequence[int] = (2, 0, 1)) -> Measurement:
+    stages = [{"stage": f"stage_{number}", "wall": wall / len(jobs), "jobs": count} for number, count in enumerate(jobs)]
+    return Measurement(tool, run, cold, wall, wall, {"total": {"peak_bytes": GIB}, **({} if tool == "peer" else {"stages": stages})})
+
+
+MEASUREMENTS = [
+    build_measurement("gc-assets", "first", 8.0),
+    build_measurement("peer", "first", 16.0),
+    build_measurement("gc-assets", "first", 4.0, cold=False),
+    build_measurement("gc-assets", "second", 3.0, cold=False),
+]
+
+
+@pytest.mark.parametrize(
+    "pick, value",
+    [
+        (Pick(run="first", start="cold"), 8.0),
+        (Pick(run="first", start="cold", of="peer"), 0.5),
+        (Pick(run="first", start="cold", of="jobs"), 3),
+        (Pick(run="second", start="warm", of="first run"), 0.75),
+        (Pick(run="first", start="warm", of="recorded"), 0.4),
+    ],
+)
+def test_pick_sample_finds_the_figure_of_a_comparison(pick: Pick, value: float) -> None:
+    measurements = [item for item in MEASUREMENTS if pick.of != "recorded" or item.tool != "peer"]
+    assert pick_sample(pick, measurements, recorded=10.0).value == value
+
+
+def test_pick_sample_prefers_a_measured_peer_to_the_record() -> None:
+    measurements = [*MEASUREMENTS, build_measurement("peer", "first", 2.0, cold=False)]
+    found = pick_sample(Pick(run="first", start="warm", of="recorded"), measurements, recorded=10.0)
+    assert (found.value, found.details["peer, s"]) == (2.0, 2.0)
+
+
+def test_pick_sample_refuses_an_unmeasured_run() -> None:
+    with pytest.raises(RuntimeError, match="there is no cold second run of gc-assets"):
+        pick_sample(Pick(run="second", start="cold"), MEASUREMENTS)
+
+
+@pytest.mark.parametrize(
+    "picks, expected",
+    [
+        ([Pick(run="first", start="cold")], Passes(warm=False, peer_warm=False, cold_second=False)),
+        ([Pick(run="second", start="cold", of="peer")], Passes(peer=True, warm=False, peer_warm=False, cold_second=True)),
+        ([Pick(run="second", start="warm")], Passes(warm=True, peer_warm=False, cold_second=False)),
+    ],
+)
+def test_required_passes_are_minimal(picks: list[Pick], expected: Passes) -> None:
+    assert required_passes(picks) == expected
+
+
+def test_steps_come_from_log_lines() -> None:
+    lines = [
+        "2026-11-23 18:00:00 INFO shop/lake_refs of 2026-11-23: ended after 0.5 s: lake_refs 3 rows",
+        "weather/lake_refs of 2026-11-23: ended after 1,000.25 s",
+        "lake/deletion_log of 2026-11-23: quarantine: 50 files",
+    ]
+    assert steps_of(lines) == {"lake_refs": 1_000.75}
+
+
+Measure = Callable[[Setup, Sequence[Row]], Samples]
+
+
+def fixed_group(*values: float) -> Group:
+    """Return a group that measures these values, one after the other."""
+    left = list(values)
+
+    def measure(_: Setup, rows: Sequence[Row]) -> Samples:
+        value = left.pop(0)
+        return {one.name: Sample(value=value) for one in rows}
+
+    return Group(measure, seconds=1, run_bytes=0, run_files=0)
+
+
+def fail(_: Setup, __: Sequence[Row]) -> Samples:
+    raise RuntimeError("the peer found another number")
+
+
+def test_failed_row_does_not_stop_the_others(tmp_path: Path) -> None:
+    rows = [row("a", group="broken"), row("b"), row("c", group="broken")]
+    groups = {"broken": Group(fail, 1), "one": fixed_group(1.0, 1.5)}
+    messages: list[str] = []
+    a, b, c = measure_rows(rows, Setup(tmp_path), 2, messages.append, groups=groups)
+    assert [a.verdict, b.verdict, c.verdict] == ["failed", "met", "failed"]
+    assert a.reason == c.reason == "RuntimeError: the peer found another number"
+    assert b.values == [1.0, 1.5]
+    assert any("failed: RuntimeError" in line for line in messages)
+
+
+def test_row_that_fails_in_its_second_repeat_keeps_the_first_sample(tmp_path: Path) -> None:
+    (found,) = measure_rows([row()], Setup(tmp_path), 2, lambda _: None, groups={"one": fixed_group(1.0)})
+    assert (found.verdict, found.values) == ("failed", [1.0])
+    assert found.reason == "IndexError: pop from empty list"
+
+
+def test_rows_of_one_group_share_a_measurement(tmp_path: Path) -> None:
+    found = measure_rows([row("a"), row("b")], Setup(tmp_path), 1, lambda _: None, groups={"one": fixed_group(1.0)})
+    assert [one.values for one in found] == [[1.0], [1.0]]
+
+
+def test_row_without_disk_space_is_skipped_with_a_reason(tmp_path: Path) -> None:
+    large = Group(fail, 1, lake="large", lake_bytes=2**60)
+    (found,) = measure_rows([row()], Setup(tmp_path), 1, lambda _: None, groups={"one": large})
+    assert found.verdict == "skipped"
+    assert found.reason.startswith("needs 1073741824.2 GiB of disk, ")
+
+
+def test_existing_lake_needs_no_more_space(tmp_path: Path) -> None:
+    large = Group(fail, 1, lake="large", lake_bytes=2**60)
+    assert large.missing_space(tmp_path) is not None
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "finished.json").touch()
+    assert large.missing_space(tmp_path) is None
+
+
+def test_quick_skips_long_rows_including_builds(tmp_path: Path) -> None:
+    rows = [row("a", group="short"), row("b", group="to-build"), row("c", group="long")]
+    short = fixed_group(1.0)
+    groups = {
+        "short": short,
+        "to-build": Group(fail, 100, lake="lake", build_seconds=30),
+        "long": Group(fail, 121),
+    }
+    found = measure_rows(rows, Setup(tmp_path), 1, lambda _: None, quick=True, groups=groups)
+    assert [one.verdict for one in found] == ["met", "skipped", "skipped"]
+    assert found[1].reason == "takes about 130 s; --quick allows 120 s"
+
+
+def test_interrupt_keeps_the_results_so_far(tmp_path: Path) -> None:
+    def interrupt(_: Setup, __: Sequence[Row]) -> Samples:
+        raise KeyboardInterrupt
+
+    rows = [row("a"), row("b", group="interrupted"), row("c", group="two")]
+    groups = {"one": fixed_group(1.0), "interrupted": Group(interrupt, 1), "two": fixed_group(1.0)}
+    saved: list[list[str]] = []
+    found = measure_rows(
+        rows,
+        Setup(tmp_path),
+        1,
+        lambda _: None,
+        groups=groups,
+        save_results=lambda results: saved.append([one.row.name for one in results]),
+    )
+    assert saved == [["a"]]
+    assert [(one.verdict, one.reason) for one in found] == [("met", ""), ("failed", "interrupted"), ("failed", "interrupted")]
+
+
+@pytest.fixture
+def run_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Run `all` with four rows: `a` is met, `b` is missed, `c` fails, `d` is not built."""
+    rows = (
+        row("a"),
+        row("b", target=0.5),
+        row("c", group="broken"),
+        Row(name="d", title="title of d", unit="s", target=1, not_built="needs a newer Spark"),
+    )
+    monkeypatch.setattr(suite, "ROWS", rows)
+    monkeypatch.setattr(suite, "_compile", lambda: None)
+
+    def call(*arguments: str, value: float = 1.0) -> Any:
+        monkeypatch.setattr(suite, "GROUPS", {"one": fixed_group(value), "broken": Group(fail, 1, run_bytes=0, run_files=0)})
+        return CliRunner().invoke(main, ["all", "--repeat", "1", "--cache", str(tmp_path / "cache"), *arguments])
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (["--only", "a"], 0),
+        (["--only", "b"], 0),
+        (["--only", "b", "--strict"], 1),
+        (["--only", "c"], 1),
+        (["--only", "d", "--strict"], 0),
+        ([], 1),
+    ],
+)
+def test_exit_code_is_1_for_failed_rows_and_with_strict_for_missed_ones(
+    run_all: Callable[..., Any], arguments: list[str], code: int
+) -> None:
+    assert run_all(*arguments).exit_code == code
+
+
+def test_table_has_every_row_with_verdict_or_reason(run_all: Callable[..., Any]) -> None:
+    lines = [line for line in run_all().stdout.splitlines() if line.startswith("| title")]
+    assert lines == [
+        "| title of a | 2.0 s | 1.0 s |  | met |  |",
+        "| title of b | 0.50 s | 1.0 s |  | **missed** |  |",
+        "| title of c | 2.0 s |  |  | failed | RuntimeError: the peer found another number |",
+        "| title of d | 1.0 s |  |  | not built | needs a newer Spark |",
+    ]
+
+
+def test_report_fits_a_page_and_lists_the_longest_steps() -> None:
+    steps = {"session": 3.0, "live_files": 4.5, **{f"step_{number}": 0.1 for number in range(9)}}
+    found = report(Result(row=row(target=1), samples=(Sample(value=9.0, steps=steps),)), result(1.0, of=row("b")))
+    lines = [*format_verdicts(found), *format_longest_steps(found)]
+    assert [line for line in lines if len(line) > 100 and not line.startswith("|")] == []
+    assert lines[-1].startswith("| title of a | `live_files` 4.50, `session` 3.00, `step_0` 0.10,")
+    assert lines[-1].count("`") == 2 * LONGEST_STEPS
+    assert list(format_longest_steps(report(result(1.0)))) == []
+
+
+def test_compare_reads_a_saved_run(run_all: Callable[..., Any], tmp_path: Path) -> None:
+    saved = tmp_path / "run.json"
+    assert run_all("--only", "a", "--save", str(saved)).exit_code == 0
+    output = run_all("--only", "a", "--compare", str(saved), value=1.5).stdout
+    assert "| 1.5 s |  | met | 1.50, one run each |" in output
+    assert "- 1 rows were measured once in each run" in output
+
+
+def test_compare_refuses_another_file_before_measuring(run_all: Callable[..., Any], tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    invocation = run_all("--compare", str(other))
+    assert invocation.exit_code == 2
+    assert "was not written by --save" in invocation.output
+
+
+def test_pattern_without_a_match_is_refused(run_all: Callable[..., Any]) -> None:
+    invocation = run_all("--only", "nothing")
+    assert invocation.exit_code == 2
+    assert "no row matches nothing" in invocation.output
+
+
+def test_output_of_libraries_is_not_in_the_report(capfd: pytest.CaptureFixture[str]) -> None:
+    with suite.redirect_output():
+        os.write(1, b"a library's warning")
+    os.write(1, b"the report")
+    assert capfd.readouterr() == ("the report", "a library's warning")
+
+
+def test_list_measures_nothing(run_all: Callable[..., Any]) -> None:
+    invocation = run_all("--list")
+    assert invocation.exit_code == 0
+    assert "| `c` | title of c | 2.0 s | broken | 1 |" in invocation.stdout
+    assert "| `d` | title of d | 1.0 s | not built: needs a newer Spark |  |" in invocation.stdout
+
+
+def test_leftovers_are_unreferenced_and_older_than_the_grace_period(tmp_path: Path) -> None:
+    config = json.loads(build_leftovers(tmp_path, 25).read_text())
+    lake = iceberg_lake.IcebergLake(tmp_path / "lake")
+    named = {task.file.file_path for task in lake.catalog().load_table("shop.orders_00").scan().plan_files()}
+    leftovers = {path for path in lake.warehouse.rglob("*.parquet") if f"file://{path}" not in named}
+    assert len(leftovers) == 25
+    assert all(path.stat().st_mtime < datetime.now(UTC).timestamp() - 4 * 86_400 for path in leftovers)
+    assert config["storages"][0]["mode"] == "apply"
+
+
+def test_failed_command_raises_its_own_message(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"gc-assets plans failed with exit code 2: (?s:.*)lakes\.yaml"):
+        CommandLine(tmp_path / "lakes.yaml").call("plans")
+
+
+def test_program_that_ends_without_an_answer_raises_its_log(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit('no such lake')"]
+    with pytest.raises(RuntimeError, match="failed with exit code 1: no such lake"), Resident(program, tmp_path / "log") as resident:
+        resident.ask({})
+
+
+@full_suite_only
+def test_row_is_measured_on_a_real_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(iceberg_lake.SIZES, "s", iceberg_lake.Size(tables=1, commits=2, files_per_commit=3))
+    rows = [
+        row("seconds", pick=Pick(run="first", start="cold"), target=1e9),
+        row("jobs", "jobs", pick=Pick(run="first", start="cold", of="jobs")),
+    ]
+    found = measure_rows(rows, Setup(tmp_path), 1, print, groups={"one": Group(partial(measure_runs, "iceberg", "s"), 10)})
+    assert [one.outcome for one in found] == ["measured", "measured"], [one.reason for one in found]
+    assert found[0].values[0] > 0
+    assert {"session", "live_files", "deletion_plan"} <= found[0].steps().keys()
+    assert found[1].values[0] >= 1
