@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.debian import fetching, install, missing
+from tests.debian import install, run_fetch, skip_or_fail
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # Without fonts a page is measured in boxes.
@@ -26,17 +26,17 @@ WIDE, PHONE = 1280, 390
 OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
 
 
-def program() -> str:
+def chromium_program() -> str:
     """The path of Chromium. Skips the test where there is none, or fails it where that was forbidden."""
     if os.environ.get(WANTED) == "none":
         pytest.skip(f"{WANTED}=none: no browser is wanted")
-    return _found() or missing(f"there is no Chromium: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
+    return _find_program() or skip_or_fail(f"there is no Chromium: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def open_browser() -> Iterator[Browser]:
     """A browser without a window. Playwright holds this thread's event loop until the end, so no test may keep one for the whole suite."""
-    path = program()
+    path = chromium_program()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
         try:
@@ -45,7 +45,7 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-def complaints(page: Page) -> list[str]:
+def collect_errors(page: Page) -> list[str]:
     """What the browser says against a page from now on: errors and warnings of the console, and scripts that fail."""
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
@@ -53,20 +53,20 @@ def complaints(page: Page) -> list[str]:
     return said
 
 
-def overhang(page: Page) -> int:
+def overflow_pixels(page: Page) -> int:
     """By how many pixels the page is wider than its window."""
     return page.evaluate("document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth")
 
 
-def _found() -> str | None:
+def _find_program() -> str | None:
     return next((path for name in PROGRAMS if (path := shutil.which(name)) is not None), None)
 
 
 def fetch() -> None:
     """Installs Chromium where there is none. Raises `Unavailable` where this user or machine cannot."""
-    if _found() is None:
+    if _find_program() is None:
         install("Chromium", PACKAGES, WITHOUT)
 
 
 if __name__ == "__main__":
-    fetching(fetch)
+    run_fetch(fetch)

@@ -103,14 +103,14 @@ class Cluster:
 
 
 @contextmanager
-def running(folder: Path, *hidden: Path) -> Iterator[Cluster]:
+def run_cluster(folder: Path, *hidden: Path) -> Iterator[Cluster]:
     """A cluster below a folder. Executors may not touch this checkout's code, nor what is `hidden`."""
     home = Path(pyspark.__file__).parent
-    python = environment_at(folder / "python", [*(CHECKOUT / name for name in ("gc_assets", "tests")), *hidden])
+    python = create_environment(folder / "python", [*(CHECKOUT / name for name in ("gc_assets", "tests")), *hidden])
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
     spark_class = str(home / "bin" / "spark-class")
-    own = {**of_spark(home), "PATH": f"{python.parent}:{os.environ['PATH']}", "SPARK_DAEMON_MEMORY": "256m"}
+    own = {**spark_environment(home), "PATH": f"{python.parent}:{os.environ['PATH']}", "SPARK_DAEMON_MEMORY": "256m"}
     with ExitStack() as started:
         leader = started.enter_context(daemons(folder / "master", own))
         address = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
@@ -125,18 +125,18 @@ def running(folder: Path, *hidden: Path) -> Iterator[Cluster]:
             limits = ("--cores", "1", "--memory", "700m", "--work-dir", str(place / "work"))
             here = ("--host", "127.0.0.1", "--port", str(free_port()), "--webui-port", str(free_port()))
             workers[-1].start(spark_class, "org.apache.spark.deploy.worker.Worker", *here, *limits, master)
-        leader.wait(lambda: _alive(page) == WORKERS)
+        leader.wait(lambda: _count_workers(page) == WORKERS)
         yield Cluster(master, folder, python, tuple(workers))
 
 
-def of_spark(home: Path) -> dict[str, str]:
+def spark_environment(home: Path) -> dict[str, str]:
     """The environment of a Spark at `home` whose JVMs start quickly, and which knows nothing of this checkout."""
     java = ensure_java_home()
     quick = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {jvm_options(java)}"
     return {"SPARK_HOME": str(home), "JAVA_HOME": java, "JDK_JAVA_OPTIONS": quick, "PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-def _alive(page: int) -> int:
+def _count_workers(page: int) -> int:
     """How many workers the master knows."""
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
@@ -145,7 +145,7 @@ def _alive(page: int) -> int:
         return 0
 
 
-def environment_at(place: Path, hidden: list[Path]) -> Path:
+def create_environment(place: Path, hidden: list[Path]) -> Path:
     """A Python with the libraries of this one, but without what is installed there in editable mode: gc-assets. Returns its program."""
     venv.create(place, symlinks=True)
     (site,) = place.glob("lib/python*/site-packages")

@@ -152,7 +152,7 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         pytest.skip(ONLY_IN_FULL)
     with ExitStack() as places:
         folder = places.enter_context(tempfile.TemporaryDirectory(prefix="gc-assets-spark-", ignore_cleanup_errors=True))
-        yield places.enter_context(cluster.running(Path(folder), tmp_path_factory.getbasetemp()))
+        yield places.enter_context(cluster.run_cluster(Path(folder), tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")

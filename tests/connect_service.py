@@ -14,7 +14,7 @@ from socket import create_connection
 
 import pyspark
 
-from tests.cluster import environment_at, of_spark
+from tests.cluster import create_environment, spark_environment
 from tests.ports import free_port
 from tests.s3.daemons import daemons
 
@@ -32,9 +32,9 @@ class Service:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Service]:
-    home, port, python = Path(pyspark.__file__).parent, free_port(), environment_at(folder / "python", [])
-    own = {**of_spark(home), "PYSPARK_PYTHON": str(python), "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN}
+def run_service(folder: Path) -> Iterator[Service]:
+    home, port, python = Path(pyspark.__file__).parent, free_port(), create_environment(folder / "python", [])
+    own = {**spark_environment(home), "PYSPARK_PYTHON": str(python), "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN}
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

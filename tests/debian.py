@@ -16,7 +16,7 @@ class Unavailable(Exception):
     """This machine cannot run what a test needs, and how it gets it."""
 
 
-def missing(why: str, variable: str) -> NoReturn:
+def skip_or_fail(why: str, variable: str) -> NoReturn:
     """Skips the test, or fails it where the variable of the environment says that what it needs is required."""
     if os.environ.get(variable) == "required":
         pytest.fail(why)
@@ -30,20 +30,20 @@ def install(what: str, packages: str, without: str) -> None:
     # Another installation may be at work, and a mirror may answer at the second try.
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]
     command = [*apt, "install", "-y", "--no-install-recommends", *packages.split()]
-    if done(command).returncode:
-        done([*apt, "update"])
-        last = done(command)
+    if run_command(command).returncode:
+        run_command([*apt, "update"])
+        last = run_command(command)
         if last.returncode:
             raise Unavailable(f"{' '.join(command)} failed: {last.stdout.strip()[-2000:]}; {without}")
 
 
-def done(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """The command, ended, with all that it said on its standard output."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **environment}
     return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
-def fetching(fetch: Callable[[], None]) -> None:
+def run_fetch(fetch: Callable[[], None]) -> None:
     """What a module does as a program: it fetches, or ends with why it cannot."""
     try:
         fetch()

@@ -16,14 +16,14 @@ FULL = os.environ.get("GC_ASSETS_TEST_DEPTH") == "all"
 ONLY_IN_FULL = "a part of the full suite: make test DEPTH=all"
 
 # Marks a test that a usual run leaves out.
-deep = pytest.mark.skipif(not FULL, reason=ONLY_IN_FULL)
+full_suite_only = pytest.mark.skipif(not FULL, reason=ONLY_IN_FULL)
 
 
-def times(usual: int, full: int) -> int:
+def example_count(usual: int, full: int) -> int:
     """A number of examples, of histories or of moments to be killed at. For a step between them the full one is the smaller."""
     return full if FULL else usual
 
 
-def some(usual: Sequence[C], beyond: Sequence[C]) -> list[C]:
+def select_cases(usual: Sequence[C], beyond: Sequence[C]) -> list[C]:
     """Cases of a test: `usual` of them always, and those `beyond` that keep the same promise once more."""
     return [*usual, *(beyond if FULL else ())]

@@ -15,25 +15,25 @@ from pathlib import Path
 import psycopg2
 
 from tests.browser import WANTED, WITHOUT
-from tests.debian import fetching, install, missing
+from tests.debian import install, run_fetch, skip_or_fail
 from tests.s3.daemons import daemons
 
 PACKAGES = "postgresql"
 # The server runs as nobody where the tests run as root, as whom it refuses to.
-NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+AS_UNPRIVILEGED = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
 
 
 @contextmanager
-def postgres(user: str, password: str, port: int) -> Iterator[None]:
+def run_postgres(user: str, password: str, port: int) -> Iterator[None]:
     """A server with one user, and a database of the same name. Skips the test where there is no Postgres, or fails it."""
-    programs = _programs() or missing(f"there is no Postgres: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
+    programs = _programs() or skip_or_fail(f"there is no Postgres: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
     address = {"host": "127.0.0.1", "port": port, "user": user, "password": password}
     with tempfile.TemporaryDirectory(prefix="gc-assets-postgres-", ignore_cleanup_errors=True) as name:
         folder, data = Path(name), f"{name}/data"
         (folder / "password").write_text(password)
         as_whom = ()
         if os.geteuid() == 0:
-            as_whom = NOBODY
+            as_whom = AS_UNPRIVILEGED
             for path in (folder, folder / "password"):
                 shutil.chown(path, "nobody")
         with daemons(folder / "log", {}) as group:
@@ -76,4 +76,4 @@ def fetch() -> None:
 
 
 if __name__ == "__main__":
-    fetching(fetch)
+    run_fetch(fetch)

@@ -25,14 +25,14 @@ LAKE = "weather"
 _COUNTS = ("live_keys", "false_negatives", "near_misses")
 _SAMPLES = ("missing_metadata", "live_unlisted", "foreign_metadata", "behind_links")
 # Facts of `orphan_files` where nothing was there.
-NOTHING_SWEPT: dict[str, Any] = {
+EMPTY_SWEEP: dict[str, Any] = {
     **{"grace_cutoff": NOW.isoformat(), "historical": False, "storage_breakdown": {}, "by_reason": {}, "problems": {}},
     **dict.fromkeys([*_COUNTS, *(f"{name}_count" for name in _SAMPLES)], 0),
     **{name: [] for name in (*_SAMPLES, "stopped_samples")},
 }
 
 
-def night_at(root: Path, now: datetime = NOW, **storages: str) -> RunContext:
+def run_context_at(root: Path, now: datetime = NOW, **storages: str) -> RunContext:
     """Tonight, with one Icechunk lake. `storages` are further storages' locations; nothing has to exist."""
     locations = {STORAGE: f"file://{root}/warehouse/", **storages}
     config = Config(
@@ -43,7 +43,7 @@ def night_at(root: Path, now: datetime = NOW, **storages: str) -> RunContext:
     return RunContext.of(config, Clock(now), now.date())
 
 
-def put(
+def publish_table(
     context: RunContext,
     group: str,
     table: Table,
@@ -57,15 +57,15 @@ def put(
     return publish(context.state, run, written, context.clock, summary=summary)
 
 
-def put_marked(context: RunContext, claims: Sequence[dict[str, Any]] = ()) -> None:
+def publish_mark(context: RunContext, claims: Sequence[dict[str, Any]] = ()) -> None:
     """The lake was marked and needs nothing; it claims these prefixes (columns of `CLAIMS`)."""
     rows = [{"address": f"file:///{row['key']}", "collect": True, "storage": STORAGE, **row} for row in claims]
     summary = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"}
-    put(context, LAKE, LAKE_REFS, side={"_claims": pa.Table.from_pylist(rows, CLAIMS)}, **summary)
-    put(context, LAKE, LIVE_FILES)
+    publish_table(context, LAKE, LAKE_REFS, side={"_claims": pa.Table.from_pylist(rows, CLAIMS)}, **summary)
+    publish_table(context, LAKE, LIVE_FILES)
 
 
-def word(
+def log_row(
     key: str, phase: str, plan: str, *, outcome: str = "done", minutes: float = 0, source: str | None = None, **more: Any
 ) -> dict[str, Any]:
     """A row of `deletion_log`, `minutes` after `NOW`."""
@@ -73,6 +73,6 @@ def word(
     return {"size_bytes": 10, "etag": f"etag of {plan}", "quarantine": "trash", **row, "at": NOW + timedelta(minutes=minutes), **more}
 
 
-def put_log(context: RunContext, *words: dict[str, Any]) -> PublishedTable:
+def publish_log(context: RunContext, *words: dict[str, Any]) -> PublishedTable:
     """One apply's or restore's log."""
-    return put(context, STORAGE, DELETION_LOG, words)
+    return publish_table(context, STORAGE, DELETION_LOG, words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser import WANTED, fetch, program
+from tests.browser import WANTED, chromium_program, fetch
 from tests.debian import Unavailable
 
 
@@ -18,13 +18,13 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_browser_skips_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WANTED, raising=False)
     with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"):
-        program()
+        chromium_program()
 
 
 def test_missing_required_browser_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WANTED, "required")
     with pytest.raises(pytest.fail.Exception, match="make test BROWSER=none"):
-        program()
+        chromium_program()
 
 
 def test_browser_install_needs_root_prints_the_command() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.depth import deep
+from tests.depth import full_suite_only
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -108,7 +108,7 @@ def keys_at_links(source: Path) -> dict[str, Any]:
     return {"symlinks": True, "ignore": shutil.ignore_patterns("__pycache__")} if source.is_dir() else {}
 
 
-@deep
+@full_suite_only
 def test_image_installs_the_tested_versions(context: Path) -> None:
     """This environment fulfils every requirement of the extras under the same constraints."""
     (line,) = (line for line in instructions("RUN") if line.startswith("pip install"))

@@ -39,8 +39,8 @@ from gc_assets.lakes.kinds import all_tables, owners_of
 from gc_assets.resources.platform import load_platform
 from gc_assets.s3.client import get_client
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
-from tests.dates import now_for
-from tests.depth import deep
+from tests.dates import now_before_midnight
+from tests.depth import full_suite_only
 from tests.s3.servers import S3Server
 from tests.shell import blocks, run_lines
 
@@ -85,7 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def demo_run(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     config = ensure_demo(tmp_path_factory.mktemp("demo"))
-    now_for(minutes=6)
+    now_before_midnight(minutes=6)
     with config.open("a") as file:
         file.write(SPARK_SETTINGS)
     before, output = contents(config.parent / "lake"), []
@@ -158,7 +158,7 @@ def test_lineage_columns_contain_all_values(demo_run: DemoRun) -> None:
     assert {name for name, _ in compared} == ORIGINS.keys() - {"live_contents", "expiry_log", "deletion_log"}
 
 
-@deep
+@full_suite_only
 def test_notebook_runs_on_the_demo(demo_run: DemoRun, tmp_path: Path) -> None:
     (tmp_path / "demo").symlink_to(demo_run.config.parent)
     notebook = nbformat.read(ROOT / "docs" / "library.ipynb", as_version=4)
@@ -263,7 +263,7 @@ def test_doctor_passes_on_the_demo(demo_run: DemoRun) -> None:
     assert run_command(["--config", str(demo_run.config), "doctor"]) == ""
 
 
-@deep
+@full_suite_only
 def test_later_run_purges_and_snapshots_stay_readable(demo_run: DemoRun, tutorial: tuple[list[str], Path]) -> None:
     planned = {row["key"] for row in demo_run.rows("lake", DELETION_PLAN)}
     (_, _, rehearsals, *_), at = tutorial
@@ -312,7 +312,7 @@ def in_bucket(config: Path) -> dict[str, bytes]:
     return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
 
-@deep
+@full_suite_only
 def test_demo_on_another_s3_server(
     spark: SparkSession, versity: S3Server, shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -207,7 +207,7 @@ TESTED_BY = {
     (
         "deployment.md",
         "export GC_ASSETS_PASSWORD=$(openssl rand -hex 16)",
-    ): "no: no Docker here; tests/composed.py runs the services",
+    ): "no: no Docker here; tests/compose_services.py runs the services",
     ("deployment.md", "dagster code-server start -h 0.0.0.0 -p 4000 -m gc_assets.definitions --location-name lake_gc"): (
         "test_launchpad_approves_applies_and_restores"
     ),

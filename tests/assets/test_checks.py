@@ -29,7 +29,7 @@ from gc_assets.state.schemas import (
     Table,
 )
 from tests.assets.platforms import NOW, platform, stored_plan
-from tests.records import NOTHING_SWEPT
+from tests.records import EMPTY_SWEEP
 
 
 @pytest.fixture
@@ -138,10 +138,10 @@ def test_filter_without_a_live_key_fails(context: RunContext) -> None:
 
 
 def test_live_candidate_fails(context: RunContext) -> None:
-    clean = publish_table(context, "warehouse", ORPHAN_FILES, [], **NOTHING_SWEPT)
+    clean = publish_table(context, "warehouse", ORPHAN_FILES, [], **EMPTY_SWEEP)
     assert verdict(checks.NO_LIVE_CANDIDATE, context, clean).passed
     one_hit = {"false_negatives": 1, "stopped_samples": ["false_negatives: a.parquet"]}
-    dirty = publish_table(context, "warehouse", ORPHAN_FILES, [], **{**NOTHING_SWEPT, **one_hit})
+    dirty = publish_table(context, "warehouse", ORPHAN_FILES, [], **{**EMPTY_SWEEP, **one_hit})
     found = verdict(checks.NO_LIVE_CANDIDATE, context, dirty)
     assert not found.passed
     assert "a.parquet" in (found.description or "")

@@ -23,14 +23,14 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from gc_assets.demo.sample import ensure_demo
 from tests.assets.dagster_page import DagsterPage
-from tests.browser import chromium, program
-from tests.compose_services import Composed, composed
+from tests.browser import chromium_program, open_browser
+from tests.compose_services import ComposeServices, run_services
 from tests.conftest import TEST_CONF
-from tests.dates import now_for
-from tests.depth import deep
+from tests.dates import now_before_midnight
+from tests.depth import full_suite_only
 from tests.s3.servers import S3Server
 
-pytestmark = [pytest.mark.spark, deep]
+pytestmark = [pytest.mark.spark, full_suite_only]
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
 # So wide that every asset is drawn with its details, and the part without menus and buttons.
 GRAPH, DRAWN = (1900, 860), FloatRect(x=250, y=180, width=1600, height=600)
@@ -57,7 +57,7 @@ class Session:
 @pytest.fixture(scope="module")
 def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The lakes.yaml of the demo with all jobs of `page_may` and one lake."""
-    program()  # skips before anything is built
+    chromium_program()  # skips before anything is built
     config = ensure_demo(tmp_path_factory.mktemp("evening") / "demo")
     document = yaml.safe_load(config.read_text())
     document["lakes"] = [lake for lake in document["lakes"] if lake["name"] == "weather"]
@@ -70,17 +70,17 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def session(lakes: Path, spark: SparkSession, versity: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Session:
     """`versity` skips the test if the machine has no such server."""
     pictures = tmp_path_factory.mktemp("pictures")
-    today = now_for(minutes=8).date()
-    with composed(tmp_path_factory.mktemp("services"), {"GC_ASSETS_CONFIG": str(lakes)}) as running:
+    today = now_before_midnight(minutes=8).date()
+    with run_services(tmp_path_factory.mktemp("services"), {"GC_ASSETS_CONFIG": str(lakes)}) as running:
         cli_run(lakes, running)
-        with chromium() as browser:
+        with open_browser() as browser:
             seen = duration(DagsterPage(running.page, browser, pictures), lakes, today)
     for picture in PICTURES.glob("*.png") if os.environ.get("GC_ASSETS_TEST_PICTURES") == "keep" else ():
         shutil.copy(pictures / picture.name, picture)
     return seen
 
 
-def cli_run(lakes: Path, running: Composed) -> None:
+def cli_run(lakes: Path, running: ComposeServices) -> None:
     """A run of the command line that the page shows."""
     with pytest.MonkeyPatch.context() as environment:
         for name, value in running.environment.items():

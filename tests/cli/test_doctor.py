@@ -30,7 +30,7 @@ from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.plans import approve, record_damage
 from tests.assets.platforms import stored_plan
 from tests.cli.lakes import SmallLake, small_lake
-from tests.records import put_log, word
+from tests.records import log_row, publish_log
 
 NOW = datetime.now(UTC)
 TODAY = NOW.date().isoformat()
@@ -105,7 +105,7 @@ def built_setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     root.mkdir()
     lake = small_lake(root)
     platform = load_platform({}, str(lake.lakes_yaml))
-    put_log(platform.run_context(NOW.date()), word("shop/orders/data/x.parquet", "quarantine", "p"))
+    publish_log(platform.run_context(NOW.date()), log_row("shop/orders/data/x.parquet", "quarantine", "p"))
     plan = header_of(stored_plan(platform, run_date=TODAY, live_by_lake={"sales": 7}, refs_digests={"sales": "d"}))
     backup = root.with_name("backup")
     setup = Setup(lake, backup, plan)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.lakes import small_lake
-from tests.depth import some
+from tests.depth import select_cases
 
 # A command that is interrupted inside exec, as in the import of a dataclass.
 BUSY = """
@@ -43,7 +43,7 @@ def test_interrupt_inside_exec_keeps_the_exit_code(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "has_line, seconds",
-    some(
+    select_cases(
         [pytest.param("sales/snapshot_history", 0.3, id="while Spark is at work")], [pytest.param("run date", 2, id="while Spark starts")]
     ),
 )

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gc_assets.cli.main import cli
 from tests.cli.lakes import write_config
-from tests.dates import now_for
+from tests.dates import now_before_midnight
 
 
 def run_policy(root: Path, *options: str) -> Result:
@@ -23,7 +23,7 @@ def run_policy(root: Path, *options: str) -> Result:
 
 
 def test_verbose_prints_begin_and_end_of_each_stage(tmp_path: Path) -> None:
-    run_date = now_for(minutes=0.5).date()
+    run_date = now_before_midnight(minutes=0.5).date()
     result = run_policy(tmp_path, "-v")
     assert result.exit_code == 0, result.stderr
     lines = result.stderr.splitlines()

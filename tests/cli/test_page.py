@@ -16,8 +16,8 @@ from gc_assets.cli.main import cli
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.cli.lakes import SmallLake, small_lake
-from tests.dates import now_for
-from tests.depth import deep
+from tests.dates import now_before_midnight
+from tests.depth import full_suite_only
 
 pytestmark = pytest.mark.spark
 LOG, EDITS = dg.AssetKey(["warehouse", "deletion_log"]), dg.AssetKey(["sales", "expiry_log"])
@@ -41,7 +41,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 
 @pytest.fixture(scope="module")
 def run_date() -> str:
-    return now_for(minutes=4).date().isoformat()
+    return now_before_midnight(minutes=4).date().isoformat()
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_failed_report_keeps_the_exit_code(applied_plan: str, lake: SmallLake, m
     assert "Cannot report this to Dagster" in run_command(lake, "restore", "--plan", applied_plan).stderr
 
 
-@deep
+@full_suite_only
 def test_command_line_shows_actions_of_dagster(lake: SmallLake, applied_plan: str, run_date: str) -> None:
     del applied_plan
     (plan,) = json.loads(run_command(lake, "run", "--format", "json").stdout)

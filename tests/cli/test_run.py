@@ -24,7 +24,7 @@ from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.records.ledger import quarantine_ledger
 from tests.cli.lakes import SmallLake, small_lake
-from tests.dates import now_for
+from tests.dates import now_before_midnight
 
 pytestmark = pytest.mark.spark
 
@@ -52,7 +52,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
 
 @pytest.fixture(scope="module")
 def run_date() -> str:
-    return now_for(minutes=4).date().isoformat()
+    return now_before_midnight(minutes=4).date().isoformat()
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
 from gc_assets.state.files import Files
-from tests.dates import noon
+from tests.dates import next_noon
 from tests.lakes.lakefs.fake_server import KEY_ID
 from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
 from tests.lakes.nessie.server import Server
@@ -81,7 +81,7 @@ def test_no_secret_is_written_printed_or_sent(
     home.mkdir()
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     monkeypatch.setenv("DAGSTER_HOME", str(home))
-    now = noon(days=10)
+    now = next_noon(days=10)
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", now.isoformat())
     with in_a_bucket("ceph", prefix="lakes/") as bench, unused_location() as (state, _):
         house = BucketHouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared("ceph").settings)
@@ -102,7 +102,7 @@ def test_no_secret_is_written_printed_or_sent(
             run_command("report", "--run-date", now.date().isoformat(), "-o", str(home / "report.html"))
             run_command("approve", plan["plan_id"], "--by", "ada")
             run_command("apply", plan["plan_id"])
-            run_context = house.tonight()
+            run_context = house.run_context()
             store = run_context.store("warehouse")
             sent = [store, store.objects, store.quarantine("trash", plan["plan_id"]), *store.plan_listing(2)]
             sent += [run_context.lake(lake.name) for lake in house.lakes]

@@ -31,7 +31,7 @@ from gc_assets.cli.output import has_colour, print_message, stream_width, write_
 from gc_assets.core.plan import Amount
 from gc_assets.resources.platform import load_platform
 from tests.assets.platforms import NOW, stored_plan
-from tests.records import put_log, word
+from tests.records import log_row, publish_log
 
 SCREENS = Path(__file__).parent / "screens"
 WIDTHS = (80, 100)
@@ -67,10 +67,10 @@ def configure(root: Path) -> None:
     at = load_platform(CLOCK, str(root / "lakes.yaml"))
     stored_plan(at, files=3, max_delete_bytes=100)
     stored_plan(at, files=2, expiry_actions={"sales": 12, "weather": 3}, after_expiry=Amount(files=1, bytes=100))
-    gone = word(
+    gone = log_row(
         KEY, "purge", "3f9c2a71d004" * 5 + "3f9c", outcome="denied", error="HTTP 403: denied by the bucket policy", source="ab" * 32
     )
-    put_log(at.run_context(NOW.date()), word("a/b", "quarantine", "ab" * 32, rehearsal=True), gone)
+    publish_log(at.run_context(NOW.date()), log_row("a/b", "quarantine", "ab" * 32, rehearsal=True), gone)
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,18 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from tests.cli.lakes import small_lake
 from tests.commands import command_lines
-from tests.dates import now_for
-from tests.depth import deep
+from tests.dates import now_before_midnight
+from tests.depth import full_suite_only
 from tests.shell import blocks
 
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
-@deep
+@full_suite_only
 def test_commands_of_the_page_work_in_order(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = (block for block in blocks(PAGE.read_text()) if block.startswith("$ gc-assets doctor"))
-    now_for(minutes=2)
+    now_before_midnight(minutes=2)
     lake = small_lake(tmp_path)
     before = lake.keys()
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ from gc_assets.stages.records.plans import find_plan
 from tests.assets.platforms import platform, stored_plan
 from tests.cli.lakes import write_config
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.records import put_log, word
+from tests.records import log_row, publish_log
 
 HEAVY = ("pyspark", "dagster", "pyarrow", "pandas", "pyiceberg", "icechunk", "rich")
 
@@ -171,7 +171,12 @@ def test_restore_of_unknown_key_starts_no_spark(config: str, tmp_path: Path, mon
     monkeypatch.setattr("gc_assets.cli.plans.open_spark", started_programs)
     (tmp_path / "warehouse").mkdir(exist_ok=True)
     run_context = load_platform({}, config).run_context(date.today())  # noqa: DTZ011  (any run date)
-    put_log(run_context, word("a/b", "quarantine", "p"), word("a/c", "quarantine", "p"), word("a/c", "restore", "r", source="p", minutes=1))
+    publish_log(
+        run_context,
+        log_row("a/b", "quarantine", "p"),
+        log_row("a/c", "quarantine", "p"),
+        log_row("a/c", "restore", "r", source="p", minutes=1),
+    )
     for key in ("a/b/c", "a/c", f"file://{tmp_path}/warehouse/a/c"):
         result = gc_assets("restore", "--key", key, "--format", "json", "--config", config)
         assert (result.exit_code, result.stdout) == (0, "[]\n")

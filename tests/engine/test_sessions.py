@@ -10,24 +10,24 @@ from gc_assets.engine import sessions
 from gc_assets.engine.sessions import was_small
 from gc_assets.resources.spark import JVM_OPTIONS, SMALL_JVM_OPTIONS, SparkRuntime
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
-from tests.records import LAKE, STORAGE, night_at, put
+from tests.records import LAKE, STORAGE, publish_table, run_context_at
 
 
 def test_was_small_needs_small_run_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = night_at(tmp_path)
+    context = run_context_at(tmp_path)
     assert not was_small(context.config)
-    put(context, STORAGE, STORAGE_INVENTORY, [{"key": name} for name in "abc"])
+    publish_table(context, STORAGE, STORAGE_INVENTORY, [{"key": name} for name in "abc"])
     assert not was_small(context.config)
-    put(context, LAKE, LIVE_FILES)
+    publish_table(context, LAKE, LIVE_FILES)
     assert was_small(context.config)
     monkeypatch.setattr(sessions, "MAX_SMALL_ROWS", 2)
     assert not was_small(context.config)
 
 
 def test_unreadable_state_is_not_small(tmp_path: Path) -> None:
-    context = night_at(tmp_path)
-    put(context, STORAGE, STORAGE_INVENTORY)
-    put(context, LAKE, LIVE_FILES)
+    context = run_context_at(tmp_path)
+    publish_table(context, STORAGE, STORAGE_INVENTORY)
+    publish_table(context, LAKE, LIVE_FILES)
     for pointer in (tmp_path / "state" / STORAGE).rglob("current.json"):
         pointer.write_text("{")
     assert not was_small(context.config)

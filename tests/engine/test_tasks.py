@@ -17,14 +17,14 @@ from gc_assets.engine import sessions, tasks
 from gc_assets.engine.progress import count_jobs
 from gc_assets.stages.delete.restore import restore
 from gc_assets.state.journal import PublishedTable
-from tests.days import noon
-from tests.depth import times
+from tests.dates import next_noon
+from tests.depth import example_count
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.server import Server
-from tests.stages.elsewhere import all_in_executors
-from tests.stages.growing import LAG, growing_lakes
+from tests.stages.lake_writers import LAG, open_lake_writers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 from tests.stages.mark.incremental_histories import always_incremental
+from tests.stages.remote_execution import all_remote
 
 pytestmark = pytest.mark.spark
 
@@ -49,7 +49,7 @@ class HouseVariant(Lakehouse):
 
     def summaries(self) -> dict[str, Any]:
         """Return the comparable parts of the receipts of the current run, by group and asset."""
-        context, found = self.tonight(), dict[str, Any]()
+        context, found = self.run_context(), dict[str, Any]()
         assets = sorted(path for path in Path(str(self.state)).glob("[a-z]*/[a-z]*") if path.is_dir())
         for group, asset in (path.parts[-2:] for path in assets):
             published = context.state.current(group, asset, context.run_date)
@@ -67,13 +67,13 @@ class HouseVariant(Lakehouse):
 
 
 def test_incremental_in_process_runs_equal_full_remote_runs(spark: SparkSession, nessie_server: Server, tmp_path: Path) -> None:
-    chance, start, reused = random.Random(11), noon(days=2), 0
-    with growing_lakes(tmp_path, nessie_server, start) as (lakes, configs):
+    chance, start, reused = random.Random(11), next_noon(days=2), 0
+    with open_lake_writers(tmp_path, nessie_server, start) as (lakes, configs):
         local, remote = (
             HouseVariant(spark, tmp_path, configs, now=start, state=str(tmp_path / name), full_every=every)
             for name, every in (("local", 10**6), ("remote", 0))
         )
-        for day in range(times(2, 20)):
+        for day in range(example_count(2, 20)):
             local.now = remote.now = start + timedelta(days=day)
             for lake in lakes:
                 for _ in range(chance.randint(0, 3)):
@@ -82,7 +82,7 @@ def test_incremental_in_process_runs_equal_full_remote_runs(spark: SparkSession,
             # uncommitted objects.
             with always_incremental():
                 local.mark()
-            with all_in_executors():
+            with all_remote():
                 remote.mark()
                 remote_plan = remote.sweep()
             local_plan = local.sweep()
@@ -138,7 +138,7 @@ def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path
     header = house.plan()
     before = count_jobs(spark)
     assert before is not None
-    applied = house.carry_out(header)
+    applied = house.approve_and_apply(header)
     assert applied.edited
     assert applied.by_outcome["quarantine", "done"].rows
     assert count_jobs(spark) == before + 4
@@ -158,9 +158,9 @@ def test_apply_and_restore_are_equal_in_process_and_remote(spark: SparkSession, 
 
     def apply_and_restore(session: Callable[[], SparkSession]) -> list[list[list[Any]]]:
         header = house.plan()
-        applied = house.carry_out(header).published
+        applied = house.approve_and_apply(header).published
         assert applied is not None
-        restored, _ = restore(session, house.tonight(), STORAGE, plan_id=header.plan_id)
+        restored, _ = restore(session, house.run_context(), STORAGE, plan_id=header.plan_id)
         return [outcomes(applied), outcomes(restored)]
 
     def no_spark() -> SparkSession:

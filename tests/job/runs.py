@@ -17,7 +17,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform, load_platform
 from tests.conftest import TEST_CONF
-from tests.dates import now_for
+from tests.dates import now_before_midnight
 from tests.lakes.iceberg.builder import LakeBuilder
 
 LOG = "warehouse/deletion_log"
@@ -29,7 +29,7 @@ def sales(root: Path, conf: Mapping[str, str], **spark: Any) -> Path:
 
     All dates of a test module are on one day.
     """
-    now = now_for(minutes=6)
+    now = now_before_midnight(minutes=6)
     lake = LakeBuilder(root)
     table = lake.table("sales.orders", now - timedelta(days=60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
     for days in (50, 6):

@@ -23,7 +23,7 @@ from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import UsageError
 from gc_assets.remote import jobs
 from gc_assets.remote.spark_submit import ENTRY_POINT
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.job.runs import RunResult, run, sales, with_spark
 from tests.job.serverless import aws
 from tests.job.workspace import CANCELED, FAILED, NOT_INSTALLED, PENDING, RUNNING, SUCCESS, TOKEN, Workspace, workspace
@@ -107,7 +107,7 @@ def start_run(runs: WorkspaceJobs) -> WorkspaceJobs:
     return runs
 
 
-@deep
+@full_suite_only
 def test_run_publishes_and_reports(databricks: Workspace, lake: Path) -> None:
     error = run(lake, TABLES)
     assert error.result.success, error.failure

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.remote.emr_serverless import EmrJob
 from gc_assets.remote.spark_submit import ENTRY_POINT
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.job.runs import run, sales, with_spark
 from tests.job.serverless import BUCKET, ROLE, Serverless, serverless
 
@@ -43,7 +43,7 @@ def settings(emr: Serverless, **others: Any) -> dict[str, Any]:
     }
 
 
-@deep
+@full_suite_only
 def test_job_run_publishes_and_reports(emr: Serverless, lake: Path) -> None:
     result = run(lake, TABLES)
     assert result.result.success, result.failure
@@ -55,7 +55,7 @@ def test_job_run_publishes_and_reports(emr: Serverless, lake: Path) -> None:
     assert (job.state, job.execution_role_arn) == ("SUCCESS", ROLE)
 
 
-@deep
+@full_suite_only
 def test_exchange_uses_its_prefix(emr: Serverless, lake: Path) -> None:
     found = emr.s3.list_objects_v2(Bucket=BUCKET)["Contents"]
     assert {item["Key"].split("/")[0] for item in found} == {"code", "exchange"}

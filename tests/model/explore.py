@@ -1,4 +1,4 @@
-"""Explores a model breadth first, every state once."""
+"""Explore a model breadth-first. Each state is visited once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
-class Explored(Generic[S]):
-    """How many states were seen, and the events that lead to the first breach, with the promise that it breaks."""
+class Exploration(Generic[S]):
+    """The number of visited states, and the trace to the first broken promise."""
 
     states: int
     trace: tuple[str, ...] = ()
@@ -22,7 +22,7 @@ class Explored(Generic[S]):
 
 @contextmanager
 def without_collector() -> Generator[None]:
-    """Python's garbage collector would visit millions of states, none of which is garbage, again and again."""
+    """Disable Python's garbage collector, which would scan millions of live states repeatedly."""
     gc.disable()
     try:
         yield
@@ -34,34 +34,36 @@ def without_collector() -> Generator[None]:
 def explore(
     start: S,
     successors: Callable[[S], Iterable[tuple[str, S | str]]],
-    broken: Callable[[S], str | None],
-    most: int = 10**9,
-) -> Explored[S]:
-    """Visits every state that can be reached from `start`, the near ones first, until a promise breaks or `most` states were seen."""
-    came: dict[int, tuple[int, str]] = {hash(start): (0, "")}
+    find_broken_promise: Callable[[S], str | None],
+    limit: int = 10**9,
+) -> Exploration[S]:
+    """Visit every state reachable from `start`, nearest first, until a promise breaks or `limit`
+    states are visited.
+    """
+    origins: dict[int, tuple[int, str]] = {hash(start): (0, "")}
     level = [start]
 
-    def told(state: S, *last: str) -> tuple[str, ...]:
+    def build_trace(state: S, *last: str) -> tuple[str, ...]:
         events, at = list(last), hash(state)
-        while came[at][1]:
-            before, event = came[at]
+        while origins[at][1]:
+            before, event = origins[at]
             events.insert(0, event)
             at = before
         return tuple(events)
 
-    while level and len(came) < most:
+    while level and len(origins) < limit:
         after: list[S] = []
         for state in level:
             for event, following in successors(state):
                 if isinstance(following, str):
-                    return Explored(len(came), told(state, event), following)
+                    return Exploration(len(origins), build_trace(state, event), following)
                 identity = hash(following)
-                if identity in came:
+                if identity in origins:
                     continue
-                came[identity] = (hash(state), event)
-                promise = broken(following)
+                origins[identity] = (hash(state), event)
+                promise = find_broken_promise(following)
                 if promise is not None:
-                    return Explored(len(came), told(following), promise)
+                    return Exploration(len(origins), build_trace(following), promise)
                 after.append(following)
         level = after
-    return Explored(len(came))
+    return Exploration(len(origins))

@@ -85,7 +85,7 @@ class Played:
 
     def needed(self) -> Needs:
         """What the retained commits of today need: heads, and what a branch reaches that is not older than the policy says."""
-        oldest = self.house.tonight().as_of - KEEP
+        oldest = self.house.run_context().as_of - KEEP
         retained = set(self.refs.values())
         for head in self.refs.values():
             at: str | None = head
@@ -116,7 +116,7 @@ class Played:
         taken = {row["key"] for row in rows if row["action"] != RESTORE} & set(map(self.house.key, self.needed()))
         self.promise("no plan takes what a retained commit needs", not (self.moves and taken), taken)
         if header.has_work and not gates:
-            self.house.approved(header)
+            self.house.approve(header)
             self.plans = [*(plan for plan in self.plans if plan.plan_id != header.plan_id), header]
 
     def apply(self, header: PlanHeader, told: frozenset[Lie]) -> None:
@@ -169,7 +169,7 @@ class Played:
 
     def ledger(self, plan_id: str | None = None) -> Counter[str]:
         """The keys that the ledger calls quarantined, by one plan or by any."""
-        rows = read_quarantine(self.house.tonight().state, STORAGE).to_pylist()
+        rows = read_quarantine(self.house.run_context().state, STORAGE).to_pylist()
         return Counter(row["key"] for row in rows if plan_id in {None, row["source_plan_id"]})
 
     def in_trash(self) -> list[tuple[str, str, Path]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.depth import times
+from tests.depth import example_count
 from tests.lakes import toy
 from tests.programs.nights import over_a_lying_store, play
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_no_program_over_a_store_that_lies_loses_a_file(spark: SparkSession, tmp_path: Path) -> None:
-    events = play(spark, tmp_path, range(times(3, 10)), days=1)
+    events = play(spark, tmp_path, range(example_count(3, 10)), days=1)
     assert min(events[name] for name in ("nights", "applies", "files of a quarantine")) > 0, events
 
 
@@ -38,7 +38,7 @@ def test_what_a_listing_names_twice_is_planned_once_at_most(spark: SparkSession,
         assert house.summary("orphan_files")["named_twice"] == 2
     with over_a_lying_store(lambda: truth):
         house.now += timedelta(days=1)
-        house.carry_out(house.plan())
+        house.approve_and_apply(house.plan())
     with over_a_lying_store(lambda: lies):
         house.now += timedelta(days=1)
         house.plan()

@@ -16,7 +16,7 @@ from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import ExpiringCommit, PastPlan, PlannedFile, QuarantinedPlan, RefUsage, StoredBytes
 from gc_assets.report.trend import Point
 from gc_assets.stages.read.usage import TableUsage
-from tests.browser import program
+from tests.browser import chromium_program
 from tests.report.test_page import NOW, lake, page, storage
 
 WIDTHS = (1280, 390)
@@ -79,7 +79,7 @@ def layout(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "--enable-logging=stderr",
         f"--user-data-dir={folder}/profile",
     )
-    command = [program(), *quiet, scheme, "--virtual-time-budget=5000", "--dump-dom", f"file://{folder}/harness.html"]
+    command = [chromium_program(), *quiet, scheme, "--virtual-time-budget=5000", "--dump-dom", f"file://{folder}/harness.html"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     (found,) = re.findall(r'<pre id="found">(.*?)</pre>', ran.stdout, re.DOTALL)
     return request.param, json.loads(html.unescape(found)), ran.stderr

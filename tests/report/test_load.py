@@ -14,7 +14,7 @@ from gc_assets.report.run_report import StoragePage
 from gc_assets.stages.records.plans import approve
 from gc_assets.state.schemas import ORPHAN_FILES
 from tests.assets.platforms import TODAY, platform, stored_plan
-from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_marked
+from tests.records import EMPTY_SWEEP, NOW, STORAGE, publish_mark, publish_table, run_context_at
 
 NO_LAKE = ("-",)
 YESTERDAY = (date.fromisoformat(TODAY) - timedelta(days=1)).isoformat()
@@ -22,16 +22,16 @@ YESTERDAY = (date.fromisoformat(TODAY) - timedelta(days=1)).isoformat()
 
 def publish_sweep(root: Path, days_ago: int, live_bytes: int, **summary: Any) -> RunContext:
     """Publish `orphan_files` of an earlier run date."""
-    context = night_at(root)
+    context = run_context_at(root)
     context = replace(context, clock=Clock(NOW - timedelta(days=days_ago)), run_date=NOW.date() - timedelta(days=days_ago))
     storage_breakdown = {"live": {"files": 2, "bytes": live_bytes}}
-    texts: dict[str, Any] = {**NOTHING_SWEPT, "storage_breakdown": storage_breakdown, "live_keys": 2, **summary}
-    put(context, STORAGE, ORPHAN_FILES, **texts)
+    texts: dict[str, Any] = {**EMPTY_SWEEP, "storage_breakdown": storage_breakdown, "live_keys": 2, **summary}
+    publish_table(context, STORAGE, ORPHAN_FILES, **texts)
     return context
 
 
 def page_of(context: RunContext) -> StoragePage:
-    put_marked(context)
+    publish_mark(context)
     (page,) = load_report(context, lakes=NO_LAKE).storages
     return page
 

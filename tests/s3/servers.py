@@ -30,7 +30,7 @@ import pytest
 from botocore.config import Config
 
 from gc_assets.config.s3 import S3Config
-from tests.debian import Unavailable, run_command, run_fetch, install
+from tests.debian import Unavailable, install, run_command, run_fetch
 from tests.ports import free_port
 from tests.s3.daemons import Daemons, daemons
 

@@ -25,7 +25,7 @@ from tests.lakes.nessie.builder import NessieBuilder, iceberg_table
 from tests.lakes.nessie.server import Server
 from tests.s3.servers import REGION, S3Server
 from tests.stages.bucket_house import BucketHouse
-from tests.stages.test_lakefs_protocol import Filled
+from tests.stages.test_lakefs_protocol import FilledRepository
 
 ROWS = Schema(NestedField(1, "id", LongType()))
 
@@ -165,7 +165,7 @@ class Nessie:
 class _InABucket(FakeServer):
     """A server whose repository lies in a bucket: what it writes to its folder on the disk is put there before it answers."""
 
-    def __init__(self, house: BucketHouse, builder: Filled) -> None:
+    def __init__(self, house: BucketHouse, builder: FilledRepository) -> None:
         super().__init__(builder.repository)
         self.house, self.namespace = house, builder.namespace
         self.known = set[Path]()
@@ -188,7 +188,7 @@ class LakeFs:
 
     def __init__(self, house: BucketHouse) -> None:
         self.house = house
-        self.builder = Filled(house.root / "written")
+        self.builder = FilledRepository(house.root / "written")
         self.server = _InABucket(house, self.builder)
         self.server.put()
         self.garbage = {f"ml-data/{key}" for key in self.builder.dead}

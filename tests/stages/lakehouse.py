@@ -82,12 +82,12 @@ class Lakehouse:
         location = f"file://{self.warehouse}/weather/"
         return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, **settings})
 
-    def tonight(self) -> RunContext:
+    def run_context(self) -> RunContext:
         return RunContext.of(self.config, self.clock, self.clock.today())
 
     def mark(self) -> None:
         for lake in self.config.lakes:
-            mark(self.spark, self.tonight(), lake.name)
+            mark(self.spark, self.run_context(), lake.name)
 
     def plan(self) -> PlanHeader:
         """A whole night up to its plan; the record of snapshots only where the plan removes some."""
@@ -96,7 +96,7 @@ class Lakehouse:
 
     def sweep(self) -> PlanHeader:
         """What a night does after its mark."""
-        context = self.tonight()
+        context = self.run_context()
         live_filter(self.spark, context, self.storage)
         storage_inventory(self.spark, context, self.storage)
         orphan_files(self.spark, context, self.storage)
@@ -106,53 +106,53 @@ class Lakehouse:
                 snapshot_history(self.spark, context, lake.name)
         return header
 
-    def approved(self, header: PlanHeader, *overrides: str) -> StoredPlan:
+    def approve(self, header: PlanHeader, *overrides: str) -> StoredPlan:
         approve(self.config, self.clock, header.plan_id, "tester", overrides)
         return find_plan(self.config, header.plan_id)
 
     def apply(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> ApplyResult:
-        return apply_plan(self.spark, self.tonight(), find_plan(self.config, header.plan_id), phases)
+        return apply_plan(self.spark, self.run_context(), find_plan(self.config, header.plan_id), phases)
 
-    def carry_out(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> ApplyResult:
+    def approve_and_apply(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> ApplyResult:
         """Approves and applies."""
-        self.approved(header)
+        self.approve(header)
         return self.apply(header, phases)
 
     def restore(self, plan_id: str) -> tuple[PublishedTable, dict[str, int]]:
         """Puts back what a plan moved; the log, and how many files came to each outcome."""
-        published, books = restore(lambda: self.spark, self.tonight(), self.storage, plan_id=plan_id)
+        published, books = restore(lambda: self.spark, self.run_context(), self.storage, plan_id=plan_id)
         return published, counts(books)
 
     def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:
-        return self.rows_of(self.published(asset, group))
+        return self.rows_of(self.find_table(asset, group))
 
     def rows_of(self, published: PublishedTable) -> list[dict[str, Any]]:
-        rows = read_rows(self.tonight().state, all_tables()[published.receipt.asset], published)
+        rows = read_rows(self.run_context().state, all_tables()[published.receipt.asset], published)
         return rows.to_pylist(maps_as_pydicts="strict")
 
-    def published(self, asset: str, group: str = STORAGE) -> PublishedTable:
-        return self.tonight().state.require(group, asset, self.clock.today())
+    def find_table(self, asset: str, group: str = STORAGE) -> PublishedTable:
+        return self.run_context().state.require(group, asset, self.clock.today())
 
     def summary(self, asset: str, group: str = STORAGE) -> dict[str, Any]:
-        return self.published(asset, group).receipt.summary
+        return self.find_table(asset, group).receipt.summary
 
-    def decoded(self, lake: str) -> list[int]:
+    def decoded_counts(self, lake: str) -> list[int]:
         """How many containers each mark decoded, in the order of the marks."""
-        return [published.receipt.summary["decoded"] for published in self.tonight().state.runs(lake, "manifest_entries")]
+        return [published.receipt.summary["decoded"] for published in self.run_context().state.runs(lake, "manifest_entries")]
 
     def keys(self, asset: str, group: str = STORAGE, **columns: Any) -> set[str]:
         """Keys of the rows with these values in these columns."""
         return {row["key"] for row in self.rows(asset, group) if columns.items() <= row.items()}
 
-    def planned(self, below: str = "") -> dict[str, str]:
+    def planned_actions(self, below: str = "") -> dict[str, str]:
         """Key, without this prefix, to action."""
-        return self._by_key("deletion_plan", "action", below)
+        return self._values_by_key("deletion_plan", "action", below)
 
     def orphans(self, below: str = "") -> dict[str, str]:
         """Key, without this prefix, to reason."""
-        return self._by_key("orphan_files", "reason", below)
+        return self._values_by_key("orphan_files", "reason", below)
 
-    def _by_key(self, asset: str, column: str, below: str) -> dict[str, str]:
+    def _values_by_key(self, asset: str, column: str, below: str) -> dict[str, str]:
         rows = self.rows(asset)
         found = {row["key"].removeprefix(below): row[column] for row in rows}
         assert len(found) == len(rows), "a key stands there twice"
@@ -202,7 +202,7 @@ class Story(Generic[B]):
     header: PlanHeader
 
     @classmethod
-    def begun(cls, house: Lakehouse, builder: B, garbage: set[str]) -> Story[B]:
+    def start(cls, house: Lakehouse, builder: B, garbage: set[str]) -> Story[B]:
         return cls(house, builder, garbage, house.files(), house.plan())
 
     def without_garbage(self) -> dict[str, tuple[str, int]]:

@@ -45,12 +45,12 @@ def old_files(folder: str | Path, grace_cutoff: datetime) -> Iterator[str]:
 
 
 # Where a copy of what lies below an address is read.
-FOLDERS_OF: dict[str, str] = {"file://": ""}
+LOCAL_FOLDERS: dict[str, str] = {"file://": ""}
 
 
-def local(address: str) -> str:
+def local_path(address: str) -> str:
     """The path at which a file is read."""
-    place, folder = next(item for item in FOLDERS_OF.items() if address.startswith(item[0]))
+    place, folder = next(item for item in LOCAL_FOLDERS.items() if address.startswith(item[0]))
     return f"{folder}{address.removeprefix(place)}"
 
 
@@ -58,7 +58,7 @@ def iceberg_tables(catalog: Path) -> dict[str, str]:
     """Table name to the path of its current metadata.json, asked of the catalog's database."""
     with closing(sqlite3.connect(catalog)) as database:
         rows = database.execute("select table_namespace, table_name, metadata_location from iceberg_tables").fetchall()
-    return {f"{namespace}.{name}": local(address) for namespace, name, address in rows}
+    return {f"{namespace}.{name}": local_path(address) for namespace, name, address in rows}
 
 
 def iceberg_verdict(metadata: str, as_of: datetime, grace_cutoff: datetime) -> Verdict:
@@ -67,14 +67,14 @@ def iceberg_verdict(metadata: str, as_of: datetime, grace_cutoff: datetime) -> V
     collected = table["properties"].get("gc.enabled", "true") == "true"
     retained = iceberg_retained(table, as_of, grace_cutoff) if collected else set(snapshots)
     live = {metadata, str(Path(metadata).with_name("version-hint.text"))}
-    live |= {local(entry["metadata-file"]) for entry in table.get("metadata-log", [])}
+    live |= {local_path(entry["metadata-file"]) for entry in table.get("metadata-log", [])}
     gone: set[str] = set()
     for snapshot_id, snapshot in snapshots.items():
         (live if snapshot_id in retained else gone).update(iceberg_files(snapshot))
     for statistics in [*table.get("statistics", []), *table.get("partition-statistics", [])]:
         dead = statistics["snapshot-id"] in set(snapshots) - retained
-        (gone if dead else live).add(local(statistics["statistics-path"]))
-    swept = old_files(local(table["location"]), grace_cutoff) if collected else ()
+        (gone if dead else live).add(local_path(statistics["statistics-path"]))
+    swept = old_files(local_path(table["location"]), grace_cutoff) if collected else ()
     orphans = {path: "expired" if path in gone else "unreferenced" for path in swept if path not in live}
     return Verdict(live, orphans, {str(snapshot_id) for snapshot_id in retained})
 
@@ -113,10 +113,12 @@ def iceberg_retained(table: Mapping[str, Any], as_of: datetime, grace_cutoff: da
 
 def iceberg_files(snapshot: Mapping[str, Any]) -> Iterator[str]:
     """The manifest list, its manifests, and what their entries that are not deleted name."""
-    yield local(snapshot["manifest-list"])
-    for manifest in avro(local(snapshot["manifest-list"])):
-        yield local(manifest["manifest_path"])
-        yield from (local(entry["data_file"]["file_path"]) for entry in avro(local(manifest["manifest_path"])) if entry["status"] != 2)
+    yield local_path(snapshot["manifest-list"])
+    for manifest in avro(local_path(snapshot["manifest-list"])):
+        yield local_path(manifest["manifest_path"])
+        yield from (
+            local_path(entry["data_file"]["file_path"]) for entry in avro(local_path(manifest["manifest_path"])) if entry["status"] != 2
+        )
 
 
 def avro(path: str) -> list[Any]:

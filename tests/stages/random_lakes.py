@@ -30,7 +30,7 @@ STEP = timedelta(hours=3)
 PICK = st.integers(0, 5)
 
 
-def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
+def draw_examples(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
     """`count` examples, the same ones on every machine."""
     examples: list[Any] = []
 
@@ -51,15 +51,15 @@ def drawn(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
     return examples
 
 
-def given_only(**settings: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def optional_settings(**settings: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Each setting or none of it."""
     return st.fixed_dictionaries({}, optional=settings)
 
 
 AGES = st.sampled_from([1, 2, 4, 5, 9, 14]).map(lambda days: days * DAY_MS)
 COUNTS = st.integers(1, 3)
-REF_SETTINGS = given_only(min_snapshots_to_keep=COUNTS, max_snapshot_age_ms=AGES, max_ref_age_ms=AGES)
-TAG_SETTINGS = given_only(max_ref_age_ms=AGES)
+REF_SETTINGS = optional_settings(min_snapshots_to_keep=COUNTS, max_snapshot_age_ms=AGES, max_ref_age_ms=AGES)
+TAG_SETTINGS = optional_settings(max_ref_age_ms=AGES)
 TABLE_PROPERTIES = st.fixed_dictionaries(
     {},
     optional={
@@ -93,10 +93,10 @@ def build_table(lake: LakeBuilder, history: tuple[Any, ...]) -> None:
     table.append(at)
     for gap, step in steps:
         at = min(at + gap * STEP, NOW)
-        take_step(table, at, *step)
+        take_table_step(table, at, *step)
 
 
-def take_step(table: TableBuilder, at: datetime, name: str, *values: Any) -> None:
+def take_table_step(table: TableBuilder, at: datetime, name: str, *values: Any) -> None:
     metadata = table.table.metadata
     heads = {ref.snapshot_id for ref in metadata.refs.values()}
     listed = [snapshot.snapshot_id for snapshot in metadata.snapshots]
@@ -170,19 +170,19 @@ def build_tree(path: Path, tree: tuple[Any, ...]) -> Tree:
     builder = RepositoryBuilder.create(path, at)
     for number, (gap, step, pick, other) in enumerate(steps):
         at = min(at + gap * STEP, NOW)
-        grow(builder, number, at, step, pick, other)
+        take_tree_step(builder, number, at, step, pick, other)
     return Tree(path, max_age)
 
 
-def grow(builder: RepositoryBuilder, number: int, at: datetime, step: str, pick: int, other: int) -> None:
+def take_tree_step(builder: RepositoryBuilder, number: int, at: datetime, step: str, pick: int, other: int) -> None:
     repo, snapshots = builder.repo, list(builder.created)
     branches, tags = sorted(repo.list_branches()), sorted(repo.list_tags())
     branch, snapshot = branches[pick % len(branches)], snapshots[pick % len(snapshots)]
     match step:
         case "commit":
-            builder.commit(branch, at, value(number))
+            builder.commit(branch, at, write_value(number))
         case "late commit":
-            builder.commit(branch, at - (1 + other) * 6 * STEP, value(number))  # by a writer whose clock is days behind
+            builder.commit(branch, at - (1 + other) * 6 * STEP, write_value(number))  # by a writer whose clock is days behind
         case "branch":
             builder.branch(f"branch{number}", snapshot)
         case "tag":
@@ -196,7 +196,7 @@ def grow(builder: RepositoryBuilder, number: int, at: datetime, step: str, pick:
             if tags:
                 repo.delete_tag(tags[pick % len(tags)])
         case "abandon snapshot":
-            builder.abandon_snapshot(branch, at, value(number))
+            builder.abandon_snapshot(branch, at, write_value(number))
         case "abandon manifest":
             builder.abandon_manifest(branch, at, numbers(f"lost{number}", range(2)))
         case "abandon writer":
@@ -205,7 +205,7 @@ def grow(builder: RepositoryBuilder, number: int, at: datetime, step: str, pick:
             raise ValueError(f"no such step: {step}")
 
 
-def value(number: int) -> Any:
+def write_value(number: int) -> Any:
     """Writes an array of two chunks, or one chunk of it, so that snapshots share chunks."""
 
     def write(group: zarr.Group) -> None:

@@ -67,7 +67,7 @@ def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pl
     house.storage, house.now = STORAGE, NOW
     shutil.rmtree(house.root / "state")
     header = house.plan()
-    plan = house.approved(header)
+    plan = house.approve(header)
     return PlanFixture(house, table, [path for path in lost if path.suffix == ".parquet"], header, plan, first, keys, renamed)
 
 
@@ -173,7 +173,7 @@ def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_
     house, came_back = planned.house, planned.lost[4:]
     house.now = NOW + timedelta(days=1)
     later = house.plan()
-    actions = house.planned()
+    actions = house.planned_actions()
     assert {actions[house.key(path)] for path in came_back} == {"restore"}
     assert later.failed_gates == []  # a gate that failed for what the plan puts back would stop the very step that does it
     applied = house.apply(later, ("restore",))
@@ -202,7 +202,7 @@ def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not
     house, repository, newest, private = deleted_branch(spark, tmp_path)
     header = house.plan()
     assert private <= house.keys("deletion_plan")
-    house.approved(header)
+    house.approve(header)
     repository.branch("dev", newest)
     repository.commit("dev", NOW, numbers("new", range(3)))
     house.apply(header)
@@ -215,7 +215,7 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     """A branch is made on a snapshot right before it is moved, then the apply is killed: from there on no mark can read the lake."""
     house, repository, newest, private = deleted_branch(spark, tmp_path)
     before, header = house.files(), house.plan()
-    house.carry_out(header)
+    house.approve_and_apply(header)
     (house.root / "state" / execution_directory(header) / "finished.json").unlink()
     (house.root / "state" / STORAGE / "apply" / "_records.json").unlink()
     shutil.rmtree(house.root / "state" / STORAGE / "deletion_log")
@@ -234,7 +234,7 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     _, books = house.restore(header.plan_id)
     assert books == {"done": header.totals["quarantine"].files}
     assert {key: house.files()[key] for key in before} == before
-    assert unfinished_plans(house.tonight().state, STORAGE) == [header.plan_id]
+    assert unfinished_plans(house.run_context().state, STORAGE) == [header.plan_id]
     house.now = NOW + timedelta(days=1)
     assert "unfinished_apply" in house.failed_gates(house.plan())
     house.settings = {"grace": "100h"}  # a crash must not lock the storage because the policy changed meanwhile
@@ -243,4 +243,4 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     assert storage_status(house.config, house.clock, house.config.storage(STORAGE)).failed == ()
     assert "unfinished_apply" not in house.failed_gates(house.plan())
     assert private <= set(house.files())
-    assert quarantine_ledger(spark, house.tonight().state, STORAGE).filter("key like 'weather/snapshots/%'").isEmpty()
+    assert quarantine_ledger(spark, house.run_context().state, STORAGE).filter("key like 'weather/snapshots/%'").isEmpty()

@@ -19,13 +19,13 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.stores.store import open_store
 from tests.cluster import CONF, Cluster
 from tests.conftest import TEST_CONF
-from tests.dates import noon
+from tests.dates import next_noon
 from tests.s3.proxy import Exchange, Fault, Request, Rule, lists, proxied
 from tests.s3.servers import shared
 from tests.stages import cluster_protocol as clustered
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
-from tests.stages.cluster_protocol import PUT_BACK, Scene, played
+from tests.stages.cluster_protocol import RESTORED_PREFIX, Scene, run_in_process
 from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import in_a_bucket
 
@@ -48,7 +48,7 @@ class Story:
 
     @property
     def put_back(self) -> set[str]:
-        return {key for key in self.planned if key.startswith(PUT_BACK)}
+        return {key for key in self.planned if key.startswith(RESTORED_PREFIX)}
 
     @property
     def edits(self) -> int:
@@ -58,7 +58,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("cluster")
-    now = noon(days=30)
+    now = next_noon(days=30)
     with ExitStack() as places:
         direct = places.enter_context(in_a_bucket("ceph", versioned=True, prefix="lakes/"))
         proxy = places.enter_context(proxied(shared("ceph")))
@@ -70,7 +70,7 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
         for key in GARBAGE:
             bench.put(key, b"lost")
         before, header = house.contents(), house.plan()
-        rows, planned, killed = clustered.rows(house), house.keys("deletion_plan"), dict[str, int]()
+        rows, planned, killed = clustered.table_digests(house), house.keys("deletion_plan"), dict[str, int]()
 
         def in_the_middle(phase: str) -> Fault:
             """The server acts, and the executor dies before it hears of it."""
@@ -104,7 +104,7 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
         there = (now, proxy.server, bench.bucket, bench.prefix, f"{state}/there", s3)
         scene = Scene(runtime, folder, house.lakes, *there, bare / "bin" / "python3")
         try:
-            told = played(scene, folder / "scene")
+            told = run_in_process(scene, folder / "scene")
         except AssertionError as error:
             error.add_note(spark_cluster.logs())
             raise

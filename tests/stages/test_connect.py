@@ -14,15 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from tests.depth import deep
-from tests.killed import CHECKOUT
+from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree, numbers
+from tests.process_kills import CHECKOUT
+from tests.stages.house_process import start
 from tests.stages.lakehouse import Lakehouse, days_ago
-from tests.stages.process import start
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
-pytestmark = [pytest.mark.spark, deep]
+pytestmark = [pytest.mark.spark, full_suite_only]
 
 
 @dataclass

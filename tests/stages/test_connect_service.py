@@ -26,18 +26,18 @@ from gc_assets.engine.executor_info import EXECUTOR_DDL, describe_executor
 from gc_assets.engine.tables import collect
 from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
-from tests.connect_service import TOKEN, Service, running
-from tests.depth import deep
-from tests.killed import CHECKOUT
+from tests.connect_service import TOKEN, Service, run_service
+from tests.depth import full_suite_only
 from tests.ports import free_port
+from tests.process_kills import CHECKOUT
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
-pytestmark = deep
+pytestmark = full_suite_only
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("service")) as started:
+    with run_service(tmp_path_factory.mktemp("service")) as started:
         yield started
 
 

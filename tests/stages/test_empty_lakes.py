@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.assets import checks
 from gc_assets.state.schemas import LIVE_FILES
-from tests.days import noon
+from tests.dates import next_noon
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
@@ -23,7 +23,7 @@ from tests.stages.lakehouse import Lakehouse, outcomes
 
 pytestmark = pytest.mark.spark
 
-START = noon(days=30)
+START = next_noon(days=30)
 
 
 def aged(path: Path, days: float) -> Path:
@@ -57,6 +57,6 @@ def test_lakes_of_every_kind_without_content_have_a_night_a_plan_and_an_apply(
         assert header.failed_gates == []
         assert house.keys("deletion_plan") == {*gone, house.key(left)}
         assert header.live_by_lake.keys() == {"weather"}
-        night = house.tonight()
+        night = house.run_context()
         assert all(checks.LIVE_WHILE_REFS.evaluate(night, night.table(LIVE_FILES, lake.name)).passed for lake in house.lakes)
-        assert outcomes(house.carry_out(header)) == {"done"}
+        assert outcomes(house.approve_and_apply(header)) == {"done"}

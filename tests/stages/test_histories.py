@@ -26,21 +26,39 @@ from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.commit_rows import add_generations, build_commit_rows
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import deep, some, times
+from tests.depth import example_count, full_suite_only, select_cases
 from tests.lakes.iceberg.builder import LakeBuilder, clock_at
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import file_io
-from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, swept, under_policy, with_refs_of_now
+from tests.stages.bucket_mirror import SERVER, MirrorBuilder, copy_to_bucket
+from tests.stages.forecasts import (
+    Forecast,
+    difference,
+    forecast_orphans,
+    orphan_sizes,
+    orphans_under_policy,
+    orphans_with_new_refs,
+    sweep_orphans,
+)
 from tests.stages.lakehouse import Lakehouse
-from tests.stages.mirrored import SERVER, MirrorBuilder, mirror
-from tests.stages.oracles import FOLDERS, FOLDERS_OF, Verdict, iceberg_tables, iceberg_verdict, icechunk_verdict, local
-from tests.stages.random_lakes import AS_OF, GRACE_CUTOFF, NOW, TABLE_HISTORIES, TREE_HISTORIES, Tree, build_table, build_tree, drawn
+from tests.stages.oracles import FOLDERS, LOCAL_FOLDERS, Verdict, iceberg_tables, iceberg_verdict, icechunk_verdict, local_path
+from tests.stages.random_lakes import (
+    AS_OF,
+    GRACE_CUTOFF,
+    NOW,
+    TABLE_HISTORIES,
+    TREE_HISTORIES,
+    Tree,
+    build_table,
+    build_tree,
+    draw_examples,
+)
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
 # The first that Hypothesis draws are the simple ones. So some of many are taken, and not fewer drawn.
 DRAWN = 200
-EVERY_TABLE, EVERY_TREE = {"disk": times(8, 1), "bucket": 4}, {"disk": times(4, 1), "bucket": 4}
-PLACES = some(["disk"], ["bucket"])
+EVERY_TABLE, EVERY_TREE = {"disk": example_count(8, 1), "bucket": 4}, {"disk": example_count(4, 1), "bucket": 4}
+PLACES = select_cases(["disk"], ["bucket"])
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4
 WHAT_IF_TREES = 1
@@ -63,7 +81,7 @@ class RunContext:
 
 @pytest.fixture(scope="module", params=PLACES)
 def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
-    root, histories = tmp_path_factory.mktemp("tables"), drawn(TABLE_HISTORIES, DRAWN)[:: EVERY_TABLE[request.param]]
+    root, histories = tmp_path_factory.mktemp("tables"), draw_examples(TABLE_HISTORIES, DRAWN)[:: EVERY_TABLE[request.param]]
     with ExitStack() as places:
         if request.param == "disk":
             house = Lakehouse(spark, root, now=NOW)
@@ -74,8 +92,8 @@ def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
             bench = places.enter_context(in_a_bucket(SERVER, prefix="lakes/"))
             for number, history in enumerate(histories):
                 build_table(MirrorBuilder(root, root / "warehouse", f"h{number:03}", bench.store.location), history)
-            FOLDERS_OF[bench.store.location] = f"{root}/warehouse/"
-            mirror(root / "warehouse", bench, root / "warehouse")
+            LOCAL_FOLDERS[bench.store.location] = f"{root}/warehouse/"
+            copy_to_bucket(root / "warehouse", bench, root / "warehouse")
             house = BucketHouse(spark, root, now=NOW, bench=bench)
             lake = LakeBuilder(root)
             lake.properties |= file_io(bench.server)
@@ -113,19 +131,19 @@ def test_the_random_tables_meet_every_verdict(tables: RunContext) -> None:
     assert min(kinds[kind] for kind in ("data", "position_deletes", "statistics", "partition_statistics")) > many // 40, kinds
 
 
-@deep
+@full_suite_only
 @pytest.mark.spark
 @pytest.mark.parametrize("tables", ["disk"], indirect=True)
 def test_what_if_equals_a_real_night_under_that_policy_on_random_tables(tables: RunContext) -> None:
     """Last of its fixture: refs are really dropped."""
     house, (lake,) = tables.house, tables.house.lakes
     asked = [Scenario("longer", (lake.name,), "14d"), Scenario("shorter, fewer refs", (lake.name,), "1d", frozenset({"dev", "v1"}))]
-    tonight, (longer, shorter) = sizes(house), foreseen(house, asked)
-    real = under_policy(house, [lake.with_retention("14d")])
-    assert longer == Foreseen(real, *difference(tonight, real))
+    tonight, (longer, shorter) = orphan_sizes(house), forecast_orphans(house, asked)
+    real = orphans_under_policy(house, [lake.with_retention("14d")])
+    assert longer == Forecast(real, *difference(tonight, real))
     drop_refs(house.root, {"dev", "v1"})
-    real = with_refs_of_now(house, [lake.with_retention("1d")])
-    assert shorter == Foreseen(real, *difference(tonight, real))
+    real = orphans_with_new_refs(house, [lake.with_retention("1d")])
+    assert shorter == Forecast(real, *difference(tonight, real))
     assert min(longer.kept.files, shorter.freed.files) > len(tables.verdicts) // 4
 
 
@@ -143,7 +161,9 @@ def drop_refs(root: Path, names: set[str]) -> None:
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
     root = tmp_path_factory.mktemp("trees") / "warehouse"
-    return [build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(drawn(TREE_HISTORIES, DRAWN)[:: EVERY_TREE["disk"]])]
+    return [
+        build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(draw_examples(TREE_HISTORIES, DRAWN)[:: EVERY_TREE["disk"]])
+    ]
 
 
 @dataclass(frozen=True)
@@ -169,8 +189,8 @@ def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest
         yield Forest(taken, f"file://{warehouse}/", LocalObjects())
         return
     with in_a_bucket(SERVER, prefix="lakes/") as bench:
-        mirror(warehouse, bench, *(tree.path for tree in taken))
-        FOLDERS_OF[bench.store.location] = f"{warehouse}/"
+        copy_to_bucket(warehouse, bench, *(tree.path for tree in taken))
+        LOCAL_FOLDERS[bench.store.location] = f"{warehouse}/"
         yield Forest(taken, bench.store.location, bench.store.objects, bench)
 
 
@@ -198,11 +218,11 @@ class Marked:
         reachable = lake.retain(refs, commits, AS_OF, GRACE_CUTOFF).reachable.to_pylist()
         retained = [row["commit_id"] for row in reachable if row["state"] == "retained"]
         referred = [row["commit_id"] for row in reachable if row["refs_count"]]
-        pinned = {local(file.address) for file in refs.pinned}
+        pinned = {local_path(file.address) for file in refs.pinned}
         return cls(
             live=below(lake, objects, (root for commit in retained for root in roots[commit])) | pinned,
             reached=below(lake, objects, (root for commit in referred for root in roots[commit])),
-            old={local(address) for claim in refs.claims for address, _, at in objects.list(claim.address) if at < GRACE_CUTOFF},
+            old={local_path(address) for claim in refs.claims for address, _, at in objects.list(claim.address) if at < GRACE_CUTOFF},
             retained=set(retained),
         )
 
@@ -213,7 +233,7 @@ def below(lake: IcechunkLake, objects: Objects, roots: Iterable[dict[str, Any]])
     pending = list(roots)
     while pending:
         file = pending.pop()
-        path = local(file["address"])
+        path = local_path(file["address"])
         if path not in found and file["is_container"]:
             container = Container(file["address"], file["kind"], file["size_bytes"], file.get("expected_entries"))
             pending += lake.decode(container, objects.read(container.address)).to_pylist()
@@ -286,7 +306,7 @@ def test_orphans_of_a_night_over_random_repositories_are_those_of_brute_force(re
     assert repositories.house.orphans() == repositories.orphans_by_brute_force()
 
 
-@deep
+@full_suite_only
 @pytest.mark.spark
 def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
     spark: SparkSession, trees: list[Tree], tmp_path: Path
@@ -301,17 +321,17 @@ def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
         side.write_bytes(b"crc")
         shutil.copystat(chunk, side)
     house.lakes = [tree.config() for tree in copies]
-    tonight = swept(house)
+    tonight = sweep_orphans(house)
     names = tuple(lake.name for lake in house.lakes)
     refs = [row for name in names for row in house.rows("lake_refs", name) if row["ref_name"] != "main"]
     dropped = frozenset(row["ref_name"] for row in refs)
-    (told,) = foreseen(house, [Scenario("shorter, fewer refs", names, "1d", dropped)])
+    (told,) = forecast_orphans(house, [Scenario("shorter, fewer refs", names, "1d", dropped)])
     for tree in copies:
         repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(tree.path)))
         for name in repo.list_branches() - {"main"}:
             repo.delete_branch(name)
         for name in repo.list_tags():
             repo.delete_tag(name)
-    real = with_refs_of_now(house, [lake.with_retention("1d") for lake in house.lakes])
-    assert told == Foreseen(real, *difference(tonight, real))
+    real = orphans_with_new_refs(house, [lake.with_retention("1d") for lake in house.lakes])
+    assert told == Forecast(real, *difference(tonight, real))
     assert {Path(key).suffix for key in told.orphans.keys() - tonight.keys()} == {"", ".crc"}

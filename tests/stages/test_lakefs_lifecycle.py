@@ -17,13 +17,13 @@ from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
-from tests.depth import deep, some
+from tests.depth import full_suite_only, select_cases
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
 from tests.lakes.lakefs.support import config_of
-from tests.stages.lakefs_reading import unreadable
+from tests.stages.lakefs_reader import unreadable_paths
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
@@ -150,7 +150,7 @@ THE_FOUR_STATEMENTS = (
 
 
 @pytest.mark.parametrize(
-    "example", some([pytest.param(THE_TWO_RUNS, id="the two runs")], [pytest.param(THE_FOUR_STATEMENTS, id="the four statements")])
+    "example", select_cases([pytest.param(THE_TWO_RUNS, id="the two runs")], [pytest.param(THE_FOUR_STATEMENTS, id="the four statements")])
 )
 def test_published_tables_equal_the_proposal(recorded: tuple[LifecycleRepository, Recording], example: tuple[Any, ...]) -> None:
     """For 8 days on the 20th the proposal prints the 18th, but the result is the 12th."""
@@ -162,7 +162,7 @@ def test_published_tables_equal_the_proposal(recorded: tuple[LifecycleRepository
     assert_equals_oracle(repo, recording, first, january(day))
     everything = repo.house.rows("potential_commits", "ml")
     assert {row["last_deleted"] for row in everything} == {None}
-    repo.house.carry_out(header)
+    repo.house.approve_and_apply(header)
 
     repo.rules(**second)
     repo.house.now = january(day + 1) + timedelta(hours=3)
@@ -251,14 +251,14 @@ def test_what_if_refuses_lifecycle_rules(released: ReleasedObject) -> None:
     house = released.at.house
     (lake,) = house.lakes
     with pytest.raises(UsageError, match=f"lake {lake.name}: its lifecycle rules release files"):
-        what_if(house.spark, house.tonight(), [Scenario("shorter", (lake.name,), retention="1d")])
+        what_if(house.spark, house.run_context(), [Scenario("shorter", (lake.name,), retention="1d")])
 
 
-@deep
+@full_suite_only
 def test_protocol_with_lifecycle_rules(released: ReleasedObject) -> None:
     """Refuse other rules, apply, restore, apply, purge. Released objects are not live, all others stay readable."""
     at, builder, old, header = released.at, released.builder, released.old, released.header
-    at.house.approved(header)
+    at.house.approve(header)
     at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
     with pytest.raises(GateRefused, match="are no longer those of the plan"):
         at.house.apply(header)
@@ -266,17 +266,17 @@ def test_protocol_with_lifecycle_rules(released: ReleasedObject) -> None:
     at.rules(rule1=SHORT)
     assert outcomes(at.house.apply(header)) == {"done"}
     assert old not in builder.files()
-    assert unreadable(at.house) == {"tmp/a", "tmp/b"}
+    assert unreadable_paths(at.house) == {"tmp/a", "tmp/b"}
     at.house.restore(header.plan_id)
-    assert unreadable(at.house) == set()
+    assert unreadable_paths(at.house) == set()
     at.house.now = NOW + timedelta(days=1)
     header = at.house.plan()
     assert at.orphans() == {old: "lifecycle"}
-    at.house.carry_out(header)
+    at.house.approve_and_apply(header)
     at.house.now = NOW + timedelta(days=2)
     purge = at.house.plan()
-    assert set(at.house.planned().values()) == {"purge"}
-    at.house.carry_out(purge)
+    assert set(at.house.planned_actions().values()) == {"purge"}
+    at.house.approve_and_apply(purge)
     at.house.now = NOW + timedelta(days=3)
     after = at.house.plan()
     assert after.rows == 0
@@ -284,7 +284,7 @@ def test_protocol_with_lifecycle_rules(released: ReleasedObject) -> None:
     current = {row["branch"]: row["last_deleted"] for row in at.house.rows("current_rules", "ml") if row["rule_id"] == "rule1"}
     assert current[None] is not None
     assert current["main"] is not None
-    assert unreadable(at.house) == {"tmp/a", "tmp/b"}
+    assert unreadable_paths(at.house) == {"tmp/a", "tmp/b"}
     at.rules(rule1={"prefix": "tmp/", "days": 1000, "enabled": True})
     longer = at.house.plan()
     assert f"ml-data/{old}" in at.house.live()

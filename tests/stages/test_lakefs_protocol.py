@@ -22,7 +22,7 @@ from gc_assets.stages.sweep.storage_inventory import find_baseline, last_invento
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer
 from tests.lakes.lakefs.support import config_of
-from tests.stages.lakefs_reader import unreadable
+from tests.stages.lakefs_reader import unreadable_paths
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
@@ -74,12 +74,12 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     house = Lakehouse(spark, tmp_path_factory.mktemp("lakefs"))
     builder = FilledRepository(house.warehouse)
     with serve(house, builder):
-        yield Story.begun(house, builder, {f"{PREFIX}{key}" for key in builder.dead})
+        yield Story.start(house, builder, {f"{PREFIX}{key}" for key in builder.dead})
 
 
 def readable(story: Story[FilledRepository]) -> None:
     """Assert that all objects of retained commits and all staged objects exist."""
-    assert unreadable(story.house) == set()
+    assert unreadable_paths(story.house) == set()
     repository = story.builder.repository
     for branch in repository.branches:
         for item in (repository.resolve(branch) or {}).values():
@@ -89,7 +89,7 @@ def readable(story: Story[FilledRepository]) -> None:
 def test_plan_contains_expired_and_uncommitted_objects(story: Story[FilledRepository]) -> None:
     assert story.header.failed_gates == []
     assert story.house.orphans(PREFIX) == story.builder.dead
-    assert story.house.planned() == dict.fromkeys(story.garbage, "quarantine")
+    assert story.house.planned_actions() == dict.fromkeys(story.garbage, "quarantine")
     assert story.header.held_for_expiry.files == 0
 
 
@@ -126,7 +126,7 @@ def test_second_mark_decodes_nothing(story: Story[FilledRepository]) -> None:
 
 
 def test_apply_quarantines_exactly_the_planned_files(story: Story[FilledRepository]) -> None:
-    assert counts(story.house.carry_out(story.header).by_outcome) == {("quarantine", "done"): len(story.garbage)}
+    assert counts(story.house.approve_and_apply(story.header).by_outcome) == {("quarantine", "done"): len(story.garbage)}
     assert story.builder.files() == story.builder.kept
     readable(story)
 
@@ -135,7 +135,7 @@ def test_expired_commit_restores_no_quarantined_file(story: Story[FilledReposito
     story.house.now = NOW + timedelta(days=1)
     story.house.settings = {"quarantine_days": 30}
     story.house.plan()
-    assert story.house.planned() == {}
+    assert story.house.planned_actions() == {}
     story.house.settings = {}
 
 
@@ -145,8 +145,8 @@ def test_linked_quarantined_file_is_restored(story: Story[FilledRepository]) -> 
     story.builder.stage("main", "linked", revived)
     story.house.now = NOW + timedelta(days=2)
     header = story.house.plan()
-    assert story.house.planned(PREFIX)[revived] == "restore"
-    story.house.carry_out(header, ("restore",))
+    assert story.house.planned_actions(PREFIX)[revived] == "restore"
+    story.house.approve_and_apply(header, ("restore",))
     assert revived in story.builder.files()
     readable(story)
     story.builder.repository.branches["main"].staged.pop("linked")
@@ -165,11 +165,11 @@ def test_later_runs_quarantine_and_purge(story: Story[FilledRepository]) -> None
     header = house.plan()
     dead = house.keys("deletion_plan")
     assert story.garbage <= dead
-    house.carry_out(header)
+    house.approve_and_apply(header)
     house.now = NOW + timedelta(days=4)
     purge = house.plan()
     assert house.keys("deletion_plan", action="purge") == dead
-    assert outcomes(house.carry_out(purge)) == {"done"}
+    assert outcomes(house.approve_and_apply(purge)) == {"done"}
     assert not story.garbage & house.files().keys()
     readable(story)
 
@@ -181,7 +181,7 @@ def test_longer_rule_later_reports_no_loss_of_purged_files(story: Story[FilledRe
     house.now = NOW + timedelta(days=5)
     assert house.plan().failed_gates == []
     assert f"{PREFIX}{story.builder.one('expired')}" in house.live()
-    assert unreadable(house) == {"a/1"}
+    assert unreadable_paths(house) == {"a/1"}
 
 
 # Single runs
@@ -216,7 +216,7 @@ def test_apply_refuses_plan_after_newer_references(fresh: Fresh) -> None:
     builder.commit("dev", a=b"4")
     lost, hidden = builder.upload(), builder.upload()
     header = fresh.house.plan()
-    assert fresh.house.planned(PREFIX).keys() == {*expired, lost, hidden}
+    assert fresh.house.planned_actions(PREFIX).keys() == {*expired, lost, hidden}
     fresh.house.approve(header)
     builder.branch("revived", old)
     builder.rules(1, dev=365)
@@ -253,7 +253,7 @@ def test_zero_grace_keeps_the_minimum_age_of_the_server(fresh: Fresh) -> None:
     builder.now = NOW - timedelta(hours=7, minutes=30)
     old = builder.upload()
     fresh.house.plan()
-    assert fresh.house.planned(PREFIX) == {old: "quarantine"}
+    assert fresh.house.planned_actions(PREFIX) == {old: "quarantine"}
     assert young in builder.files()
 
 
@@ -286,7 +286,7 @@ def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
             other = config_of(url, "importer", location=f"file://{importer.namespace}").model_copy(update={"name": "importer"})
             house.lakes = [*house.lakes, other]
             house.plan()
-        yield SharedStorage(house.planned(PREFIX), lost)
+        yield SharedStorage(house.planned_actions(PREFIX), lost)
 
 
 def test_objects_in_root_are_unowned_and_in_data_claimed(crowded: SharedStorage) -> None:
@@ -306,26 +306,26 @@ def test_incremental_listing_plans_like_a_full_listing(fresh: Fresh) -> None:
     builder.commit("main", a=b"1")
     first = builder.upload()
     house.plan()
-    assert house.planned(PREFIX).keys() == {first}
+    assert house.planned_actions(PREFIX).keys() == {first}
     builder.now = days_ago(30)
     second = builder.upload()
     house.now += timedelta(days=1)
     header = house.plan()
     summary = house.summary("storage_inventory")
     assert (summary["flow"], summary["reused_directories"], summary["reused_objects"]) == ("optimized", 1, 2)
-    assert house.planned(PREFIX).keys() == {first, second}
+    assert house.planned_actions(PREFIX).keys() == {first, second}
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(0)})]
     assert house.plan().rows_digest == header.rows_digest
     summary = house.summary("storage_inventory")
     assert (summary["flow"], summary["reused_objects"]) == ("clean", 0)
 
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(days=7)})]
-    house.carry_out(header)
+    house.approve_and_apply(header)
     house.now += timedelta(days=1)
     house.plan()
     summary = house.summary("storage_inventory")
     assert (summary["flow"], summary["reused_directories"]) == ("optimized", 0)
-    assert house.planned(PREFIX) == {first: "purge", second: "purge"}
+    assert house.planned_actions(PREFIX) == {first: "purge", second: "purge"}
 
 
 def test_full_listing_every_seven_days(fresh: Fresh) -> None:

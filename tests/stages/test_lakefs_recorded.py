@@ -20,12 +20,12 @@ from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
 from tests.lakes.lakefs.support import config_of, moment
-from tests.stages.forecasts import Foreseen, difference, foreseen, sizes, under_policy
+from tests.stages.forecasts import Forecast, difference, forecast_orphans, orphan_sizes, orphans_under_policy
 from tests.stages.lakehouse import STORAGE, Lakehouse
 
 pytestmark = pytest.mark.spark
@@ -99,13 +99,13 @@ def test_plan_contains_exactly_the_recorded_garbage(basic: RecordedRepository, n
     assert {reason for key, reason in found.items() if key not in committed} == {"uncommitted"}
 
 
-@deep
+@full_suite_only
 def test_what_if_equals_a_run_with_that_policy(basic: RecordedRepository) -> None:
     """Uses the run of the previous test, like the next."""
     house = basic.house
-    current, (forecast,) = sizes(house), foreseen(house, [Scenario("shorter", ("ml",), retention="1d")])
-    real = under_policy(house, [lake.with_retention("1d") for lake in house.lakes])
-    assert forecast == Foreseen(real, *difference(current, real))
+    current, (forecast,) = orphan_sizes(house), forecast_orphans(house, [Scenario("shorter", ("ml",), retention="1d")])
+    real = orphans_under_policy(house, [lake.with_retention("1d") for lake in house.lakes])
+    assert forecast == Forecast(real, *difference(current, real))
     assert forecast.freed.files > 0
 
 
@@ -128,7 +128,7 @@ def test_staged_objects_are_published_by_branch_and_path(basic: RecordedReposito
     assert found == {(branch, path): key for branch, summary in staged.items() for path, key in summary["staged"].items()}
 
 
-@deep
+@full_suite_only
 def test_plan_of_large_repository_contains_exactly_the_recorded_garbage(spark: SparkSession, tmp_path: Path) -> None:
     for many in _serve_recording("many", spark, tmp_path):
         found = many.context(scenario(many, "A"), "keep")

@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 
 from gc_assets.engine import tasks as engine
 from gc_assets.stages.read.scenarios import Scenario
-from tests.days import noon
+from tests.dates import next_noon
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
-from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, under_policy
+from tests.stages.forecasts import Forecast, difference, forecast_orphans, orphan_sizes, orphans_under_policy
 from tests.stages.lakehouse import Lakehouse, Story, counts, outcomes
 
 pytestmark = pytest.mark.spark
 
-START = noon(days=1)
+START = next_noon(days=1)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def story(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.T
     # Treat the history as too long for this process: executors read it from the state and not from the server.
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(engine, "MAX_TRIAL_ROWS", -1)
-        story = Story.begun(house, nessie, {house.key(path) for path in superseded | dropped | leftover_files | created})
+        story = Story.start(house, nessie, {house.key(path) for path in superseded | dropped | leftover_files | created})
     assert not [path for path in (house.root / "state").rglob("*") if "_passed_on" in path.parts and path.is_file()]
     return story
 
@@ -67,22 +67,22 @@ def test_every_file_is_live_or_planned(story: Story[NessieBuilder]) -> None:
 
 def test_what_if_equals_a_run_with_that_policy(story: Story[NessieBuilder]) -> None:
     house, everything = story.house, Scenario("everything", ("shop",), retention="forever")
-    (predicted,), current = foreseen(house, [everything]), sizes(house)
-    real = under_policy(house, [lake.with_retention("forever") for lake in house.lakes])
-    assert predicted == Foreseen(real, *difference(current, real))
+    (predicted,), current = forecast_orphans(house, [everything]), orphan_sizes(house)
+    real = orphans_under_policy(house, [lake.with_retention("forever") for lake in house.lakes])
+    assert predicted == Forecast(real, *difference(current, real))
     assert predicted.kept.files > 0
 
 
 def test_second_mark_decodes_nothing(story: Story[NessieBuilder]) -> None:
     assert story.house.plan().plan_id == story.header.plan_id
-    first, *later = story.house.decoded("shop")
+    first, *later = story.house.decoded_counts("shop")
     assert first > 0
     assert later == [0]
 
 
 def test_apply_quarantines_the_plan_and_restore_undoes_it(story: Story[NessieBuilder]) -> None:
     house = story.house
-    assert counts(house.carry_out(story.header).by_outcome) == {("quarantine", "done"): len(story.garbage)}
+    assert counts(house.approve_and_apply(story.header).by_outcome) == {("quarantine", "done"): len(story.garbage)}
     assert house.files() == story.without_garbage()
     check_readable(story)
     house.restore(story.header.plan_id)
@@ -94,11 +94,11 @@ def test_later_runs_quarantine_again_and_purge(story: Story[NessieBuilder]) -> N
     house.now = START + timedelta(days=1)
     header = house.plan()
     assert house.keys("deletion_plan") == story.garbage
-    house.carry_out(header)
+    house.approve_and_apply(header)
     house.now = START + timedelta(days=2)
     purge = house.plan()
     assert house.keys("deletion_plan", action="purge") == story.garbage
-    assert outcomes(house.carry_out(purge)) == {"done"}
+    assert outcomes(house.approve_and_apply(purge)) == {"done"}
     assert house.files() == story.without_garbage()
     check_readable(story)
 

@@ -14,14 +14,14 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GcError
-from tests.days import noon
+from tests.dates import next_noon
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, iceberg_table, open_table, put
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse
 
 pytestmark = pytest.mark.spark
 
-START = noon(days=2)
+START = next_noon(days=2)
 HEADS = {"default": "1"}
 
 
@@ -245,7 +245,7 @@ def test_files_of_a_commit_after_the_plan_are_kept(house: Lakehouse, builder: Ne
     header = house.plan()
     assert not {house.key(path) for path in in_flight} & house.keys("deletion_plan")
     assert house.key(old["metadataLocation"]) in house.keys("deletion_plan")
-    house.approved(header)
+    house.approve(header)
     builder.commit([put(["db", "t"], old)])
     applied = house.apply(header)
     assert ("quarantine", "done") in applied.by_outcome
@@ -263,13 +263,13 @@ def test_deferred_quarantine_does_not_purge_revived_files(house: Lakehouse, buil
     house.settings = {**house.settings, "quarantine": "deferred"}
     house.lakes = [builder.config(retention=HEADS)]
     before = house.files()
-    house.carry_out(house.plan())
+    house.approve_and_apply(house.plan())
     assert house.files() == before
     builder.branch("revived")
     builder.commit([put(["db", "t"], old)], "revived")
     house.now += timedelta(days=1)
     house.plan()
-    actions = house.planned()
+    actions = house.planned_actions()
     assert actions[house.key(old["metadataLocation"])] == "restore"
     assert "purge" in actions.values()
 
@@ -341,15 +341,15 @@ def test_purge_waits_for_unread_live_metadata_in_quarantine(house: Lakehouse, bu
     planned = house.keys("deletion_plan")
     assert old in planned
     assert any(key.endswith(".parquet") for key in planned)
-    house.carry_out(header)
+    house.approve_and_apply(header)
     # All history is live again, and its metadata must be read again.
     house.lakes = [builder.config(missing_history="tolerate", keep_listed_snapshots="none")]
     for level in (".metadata.json", ".avro"):
         house.now += timedelta(days=1)
         header = house.plan()
-        assert set(house.planned().values()) == {"restore"}
-        assert all(key.endswith(level) for key in house.planned())
-        house.carry_out(header)
+        assert set(house.planned_actions().values()) == {"restore"}
+        assert all(key.endswith(level) for key in house.planned_actions())
+        house.approve_and_apply(header)
     assert (house.warehouse / old).exists()
 
 

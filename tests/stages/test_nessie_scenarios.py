@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import start_of_day
-from tests.days import noon
+from tests.dates import next_noon
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.oracle import contents_since_cutoff
 from tests.lakes.nessie.scenarios import SCENARIOS, PlayedScenario, play
@@ -21,7 +21,7 @@ from tests.stages.lakehouse import Lakehouse, outcomes
 
 pytestmark = pytest.mark.spark
 
-START = noon(days=2)
+START = next_noon(days=2)
 AS_OF = start_of_day(START.date())
 
 
@@ -65,11 +65,11 @@ def test_every_file_is_kept_or_planned(scenario_run: ScenarioRun) -> None:
 
 def test_all_contents_are_readable_after_the_purge(scenario_run: ScenarioRun) -> None:
     house = scenario_run.house
-    house.carry_out(scenario_run.header)
+    house.approve_and_apply(scenario_run.header)
     house.now = START + timedelta(minutes=5)
     purge = house.plan()
-    assert set(house.planned().values()) == {"purge"}
-    assert outcomes(house.carry_out(purge)) == {"done"}
+    assert set(house.planned_actions().values()) == {"purge"}
+    assert outcomes(house.approve_and_apply(purge)) == {"done"}
     assert not [key for key in scenario_run.planned if (house.warehouse / key).exists()]
     assert read_everything(scenario_run) > len(SCENARIOS)
     house.now = START + timedelta(minutes=10)

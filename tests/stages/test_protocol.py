@@ -56,7 +56,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     snapshot = repository.abandon_snapshot("main", days_ago(14), numbers("reset", range(3)))
     lost += repository.created[snapshot]
     house.lakes = [iceberg.config("sales"), house.weather(retention={"default": "10d"})]
-    return Story.begun(house, Lakes(iceberg, repository, young, listed(iceberg)), {house.key(path) for path in lost})
+    return Story.start(house, Lakes(iceberg, repository, young, listed(iceberg)), {house.key(path) for path in lost})
 
 
 def freed(story: Story[Lakes]) -> set[str]:
@@ -121,7 +121,7 @@ def test_planning_again_gives_the_same_plan(story: Story[Lakes]) -> None:
 
 def test_second_mark_decodes_nothing(story: Story[Lakes]) -> None:
     for lake in ("sales", "weather"):
-        first, *later = story.house.decoded(lake)
+        first, *later = story.house.decoded_counts(lake)
         assert first > 0
         assert set(later) == {0}
 
@@ -133,7 +133,7 @@ def test_a_plan_without_approval_is_refused_and_changes_nothing(story: Story[Lak
 
 
 def test_files_that_expiry_frees_are_not_quarantined_before_it(story: Story[Lakes]) -> None:
-    story.house.approved(story.header)
+    story.house.approve(story.header)
     with pytest.raises(GateRefused, match="--phase expire"):
         story.house.apply(story.header, ("quarantine",))
     assert story.house.files() == story.before
@@ -193,11 +193,11 @@ def test_later_runs_quarantine_and_purge(story: Story[Lakes]) -> None:
     header = house.plan()
     assert header.plan_id != story.header.plan_id
     assert house.keys("deletion_plan") >= story.garbage
-    house.carry_out(header)
+    house.approve_and_apply(header)
     house.now = NOW + timedelta(days=2)
     purge = house.plan()
     assert story.garbage <= house.keys("deletion_plan", action="purge")
-    assert outcomes(house.carry_out(purge)) == {"done"}
+    assert outcomes(house.approve_and_apply(purge)) == {"done"}
     assert house.trash(header) == set()
     readable(story)
 

@@ -18,7 +18,7 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.journal import PublishedTable
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import serve_catalog
 from tests.stages.bucket_house import BucketHouse
@@ -78,7 +78,7 @@ def test_a_rest_catalog_is_asked_once_for_each_table_and_a_database_once_for_all
         monkeypatch.setattr(server, "get", lambda path, query: asked.append(path) or answer(path, query))
         config = {"name": "sales", "kind": "iceberg", "catalog": {"type": "rest", "uri": server.uri}}
         lakehouse = Lakehouse(None, tmp_path, [IcebergLakeConfig.model_validate(config)])  # type: ignore[arg-type]
-        lake = lakehouse.tonight().lake("sales")
+        lake = lakehouse.run_context().lake("sales")
         assert isinstance(lake, IcebergLake)
         assert len(lake.freeze(NOW).sources) == TABLES
     loads = [path for path in asked if path[-2:-1] == ["tables"]]
@@ -98,7 +98,7 @@ def names_of_their_own(self: iceberg_lake.TableWriter, day: str, files: int) -> 
     return [directory / f"{index:05}-0-{uuid4()}.parquet" for index in range(files)]
 
 
-@deep
+@full_suite_only
 @pytest.mark.spark
 def test_the_state_holds_so_many_bytes_for_each_file(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg_lake.TableWriter, "data_paths", names_of_their_own)
@@ -107,16 +107,16 @@ def test_the_state_holds_so_many_bytes_for_each_file(spark: SparkSession, tmp_pa
     config: Any = {"name": "shop", "kind": "iceberg", "catalog": lake.properties, "catalog_name": iceberg_lake.CATALOG_NAME}
     house = Lakehouse(spark, tmp_path, [IcebergLakeConfig.model_validate(config)], now=lake.now)
     house.mark()
-    night = house.tonight()
+    night = house.run_context()
     live_filter(spark, night, STORAGE)
     inventory = storage_inventory(spark, night, STORAGE)
-    assert house.published("live_files", "shop").receipt.rows > FILES
+    assert house.find_table("live_files", "shop").receipt.rows > FILES
     assert inventory.receipt.rows > FILES
     found = {
-        "manifest_entries": bytes_a_row(house.published("manifest_entries", "shop")),
-        "live_files": bytes_a_row(house.published("live_files", "shop")),
+        "manifest_entries": bytes_a_row(house.find_table("manifest_entries", "shop")),
+        "live_files": bytes_a_row(house.find_table("live_files", "shop")),
         "storage_inventory": bytes_a_row(inventory),
-        "live_filter": sum(part.size_bytes for part in house.published("live_filter").parts()) / FILES,
+        "live_filter": sum(part.size_bytes for part in house.find_table("live_filter").parts()) / FILES,
     }
     # Measured: 48, 34, 30 and 4.7.
     bounds = {"manifest_entries": 55, "live_files": 40, "storage_inventory": 35, "live_filter": 6}

@@ -84,8 +84,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def run_until_plan(house: Lakehouse) -> PlanHeader:
     """Run all stages up to the plan."""
     for lake in house.config.lakes:
-        policy_table(house.tonight(), lake.name)
-        current_rules(house.tonight(), lake.name)
+        policy_table(house.run_context(), lake.name)
+        current_rules(house.run_context(), lake.name)
     return house.plan()
 
 
@@ -126,7 +126,7 @@ def _copies(state: State, group: str, asset: str, run: IndexEntry, before: date)
 
 def copy_log(house: Lakehouse, owner: str, log: Table) -> None:
     """Publish the rows of the newest log with rows as another execution."""
-    state = house.tonight().state
+    state = house.run_context().state
     last = state.open([run for run in state.history(owner, log.name) if run.rows][-1])
     run = state.start(owner, log.name, house.clock.today(), house.clock)
     publish(state, run, write_rows(read_rows(state, log, last), log, run, state.files), house.clock, summary=last.receipt.summary)
@@ -149,11 +149,11 @@ def test_request_count_does_not_grow_with_runs(
     orders.leftovers(days_ago(10))
     lake_name = "sales"
     house.lakes = [lake.config(lake_name)]
-    house.carry_out(run_until_plan(house))
+    house.approve_and_apply(run_until_plan(house))
     first = house.clock.today()
     house.now += timedelta(days=1)
     second = count(house)
-    add_earlier_runs(house.tonight().state, first, first - timedelta(days=400))
+    add_earlier_runs(house.run_context().state, first, first - timedelta(days=400))
     house.now += timedelta(days=1)
     orders.append(house.now - timedelta(hours=1))
     run_until_plan(house)  # decodes what is new

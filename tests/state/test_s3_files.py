@@ -23,12 +23,12 @@ from gc_assets.s3 import pages
 from gc_assets.state import s3_files
 from gc_assets.state.files import Files, is_read_only
 from gc_assets.state.journal import State
-from tests.depth import times
+from tests.depth import example_count
 from tests.s3.servers import REGION, shared
 from tests.state.s3_location import ACCESS, BUCKET, SECRET, unused_location
 
 CHECKOUT = Path(__file__).parents[2]
-RACERS = times(4, 8)
+RACERS = example_count(4, 8)
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import times
-from tests.killed import Rounds, killed_at_random
+from tests.depth import example_count
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, lake, plan_expiry, run_expiry, verdicts
+from tests.process_kills import KillRounds, kill_at_random
 from tests.stages.oracles import iceberg_tables
 
-TABLES, SNAPSHOTS, KILLS = 20, 5, times(12, 30)
+TABLES, SNAPSHOTS, KILLS = 20, 5, example_count(12, 30)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def test_killed_expiry_leaves_valid_tables_and_is_completed(tmp_path: Path) -> N
     actions = plan_expiry(read)
     unit = Expire(builder.config(), (replace(actions[0], table_uuid="no table"),))
     work = replace(unit, actions=tuple(actions))
-    rounds = killed_at_random(Rounds(work, Snapshots(tmp_path), KILLS, 0.5, 2, unit), tmp_path / "rounds.pickle")
+    rounds = kill_at_random(KillRounds(work, Snapshots(tmp_path), KILLS, 0.5, 2, unit), tmp_path / "rounds.pickle")
 
     counts = [list(item["seen"].values()) for item in rounds]
     assert all(set(count) <= {1, SNAPSHOTS} for count in counts)  # each table is unchanged or complete

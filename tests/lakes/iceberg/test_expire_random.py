@@ -18,7 +18,7 @@ from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.expiry_actions import AS_OF, DAY, GRACE_CUTOFF, START, lake, plan_expiry, run_expiry, verdicts
-from tests.stages.oracles import iceberg_retained, local
+from tests.stages.oracles import iceberg_retained, local_path
 
 HISTORIES = 60
 DAY_MS = 24 * 3600 * 1000
@@ -51,7 +51,7 @@ def random_history(luck: random.Random, as_of: datetime = AS_OF, *, statistics: 
 
 
 def document(table: Table) -> dict[str, Any]:
-    return json.loads(Path(local(table.metadata_location)).read_bytes())
+    return json.loads(Path(local_path(table.metadata_location)).read_bytes())
 
 
 def trim_log(log: list[dict[str, Any]], kept: set[int]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.depth import times
+from tests.depth import example_count
 from tests.lakes.iceberg.snapshot_histories import AS_OF, DAY, DAY_MS, actions, branch, commit, run_retention, source, tag
 
 AGES = st.integers(0, 12)  # days: few values, so that times and cut-offs are often equal
@@ -109,7 +109,7 @@ def milliseconds(names: dict[str, str], values: dict[str, Any]) -> dict[str, int
     return {full: values[short] * (1 if short == "min" else DAY_MS) for short, full in names.items() if values.get(short) is not None}
 
 
-@settings(max_examples=times(200, 500), deadline=None)
+@settings(max_examples=example_count(200, 500), deadline=None)
 @given(histories())
 def test_retention_of_random_histories_matches_the_oracle(history: dict[str, Any]) -> None:
     names = {"min": "min_snapshots_to_keep", "age": "max_snapshot_age_ms", "ref_age": "max_ref_age_ms"}

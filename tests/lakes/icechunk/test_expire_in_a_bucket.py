@@ -14,11 +14,11 @@ from gc_assets.config.s3 import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.stores.store import open_objects
-from tests.depth import times
-from tests.killed import PROCESSES
+from tests.depth import example_count
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import expire, parents_now, plan_actions, verdicts
 from tests.lakes.icechunk.test_expire_kill import AS_OF, START
+from tests.process_kills import PROCESSES
 from tests.s3.proxy import Rule, call_after, nth, proxied
 from tests.s3.servers import shared
 from tests.stores.s3_bench import S3Bench, in_a_bucket
@@ -57,7 +57,7 @@ def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree
         plan = plan_actions(lake, AS_OF)
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
         wanted = content(bench)
-    for step in count(1, times(25, 1)):
+    for step in count(1, example_count(25, 1)):
         with in_a_bucket("versity") as bench:
             put(bench, tree.builder.path)
             lake, children = lake_in(bench, bench.connections, tree), list[Any]()

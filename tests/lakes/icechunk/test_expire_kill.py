@@ -16,10 +16,10 @@ import pytest
 import zarr
 
 from gc_assets.lakes.icechunk.lake import IcechunkLake
-from tests.depth import times
-from tests.killed import PROCESSES, exit_code, killed_before
+from tests.depth import example_count
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import expire, files_of, lake_at, plan_actions, undo, verdicts, wait_and_expire, wait_and_report
+from tests.process_kills import PROCESSES, exit_code, kill_before
 from tests.stores.builders import in_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -68,10 +68,10 @@ def test_expiry_killed_before_any_step_is_completed_by_another(tree: DocumentTre
         plan = plan_actions(lake_over(wanted, tree), AS_OF)
         assert verdicts(expire(lake_over(wanted, tree), AS_OF, plan)) == {"done"}
         everything_reads(wanted)
-        for step in count(1, times(3, 1)):
+        for step in count(1, example_count(3, 1)):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake = lake_over(path, tree)
-            code = exit_code(killed_before, step, STEPS, expire, lake, AS_OF, plan)
+            code = exit_code(kill_before, step, STEPS, expire, lake, AS_OF, plan)
             assert code in {0, -signal.SIGKILL}
             everything_reads(path)
             assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}
@@ -88,10 +88,10 @@ def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree)
         lake = lake_over(expired, tree)
         plan = [action for action in plan_actions(lake, AS_OF) if action.ref_type == "branch"]
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
-        for step in count(1, times(3, 1)):
+        for step in count(1, example_count(3, 1)):
             path = Path(shutil.copytree(expired, base / "repo"))
             lake = lake_over(path, tree)
-            code = exit_code(killed_before, step, STEPS, undo, lake, plan)
+            code = exit_code(kill_before, step, STEPS, undo, lake, plan)
             assert code in {0, -signal.SIGKILL}
             everything_reads(path)
             assert verdicts(lake.undo(plan)) <= {"done", "absent"}
@@ -106,7 +106,7 @@ def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTr
     rnd, span, killed_in_the_middle = random.Random(1), 60.0, 0
     with in_memory() as base:
         plan = plan_actions(lake_over(tree.builder.path, tree), AS_OF)
-        for number in range(times(9, 21)):
+        for number in range(example_count(9, 21)):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake, start = lake_over(path, tree), PROCESSES.Barrier(2)
             child = PROCESSES.Process(target=wait_and_expire, args=(start, lake, AS_OF, plan))

@@ -12,14 +12,14 @@ import icechunk
 import pytest
 import zarr
 
-from tests.depth import times
+from tests.depth import example_count
 from tests.lakes.icechunk.builder import RandomTree, random_tree
 from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
 from tests.stores.builders import in_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
-GROUPS, TREES_A_GROUP = times(1, 15), 20
+GROUPS, TREES_A_GROUP = example_count(1, 15), 20
 Ref = tuple[str, str]
 
 

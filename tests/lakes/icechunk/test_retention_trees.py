@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, FrozenRefs, Ref
-from tests.depth import times
+from tests.depth import example_count
 from tests.lakes.icechunk.builder import RandomTree, random_tree
 from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, edits, graph_of, in_state, lake_at, retention_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
-GROUPS = times(4, 20)
+GROUPS = example_count(4, 20)
 TREES_A_GROUP = 12
 
 
@@ -101,7 +101,7 @@ def test_random_trees_expire_like_library_and_document(tmp_path: Path, group: in
         assert collected.snapshots_deleted == len(everything - by_library), seed
 
 
-@pytest.mark.parametrize("group", range(times(2, 4)))
+@pytest.mark.parametrize("group", range(example_count(2, 4)))
 def test_deleting_expired_refs_equals_the_library(tmp_path: Path, group: int):
     for seed in range(1000 + group * TREES_A_GROUP, 1000 + (group + 1) * TREES_A_GROUP):
         tree = random_tree(tmp_path / str(seed), seed, START)

@@ -17,7 +17,7 @@ from gc_assets.lakes.lakefs.containers import decode
 from gc_assets.lakes.lakefs.object_ids import object_id
 from gc_assets.lakes.lakefs.sstable import read_sstable
 from gc_assets.lakes.protocol import Container
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.lakes.lakefs.recordings import NAMES, Recording
 from tests.lakes.lakefs.tables import Entry, Table, TableWriter, encode_value, metarange_table, number, range_table, table, text
 
@@ -47,7 +47,7 @@ def test_commits_contain_the_listed_objects(name: str) -> None:
             assert recording.address(key) in held[path]
 
 
-@deep
+@full_suite_only
 def test_large_repository_has_the_recorded_trees() -> None:
     recording = Recording("many")
     checked = 0

@@ -17,7 +17,7 @@ import pytest
 from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.protocol import Commit, Container, FrozenRefs
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import some
+from tests.depth import select_cases
 from tests.lakes.lakefs.fake_server import Branch, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import NAMES, Recording
@@ -69,7 +69,7 @@ class RecordedRepository:
         return self.decoded[container.address]
 
 
-@pytest.fixture(scope="module", params=some([name for name in NAMES if name != "many"], ["many"]))
+@pytest.fixture(scope="module", params=select_cases([name for name in NAMES if name != "many"], ["many"]))
 def recorded(request: pytest.FixtureRequest) -> Iterator[RecordedRepository]:
     yield from _read_recording(request.param)
 

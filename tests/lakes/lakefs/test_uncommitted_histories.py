@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.protocol import Container
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import times
+from tests.depth import example_count
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.support import commits_of, config_of, graph_of, retained_ids
@@ -125,7 +125,7 @@ def world(folder: Path, server: tuple[FakeServer, str]) -> World:
     return World(LakeFsLake(config_of(server[1], "ml-data", location=f"file://{builder.namespace}"), LocalObjects()), builder)
 
 
-@settings(max_examples=times(40, 200), deadline=None)
+@settings(max_examples=example_count(40, 200), deadline=None)
 @given(STEPS)
 def test_full_listing_equals_incremental_listings(server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ from gc_assets.lakes.protocol import Commit, FilteredLake, FrozenRefs, Increment
 from gc_assets.stages.mark.commit_rows import tips
 from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
 from gc_assets.state.schemas import COMMIT_GRAPH
-from tests.depth import deep
+from tests.depth import full_suite_only
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.oracle import apply_plain_rule, build_graph, contents, run_retention, walk_log
 from tests.lakes.nessie.server import OLDEST, Server, running
@@ -312,7 +312,7 @@ def test_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -
         lake.retain(refs, changed, NOW, NOW)
 
 
-@deep
+@full_suite_only
 def test_oldest_supported_server_is_read(tmp_path: Path) -> None:
     with running(tmp_path, OLDEST) as server:
         builder = NessieBuilder(server.uri, tmp_path / "warehouse")

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.depth import times
+from tests.depth import example_count
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.oracle import (
     apply_plain_rule,
@@ -80,7 +80,7 @@ class RandomHistory:
 
 
 @settings(
-    max_examples=times(12, 60),
+    max_examples=example_count(12, 60),
     deadline=None,
     derandomize=True,
     database=None,

@@ -39,7 +39,7 @@ def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: Spark
         house.now = days_ago(day)
         for place in places.values():
             write_file(place, content)
-        house.carry_out(house.plan())
+        house.approve_and_apply(house.plan())
         assert not any(place.exists() for place in places.values())
 
     house.now = days_ago(1)
@@ -55,5 +55,5 @@ def test_plan_restores_copy_of_recorded_size_and_command_the_newest(spark: Spark
     assert places["newer"].read_bytes() == SECOND
 
     key = str(places["by_hand"].relative_to(house.warehouse))
-    restore(lambda: spark, house.tonight(), house.storage, key=key)
+    restore(lambda: spark, house.run_context(), house.storage, key=key)
     assert places["by_hand"].read_bytes() == SECOND

@@ -31,9 +31,9 @@ from gc_assets.stores.local.objects import etag_of
 from gc_assets.stores.protocol import LEASE_DURATION, Lease, PlannedAction, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
-from tests.process_kills import exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, plan_actions, verdicts
+from tests.process_kills import exit_code, kill_before
 from tests.stages.delete.row_execution import execute_all
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
 
@@ -235,7 +235,7 @@ def test_killed_run_leaves_no_dangling_snapshot(expired_repository: tuple[Path, 
             if action == "restore":
                 execute_all(root, base / f"before{step}", rows, CLOCK)
                 rows = build_rows(root, keys, "restore", root / f".gc-assets/trash/{PLAN}")
-            code = exit_code(killed_before, step, ("rename", "link"), execute_all, root, state, rows, CLOCK)
+            code = exit_code(kill_before, step, ("rename", "link"), execute_all, root, state, rows, CLOCK)
             assert code in {0, -signal.SIGKILL}
             assert dangling_snapshots(root) == []
             outcomes = execute_all(root, state, rows, Clock(NOW + LEASE_DURATION))

@@ -17,16 +17,16 @@ from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, read_actions
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.lease import LocalLease, acquire
-from tests.depth import times
-from tests.killed import Rounds, killed_at_random
+from tests.depth import example_count
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.test_expire_random import document, check_expired_tables, random_history
+from tests.lakes.iceberg.test_expire_random import check_expired_tables, document, random_history
 from tests.lakes.icechunk.builder import document_tree
+from tests.process_kills import KillRounds, kill_at_random
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-HISTORIES, KILLS = times(10, 40), times(4, 50)
+HISTORIES, KILLS = example_count(10, 40), example_count(4, 50)
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ def test_expiry_killed_at_random_moments_is_completed_by_another_apply(
     tree = document_tree(house.warehouse / "weather", days_ago(18))
     house.lakes = [builder.config("sales"), house.weather(retention={"default": "10d"})]
     header = house.plan()
-    plan = house.approved(header, *house.failed_gates(header))
-    planned = read_actions(house.tonight(), plan)
+    plan = house.approve(header, *house.failed_gates(header))
+    planned = read_actions(house.run_context(), plan)
     assert set(planned) == {"sales", "weather"}
     assert len(planned["sales"]) > HISTORIES
 
     lease = acquire(header.location, header.plan_id, "tester", house.clock)
-    edits = MakeEdits(tuple((ExpiryRecord(house.tonight(), header, lake), actions) for lake, actions in planned.items()), lease)
-    rounds = killed_at_random(Rounds(edits, edits.count_settled, KILLS, 0.05, 0.2, seed=11), house.root / "rounds.pickle")
+    edits = MakeEdits(tuple((ExpiryRecord(house.run_context(), header, lake), actions) for lake, actions in planned.items()), lease)
+    rounds = kill_at_random(KillRounds(edits, edits.count_settled, KILLS, 0.05, 0.2, seed=11), house.root / "rounds.pickle")
     assert sum(item["killed"] for item in rounds) >= 3, "the kills came too late to fall into the work"
     lease.release()
 

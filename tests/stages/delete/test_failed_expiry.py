@@ -34,7 +34,7 @@ def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     builder.properties["uri"] += "?timeout=0.1"  # seconds that sqlite waits for the lock of another client; 5 by default
     house.lakes = [builder.config("sales")]
     header = house.plan()
-    house.approved(header, *house.failed_gates(header))
+    house.approve(header, *house.failed_gates(header))
     assert header.expiry_actions == {"sales": 2}
     assert header.after_expiry.files > 0
     return house, orders, header

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
 from gc_assets.stages.records.plans import execution_directory, find_plan, unfinished_plans
-from tests.killed import kill_session
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages import process
+from tests.process_kills import kill_session
+from tests.stages import house_process as process
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 
 pytestmark = pytest.mark.spark
@@ -36,7 +36,7 @@ def test_killed_apply_is_completed_by_another_apply(spark: SparkSession, tmp_pat
     house.lakes = [iceberg.config("sales")]
     before, header = house.files(), house.plan()
     assert house.keys("deletion_plan") == garbage
-    house.approved(header, *house.failed_gates(header))
+    house.approve(header, *house.failed_gates(header))
     log = house.root / "state" / execution_directory(header)
     killed = process.start(house, "session", "apply", header.plan_id)
     try:
@@ -54,7 +54,7 @@ def test_killed_apply_is_completed_by_another_apply(spark: SparkSession, tmp_pat
     assert set(house.files()) | moved == set(before)
     intents = [json.loads(line) for path in log.glob("share-*/*.intent.jsonl") for line in path.read_text().splitlines()]
     assert moved <= {intent["key"] for intent in intents}, "a move is on record nowhere"
-    assert unfinished_plans(house.tonight().state, STORAGE) == [header.plan_id]
+    assert unfinished_plans(house.run_context().state, STORAGE) == [header.plan_id]
     left = house.root / "state" / "_recheck"
     assert [path.name.startswith(header.plan_id) for path in left.iterdir()] == [True]
     with pytest.raises(GateRefused, match="is being changed by"):

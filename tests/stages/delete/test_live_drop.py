@@ -39,8 +39,8 @@ def test_live_drop_is_refused_until_a_user_accepts_it(spark: SparkSession, tmp_p
         assert house.failed_gates(refused) == {"live_drop"}
         assert f"after {complete.live_files:,} in the last accepted run" in refused.failed_gates[0].message
     with pytest.raises(GateRefused, match="--override live_drop"):
-        house.approved(refused)
-    house.approved(refused, "live_drop")
+        house.approve(refused)
+    house.approve(refused, "live_drop")
     house.now += timedelta(days=1)
     assert not house.failed_gates(house.plan())
 
@@ -62,7 +62,7 @@ def test_emptied_or_removed_lake_refuses_plans_until_it_is_forgotten(spark: Spar
     assert house.failed_gates(emptied) == {"lakes_present"}
     assert "little (no live files now" in emptied.failed_gates[0].message
     with pytest.raises(GateRefused, match=r"gc-assets forget LAKE --by WHO"):
-        house.approved(emptied, "lakes_present")
+        house.approve(emptied, "lakes_present")
 
     house.lakes = [large.config("sales")]
     house.now = days_ago(2)

@@ -33,11 +33,11 @@ def test_mark_before_a_purge_reuses_no_live_files(spark: SparkSession, tmp_path:
         return live
 
     monkeypatch.setattr(verification, "mark", record_mark)
-    assert house.carry_out(house.plan()).by_outcome
+    assert house.approve_and_apply(house.plan()).by_outcome
     house.now += timedelta(days=1)
     purge = house.plan()
     assert set(purge.totals) == {"purge"}
-    assert house.carry_out(purge).by_outcome
+    assert house.approve_and_apply(purge).by_outcome
     assert not any(path.exists() for path in leftovers)
     (first_reused, _), (reused_from, reason) = marked
     assert first_reused is not None

@@ -50,11 +50,11 @@ def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None
     header = house.plan()
     assert house.failed_gates(header) == {"foreign_metadata", "spelling", "links", "live_listed"}
     with pytest.raises(GateRefused) as refusal:
-        house.approved(header)
+        house.approve(header)
     for fragment in ("which is in no configured catalog", "%2D", "symbolic links", "This gate cannot be overridden"):
         assert fragment in str(refusal.value)
     with pytest.raises(GateRefused, match="spelling"):
-        house.approved(header, "foreign_metadata", "live_listed")
+        house.approve(header, "foreign_metadata", "live_listed")
 
 
 def test_large_live_drop_needs_a_named_override(spark: SparkSession, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_large_live_drop_needs_a_named_override(spark: SparkSession, tmp_path: P
     header = house.plan()
     assert house.failed_gates(header) == {"live_drop"}
     with pytest.raises(GateRefused, match="--override live_drop"):
-        house.approved(header)
+        house.approve(header)
 
 
 def test_plan_above_max_delete_share_is_refused_and_override_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_plan_above_max_delete_share_is_refused_and_override_is_recorded(spark: 
     header = house.plan()
     assert house.failed_gates(header) == {"delete_share", "delete_bytes"}
     with pytest.raises(GateRefused, match="delete_bytes"):
-        house.approved(header, "delete_share")
-    plan = house.approved(header, "delete_share", "delete_bytes")
+        house.approve(header, "delete_share")
+    plan = house.approve(header, "delete_share", "delete_bytes")
     assert plan.verdict.overrides == ("delete_bytes", "delete_share")
     applied = house.apply(header)
     assert applied.published is not None
@@ -106,7 +106,7 @@ def test_historical_plan_is_never_applied(spark: SparkSession, tmp_path: Path) -
     assert header.historical
     assert header.totals["quarantine"].files > 0
     with pytest.raises(GateRefused, match="never applied"):
-        house.approved(header)
+        house.approve(header)
 
 
 def test_empty_live_set_with_refs_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -48,5 +48,5 @@ def test_executors_use_a_clock_that_cannot_go_back(spark: SparkSession, tmp_path
         return act(store, log, lease, clock, *others)
 
     monkeypatch.setattr(execution, "RowExecutor", record_clock)
-    house.carry_out(house.plan())
+    house.approve_and_apply(house.plan())
     assert [clock.not_before for clock in clocks] == [house.clock.now()]

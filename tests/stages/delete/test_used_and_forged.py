@@ -19,7 +19,7 @@ from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.local.objects import etag_of
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.records import put_log, word
+from tests.records import log_row, publish_log
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, counts, days_ago
 
 pytestmark = pytest.mark.spark
@@ -29,7 +29,7 @@ TIMES = {"plan_id", "keyed", "approve_before", "apply_before"}
 
 def forge_plan(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanHeader:
     """Return the plan with additional rows, sealed and published by a user who can write the state."""
-    state = house.tonight().state
+    state = house.run_context().state
     before = read_rows(state, DELETION_PLAN, find_plan(house.config, header.plan_id).published)
     like = before.to_pylist()[0]
     added = pa.Table.from_pylist([{**like, **row} for row in rows], DELETION_PLAN.schema)
@@ -62,23 +62,23 @@ def test_used_plan_gets_a_new_id_and_added_rows_are_refused(spark: SparkSession,
     before = house.files()
 
     first = house.plan()
-    assert counts(house.carry_out(first).by_outcome) == {("quarantine", "done"): len(lost)}
+    assert counts(house.approve_and_apply(first).by_outcome) == {("quarantine", "done"): len(lost)}
     house.restore(first.plan_id)
     assert house.files() == before
     second = house.plan()  # the same run date, the same files
     assert (second.rows_digest, second.repeats) == (first.rows_digest, 1)
     assert second.plan_id != first.plan_id
-    assert header_of(deletion_plan(spark, house.tonight(), STORAGE)).plan_id == second.plan_id
+    assert header_of(deletion_plan(spark, house.run_context(), STORAGE)).plan_id == second.plan_id
 
     unowned, young = house.warehouse / "people" / "payroll.parquet", house.warehouse / "db" / "t" / "data" / "being-written.parquet"
     rows = {house.key(unowned): planned_file(unowned, 30), house.key(young): planned_file(young, 1)}
     etag = f"8-{int(days_ago(20).timestamp())}000000000-1"
     held = [f"db/t/data/{name}.parquet" for name in ("waiting", "another")]
-    put_log(house.tonight(), *(word(key, "quarantine", "p0", etag=etag, size_bytes=8) for key in held))
+    publish_log(house.run_context(), *(log_row(key, "quarantine", "p0", etag=etag, size_bytes=8) for key in held))
     early = {"key": held[0], "action": "purge", "source_plan_id": "p0", "etag": etag, "kind": None}
     another = {**early, "key": held[1], "etag": etag.replace("8-", "9-", 1)}
     header = forge_plan(house, second, *({"key": key, **row} for key, row in rows.items()), early, another)
-    assert counts(house.carry_out(header).by_outcome) == {
+    assert counts(house.approve_and_apply(header).by_outcome) == {
         ("quarantine", "done"): len(lost),
         ("quarantine", "denied"): 2,
         ("purge", "denied"): 1,

@@ -39,10 +39,10 @@ def test_containers_are_not_read_even_from_compacted_segments(spark: SparkSessio
     monkeypatch.setattr(tables, "frame_from_arrow", lambda session, rows: read.append(rows) or frame_from_arrow(session, rows))
 
     def read_keys() -> set[str]:
-        return {row["key"] for row in read_cached_entries(choose_session(spark, 1, 1), house.tonight(), "shop").collect()}
+        return {row["key"] for row in read_cached_entries(choose_session(spark, 1, 1), house.run_context(), "shop").collect()}
 
     keys = read_keys()
-    files, runs = house.tonight().state.files, house.tonight().state.history("shop", MANIFEST_ENTRIES.name)
+    files, runs = house.run_context().state.files, house.run_context().state.history("shop", MANIFEST_ENTRIES.name)
     assert compaction.compact(files, runs, compaction.read_list(files, "shop", MANIFEST_ENTRIES.name)) is not None
     assert read_keys() == keys
     assert len(keys) == 5

@@ -19,7 +19,7 @@ from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import SELECTED_ENTRIES
-from tests.depth import times
+from tests.depth import example_count
 from tests.stages.mark.incremental_histories import play
 from tests.state.publisher import DAY
 
@@ -90,5 +90,5 @@ def test_missing_or_damaged_part_is_reported(files: Files) -> None:
 def test_spark_joins_long_lists_of_values(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`play` compares with a full run."""
     monkeypatch.setattr(live_rows, "MAX_VALUES", 0)
-    events = play(spark, tmp_path, "iceberg", histories=times(2, 6), runs=4).events
+    events = play(spark, tmp_path, "iceberg", histories=example_count(2, 6), runs=4).events
     assert events["reused"]

@@ -33,7 +33,7 @@ from gc_assets.stages.mark.witnesses import build_witnesses
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CHANGED_CONTAINERS_SIDE, EXPIRED_SIDE, NEEDS, NEEDS_SIDE, ROOTS
-from tests.depth import deep, some, times
+from tests.depth import example_count, full_suite_only, select_cases
 from tests.stages.mark.incremental_histories import (
     LAKE,
     LAKES,
@@ -62,15 +62,15 @@ HISTORIES = 200
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", LAKES)
 def test_incremental_runs_equal_full_runs_over_random_histories(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    events = play(spark, tmp_path, kind, HISTORIES, runs=times(5, 20)).events
+    events = play(spark, tmp_path, kind, HISTORIES, runs=example_count(5, 20)).events
     assert events["reused"] > events["rows"] // 4
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", some(["lakefs"], ["iceberg", "icechunk", "nessie"]))
-@pytest.mark.parametrize("broadcast_rows", some([0], [10**6]))
+@pytest.mark.parametrize("kind", select_cases(["lakefs"], ["iceberg", "icechunk", "nessie"]))
+@pytest.mark.parametrize("broadcast_rows", select_cases([0], [10**6]))
 def test_in_process_and_spark_runs_publish_the_same_rows(spark: SparkSession, tmp_path: Path, kind: str, broadcast_rows: int) -> None:
-    runs = times(2, 20)
+    runs = example_count(2, 20)
     in_process = play(spark, tmp_path / "in_process", kind, HISTORIES, runs)
     with large_lake(broadcast_rows):
         with_spark = play(spark, tmp_path / "spark", kind, HISTORIES, runs)
@@ -81,7 +81,7 @@ def test_in_process_and_spark_runs_publish_the_same_rows(spark: SparkSession, tm
 @pytest.mark.spark
 def test_compacted_segments_of_old_and_new_entries_give_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     with frequent_compaction():
-        events = play(spark, tmp_path, "iceberg", histories=times(2, 6), runs=times(4, 6)).events
+        events = play(spark, tmp_path, "iceberg", histories=example_count(2, 6), runs=example_count(4, 6)).events
     assert events["reused"] > events["rows"] // 3
     assert list(tmp_path.glob(f"incremental/{LAKE}/manifest_entries/_folds/*"))
 
@@ -539,7 +539,7 @@ def test_damaged_released_files_cause_a_full_recompute(spark: SparkSession, tmp_
             scene.assert_equals_full_run(found)
 
 
-@deep
+@full_suite_only
 @pytest.mark.spark
 def test_comparison_of_correct_rows_finds_no_differences(scene: Scene) -> None:
     scene.live()

@@ -20,7 +20,7 @@ from tests.stages.lakehouse import Lakehouse
 def test_kind_table_of_a_verification_mark_reads_shared_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     house = Lakehouse(None, tmp_path)  # type: ignore[arg-type] - no stage of this test runs in Spark
     house.lakes = [LakeBuilder(tmp_path).config("sales")]
-    context = house.tonight()
+    context = house.run_context()
     policy_table(context, "sales")
     rules = current_rules(context, "sales")
     kind_table = KindTable(BRANCHES, (CURRENT_RULES,), lambda tables: BRANCHES.schema.empty_table())

@@ -26,7 +26,7 @@ from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH
-from tests.depth import times
+from tests.depth import example_count
 from tests.stages.lakehouse import NOW, Lakehouse
 
 LAKE = "shop"
@@ -233,7 +233,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=times(5, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=example_count(5, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, min_size=2, max_size=5))
 def test_graph_equals_that_of_a_new_state(tmp_path_factory: pytest.TempPathFactory, runs: list[Any]) -> None:
     house = House(tmp_path_factory.mktemp("lake"))

@@ -93,7 +93,7 @@ def refusals(request: pytest.FixtureRequest, lakes: Lakes) -> dict[str, tuple[Pa
     with lakes.damage(*((path, DAMAGES[damage]) for damage, path in victims.items())):
         with pytest.raises(LakeUnreadable) as refusal:
             house.mark()
-        assert house.tonight().state.current(house.lakes[0].name, "live_files", house.clock.today()) is None
+        assert house.run_context().state.current(house.lakes[0].name, "live_files", house.clock.today()) is None
     house.mark()
     assert house.live()
     return {damage: (path, str(refusal.value)) for damage, path in victims.items()}

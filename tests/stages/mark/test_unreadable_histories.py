@@ -40,7 +40,7 @@ from gc_assets.state.side_tables import (
     WITNESSES,
     WITNESSES_SIDE,
 )
-from tests.depth import times
+from tests.depth import example_count
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STORAGE = "warehouse"
@@ -274,7 +274,7 @@ def histories(root: Path, seeds: range) -> Iterator[Collector]:
         yield collector
 
 
-@pytest.mark.parametrize("first", range(0, times(10, 20), 10))
+@pytest.mark.parametrize("first", range(0, example_count(10, 20), 10))
 def test_no_live_file_is_lost_while_tables_are_unreadable(tmp_path: Path, first: int) -> None:
     found = list(histories(tmp_path, range(first, first + 10)))
     assert sum(item.unreadable_runs for item in found) > 20

@@ -27,7 +27,7 @@ from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, MANIFEST_ENTRIES, Table
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.iceberg.expiry_actions import run_expiry, plan_expiry, verdicts
+from tests.lakes.iceberg.expiry_actions import plan_expiry, run_expiry, verdicts
 from tests.stages.lakehouse import NOW, Lakehouse
 
 PAGE = Path(__file__).parents[3] / "docs" / "history.md"
@@ -90,7 +90,7 @@ def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Exp
             row |= {"expired": True, "expired_at": NOW, "reason": gone[row["snapshot_id"]], "plan_id": "p1"}
     put_rows(house, MANIFEST_ENTRIES, entries)
     put_rows(house, SNAPSHOT_HISTORY, history)
-    history_views(spark, house.tonight(), "sales")
+    history_views(spark, house.run_context(), "sales")
     return ExpiredTable(spark, ids, times, files)
 
 
@@ -127,7 +127,7 @@ def record_rows(lake: IcebergLake, source: Any) -> Any:
 
 
 def put_rows(house: Lakehouse, table: Table, rows: list[dict[str, Any]], group: str = "sales") -> None:
-    state = house.tonight().state
+    state = house.run_context().state
     run = state.start(group, table.name, house.clock.today(), Clock(NOW))
     written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, state.files)
     publish(state, run, written, Clock(NOW), summary={"listed": len(rows), "expired": 0})
@@ -204,7 +204,7 @@ def test_query_sums_commits_files_records_and_bytes_of_a_month(orders: ExpiredTa
 def test_missing_history_names_the_next_command(orders: ExpiredTable, spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, [LakeBuilder(tmp_path).config("sales")])
     with pytest.raises(StateError, match=r"sales/snapshot_history has no table for .*--through snapshot_history"):
-        history_views(spark, house.tonight(), "sales")
+        history_views(spark, house.run_context(), "sales")
 
 
 def test_each_query_of_the_page_is_tested() -> None:
@@ -217,7 +217,7 @@ def test_snapshot_is_removed_only_after_it_is_recorded(spark: SparkSession, tmp_
     house.lakes = [LakeBuilder(tmp_path).config("sales")]
     put_rows(house, SNAPSHOT_HISTORY, [{"table_uuid": "u", "snapshot_id": "1", "expired": False}])
     put_rows(house, EXPIRY_PLAN, [{"table_uuid": "u", "snapshot_id": name, "action": "remove_snapshot", "reason": "old"} for name in "12"])
-    run_context, again = house.tonight(), replace(house.tonight(), verification_id="mark")
+    run_context, again = house.run_context(), replace(house.run_context(), verification_id="mark")
     actions = read_rows(run_context.state, EXPIRY_PLAN, run_context.state.require("sales", EXPIRY_PLAN.name, run_context.run_date))
 
     put_rows(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))

@@ -12,14 +12,14 @@ from gc_assets.core.plan import LiveCount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.accepted_runs import AcceptedRun, forget_lake
 from tests.core.test_plan import plan
-from tests.records import LAKE, night_at
+from tests.records import LAKE, run_context_at
 
 CREATED_AT = datetime.now(UTC) - timedelta(days=2)
 THEN = plan(created_at=CREATED_AT, live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
 
 
 def test_forgotten_lake_is_not_missing(tmp_path: Path) -> None:
-    config = night_at(tmp_path).config
+    config = run_context_at(tmp_path).config
     run_context = RunContext.of(config, Clock(), Clock().today())
     assert AcceptedRun.of(run_context, THEN).missing_lakes(LiveCount(0)) == ["weather (no live files now, 7 live files before)"]
     forget_lake(config, Clock(), LAKE, "ada")
@@ -31,7 +31,7 @@ def test_forgotten_lake_is_not_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
 def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
-    config = night_at(tmp_path).config
+    config = run_context_at(tmp_path).config
     rehearsed = Clock(datetime.now(UTC) + ahead)
     forget_lake(config, rehearsed, LAKE, "ada")
     assert AcceptedRun.of(RunContext.of(config, rehearsed, rehearsed.today()), THEN).missing_lakes(LiveCount(0)) == []
@@ -39,7 +39,7 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
 
 
 def test_record_before_the_plan_does_not_count(tmp_path: Path) -> None:
-    config = night_at(tmp_path).config
+    config = run_context_at(tmp_path).config
     forget_lake(config, Clock(), LAKE, "ada")
     later = plan(created_at=datetime.now(UTC), live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
     assert AcceptedRun.of(RunContext.of(config, Clock(), Clock().today()), later).missing_lakes(LiveCount(0)) != []

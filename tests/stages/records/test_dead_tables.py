@@ -11,7 +11,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError, StateError, UsageError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.dead_tables import accept_dead_table, dead_tables
-from tests.records import night_at
+from tests.records import run_context_at
 
 UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"
 
@@ -26,7 +26,7 @@ def location(context: RunContext, below: str) -> str:
 
 
 def test_last_record_of_a_table_and_location_counts(tmp_path: Path) -> None:
-    context = night_at(tmp_path)
+    context = run_context_at(tmp_path)
     accept_dead_table(context.config, Clock(), UUID.upper(), location(context, "db/t"), "ada", "dropped in spring")
     accept_dead_table(context.config, Clock(), UUID, location(context, "db/u/"), "bob")
     assert counting(context, Clock()) == [("db/t/", "ada"), ("db/u/", "bob")]
@@ -38,7 +38,7 @@ def test_last_record_of_a_table_and_location_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
 def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: timedelta) -> None:
-    context, rehearsed = night_at(tmp_path), Clock(datetime.now(UTC) + ahead)
+    context, rehearsed = run_context_at(tmp_path), Clock(datetime.now(UTC) + ahead)
     accept_dead_table(context.config, rehearsed, UUID, location(context, "db/t/"), "ada")
     assert counting(context, rehearsed) == [("db/t/", "ada")]
     assert counting(context, Clock()) == []
@@ -55,7 +55,7 @@ def test_record_of_a_rehearsal_counts_only_in_rehearsals(tmp_path: Path, ahead: 
     ],
 )
 def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, message: str) -> None:
-    context = night_at(tmp_path)
+    context = run_context_at(tmp_path)
     with pytest.raises(GcError, match=message):
         accept_dead_table(context.config, Clock(), uuid, location(context, below), by, withdraw=withdraw)
     with pytest.raises(UsageError, match="no directory inside"):
@@ -64,7 +64,7 @@ def test_record_needs_a_uuid_a_location_and_a_name(tmp_path: Path, uuid: str, be
 
 
 def test_damaged_record_is_an_error(tmp_path: Path) -> None:
-    context = night_at(tmp_path)
+    context = run_context_at(tmp_path)
     storage, _ = accept_dead_table(context.config, Clock(), UUID, location(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/dead_tables.json", b"[{")
     with pytest.raises(StateError, match=r"dead_tables\.json is damaged"):

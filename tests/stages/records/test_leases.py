@@ -15,13 +15,13 @@ from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stores.protocol import LEASE_DURATION, Lease
-from tests.records import STORAGE, night_at
+from tests.records import STORAGE, run_context_at
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
     (tmp_path / "warehouse").mkdir()
-    return night_at(tmp_path)
+    return run_context_at(tmp_path)
 
 
 def take(context: RunContext) -> Lease:
@@ -40,7 +40,7 @@ def test_lease_of_a_rehearsal_uses_the_real_clock(context: RunContext) -> None:
 def test_rehearsal_in_the_future_takes_no_live_lease(context: RunContext, tmp_path: Path) -> None:
     take(context)
     with pytest.raises(GateRefused, match="is being changed by ada"):
-        take(night_at(tmp_path, context.clock.now() + timedelta(days=400)))
+        take(run_context_at(tmp_path, context.clock.now() + timedelta(days=400)))
 
 
 def test_token_grows_after_the_storage_lost_its_counter(context: RunContext, tmp_path: Path) -> None:

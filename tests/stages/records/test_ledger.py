@@ -32,65 +32,65 @@ from gc_assets.stages.records.ledger import (
     settled_entries,
 )
 from gc_assets.state.schemas import ORPHAN_FILES
-from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, put_marked, word
+from tests.records import EMPTY_SWEEP, NOW, STORAGE, log_row, publish_log, publish_mark, publish_table, run_context_at
 
 
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
-    return night_at(tmp_path)
+    return run_context_at(tmp_path)
 
 
 def quarantine_rows(context: RunContext) -> list[tuple[str, int, int]]:
     """Return plan, files and bytes of each quarantine row of the report."""
-    put_marked(context)
-    put(context, STORAGE, ORPHAN_FILES, **NOTHING_SWEPT)
+    publish_mark(context)
+    publish_table(context, STORAGE, ORPHAN_FILES, **EMPTY_SWEEP)
     (page,) = load_report(context, lakes=["none"]).storages
     return [(row.plan_id, row.files, row.size_bytes) for row in page.quarantined]
 
 
 def test_report_counts_a_key_once_per_plan_with_a_copy(context: RunContext) -> None:
-    put_log(context, word("a", "quarantine", "p1"))
-    put_log(context, word("a", "quarantine", "p2", minutes=5, size_bytes=7))
+    publish_log(context, log_row("a", "quarantine", "p1"))
+    publish_log(context, log_row("a", "quarantine", "p2", minutes=5, size_bytes=7))
     assert quarantine_rows(context) == [("p2", 1, 7), ("p1", 1, 10)]
 
 
 def test_report_shows_the_other_copy_after_a_purge(context: RunContext) -> None:
-    put_log(context, word("a", "quarantine", "p1"))
-    put_log(context, word("a", "quarantine", "p2", minutes=5))
-    put_log(context, word("a", "purge", "p3", minutes=9, source="p2"))
+    publish_log(context, log_row("a", "quarantine", "p1"))
+    publish_log(context, log_row("a", "quarantine", "p2", minutes=5))
+    publish_log(context, log_row("a", "purge", "p3", minutes=9, source="p2"))
     assert quarantine_rows(context) == [("p1", 1, 10)]
 
 
 def test_entries_of_the_same_time_are_ordered_by_run(context: RunContext) -> None:
     """With the clock of a rehearsal, runs and restores share one time."""
-    put_log(context, word("a", "quarantine", "p1"))
-    put_log(context, word("a", "restore", "r1", source="p1"))
+    publish_log(context, log_row("a", "quarantine", "p1"))
+    publish_log(context, log_row("a", "restore", "r1", source="p1"))
     assert read_quarantine(context.state, STORAGE).num_rows == 0
-    put_log(context, word("a", "quarantine", "p1", run_id="zz"))
+    publish_log(context, log_row("a", "quarantine", "p1", run_id="zz"))
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
 def test_entries_without_run_id_use_that_of_the_receipt(context: RunContext) -> None:
     """0.2.0 wrote no column `run_id`."""
-    published = put_log(context, word("a", "quarantine", "p1"))
-    assert published.receipt.run_id < put_log(context, word("a", "restore", "r1", source="p1")).receipt.run_id
+    published = publish_log(context, log_row("a", "quarantine", "p1"))
+    assert published.receipt.run_id < publish_log(context, log_row("a", "restore", "r1", source="p1")).receipt.run_id
     assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
 def test_entries_are_ordered_by_lease_and_not_by_clock(context: RunContext) -> None:
     """A restore by a slow clock is still newer, and so is the quarantine after it."""
-    put_log(context, word("a", "quarantine", "p1", minutes=60, token=4))
-    put_log(context, word("a", "restore", "r1", minutes=-60, source="p1", token=5))
+    publish_log(context, log_row("a", "quarantine", "p1", minutes=60, token=4))
+    publish_log(context, log_row("a", "restore", "r1", minutes=-60, source="p1", token=5))
     assert read_quarantine(context.state, STORAGE).num_rows == 0
-    put_log(context, word("a", "quarantine", "p1", minutes=-90, token=6))
+    publish_log(context, log_row("a", "quarantine", "p1", minutes=-90, token=6))
     assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
 def test_entries_without_token_come_first(context: RunContext) -> None:
-    put_log(context, word("a", "restore", "r1", source="p1", token=1))
-    put_log(context, word("a", "quarantine", "p1", minutes=60))
-    put_log(context, word("b", "quarantine", "p1"))
-    put_log(context, word("b", "restore", "r1", minutes=5, source="p1"))
+    publish_log(context, log_row("a", "restore", "r1", source="p1", token=1))
+    publish_log(context, log_row("a", "quarantine", "p1", minutes=60))
+    publish_log(context, log_row("b", "quarantine", "p1"))
+    publish_log(context, log_row("b", "restore", "r1", minutes=5, source="p1"))
     assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
@@ -99,9 +99,9 @@ def visible_copies(context: RunContext, *, rehearsal: bool) -> list[str]:
 
 
 def test_rehearsals_and_real_runs_ignore_each_others_copies(context: RunContext) -> None:
-    put_log(context, word("real", "quarantine", "p1", token=1, rehearsal=False))
-    put_log(context, word("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
-    put_log(context, word("older", "quarantine", "p3"))
+    publish_log(context, log_row("real", "quarantine", "p1", token=1, rehearsal=False))
+    publish_log(context, log_row("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
+    publish_log(context, log_row("older", "quarantine", "p3"))
     assert visible_copies(context, rehearsal=False) == ["older", "real"]
     assert visible_copies(context, rehearsal=True) == ["older", "rehearsed"]
     assert read_quarantine(context.state, STORAGE).num_rows == 3
@@ -111,20 +111,23 @@ def test_restored_file_stays_restored_after_a_rehearsal_quarantines_it(context: 
     """In a deferred quarantine the next real run would purge it immediately, because its days had
     passed.
     """
-    put_log(context, word("a", "quarantine", "p1", token=1, rehearsal=False, quarantine="deferred"))
-    put_log(context, word("a", "restore", "r1", minutes=9, source="p1", token=2, rehearsal=False, quarantine="deferred"))
-    put_log(context, word("a", "quarantine", "p2", minutes=-9000, token=3, rehearsal=True, quarantine="deferred"))
+    publish_log(context, log_row("a", "quarantine", "p1", token=1, rehearsal=False, quarantine="deferred"))
+    publish_log(context, log_row("a", "restore", "r1", minutes=9, source="p1", token=2, rehearsal=False, quarantine="deferred"))
+    publish_log(context, log_row("a", "quarantine", "p2", minutes=-9000, token=3, rehearsal=True, quarantine="deferred"))
     assert visible_copies(context, rehearsal=False) == []
 
 
 def test_real_restore_also_restores_copies_of_rehearsals(context: RunContext) -> None:
-    put_log(context, word("a", "quarantine", "p2", token=1, rehearsal=True))
-    put_log(context, word("a", "restore", "r1", source="p2", token=2, rehearsal=False))
+    publish_log(context, log_row("a", "quarantine", "p2", token=1, rehearsal=True))
+    publish_log(context, log_row("a", "restore", "r1", source="p2", token=2, rehearsal=False))
     assert visible_copies(context, rehearsal=True) == visible_copies(context, rehearsal=False) == []
 
 
 def test_move_of_a_rehearsal_counts_for_any_inventory() -> None:
-    entries = [word("real", "quarantine", "p1", token=1, rehearsal=False), word("rehearsed", "quarantine", "p2", token=2, rehearsal=True)]
+    entries = [
+        log_row("real", "quarantine", "p1", token=1, rehearsal=False),
+        log_row("rehearsed", "quarantine", "p2", token=2, rehearsal=True),
+    ]
     later = removed_objects(pa.Table.from_pylist(entries, LOG_ENTRIES), NOW + timedelta(days=1))
     assert later.column("key").to_pylist() == ["rehearsed"]
 
@@ -151,7 +154,7 @@ def random_entries(choose: random.Random, keys: str, entries: int) -> list[dict[
     phases = [phase for phase in PHASES if phase != "expire"]
     number = count()
     return [
-        word(
+        log_row(
             choose.choice(keys),
             choose.choice(phases),
             choose.choice("pqr"),
@@ -196,7 +199,7 @@ def test_spark_and_arrow_select_the_same_copy(spark: SparkSession) -> None:
 def test_spark_and_arrow_find_the_same_copies(spark: SparkSession, context: RunContext) -> None:
     entries = random_entries(random.Random(7), "abcdefghij", 300)
     for start in range(0, 300, 50):
-        put_log(context, *entries[start : start + 50])
+        publish_log(context, *entries[start : start + 50])
     found = quarantine_ledger(spark, context.state, STORAGE).toArrow()
     assert copies(found) == copies(read_quarantine(context.state, STORAGE)) == walk(entries)
     assert found.select(QUARANTINED_COPY.names).num_rows > 5

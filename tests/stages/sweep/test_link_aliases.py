@@ -41,14 +41,14 @@ class TwoStorages(Lakehouse):
         return config.model_copy(update={"storages": (*config.storages, second)})
 
     def plan(self) -> PlanHeader:
-        storage_inventory(self.spark, self.tonight(), OTHER)
+        storage_inventory(self.spark, self.run_context(), OTHER)
         return super().plan()
 
     def other_links(self) -> list[str]:
         """Return live keys of the second storage that are behind its own links, after a plan of the
         first.
         """
-        run_context = self.tonight()
+        run_context = self.run_context()
         live = live_tables(run_context)
         return behind_links(
             self.spark, run_context, live_keys(self.spark, run_context, OTHER, live), run_context.table(STORAGE_INVENTORY, OTHER)
@@ -95,7 +95,7 @@ def test_apply_refuses_file_that_a_new_commit_names_through_a_link(tables: Alias
     os.utime(tables.garbage, (days_ago(20).timestamp(),) * 2)
     tables.house.now = days_ago(2)
     header = tables.house.plan()
-    tables.house.approved(header)
+    tables.house.approve(header)
     link.symlink_to(tables.garbage)
     tables.borrow(link)
     with pytest.raises(GateRefused, match=f"{tables.garbage.name}, which is file://{link}"):

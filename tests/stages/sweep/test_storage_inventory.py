@@ -41,7 +41,7 @@ def count_tasks_in_process(
         bounds.setattr(storage_inventory, "MAX_IN_PROCESS_SECONDS", seconds)
         bounds.setattr(listing, "ENTRIES_PER_TASK", 5)
         bounds.setattr(listing.LocalListingTask, "run", lambda task, budget: ran.append(task) or run(task, budget))
-        storage_inventory.storage_inventory(house.spark, house.tonight(), STORAGE)
+        storage_inventory.storage_inventory(house.spark, house.run_context(), STORAGE)
     rows = house.rows("storage_inventory")
     assert sorted(row["key"] for row in rows) == sorted(house.files())
     return len(ran)

@@ -28,7 +28,7 @@ from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import select_cases, example_count
+from tests.depth import example_count, select_cases
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Exchange,

@@ -16,7 +16,7 @@ import yaml
 from dagster._grpc.client import DagsterGrpcClient
 
 from tests.ports import free_port
-from tests.postgres import postgres
+from tests.postgres import run_postgres
 from tests.s3.daemons import daemons
 from tests.s3.servers import versity_program
 
@@ -26,7 +26,7 @@ FILES = ("compose.yaml", "Dockerfile", "deploy/dagster.yaml", "deploy/workspace.
 
 
 @dataclass(frozen=True)
-class Composed:
+class ComposeServices:
     """Services that run: the address of the page, and what a further process needs in its environment to use the same instance."""
 
     page: str
@@ -34,7 +34,7 @@ class Composed:
 
 
 @contextmanager
-def composed(folder: Path, environment: Mapping[str, str]) -> Iterator[Composed]:
+def run_services(folder: Path, environment: Mapping[str, str]) -> Iterator[ComposeServices]:
     """Starts Postgres, the S3 server, the code, the webserver and the daemon, in this order.
 
     `environment` goes to all of them, beside what compose.yaml says.
@@ -44,7 +44,7 @@ def composed(folder: Path, environment: Mapping[str, str]) -> Iterator[Composed]
     home.mkdir(parents=True)
     buckets.mkdir()
     # What the files say of the network and the disks of containers, and what it is here.
-    texts = _replaced(
+    texts = _replace(
         {
             "${GC_ASSETS_PASSWORD:?give the database and the S3 server a password, in .env or here}": PASSWORD,
             "${GC_ASSETS_PASSWORD}": PASSWORD,
@@ -69,7 +69,7 @@ def composed(folder: Path, environment: Mapping[str, str]) -> Iterator[Composed]
     program = versity_program()
     assert program is not None, "there is no versitygw: python -m tests.s3.servers versity"
     (command,) = (line.removeprefix("CMD ") for line in texts["Dockerfile"].splitlines() if line.startswith("CMD "))
-    with postgres(around["POSTGRES_USER"], PASSWORD, database), daemons(folder / "log", around) as group:
+    with run_postgres(around["POSTGRES_USER"], PASSWORD, database), daemons(folder / "log", around) as group:
         group.start(program, *services["s3"]["command"])
         group.wait(lambda: _listens(s3))
         group.run(*services["bucket"]["command"])
@@ -78,14 +78,14 @@ def composed(folder: Path, environment: Mapping[str, str]) -> Iterator[Composed]
         group.start(*services["webserver"]["command"])
         group.start(*services["daemon"]["command"])
         group.wait(lambda: _listens(web))
-        yield Composed(f"http://127.0.0.1:{web}", around)
+        yield ComposeServices(f"http://127.0.0.1:{web}", around)
 
 
-def _replaced(words: Mapping[str, str]) -> dict[str, str]:
+def _replace(words: Mapping[str, str]) -> dict[str, str]:
     """The texts of the files, with these words replaced. Each has to be there."""
     texts = {name: (ROOT / name).read_text() for name in FILES}
     unknown = [said for said in words if not any(said in text for text in texts.values())]
-    assert unknown == [], f"{FILES} do not say {unknown}: tests/composed.py replaces it"
+    assert unknown == [], f"{FILES} do not say {unknown}: tests/compose_services.py replaces it"
     for said, here in words.items():
         texts = {name: text.replace(said, here) for name, text in texts.items()}
     return texts

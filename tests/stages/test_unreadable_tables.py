@@ -87,13 +87,13 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
     def context(*broken: Path) -> None:
         header = house.plan()
         found.headers.append(header)
-        found.planned.append(house.planned())
-        actions = planned_actions(house.tonight().state, house.published("deletion_plan"))
+        found.planned.append(house.planned_actions())
+        actions = planned_actions(house.run_context().state, house.find_table("deletion_plan"))
         found.edited.append(set(actions.column("table_name").to_pylist()))
         assert not house.failed_gates(header)
         if header.has_work:
             with fifo_at(house.root, *broken):
-                house.carry_out(header)
+                house.approve_and_apply(header)
             found.outcomes = {row["key"]: f"{row['phase']} {row['outcome']}" for row in house.rows("deletion_log")}
         found.on_disk.append(set(house.files()))
         house.now += timedelta(days=1)

@@ -36,7 +36,7 @@ from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.execution import release_on_exit
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.days import noon
+from tests.dates import next_noon
 from tests.s3.proxy import Request, Rule, error_answer, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
@@ -63,11 +63,11 @@ class UploadStory:
         return {key for key, _ in left(self.house.bench)}
 
     def rows(self, header: PlanHeader) -> list[dict[str, Any]]:
-        return planned_uploads(self.house.tonight().state, find_plan(self.house.config, header.plan_id).published).to_pylist()
+        return planned_uploads(self.house.run_context().state, find_plan(self.house.config, header.plan_id).published).to_pylist()
 
     def chosen(self, **how: Any) -> tuple[set[str], int]:
         """What a plan of now would name."""
-        night = replace(self.house.tonight(), clock=how.get("clock", self.house.clock))
+        night = replace(self.house.run_context(), clock=how.get("clock", self.house.clock))
         refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
         rows, later = find_old_uploads(night, STORAGE, how.get("cutoff", self.header.grace_cutoff), refs, live, how.get("sick", ()))
         return {key.removeprefix(PLACE) for key in rows.column("key").to_pylist()}, later
@@ -75,7 +75,7 @@ class UploadStory:
     def forged(self, *rows: dict[str, Any], **told: Any) -> PlanHeader:
         """The plan with other uploads, sealed and published as somebody can who may write the state."""
         house, table = self.house, pa.Table.from_pylist(list(rows), UPLOADS)
-        state = house.tonight().state
+        state = house.run_context().state
         kept = {name: getattr(self.header, name) for name in PlanHeader.model_fields}
         unsealed = {name: value for name, value in kept.items() if name not in {"plan_id", "keyed", "approve_before", "apply_before"}}
         header = seal(**{**unsealed, "uploads": upload_totals(table, 0), **told})
@@ -93,7 +93,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     denied = Rule(is_denied, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")), times=9)
     with in_a_bucket("ceph", prefix="lakes/") as bench, proxied(shared("ceph"), denied) as proxy:
         root: Path = tmp_path_factory.mktemp("uploads")
-        now = noon(days=4)
+        now = next_noon(days=4)
         settings = {"s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
         house.lakes = [Iceberg(house).config]
@@ -135,9 +135,9 @@ def test_everywhere_that_a_plan_is_shown_it_says_that_aborts_are_final(story: Up
     assert plan_line(header) == f"{STORAGE}: plan {header.plan_id}, 0 files, 0 B, gates passed; aborts 5 unfinished uploads (32 B)"
     (listed,) = list_plans(house.config)
     assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
-    (said,) = explain(house.tonight(), PLACE + "dead")
+    (said,) = explain(house.run_context(), PLACE + "dead")
     assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, permanently." in said.sentence
-    page = render(load_report(house.tonight()))
+    page = render(load_report(house.run_context()))
     assert words in page
     assert all(story.uploads[name]["UploadId"] in page for name in DEAD)
 
@@ -145,13 +145,13 @@ def test_everywhere_that_a_plan_is_shown_it_says_that_aborts_are_final(story: Up
 def test_in_mode_plan_nothing_is_aborted(story: UploadStory) -> None:
     story.house.settings["mode"] = "plan"
     with pytest.raises(GateRefused, match="is in mode plan"):
-        story.house.carry_out(story.header)
+        story.house.approve_and_apply(story.header)
     del story.house.settings["mode"]
     assert len(story.left()) == len(story.uploads)
 
 
 def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_of_date(story: UploadStory, tmp_path: Path) -> None:
-    night, plan = story.house.tonight(), find_plan(story.house.config, story.header.plan_id)
+    night, plan = story.house.run_context(), find_plan(story.house.config, story.header.plan_id)
     refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
     judge = Revalidation.of(night, story.header, refs, live)
     cases: list[tuple[list[Unreadable], bool, str, str]] = [
@@ -172,7 +172,7 @@ def test_a_plan_whose_uploads_are_others_than_were_approved_is_refused(story: Up
     rows = story.rows(story.header)
     header = story.forged(*rows[1:], uploads=story.header.uploads.model_copy(update={"later": 1}))
     with pytest.raises(StateError, match="the digest of its uploads is"):
-        story.house.carry_out(header)
+        story.house.approve_and_apply(header)
     assert len(story.left()) == len(story.uploads)
 
 
@@ -185,7 +185,7 @@ def test_each_planned_upload_is_judged_again_as_it_is_aborted(story: UploadStory
     forged = [{**row, "key": key, "upload_id": story.uploads[key]["UploadId"]} for key in ELSEWHERE]
     header = story.forged(*story.rows(story.header), *forged)
     before = house.contents()
-    applied = house.carry_out(header)
+    applied = house.approve_and_apply(header)
     outcomes = {"done": 1, "changed": 1, "absent": 2, "denied": 3}
     assert counts(applied.by_outcome) == {("abort", outcome): count for outcome, count in outcomes.items()}
     log = {row["key"].removeprefix(PLACE): row for row in house.rows("deletion_log")}
@@ -206,7 +206,7 @@ def test_each_planned_upload_is_judged_again_as_it_is_aborted(story: UploadStory
     assert dict(left(house.bench)) == kept
     assert house.contents() == before
     assert house.bench.get(PLACE + "finished") == b"finished"
-    assert read_quarantine(house.tonight().state, STORAGE).num_rows == 0
+    assert read_quarantine(house.run_context().state, STORAGE).num_rows == 0
 
 
 def test_pressed_twice_it_does_nothing(story: UploadStory) -> None:

@@ -39,7 +39,7 @@ class Rewritten(Lakehouse):
         os.utime(self.lake / "manifests" / "c1.json", (at.timestamp(),) * 2)
 
     def sweep(self) -> PlanHeader:
-        night = self.tonight()
+        night = self.run_context()
         live_filter(self.spark, night, self.storage)
         storage_inventory(self.spark, night, self.storage)
         orphan_files(self.spark, night, self.storage)
@@ -59,14 +59,14 @@ def house(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_store_that_tells_identities_has_what_was_rewritten_read_again_before_anything_is_planned(house: Rewritten) -> None:
     house.now = days_ago(3)
     house.plan()
-    assert house.planned("toys/data/") == {"b": "quarantine"}
+    assert house.planned_actions("toys/data/") == {"b": "quarantine"}
     house.name("b", days_ago(35))
     house.now = days_ago(2)
     assert not house.plan().failed_gates
-    assert house.planned("toys/data/") == {}, "what either object named counts"
+    assert house.planned_actions("toys/data/") == {}, "what either object named counts"
     house.now = days_ago(1)
     house.plan()
-    assert house.decoded("toys") == [1, 1, 0]
+    assert house.decoded_counts("toys") == [1, 1, 0]
 
 
 def test_what_is_rewritten_after_the_mark_stops_the_plan_by_name_and_is_read_again(house: Rewritten) -> None:
@@ -78,13 +78,13 @@ def test_what_is_rewritten_after_the_mark_stops_the_plan_by_name_and_is_read_aga
         assert "manifest toys/manifests/c1.json, which was overwritten after it was read" in refused.failed_gates[0].message
         assert not refused.unreadable
     assert not house.plan().failed_gates
-    assert house.planned("toys/data/") == {"longer": "quarantine"}
+    assert house.planned_actions("toys/data/") == {"longer": "quarantine"}
 
 
 def test_of_metadata_that_is_gone_since_the_mark_the_plan_says_which_night_found_it_last_and_an_older_plan_waits(house: Rewritten) -> None:
     house.now = days_ago(2)
     older = house.plan()
-    house.approved(older)
+    house.approve(older)
     house.now = days_ago(1)
     house.mark()
     manifest = house.lake / "manifests" / "c1.json"
@@ -107,19 +107,19 @@ def test_of_a_store_that_tells_none_the_sweep_sees_it_and_the_next_night_reads(h
     assert not house.plan().failed_gates, "other object, same bytes"
     house.now = days_ago(3)
     house.plan()
-    assert house.decoded("toys") == [1, 0, 1]
+    assert house.decoded_counts("toys") == [1, 0, 1]
     house.name("b", days_ago(34))
     house.now = days_ago(2)
     assert house.failed_gates(house.plan()) == {"metadata_present"}
     house.now = days_ago(1)
     assert not house.plan().failed_gates
-    assert house.planned("toys/data/") == {}
-    assert house.decoded("toys") == [1, 0, 1, 0, 1]
+    assert house.planned_actions("toys/data/") == {}
+    assert house.decoded_counts("toys") == [1, 0, 1, 0, 1]
 
 
 def test_what_an_earlier_release_decoded_is_another_at_another_length(house: Rewritten, spark: SparkSession) -> None:
     """It knew lengths, and no identities."""
-    night, shown = house.tonight(), [("same", "e", 10), ("longer", "e", 11), ("never decoded", "e", 5)]
+    night, shown = house.run_context(), [("same", "e", 10), ("longer", "e", 11), ("never decoded", "e", 5)]
     decoded = [{"key": "same", "container_size_bytes": 10}, {"key": "longer", "container_size_bytes": 10}, {"key": "never decoded"}]
     rows = [{"storage": house.storage, "kind": "manifest", "address": f"{house.lake}/{row['key']}", **row} for row in decoded]
     run = night.state.start("toys", "live_files", night.run_date, night.clock)

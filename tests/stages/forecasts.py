@@ -20,7 +20,7 @@ from tests.stages.lakehouse import Lakehouse
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class Forecast:
     """The orphans of a night under a scenario, key to size, and the amounts that `what_if` tells."""
 
     orphans: dict[str, int]
@@ -28,58 +28,58 @@ class Foreseen:
     kept: Amount
 
 
-def sizes(house: Lakehouse) -> dict[str, int]:
+def orphan_sizes(house: Lakehouse) -> dict[str, int]:
     """The orphans of tonight, key to size."""
     return {row["key"]: row["size_bytes"] for row in house.rows("orphan_files")}
 
 
-def foreseen(house: Lakehouse, scenarios: Sequence[Scenario]) -> list[Foreseen]:
-    tonight = sizes(house)
+def forecast_orphans(house: Lakehouse, scenarios: Sequence[Scenario]) -> list[Forecast]:
+    tonight = orphan_sizes(house)
     with ExitStack() as scratch:
-        judgement = Comparison.of(house.spark, house.tonight(), scenarios, scratch)
+        judgement = Comparison.of(house.spark, house.run_context(), scenarios, scratch)
         effects, rows = judgement.effects(), judgement.files(house.storage).collect()
     assert len({row["key"] for row in rows}) == len(rows)
-    found: list[Foreseen] = []
+    found: list[Forecast] = []
     for bit, effect in enumerate(effects, 1):
         freed = {row["key"]: row["size_bytes"] for row in rows if row["live"] & 1 and not row["live"] >> bit & 1}
         kept = {row["key"] for row in rows if row["live"] >> bit & 1 and not row["live"] & 1}
         orphans = {key: size for key, size in tonight.items() if key not in kept} | freed
-        found.append(Foreseen(orphans, effect.freed, effect.kept))
+        found.append(Forecast(orphans, effect.freed, effect.kept))
     return found
 
 
-def under_policy(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
+def orphans_under_policy(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
     """The orphans of the same night as it really comes under these policies, of the refs and the listing that it froze."""
-    with _beside(house) as state:
-        return _swept(replace(house, lakes=list(lakes), state=str(state)))
+    with _copied_state(house) as state:
+        return _sweep_inventory(replace(house, lakes=list(lakes), state=str(state)))
 
 
-def with_refs_of_now(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
+def orphans_with_new_refs(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
     """The orphans of the same night under these policies, as it really comes when refs and storage are read afresh."""
-    with _beside(house) as state:
+    with _copied_state(house) as state:
         for lake in house.lakes:
             shutil.rmtree(state / lake.name / "lake_refs")
-        return swept(replace(house, lakes=list(lakes), state=str(state)))
+        return sweep_orphans(replace(house, lakes=list(lakes), state=str(state)))
 
 
-def swept(house: Lakehouse) -> dict[str, int]:
+def sweep_orphans(house: Lakehouse) -> dict[str, int]:
     """The orphans of a whole night up to its sweep."""
-    storage_inventory(house.spark, house.tonight(), house.storage)
-    return _swept(house)
+    storage_inventory(house.spark, house.run_context(), house.storage)
+    return _sweep_inventory(house)
 
 
 @contextmanager
-def _beside(house: Lakehouse) -> Generator[Path]:
+def _copied_state(house: Lakehouse) -> Generator[Path]:
     """A copy of the state, with all that was decoded, for a night that leaves the house's own alone."""
     with TemporaryDirectory(dir=house.root) as folder:
         yield Path(shutil.copytree(house.root / "state", Path(folder) / "state"))
 
 
-def _swept(house: Lakehouse) -> dict[str, int]:
+def _sweep_inventory(house: Lakehouse) -> dict[str, int]:
     house.mark()
-    live_filter(house.spark, house.tonight(), house.storage)
-    orphan_files(house.spark, house.tonight(), house.storage)
-    return sizes(house)
+    live_filter(house.spark, house.run_context(), house.storage)
+    orphan_files(house.spark, house.run_context(), house.storage)
+    return orphan_sizes(house)
 
 
 def difference(before: dict[str, int], after: dict[str, int]) -> tuple[Amount, Amount]:

@@ -1,6 +1,6 @@
 """Work in processes that are killed for real: before a step on the disk, at a random moment, or with a whole JVM below them.
 
-`python -m tests.killed FILE` kills one piece of work again and again, see `killed_at_random`.
+`python -m tests.process_kills FILE` kills one piece of work again and again, see `kill_at_random`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ CHECKOUT = Path(__file__).parents[1]
 # Children are forked from a process that has imported their work, so that a start takes milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["tests.killed", "tests.lakes.icechunk.support", "tests.stages.delete.row_execution", "tests.stores.builders", "tests.stores.s3_bench"]
+    [
+        "tests.process_kills",
+        "tests.lakes.icechunk.support",
+        "tests.stages.delete.row_execution",
+        "tests.stores.builders",
+        "tests.stores.s3_bench",
+    ]
 )
 
 
-def killed_before(step: int, names: Sequence[str], work: Callable[..., object], *arguments: Any) -> None:
+def kill_before(step: int, names: Sequence[str], work: Callable[..., object], *arguments: Any) -> None:
     """Does the work, and dies before its `step`-th call of the functions `names` of `os`. Exits with 0 where it has fewer."""
     numbers = count(1)
     for name in names:
-        setattr(os, name, _counting(getattr(os, name), numbers, step))
+        setattr(os, name, _count_and_kill(getattr(os, name), numbers, step))
     work(*arguments)
 
 
@@ -44,7 +50,7 @@ def exit_code(target: Callable[..., object], *arguments: Any) -> int | None:
     return child.exitcode
 
 
-def _counting(real: Callable[..., Any], numbers: count[int], step: int) -> Callable[..., Any]:
+def _count_and_kill(real: Callable[..., Any], numbers: count[int], step: int) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if next(numbers) == step:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -54,7 +60,7 @@ def _counting(real: Callable[..., Any], numbers: count[int], step: int) -> Calla
 
 
 @dataclass(frozen=True)
-class Rounds:
+class KillRounds:
     """Work that is begun and killed `kills` times, after `least` to `most` units, and what is looked at after each kill.
 
     A unit is a second, or how long `unit` takes: a kill before that comes too early. All pickle, and have imported what they need.
@@ -69,18 +75,18 @@ class Rounds:
     seed: int = 7
 
 
-def killed_at_random(rounds: Rounds, file: Path) -> list[dict[str, Any]]:
+def kill_at_random(rounds: KillRounds, file: Path) -> list[dict[str, Any]]:
     """For each kill, whether it came before the work was through (`killed`), and what was there then (`seen`, as JSON).
 
     The children are forked from a process without threads that has everything imported: the moment falls into the work.
     """
     file.write_bytes(pickle.dumps(rounds))
-    command = [sys.executable, "-m", "tests.killed", str(file)]
+    command = [sys.executable, "-m", "tests.process_kills", str(file)]
     told = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True, timeout=300)
     return json.loads(told.stdout)
 
 
-def _forked(work: Callable[[], object]) -> int:
+def _fork(work: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         try:
@@ -94,12 +100,12 @@ def _seconds(work: Callable[[], object] | None) -> float:
     if work is None:
         return 1.0
     begun = time.perf_counter()
-    os.waitpid(_forked(work), 0)
+    os.waitpid(_fork(work), 0)
     return time.perf_counter() - begun
 
 
-def _killed(work: Callable[[], object], after_seconds: float) -> bool:
-    child = _forked(work)
+def _kill_after(work: Callable[[], object], after_seconds: float) -> bool:
+    child = _fork(work)
     time.sleep(after_seconds)
     os.kill(child, signal.SIGKILL)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -132,11 +138,11 @@ def _session(pid: int) -> int | None:
 
 
 def main(file: str) -> None:
-    rounds: Rounds = pickle.loads(Path(file).read_bytes())  # noqa: S301 - written by `killed_at_random`
+    rounds: KillRounds = pickle.loads(Path(file).read_bytes())  # noqa: S301  (written by `kill_at_random`)
     luck, unit = random.Random(rounds.seed), min(_seconds(rounds.unit) for _ in range(3))
     told = []
     for _ in range(rounds.kills):
-        in_time = _killed(rounds.work, unit * luck.uniform(rounds.least, rounds.most))
+        in_time = _kill_after(rounds.work, unit * luck.uniform(rounds.least, rounds.most))
         seen = rounds.look()
         if rounds.unit is not None and told and seen == told[-1]["seen"]:
             unit *= 1.2  # nothing was done by then: it was measured in a quieter moment

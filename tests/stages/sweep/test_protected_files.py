@@ -194,7 +194,7 @@ def test_unowned_files_are_counted_and_left_alone(trapped: Trapped) -> None:
 
 def test_after_apply_every_table_reads_in_full(trapped: Trapped) -> None:
     house = trapped.house
-    house.carry_out(trapped.header)
+    house.approve_and_apply(trapped.header)
     iceberg = LakeBuilder(house.root)
     for name in ("db.t", "db.t_2", "db.inner", "db.kept", "db.spelled", "db.twice", "db.rooted"):
         assert iceberg.catalog.load_table(name).scan().to_arrow().num_rows > 0

@@ -10,9 +10,9 @@ from gc_assets.stores.local.objects import LocalObjects
 from tests.stages.lakehouse import Lakehouse
 
 
-def unreadable(house: Lakehouse, lake: str = "ml") -> set[str]:
+def unreadable_paths(house: Lakehouse, lake: str = "ml") -> set[str]:
     """Return paths of retained commits of the last mark whose objects are unreadable. At least one is readable."""
-    reader = house.tonight().lake(lake)
+    reader = house.run_context().lake(lake)
     kept = house.commits("retained", lake)
     roots = {root["address"] for row in house.rows("commit_graph", lake) if row["commit_id"] in kept for root in row["content_roots"]}
     pending = [Container(address, Kind.METARANGE) for address in roots]

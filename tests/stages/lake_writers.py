@@ -21,14 +21,14 @@ from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.server import Server
-from tests.stages.random_lakes import grow, take_step
+from tests.stages.random_lakes import take_table_step, take_tree_step
 
 LAG: Final = timedelta(days=60)
-KEPT: Final = timedelta(days=3)
-MAX_AGE: Final = LAG + KEPT
+RETAINED_AGE: Final = timedelta(days=3)
+MAX_AGE: Final = LAG + RETAINED_AGE
 
 
-class Growing(Protocol):
+class LakeWriter(Protocol):
     """A lake that is written to."""
 
     def change(self, chance: random.Random, at: datetime) -> None:
@@ -36,7 +36,7 @@ class Growing(Protocol):
         ...
 
 
-class Tables:
+class IcebergWriter:
     """Tables of a SQL catalog."""
 
     def __init__(self, root: Path, at: datetime, tables: int = 3) -> None:
@@ -62,10 +62,10 @@ class Tables:
             ("leftovers",),
         )
         name, *values = chance.choice(steps)
-        take_step(table, at, str(name), *values)
+        take_table_step(table, at, str(name), *values)
 
 
-class Repository:
+class IcechunkWriter:
     """An Icechunk repository."""
 
     def __init__(self, path: Path, at: datetime) -> None:
@@ -75,10 +75,10 @@ class Repository:
         self.made += 1
         refs = ("branch", "tag", "reset", "delete branch", "delete tag")
         step = chance.choice(("commit", "commit", "commit", *refs, "abandon snapshot", "abandon writer"))
-        grow(self.builder, self.made, at, step, chance.randrange(6), chance.randrange(6))
+        take_tree_step(self.builder, self.made, at, step, chance.randrange(6), chance.randrange(6))
 
 
-class Contents:
+class NessieWriter:
     """Tables on the branches of a Nessie server, which dates its commits itself."""
 
     def __init__(self, server: Server, warehouse: Path) -> None:
@@ -104,7 +104,7 @@ class Contents:
             branch.overwrite("shop.orders")
 
 
-class Objects:
+class LakeFsWriter:
     """A lakeFS repository."""
 
     def __init__(self, folder: Path, at: datetime) -> None:
@@ -132,11 +132,11 @@ class Objects:
 
 
 @contextmanager
-def growing_lakes(root: Path, nessie: Server, now: datetime) -> Iterator[tuple[list[Growing], list[LakeConfig]]]:
+def open_lake_writers(root: Path, nessie: Server, now: datetime) -> Iterator[tuple[list[LakeWriter], list[LakeConfig]]]:
     """The lakes below `<root>/warehouse`, and their configurations."""
     warehouse, at = root / "warehouse", now - LAG
-    tables, weather = Tables(root, at), Repository(warehouse / "weather", at)
-    shop, ml = Contents(nessie, warehouse), Objects(warehouse, at)
+    tables, weather = IcebergWriter(root, at), IcechunkWriter(warehouse / "weather", at)
+    shop, ml = NessieWriter(nessie, warehouse), LakeFsWriter(warehouse, at)
     with FakeServer(ml.builder.repository).running() as url:
         settings = {"name": "weather", "kind": "icechunk", "location": f"file://{warehouse}/weather/"}
         configs = [

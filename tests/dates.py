@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 
-def now_for(minutes: float) -> datetime:
+def now_before_midnight(minutes: float) -> datetime:
     """Now, where that many minutes are left of the day; else it waits for the next one. A story of theirs ends on the day it began."""
     now, story = datetime.now(UTC), timedelta(minutes=minutes)
     midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC)
@@ -15,6 +15,6 @@ def now_for(minutes: float) -> datetime:
     return datetime.now(UTC)
 
 
-def noon(days: int) -> datetime:
+def next_noon(days: int) -> datetime:
     """The first noon that is at least so many days ahead: what a rehearsal begins at it, it ends on the same date."""
     return datetime.combine((datetime.now(UTC) + timedelta(days=days, hours=12)).date(), datetime.min.time(), UTC) + timedelta(hours=12)

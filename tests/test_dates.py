@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests import days
+from tests import dates as days
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type[datetime]:
 
 
 def test_a_story_that_would_run_over_midnight_begins_after_it(clock: type[datetime]) -> None:
-    assert days.now_for(minutes=9) == datetime(2026, 11, 23, 23, 50, tzinfo=UTC)
-    assert days.now_for(minutes=11).date().isoformat() == "2026-11-24"
+    assert days.now_before_midnight(minutes=9) == datetime(2026, 11, 23, 23, 50, tzinfo=UTC)
+    assert days.now_before_midnight(minutes=11).date().isoformat() == "2026-11-24"
     del clock
 
 
@@ -39,6 +39,6 @@ def test_a_story_that_would_run_over_midnight_begins_after_it(clock: type[dateti
 def test_a_rehearsal_begins_at_noon_and_at_least_that_far_ahead(clock: type[datetime], hour: int) -> None:
     now = datetime(2026, 11, 23, hour, 50, tzinfo=UTC)
     clock.at = now  # type: ignore[attr-defined]
-    noon = days.noon(days=2)
+    noon = days.next_noon(days=2)
     assert noon.hour == 12
     assert timedelta(days=2) <= noon - now < timedelta(days=3)

@@ -14,7 +14,7 @@ from gc_assets.stages.sweep import storage_inventory
 
 
 @contextmanager
-def all_in_executors() -> Iterator[None]:
+def all_remote() -> Iterator[None]:
     """Nothing is so little that a stage does it in this process, or joins it in the session for few rows."""
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(few_rows, "MAX_SMALL_ROWS", -1)

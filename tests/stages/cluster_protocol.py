@@ -1,4 +1,4 @@
-"""The protocol on a lake in a bucket, in a process with a Spark of its own: `python -m tests.stages.clustered FILE`.
+"""The protocol on a lake in a bucket, in a process with a Spark of its own: `python -m tests.stages.cluster_protocol FILE`.
 
 Executors do all that they can get of a night and of a restore, and act on every file: what stages would do in this process is too much.
 """
@@ -29,17 +29,17 @@ from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.delete import apply
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stores.store import open_store
-from tests.killed import CHECKOUT
+from tests.process_kills import CHECKOUT
 from tests.s3.servers import S3Server
 from tests.stages.bucket_house import BucketHouse
-from tests.stages.elsewhere import all_in_executors
 from tests.stages.lakehouse import STORAGE, counts
+from tests.stages.remote_execution import all_remote
 from tests.stores.s3_bench import S3Bench
 
 # What is put back of the files that a plan has moved.
-PUT_BACK = "iceberg/db/orders/data/lost-1"
-OF_THE_LAKE = ("lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
-OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files", "deletion_plan")
+RESTORED_PREFIX = "iceberg/db/orders/data/lost-1"
+LAKE_TABLES = ("lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
+STORAGE_TABLES = ("live_filter", "storage_inventory", "orphan_files", "deletion_plan")
 
 
 @dataclass(frozen=True)
@@ -65,26 +65,26 @@ class Scene:
         return BucketHouse(spark, self.root, self.lakes, settings, self.now, state=self.state, s3=self.s3, bench=bench)
 
 
-def rows(house: BucketHouse) -> dict[str, Any]:
+def table_digests(house: BucketHouse) -> dict[str, Any]:
     """What tells the rows of every table of a night."""
-    tables = [(table, lake.name) for lake in house.lakes for table in OF_THE_LAKE] + [(table, STORAGE) for table in OF_THE_STORAGE]
-    receipts = {f"{owner}/{table}": house.published(table, owner).receipt for table, owner in tables}
+    tables = [(table, lake.name) for lake in house.lakes for table in LAKE_TABLES] + [(table, STORAGE) for table in STORAGE_TABLES]
+    receipts = {f"{owner}/{table}": house.find_table(table, owner).receipt for table, owner in tables}
     return {name: [receipt.rows, receipt.digest] for name, receipt in receipts.items()}
 
 
-def protocol(house: BucketHouse) -> dict[str, Any]:
+def run_protocol(house: BucketHouse) -> dict[str, Any]:
     """Plan, approve, apply, put some files back; then a later night's plan, which purges the others."""
     told: dict[str, Any] = {}
 
     def carried_out(header: PlanHeader) -> dict[str, int]:
-        return {"/".join(key): count for key, count in counts(house.carry_out(header).by_outcome).items()}
+        return {"/".join(key): count for key, count in counts(house.approve_and_apply(header).by_outcome).items()}
 
-    with all_in_executors():
+    with all_remote():
         header = house.plan()
-    told["plan"], told["rows"] = header.plan_id, rows(house)
+    told["plan"], told["rows"] = header.plan_id, table_digests(house)
     told["applied"], told["left"] = carried_out(header), house.contents()
-    with all_in_executors():
-        _, books = restore(lambda: house.spark, house.tonight(), STORAGE, prefix=PUT_BACK)
+    with all_remote():
+        _, books = restore(lambda: house.spark, house.run_context(), STORAGE, prefix=RESTORED_PREFIX)
     told["restored"], told["back"] = counts(books), house.contents()
     house.now += timedelta(days=1)
     later = house.plan()
@@ -92,16 +92,16 @@ def protocol(house: BucketHouse) -> dict[str, Any]:
     return told
 
 
-def played(scene: Scene, file: Path) -> dict[str, Any]:
+def run_in_process(scene: Scene, file: Path) -> dict[str, Any]:
     """The protocol in a process of its own. Raises `AssertionError` with its last words where it fails."""
     file.write_bytes(pickle.dumps(scene))
-    command = [sys.executable, "-m", "tests.stages.clustered", str(file)]
+    command = [sys.executable, "-m", "tests.stages.cluster_protocol", str(file)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
+def collect_refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
     """What is said of executors that cannot run this release, and of settings. `bare` is a Python without libraries."""
     told, python = dict[str, str](), "spark.sql.execution.pyspark.python"
 
@@ -118,7 +118,7 @@ def refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
     ask("no libraries", **{python: str(bare)})
     ask("speculation", **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", executors.SPECULATION: "true"})
     patience, executors.TIMEOUT_SECONDS = executors.TIMEOUT_SECONDS, 1.0
-    others = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(_long, "id long").collect())
+    others = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(_delay, "id long").collect())
     others.start()
     while not spark.sparkContext.statusTracker().getActiveStageIds():
         time.sleep(0.01)
@@ -130,12 +130,12 @@ def refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
     return told
 
 
-def _long(batches: Any) -> Any:
+def _delay(batches: Any) -> Any:
     time.sleep(6)
     yield from batches
 
 
-def forbidden(spark: SparkSession, path: Path) -> str:
+def read_in_executor(spark: SparkSession, path: Path) -> str:
     """What an executor hears that opens a file."""
 
     def opened(batches: Any) -> Any:
@@ -153,9 +153,9 @@ def main(file: str) -> None:
     scene: Scene = pickle.loads(Path(file).read_bytes())  # noqa: S301  (written by the test)
     apply.MAX_IN_PROCESS_ACTIONS = -1  # type: ignore[misc]
     spark = SparkRuntime.model_validate(scene.runtime).session()
-    told = protocol(scene.house(spark))
-    told["hidden"] = forbidden(spark, Path(file))
-    told["refused"] = refusals(spark, scene.bare)
+    told = run_protocol(scene.house(spark))
+    told["hidden"] = read_in_executor(spark, Path(file))
+    told["refused"] = collect_refusals(spark, scene.bare)
     sys.stdout.write(json.dumps(told) + "\n")
     spark.stop()
 

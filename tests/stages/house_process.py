@@ -1,4 +1,4 @@
-"""Steps of a `Lakehouse` in a process with a Spark of its own: `python -m tests.stages.process MODE ROOT VERB [PLAN]`.
+"""Steps of a `Lakehouse` in a process with a Spark of its own: `python -m tests.stages.house_process MODE ROOT VERB [PLAN]`.
 
 One process cannot hold a classic and a Connect session, and a process that is killed must take nobody else's Spark along.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.records.plans import find_plan
 from tests.conftest import TEST_CONF
-from tests.killed import CHECKOUT
+from tests.process_kills import CHECKOUT
 from tests.stages.lakehouse import Lakehouse, counts
 
 
@@ -24,7 +24,7 @@ def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> s
     """A process in a session of its own that does the steps; what it prints last is JSON."""
     (house.root / "lakes.pickle").write_bytes(pickle.dumps(house.lakes))  # as JSON their secrets would be masked
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.stages.process", mode, str(house.root), *arguments],
+        [sys.executable, "-m", "tests.stages.house_process", mode, str(house.root), *arguments],
         cwd=CHECKOUT,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
@@ -37,7 +37,7 @@ def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> s
 def story(house: Lakehouse) -> dict[str, Any]:
     """Plan, approve, apply, restore, with the files that are there after each."""
     header = house.plan()
-    applied = house.carry_out(header)
+    applied = house.approve_and_apply(header)
     after_apply = house.files()
     _, restored = house.restore(header.plan_id)
     return {
