@@ -94,9 +94,9 @@ class _RateMeter:
         if found is None:
             return None
         unit, done, total = found
-        now, before = time.monotonic(), self._rate
-        is_new = before is None or self._basis != (unit, total) or done < before.done
-        first = done if before is None or is_new else before.first
+        now, previous = time.monotonic(), self._rate
+        is_new = previous is None or self._basis != (unit, total) or done < previous.done
+        first = done if previous is None or is_new else previous.first
         self._began, self._basis = (now if is_new else self._began), (unit, total)
         return ProgressRate(unit, done if total is None else min(done, total), total, now - self._began, first)
 
@@ -129,8 +129,8 @@ class _Step:
             self.logger.info("%s: %s", self.name, text)
 
     def progress(self) -> StageProgress:
-        pace = self.meter.rate() or self.tasks.rate()
-        return StageProgress(self.name, self.activity, time.monotonic() - self.began, pace, self._outer_activity())
+        rate = self.meter.rate() or self.tasks.rate()
+        return StageProgress(self.name, self.activity, time.monotonic() - self.began, rate, self._outer_activity())
 
     def jobs_started(self) -> int | None:
         now = count_jobs(self.spark)
@@ -139,8 +139,8 @@ class _Step:
     def _outer_activity(self) -> str:
         if self.outer is None:
             return ""
-        counted_by_itself = self.outer.meter.rate() if self.outer.meter is not self.outer.tasks else None
-        return ", ".join(part for part in (self.outer.activity, str(counted_by_itself or "")) if part)
+        own_rate = self.outer.meter.rate() if self.outer.meter is not self.outer.tasks else None
+        return ", ".join(part for part in (self.outer.activity, str(own_rate or "")) if part)
 
     def log_regularly(self) -> None:
         """Log a progress line after each silence until the step ends.

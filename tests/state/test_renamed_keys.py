@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,11 @@ from pydantic import ValidationError
 
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.deliveries import Deliveries
-from gc_assets.core.plan import gate_name
+from gc_assets.core.errors import GateRefused
+from gc_assets.core.plan import GateResult, gate_name
 from gc_assets.core.renamed_keys import RenamedKeys
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import approve, find_plan, refuse_gates
 from gc_assets.state.compaction import CompactedSegments
 from gc_assets.state.index import IndexEntry
 from gc_assets.state.receipts import Receipt
@@ -25,6 +30,7 @@ from gc_assets.state.summaries import (
     OrphanFilesSummary,
     StorageInventorySummary,
 )
+from tests.assets.platforms import platform, stored_plan
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC).isoformat()
 DAY = date(2026, 3, 14).isoformat()
@@ -141,6 +147,25 @@ def test_stored_override_names_current_gate() -> None:
     event = ApprovalEvent.model_validate({"plan_id": "p", "by": "ada", "at": NOW, "overrides": ["sick_tables", "live_drop"]})
     assert event.overrides == ("unreadable_tables", "live_drop")
     assert [gate_name(name) for name in ("spoilt_histories", "damaged_histories")] == ["damaged_histories"] * 2
+
+
+UNREADABLE = GateResult(name="unreadable_tables", passed=False, message="2 tables", overridable=True)
+
+
+@pytest.mark.parametrize("stored", ["sick_tables", "unreadable_tables"])
+@pytest.mark.parametrize("given", ["sick_tables", "unreadable_tables"])
+def test_gate_is_overridden_by_old_and_new_name(tmp_path: Path, stored: str, given: str) -> None:
+    at = platform(tmp_path)
+    plan_id = header_of(stored_plan(at, gates=(UNREADABLE.model_copy(update={"name": stored}),))).plan_id
+    with pytest.raises(GateRefused, match="is refused by its gates"):
+        approve(at.config, at.clock, plan_id, "ada")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        approve(at.config, at.clock, plan_id, "ada", (given,))
+    assert [item.category for item in caught] == ([FutureWarning] if (given, stored) == ("sick_tables", "unreadable_tables") else [])
+    plan = find_plan(at.config, plan_id)
+    assert plan.verdict.overrides == ("unreadable_tables",)
+    refuse_gates(plan.header, plan.verdict.overrides)
 
 
 def test_delivered_event_keeps_its_delivery_under_new_name() -> None:

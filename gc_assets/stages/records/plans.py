@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -272,10 +273,17 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
             "Make a new one with `gc-assets run`."
         )
     refuse_gates(header, overrides)
-    passed_over = tuple(sorted(set(overrides)))
-    return _record(
-        State.of(config), header, ApprovalEvent(plan_id=header.plan_id, by=by.strip(), at=now, overrides=passed_over, comment=comment)
-    )
+    _warn_renamed_gates(header, overrides)
+    names = tuple(sorted(set(map(gate_name, overrides))))
+    return _record(State.of(config), header, ApprovalEvent(plan_id=header.plan_id, by=by.strip(), at=now, overrides=names, comment=comment))
+
+
+def _warn_renamed_gates(header: PlanHeader, overrides: Iterable[str]) -> None:
+    own = {gate.name for gate in header.gates}
+    for name in overrides:
+        if name not in own and name != gate_name(name):
+            message = f"gate `{name}` was renamed to `{gate_name(name)}`; the old name is removed in gc-assets 0.5.0"
+            warnings.warn(message, FutureWarning, stacklevel=3)
 
 
 def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "") -> ApprovalEvent:
