@@ -1,7 +1,7 @@
-# One image for Dagster's three processes and for the command line. docs/deployment.md says how to use it.
+# One image for Dagster's three processes and for the command line. See docs/deployment.md.
 FROM python:3.11-slim-bookworm
 
-# Debian's own security updates are worth more than one fixed version of Java.
+# Not pinned: security updates of Debian are more important than a fixed version of Java.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
@@ -12,7 +12,7 @@ COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY gc_assets gc_assets
 RUN pip install --no-cache-dir -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui,postgres]'
 
-# A new volume at /data belongs to whom the folder belongs.
+# A new volume at /data has the owner of this directory.
 RUN useradd --uid 1000 --create-home collector && install -d -o collector -g collector /data /opt/dagster
 COPY deploy/dagster.yaml deploy/workspace.yaml /opt/dagster/
 ENV DAGSTER_HOME=/opt/dagster

