@@ -22,7 +22,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
     return {seed.reader: seed for seed in seeds(tmp_path_factory.mktemp("seeds"))}
 
 
-def test_damaged_objects_are_refused_by_name_or_read_in_bounded_time_and_memory() -> None:
+def test_damaged_objects_are_refused_or_read_in_bounded_time() -> None:
     """`make fuzz` goes on for an hour."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--seconds", str(SECONDS), "--seed", "11"],
@@ -36,24 +36,24 @@ def test_damaged_objects_are_refused_by_name_or_read_in_bounded_time_and_memory(
 
 
 @pytest.mark.parametrize("reader", ["iceberg metadata", "icechunk ref", "index of the state", "lakeFS rules", "lakes.yaml"])
-def test_a_document_that_is_nested_without_end_is_refused_by_name(readers: dict[str, Seed], reader: str) -> None:
+def test_deeply_nested_document_is_refused_by_name(readers: dict[str, Seed], reader: str) -> None:
     with pytest.raises(GcError) as caught:
         readers[reader].read(b"[" * 100_000)
     assert readers[reader].place in str(caught.value)
 
 
-def test_a_key_of_the_configuration_that_is_no_text_is_refused_by_its_line(readers: dict[str, Seed]) -> None:
+def test_configuration_key_that_is_no_text_is_refused(readers: dict[str, Seed]) -> None:
     with pytest.raises(GcError, match="line 2: a key must be plain text"):
         readers["lakes.yaml"].read(b"state: /s\n[storages]: []\n")
 
 
-def test_a_relative_location_is_refused_by_the_name_of_the_configuration(readers: dict[str, Seed]) -> None:
+def test_relative_location_is_refused_with_the_configuration(readers: dict[str, Seed]) -> None:
     seed = readers["lakes.yaml"]
     with pytest.raises(GcError, match=rf"{seed.place} is not valid:\n  state: 'file:.//"):
         seed.read(seed.raw.replace(b"state: file:///", b"state: file:.//"))
 
 
-def test_damage_is_the_same_for_the_same_seed() -> None:
+def test_damage_is_reproducible() -> None:
     raw = bytes(range(256))
     assert damaged(raw, random.Random(3)) == damaged(raw, random.Random(3))
     assert len({damaged(raw, random.Random(number)) for number in range(50)}) > 40

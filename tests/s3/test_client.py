@@ -12,7 +12,7 @@ from gc_assets.s3.client import get_client, get_rate_limiter
 THREADS = 8
 
 
-def test_threads_that_ask_at_once_get_one_client_and_one_pace() -> None:
+def test_concurrent_threads_share_one_client_and_rate_limiter() -> None:
     settings, begin = S3Config(endpoint="http://127.0.0.1:9", region="of-this-test"), Barrier(THREADS)
 
     def asked(_: int) -> tuple[Any, Any]:

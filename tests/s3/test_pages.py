@@ -92,7 +92,7 @@ def in_bytes(*texts: str) -> list[bytes]:
 # Against a real server
 
 
-def test_a_listing_over_several_pages_is_that_of_boto3(bucket: Bucket) -> None:
+def test_listing_of_several_pages_equals_boto3(bucket: Bucket) -> None:
     listed = list(pages.list_objects(bucket.server.settings, bucket.name, ""))
     assert [len(page.keys) for page in listed] == [1000, 100 + len(ODD_KEYS)]
     assert rows(iter(listed)) == bucket.by_boto()
@@ -100,7 +100,7 @@ def test_a_listing_over_several_pages_is_that_of_boto3(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_odd_keys_come_back_exactly_wherever_a_page_ends(bucket: Bucket, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_keys_are_listed_exactly_at_any_page_end(bucket: Bucket, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceph writes its tokens into XML without encoding, where a control character is no XML and `a+b` reads as `a b`."""
     monkeypatch.setattr(pages, "PAGE_KEYS", size)
     assert keys(pages.list_objects(bucket.server.settings, bucket.name, "k/")) == in_bytes(
@@ -108,13 +108,13 @@ def test_odd_keys_come_back_exactly_wherever_a_page_ends(bucket: Bucket, size: i
     )
 
 
-def test_a_listing_begins_after_any_key(bucket: Bucket) -> None:
+def test_listing_starts_after_any_key(bucket: Bucket) -> None:
     everything = in_bytes(*MANY, *ODD_KEYS)
     for after in [*in_bytes(*ODD_KEYS), b"many/1234", b"many/1234x"]:
         assert keys(pages.list_objects(bucket.server.settings, bucket.name, "", after=after)) == [key for key in everything if key > after]
 
 
-def test_a_prefix_is_taken_literally(ceph: S3Server) -> None:
+def test_prefix_is_taken_literally(ceph: S3Server) -> None:
     odd = Bucket(ceph, ceph.bucket())
     odd.put("a+b/1", "a b/1", "a%20b/1", "a%2Bb/1", "a/1", "a//1")
     for prefix in ("a+b/", "a b/", "a%20b/", "a%2Bb/", "a//"):
@@ -122,7 +122,7 @@ def test_a_prefix_is_taken_literally(ceph: S3Server) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000])
-def test_keys_below_a_delimiter_are_told_by_their_prefix(ceph: S3Server, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delimiter_groups_keys_by_prefix(ceph: S3Server, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_KEYS", size)
     tree = Bucket(ceph, ceph.bucket())
     tree.put("a/1", "a/2", "a/b/3", "a b/4", "b", "c+/5", "c/6", "z")
@@ -131,7 +131,7 @@ def test_keys_below_a_delimiter_are_told_by_their_prefix(ceph: S3Server, size: i
     assert [prefix for page in listed for prefix in page.common] == [b"a b/", b"a/", b"c+/", b"c/"]
 
 
-def test_an_empty_bucket_has_one_page_without_keys(ceph: S3Server) -> None:
+def test_empty_bucket_has_one_empty_page(ceph: S3Server) -> None:
     (page,) = pages.list_objects(ceph.settings, ceph.bucket(), "")
     assert page.keys == []
     assert page.last is None
@@ -154,7 +154,7 @@ def versioned(ceph: S3Server) -> Bucket:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
-def test_versions_and_markers_are_those_of_boto3_wherever_a_page_ends(versioned: Bucket, size: int) -> None:
+def test_versions_and_markers_equal_boto3_at_any_page_end(versioned: Bucket, size: int) -> None:
     listed = list(pages.list_versions(versioned.server.settings, versioned.name, "", page_keys=size))
     found = [
         (key, version, latest, marker, size_bytes)
@@ -172,13 +172,13 @@ def test_versions_and_markers_are_those_of_boto3_wherever_a_page_ends(versioned:
     assert all(newest_first.values())
 
 
-def test_versitygw_which_encodes_no_keys_is_read_as_it_writes(versity: S3Server) -> None:
+def test_unencoded_keys_of_versitygw_are_read_exactly(versity: S3Server) -> None:
     plain = Bucket(versity, versity.bucket())
     plain.put("a+b", "a%20b", "a b", "\u00e9&'")
     assert keys(pages.list_objects(versity.settings, plain.name, "")) == in_bytes("a+b", "a%20b", "a b", "\u00e9&'")
 
 
-def test_a_key_that_cannot_be_told_in_xml_stops_the_listing_of_a_server_that_encodes_none(versity: S3Server) -> None:
+def test_unencoded_key_invalid_in_xml_raises_store_error(versity: S3Server) -> None:
     plain = Bucket(versity, versity.bucket())
     plain.put("control\x01")
     with pytest.raises(StoreError, match="has a character that XML does not allow"):
@@ -188,12 +188,12 @@ def test_a_key_that_cannot_be_told_in_xml_stops_the_listing_of_a_server_that_enc
 # Refusals
 
 
-def test_a_bucket_that_is_not_there_is_named_with_the_way_out(ceph: S3Server) -> None:
+def test_missing_bucket_is_reported_with_an_action(ceph: S3Server) -> None:
     with pytest.raises(OSError, match=r"there is no such bucket; correct the location.*s3://not-there/p/"):
         list(pages.list_objects(ceph.settings, "not-there", "p/"))
 
 
-def test_a_denied_bucket_is_named_with_the_way_out(bucket: Bucket, waits: list[float]) -> None:
+def test_denied_bucket_is_reported_with_an_action(bucket: Bucket, waits: list[float]) -> None:
     """Nothing is asked again that was refused for good."""
     as_stranger = bucket.server.as_stranger().settings
     with pytest.raises(PermissionError, match=rf"the policy does not allow this.*s3://{bucket.name}/"):
@@ -201,7 +201,7 @@ def test_a_denied_bucket_is_named_with_the_way_out(bucket: Bucket, waits: list[f
     assert waits == []
 
 
-def test_whoever_agrees_to_pay_may_list_a_bucket_whose_requester_pays(ceph: S3Server) -> None:
+def test_requester_pays_bucket_is_listed_with_the_setting(ceph: S3Server) -> None:
     paid, client = Bucket(ceph, ceph.bucket()), ceph.client()
     paid.put("k")
     client.put_bucket_request_payment(Bucket=paid.name, RequestPaymentConfiguration={"Payer": "Requester"})
@@ -212,7 +212,7 @@ def test_whoever_agrees_to_pay_may_list_a_bucket_whose_requester_pays(ceph: S3Se
     assert keys(pages.list_objects(as_stranger.model_copy(update={"requester_pays": True}), paid.name, "")) == [b"k"]
 
 
-def test_a_public_bucket_is_listed_without_credentials(ceph: S3Server) -> None:
+def test_public_bucket_is_listed_without_credentials(ceph: S3Server) -> None:
     public = Bucket(ceph, ceph.bucket())
     public.put("a+b")
     anonymous = S3Config(endpoint=ceph.endpoint, region=REGION, anonymous=True)
@@ -222,7 +222,7 @@ def test_a_public_bucket_is_listed_without_credentials(ceph: S3Server) -> None:
     assert keys(pages.list_objects(anonymous, public.name, "")) == [b"a+b"]
 
 
-def test_a_listing_goes_through_the_proxy_of_the_environment_as_every_other_request(bucket: Bucket, waits: list[float]) -> None:
+def test_listing_uses_the_proxy_of_the_environment(bucket: Bucket, waits: list[float]) -> None:
     with pytest.MonkeyPatch.context() as patch, proxied(bucket.server, Rule(always, answer_slow_down, times=99)) as proxy:
         patch.setenv("http_proxy", proxy.server.endpoint)
         patch.setenv("no_proxy", "")
@@ -250,7 +250,7 @@ def listed_through(bucket: Bucket, *rules: Rule) -> tuple[list[bytes], Proxy]:
 
 
 @pytest.mark.parametrize("fault", [cut_body, answer_slow_down, answer_error_in_200, drop_request, drop_answer])
-def test_a_page_that_is_lost_is_asked_for_again(bucket: Bucket, fault: Fault, five_keys: None, waits: list[float]) -> None:
+def test_lost_page_is_retried(bucket: Bucket, fault: Fault, five_keys: None, waits: list[float]) -> None:
     found, proxy = listed_through(bucket, *(Rule(nth(number), fault) for number in (1, 3, 5)))
     assert found == ODD_THREE_PAGES
     assert len(proxy.requests) == 6
@@ -258,7 +258,7 @@ def test_a_page_that_is_lost_is_asked_for_again(bucket: Bucket, fault: Fault, fi
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>bad gateway", b"<html>bad gateway</html>"])
-def test_a_passing_failure_without_the_words_of_s3_is_asked_again(bucket: Bucket, body: bytes, waits: list[float]) -> None:
+def test_transient_failure_without_s3_error_is_retried(bucket: Bucket, body: bytes, waits: list[float]) -> None:
     def failing(status: int) -> Fault:
         return lambda exchange: exchange.reply(Answer(status, (), body))
 
@@ -267,7 +267,7 @@ def test_a_passing_failure_without_the_words_of_s3_is_asked_again(bucket: Bucket
     assert len(proxy.requests) == 6
 
 
-def test_a_refusal_without_words_is_a_refusal(bucket: Bucket, waits: list[float]) -> None:
+def test_refusal_without_s3_error_is_not_retried(bucket: Bucket, waits: list[float]) -> None:
     def fault(exchange: Exchange) -> None:
         exchange.reply(Answer(403, (), b"<html>who are you?"))
 
@@ -285,7 +285,7 @@ def test_a_refusal_without_words_is_a_refusal(bucket: Bucket, waits: list[float]
         (drop_request, "check the network and `s3.endpoint`"),
     ],
 )
-def test_what_does_not_pass_after_eight_attempts_is_told(bucket: Bucket, fault: Fault, words: str, waits: list[float]) -> None:
+def test_page_fails_after_eight_attempts(bucket: Bucket, fault: Fault, words: str, waits: list[float]) -> None:
     with proxied(bucket.server, Rule(always, fault, times=99)) as proxy:
         with pytest.raises(OSError, match=rf"{words}.*s3://{bucket.name}/k/"):
             list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
@@ -295,7 +295,7 @@ def test_what_does_not_pass_after_eight_attempts_is_told(bucket: Bucket, fault: 
 
 
 @pytest.mark.parametrize("page", [2, 3])
-def test_a_page_that_repeats_an_earlier_one_stops_the_listing(bucket: Bucket, page: int, five_keys: None) -> None:
+def test_repeated_page_raises_store_error(bucket: Bucket, page: int, five_keys: None) -> None:
     for earlier in range(1, page):
         with pytest.raises(StoreError, match="may repeat answers; connect to the server directly"):
             listed_through(bucket, Rule(nth(page), repeat_answer_to(earlier)))
@@ -303,7 +303,7 @@ def test_a_page_that_repeats_an_earlier_one_stops_the_listing(bucket: Bucket, pa
 
 @pytest.mark.parametrize("page,earlier", [(2, 1), (3, 2), (4, 3), (4, 1)])
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_repeated_page_of_versions_of_one_key_stops_the_listing(ceph: S3Server, size: int, page: int, earlier: int) -> None:
+def test_repeated_page_of_versions_raises_store_error(ceph: S3Server, size: int, page: int, earlier: int) -> None:
     one = Bucket(ceph, ceph.bucket(versioned=True))
     for _ in range(8):
         one.put("k")
@@ -312,14 +312,14 @@ def test_a_repeated_page_of_versions_of_one_key_stops_the_listing(ceph: S3Server
     assert len(proxy.requests) == page
 
 
-def test_an_answer_to_another_question_stops_the_listing(bucket: Bucket) -> None:
+def test_answer_to_another_request_raises_store_error(bucket: Bucket) -> None:
     with proxied(bucket.server, Rule(nth(2), repeat_answer_to(1))) as proxy:
         list(pages.list_objects(proxy.server.settings, bucket.name, "many/24"))
         with pytest.raises(StoreError, match=r"a page contains b'many/2400', expected keys that begin with b'k/'"):
             list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
 
 
-def test_a_page_that_does_not_say_whether_it_is_the_last_stops_the_listing(bucket: Bucket, five_keys: None) -> None:
+def test_page_without_is_truncated_raises_store_error(bucket: Bucket, five_keys: None) -> None:
     without = rewrite(lambda body: body.replace(b"<IsTruncated>true</IsTruncated>", b""))
     with pytest.raises(StoreError, match="IsTruncated is None after 5 keys"):
         listed_through(bucket, Rule(nth(1), without))
@@ -363,23 +363,23 @@ LAST, GOES_ON = "<IsTruncated>false</IsTruncated>", "<IsTruncated>true</IsTrunca
         ([LAST + "<Contents><Key>a</Key><LastModified>t</LastModified></Contents>"], "'Size'"),
     ],
 )
-def test_pages_that_do_not_fit_together_are_refused(bodies: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inconsistent_pages_are_refused(bodies: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError, match=words):
         scripted(monkeypatch, *bodies)()
 
 
-def test_a_key_is_decoded_only_where_the_server_says_that_it_encoded_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_decoded_only_with_encoding_type(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scripted(monkeypatch, LAST + entry("a%2Bb+c"))() == [b"a%2Bb+c"]
     assert scripted(monkeypatch, "<EncodingType>url</EncodingType>" + LAST + entry("a%2Bb+c"))() == [b"a+b c"]
 
 
 @pytest.mark.parametrize("token", ["&#1;", "&#x1F;", "\x01", "&#xFFFE;", "&#65535;", "\ufffe"])
-def test_a_control_character_in_a_word_of_the_server_spoils_no_page(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_character_in_a_token_is_ignored(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = f"{GOES_ON}<NextContinuationToken>{token}</NextContinuationToken>{entry('a')}"
     assert scripted(monkeypatch, first, LAST + entry("b"))() == [b"a", b"b"]
 
 
-def test_an_unknown_answer_names_its_code(ceph: S3Server, waits: list[float]) -> None:
+def test_unknown_error_contains_its_code(ceph: S3Server, waits: list[float]) -> None:
     def fault(exchange: Exchange) -> None:
         exchange.reply(replace(exchange.forward(), status=400, body=b"<Error><Code>Odd</Code></Error>"))
 

@@ -51,7 +51,7 @@ def there(server: S3Server, bucket: str) -> list[str]:
     return [item["Key"] for item in server.client().list_objects_v2(Bucket=bucket).get("Contents", [])]
 
 
-def test_without_a_rule_everything_goes_through_as_it_is(server: S3Server) -> None:
+def test_proxy_without_rules_changes_nothing(server: S3Server) -> None:
     bucket = server.bucket()
     with proxied(server) as proxy:
         client = once(proxy)
@@ -68,14 +68,14 @@ def test_without_a_rule_everything_goes_through_as_it_is(server: S3Server) -> No
             proxy.server.as_stranger().client().list_objects_v2(Bucket=bucket)
 
 
-def test_odd_keys_pass_through_to_ceph_and_back(ceph: S3Server) -> None:
+def test_odd_keys_pass_through_the_proxy(ceph: S3Server) -> None:
     bucket = ceph.bucket()
     with proxied(ceph) as proxy:
         once(proxy).put_object(Bucket=bucket, Key=ODD, Body=b"x")
         assert there(proxy.server, bucket) == [ODD] == there(ceph, bucket)
 
 
-def test_every_request_is_recorded_with_the_keys_of_a_batch(server: S3Server) -> None:
+def test_requests_are_recorded_with_batch_keys(server: S3Server) -> None:
     bucket = server.bucket()
     with proxied(server) as proxy:
         client = once(proxy)
@@ -91,7 +91,7 @@ def test_every_request_is_recorded_with_the_keys_of_a_batch(server: S3Server) ->
     assert proxy.requests[2].query["prefix"] == "a b"
 
 
-def test_a_delayed_request_is_slow_and_done(server: S3Server) -> None:
+def test_delayed_request_is_executed(server: S3Server) -> None:
     bucket = server.bucket()
     with proxied(server, Rule(always, delay(0.3))) as proxy:
         begun = time.monotonic()
@@ -100,7 +100,7 @@ def test_a_delayed_request_is_slow_and_done(server: S3Server) -> None:
         assert there(server, bucket) == ["k"]
 
 
-def test_a_client_that_does_not_wait_is_done_with_before_the_server_acts(server: S3Server) -> None:
+def test_client_timeout_ends_before_the_server_acts(server: S3Server) -> None:
     bucket = server.bucket()
     with proxied(server, Rule(always, delay(3))) as proxy:
         with pytest.raises(ReadTimeoutError):
@@ -113,14 +113,14 @@ def test_a_client_that_does_not_wait_is_done_with_before_the_server_acts(server:
 
 
 @pytest.mark.parametrize("fault,done", [(drop_request, False), (drop_answer, True)])
-def test_a_connection_is_dropped_before_or_after_the_server_acted(server: S3Server, fault: Fault, done: bool) -> None:
+def test_connection_is_dropped_before_or_after_execution(server: S3Server, fault: Fault, done: bool) -> None:
     bucket = server.bucket()
     with proxied(server, Rule(always, fault)) as proxy, pytest.raises(ConnectionClosedError):
         once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
     assert there(server, bucket) == ["k"] * done
 
 
-def test_a_server_that_is_overrun_says_so_and_does_nothing(server: S3Server) -> None:
+def test_slow_down_answer_prevents_execution(server: S3Server) -> None:
     bucket = server.bucket()
     with proxied(server, Rule(always, answer_slow_down)) as proxy:
         with pytest.raises(ClientError, match="SlowDown"):
@@ -128,7 +128,7 @@ def test_a_server_that_is_overrun_says_so_and_does_nothing(server: S3Server) -> 
         assert there(proxy.server, bucket) == []
 
 
-def test_a_body_is_cut_in_its_middle(server: S3Server) -> None:
+def test_body_is_truncated(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x" * 100_000)
     with proxied(server, Rule(always, cut_body)) as proxy:
@@ -138,7 +138,7 @@ def test_a_body_is_cut_in_its_middle(server: S3Server) -> None:
         assert len(client.get_object(Bucket=bucket, Key="k")["Body"].read()) == 100_000
 
 
-def test_an_earlier_answer_is_repeated(server: S3Server) -> None:
+def test_earlier_answer_is_repeated(server: S3Server) -> None:
     bucket = server.bucket()
     with proxied(server, Rule(nth(3), repeat_answer_to(1))) as proxy:
         assert there(proxy.server, bucket) == []
@@ -147,7 +147,7 @@ def test_an_earlier_answer_is_repeated(server: S3Server) -> None:
         assert there(proxy.server, bucket) == ["k"]
 
 
-def test_an_error_comes_with_the_status_of_a_success(server: S3Server) -> None:
+def test_error_has_status_200(server: S3Server) -> None:
     """botocore knows the few operations that S3 documents so, a copy among them."""
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
@@ -156,14 +156,14 @@ def test_an_error_comes_with_the_status_of_a_success(server: S3Server) -> None:
     assert there(server, bucket) == ["k"]
 
 
-def test_an_answer_is_rewritten(server: S3Server) -> None:
+def test_answer_is_rewritten(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
     with proxied(server, Rule(lists, rewrite(lambda body: body.replace(b"<Key>k<", b"<Key>other<")))) as proxy:
         assert there(proxy.server, bucket) == ["other"]
 
 
-def test_a_rule_counts_so_often_and_the_first_that_fits(server: S3Server) -> None:
+def test_first_matching_rule_applies_limited_times(server: S3Server) -> None:
     bucket = server.bucket()
     with proxied(server, Rule(lists, answer_slow_down, times=2), Rule(always, drop_request)) as proxy:
         client = once(proxy)
@@ -181,7 +181,7 @@ def writes_three(server: S3Server, bucket: str) -> None:
 @pytest.mark.parametrize(
     "hook,written", [(call_instead, ["0"]), (call_before, ["0", "1"]), (call_after, ["0", "1"])], ids=["instead", "before", "after"]
 )
-def test_a_process_is_killed_around_any_request(ceph: S3Server, hook: Any, written: list[str]) -> None:
+def test_process_is_killed_around_any_request(ceph: S3Server, hook: Any, written: list[str]) -> None:
     bucket = ceph.bucket()
     with proxied(ceph) as proxy:
         child = PROCESSES.Process(target=writes_three, args=(proxy.server, bucket))

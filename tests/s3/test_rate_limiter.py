@@ -27,19 +27,19 @@ def times_of(pace_of_requests: float | None, asked_at: list[float]) -> list[floa
     return sent
 
 
-def test_requests_keep_their_distance() -> None:
+def test_requests_are_spaced() -> None:
     assert times_of(10, [0, 0, 0, 0]) == [0, 0.1, 0.2, 0.3]
 
 
-def test_a_pause_saves_nothing_up() -> None:
+def test_pause_allows_no_burst() -> None:
     assert times_of(10, [0, 5, 5, 5]) == [0, 5, 5.1, 5.2]
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_requests_without_a_limit_do_not_wait() -> None:
     assert times_of(None, [0, 0, 0]) == [0, 0, 0]
 
 
-def test_a_delete_of_many_keys_takes_the_place_of_many_requests() -> None:
+def test_batch_delete_counts_as_many_requests() -> None:
     now, slept = [0.0], list[float]()
     pace = RateLimiter(100, lambda: now[0], slept.append)
     pace.wait(50)
@@ -47,7 +47,7 @@ def test_a_delete_of_many_keys_takes_the_place_of_many_requests() -> None:
     assert slept == [0.5]
 
 
-def test_processes_that_share_a_budget_keep_to_it_together() -> None:
+def test_processes_share_the_budget() -> None:
     with share_budget(4):
         assert times_of(10, [0, 0, 0]) == [0, 0.4, 0.8]
     assert times_of(10, [0, 0, 0]) == [0, 0.1, 0.2]
@@ -63,7 +63,7 @@ def sent_in(pace: RateLimiter, now: list[float], seconds: float) -> int:
     return sent
 
 
-def test_a_server_that_says_slow_down_is_asked_half_as_often_and_then_more_often_again() -> None:
+def test_slow_down_halves_the_rate_and_then_it_recovers() -> None:
     now = [0.0]
     pace = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     before = sent_in(pace, now, 5)
@@ -76,7 +76,7 @@ def test_a_server_that_says_slow_down_is_asked_half_as_often_and_then_more_often
     assert slowed[-1] == pytest.approx(200, rel=0.05)
 
 
-def test_a_first_slow_down_before_much_was_sent_does_not_slow_the_process_for_long() -> None:
+def test_early_slow_down_does_not_last() -> None:
     now = [0.0]
     pace = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     pace.wait()
@@ -86,7 +86,7 @@ def test_a_first_slow_down_before_much_was_sent_does_not_slow_the_process_for_lo
     assert sent_in(pace, now, 1) > 60
 
 
-def test_a_server_that_goes_on_saying_slow_down_is_asked_ever_more_seldom() -> None:
+def test_repeated_slow_down_keeps_reducing_the_rate() -> None:
     now = [0.0]
     pace = RateLimiter(1000, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     for _ in range(30):
@@ -95,7 +95,7 @@ def test_a_server_that_goes_on_saying_slow_down_is_asked_ever_more_seldom() -> N
     assert sent_in(pace, now, 1) <= 4
 
 
-def test_clients_of_both_roles_share_one_pace() -> None:
+def test_clients_of_both_roles_share_one_rate_limiter() -> None:
     settings = S3Config(max_requests_per_second=5)
     assert get_rate_limiter(settings) is get_rate_limiter(S3Config(max_requests_per_second=5))
     assert get_rate_limiter(settings) is not get_rate_limiter(S3Config(max_requests_per_second=6))

@@ -23,7 +23,7 @@ def by_kind(proxy: Proxy) -> dict[str, int]:
     return dict(met)
 
 
-def test_what_a_client_and_a_listing_send_is_counted_by_kind_attempts_too(ceph: S3Server) -> None:
+def test_requests_and_retries_are_counted_by_kind(ceph: S3Server) -> None:
     bucket = ceph.bucket()
     with proxied(ceph, Rule(always, answer_slow_down), Rule(lists, answer_slow_down)) as proxy, count_requests() as tally:
         client = get_client(proxy.server.settings, "change")
@@ -37,7 +37,7 @@ def test_what_a_client_and_a_listing_send_is_counted_by_kind_attempts_too(ceph: 
         assert tally.sent.counts == by_kind(proxy) == {"PUT": 4, "HEAD": 1, "GET": 1, "LIST": 2, "DELETE": 2}
 
 
-def test_a_copy_costs_what_a_copy_costs(ceph: S3Server) -> None:
+def test_copy_is_counted_as_copy(ceph: S3Server) -> None:
     bucket = ceph.bucket()
     ceph.client().put_object(Bucket=bucket, Key="a", Body=b"x")
     settings = ceph.settings.model_copy(update={"prices": {"COPY": 5.0}})
@@ -47,20 +47,20 @@ def test_a_copy_costs_what_a_copy_costs(ceph: S3Server) -> None:
     assert tally.sent == Requests({"COPY": 1, "HEAD": 1}, 5.0 / 1e6)
 
 
-def test_an_operation_is_of_the_kind_that_a_price_list_names() -> None:
+def test_operation_maps_to_its_billing_category() -> None:
     named = {"ListParts": "LIST", "GetBucketVersioning": "GET", "UploadPartCopy": "COPY", "UploadPart": "PUT"}
     named |= {"CompleteMultipartUpload": "PUT", "AbortMultipartUpload": "DELETE", "DeleteObjects": "DELETE"}
     assert {operation: request_kind(operation) for operation in named} == named
 
 
-def test_requests_have_a_price_on_aws_and_elsewhere_only_where_it_is_written() -> None:
+def test_requests_have_a_price_on_aws_or_if_configured() -> None:
     assert S3Config().usd_per_million("LIST") == 5.0
     assert S3Config(endpoint="https://s3.example.org").usd_per_million("LIST") is None
     assert S3Config(endpoint="https://s3.example.org", prices={"GET": 1.5}).usd_per_million("GET") == 1.5
 
 
 @pytest.mark.parametrize("by_listing", [False, True])
-def test_a_503_slows_every_later_request_of_the_process(ceph: S3Server, by_listing: bool) -> None:
+def test_503_slows_later_requests(ceph: S3Server, by_listing: bool) -> None:
     bucket = ceph.bucket()
     with proxied(ceph, Rule(always, answer_slow_down)) as proxy:
         settings = proxy.server.settings
@@ -71,7 +71,7 @@ def test_a_503_slows_every_later_request_of_the_process(ceph: S3Server, by_listi
         assert get_rate_limiter(settings).is_slowed
 
 
-def test_each_key_of_a_delete_counts_against_the_budget(ceph: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_deleted_key_counts_against_the_budget(ceph: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket, waited = ceph.bucket(), list[int]()
     settings = ceph.settings.model_copy(update={"max_requests_per_second": 1e6})
     monkeypatch.setattr(get_rate_limiter(settings), "wait", lambda requests=1: waited.append(requests))

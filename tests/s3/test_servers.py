@@ -45,13 +45,13 @@ def server(request: pytest.FixtureRequest) -> S3Server:
     return shared(request.param)
 
 
-def test_a_server_is_up_and_each_bucket_is_new_and_empty(server: S3Server) -> None:
+def test_server_runs_and_buckets_are_empty(server: S3Server) -> None:
     first, second = server.bucket(), server.bucket()
     assert first != second
     assert server.client().list_objects_v2(Bucket=first)["KeyCount"] == 0
 
 
-def test_of_eight_who_create_the_same_object_if_absent_one_wins_on_ceph(ceph: S3Server) -> None:
+def test_one_of_eight_creators_wins_on_ceph(ceph: S3Server) -> None:
     """versitygw looks before it writes and not as it links: with it, two may win."""
     bucket, client = ceph.bucket(), ceph.client(retries={"total_max_attempts": 1})
 
@@ -68,7 +68,7 @@ def test_of_eight_who_create_the_same_object_if_absent_one_wins_on_ceph(ceph: S3
     assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == str(ends.index("won")).encode()
 
 
-def test_a_delete_in_a_versioned_bucket_leaves_a_marker_and_the_version(server: S3Server) -> None:
+def test_delete_in_a_versioned_bucket_keeps_the_version(server: S3Server) -> None:
     bucket, client = server.bucket(versioned=True), server.client()
     version = client.put_object(Bucket=bucket, Key="k", Body=b"x")["VersionId"]
     marker = client.delete_object(Bucket=bucket, Key="k")["VersionId"]
@@ -77,7 +77,7 @@ def test_a_delete_in_a_versioned_bucket_leaves_a_marker_and_the_version(server: 
     assert [(item["VersionId"], item["IsLatest"]) for item in listed["Versions"]] == [(version, False)]
 
 
-def test_the_second_user_is_denied_the_first_ones_bucket(server: S3Server) -> None:
+def test_second_user_is_denied(server: S3Server) -> None:
     client, bucket = server.as_stranger().client(), server.bucket()
     for refused in (lambda: client.list_objects_v2(Bucket=bucket), lambda: client.put_object(Bucket=bucket, Key="k", Body=b"")):
         with pytest.raises(ClientError, match="AccessDenied"):
@@ -85,14 +85,14 @@ def test_the_second_user_is_denied_the_first_ones_bucket(server: S3Server) -> No
 
 
 @pytest.mark.parametrize("key", ODD_KEYS)
-def test_ceph_gives_an_odd_key_back_as_it_was(ceph: S3Server, key: str) -> None:
+def test_ceph_keeps_odd_keys(ceph: S3Server, key: str) -> None:
     bucket, client = ceph.bucket(), ceph.client()
     client.put_object(Bucket=bucket, Key=key, Body=key.encode())
     assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == [key]
     assert client.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
 
 
-def test_ceph_takes_small_parts(ceph: S3Server) -> None:
+def test_ceph_accepts_small_parts(ceph: S3Server) -> None:
     bucket, client = ceph.bucket(), ceph.client()
     upload = {"Bucket": bucket, "Key": "k", "UploadId": client.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]}
     etags = [client.upload_part(**upload, PartNumber=number, Body=b"x" * number)["ETag"] for number in (1, 2)]
@@ -101,7 +101,7 @@ def test_ceph_takes_small_parts(ceph: S3Server) -> None:
     assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"xxx"
 
 
-def test_a_day_of_a_lifecycle_rule_is_seconds_on_ceph(tmp_path: Path) -> None:
+def test_lifecycle_day_takes_seconds_on_ceph(tmp_path: Path) -> None:
     # A server of its own: each day Ceph begins with the first bucket that has rules, and with six of them never comes to the last.
     with ceph_rgw(tmp_path) as ceph:
         bucket, client = ceph.bucket(), ceph.client()
@@ -115,14 +115,14 @@ def test_a_day_of_a_lifecycle_rule_is_seconds_on_ceph(tmp_path: Path) -> None:
         assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["kept"]
 
 
-def test_two_servers_run_beside_each_other(tmp_path: Path, ceph: S3Server) -> None:
+def test_two_servers_run_concurrently(tmp_path: Path, ceph: S3Server) -> None:
     with ceph_rgw(tmp_path) as other:
         bucket = other.bucket()
         with pytest.raises(ClientError):
             ceph.client().head_bucket(Bucket=bucket)
 
 
-def test_a_process_has_one_server_of_a_kind(server: S3Server) -> None:
+def test_process_shares_one_server_per_kind(server: S3Server) -> None:
     assert shared(server.kind) is server
 
 
@@ -139,7 +139,7 @@ with SERVERS[sys.argv[1]](Path(sys.argv[2])) as server:
 """
 
 
-def test_nothing_of_a_server_outlives_its_process_even_when_that_is_killed(server: S3Server, tmp_path: Path) -> None:
+def test_server_ends_with_a_killed_process(server: S3Server, tmp_path: Path) -> None:
     command = [sys.executable, "-c", ALONE, server.kind, str(tmp_path)]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -152,13 +152,13 @@ def test_nothing_of_a_server_outlives_its_process_even_when_that_is_killed(serve
     assert processes_of(tmp_path) == []
 
 
-def test_nothing_of_a_server_is_left_when_it_stops(server: S3Server, tmp_path: Path) -> None:
+def test_stopped_server_leaves_nothing(server: S3Server, tmp_path: Path) -> None:
     with SERVERS[server.kind](tmp_path):
         assert processes_of(tmp_path)
     assert processes_of(tmp_path) == []
 
 
-def test_a_server_that_cannot_start_says_so_at_once_and_leaves_nothing(
+def test_failed_server_start_is_reported_and_leaves_nothing(
     server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with socket.socket() as taken:
@@ -189,7 +189,7 @@ def _line_of(process: Path, folder: str) -> str:
 @pytest.mark.parametrize(
     "start,packages", [(ceph_rgw, "apt-get install .* ceph-mon ceph-osd radosgw"), (versitygw, "go install .*versitygw@v")]
 )
-def test_a_missing_server_says_how_to_get_it(start: Any, packages: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_server_reports_how_to_install_it(start: Any, packages: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda program: None)
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     with pytest.raises(Unavailable, match=f"{packages}.* make test S3=none"), start(tmp_path):
@@ -197,7 +197,7 @@ def test_a_missing_server_says_how_to_get_it(start: Any, packages: str, monkeypa
 
 
 @pytest.mark.parametrize("wanted,end", [("", "Skipped"), ("required", "Failed")])
-def test_a_missing_server_skips_a_test_or_fails_it_where_it_is_required(wanted: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_skips_or_fails_the_test(wanted: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SERVERS, "missing", _missing)
     monkeypatch.setenv("GC_ASSETS_TEST_S3", wanted)
     with pytest.raises(BaseException, match="not here") as raised:
@@ -209,13 +209,13 @@ def _missing(folder: Path) -> Any:
     raise Unavailable("not here")
 
 
-def test_no_server_is_started_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_is_started_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GC_ASSETS_TEST_S3", "none")
     with pytest.raises(pytest.skip.Exception, match="no S3 server is wanted"):
         shared("ceph")
 
 
-def test_nothing_is_fetched_that_is_here(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_programs_are_not_fetched(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", _missing)
     shared("ceph"), shared("versity")
     fetch({"ceph", "versity"})

@@ -1,7 +1,7 @@
-"""Lakes that were written on a disk with histories long past, in a bucket: byte for byte, by the same keys, and as old as their files.
+"""Copy lakes with old histories from a disk to a bucket, with the same bytes, keys and times.
 
-A server dates an object by the moment at which it gets it. A versitygw reads that time from the object's file on its disk, so the times of
-these are set there.
+A server sets the time of an object when it is written. versitygw reads this time from the file of the object on its disk, so the copy
+sets the time of that file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ADDRESS, FOLDER = "mirror.address", "mirror.folder"
 
 
 class DiskFileIO(PyArrowFileIO):
-    """pyiceberg's files: named by their addresses in a bucket, and written to a folder on the disk."""
+    """File IO of pyiceberg that names files by their addresses in a bucket, but writes them to a directory."""
 
     def new_input(self, location: str) -> PyArrowFile:
         folder, address = self.properties[FOLDER], self.properties[ADDRESS]
@@ -41,10 +41,10 @@ class DiskFileIO(PyArrowFileIO):
 
 
 class MirrorBuilder(LakeBuilder):
-    """Writes below `warehouse` what is to lie below `address`. All builders of one root share a catalog."""
+    """Writes to `warehouse` the files that are later copied to `address`. All builders of one root share a catalog."""
 
-    def __init__(self, root: Path, warehouse: Path, below: str, address: str) -> None:
-        super().__init__(root, warehouse=warehouse / below)
+    def __init__(self, root: Path, warehouse: Path, folder: str, address: str) -> None:
+        super().__init__(root, warehouse=warehouse / folder)
         self.mirror = {"warehouse": address.rstrip("/"), ADDRESS: address, FOLDER: str(warehouse)}
         mirrored = {**self.properties, **self.mirror, "py-io-impl": f"{DiskFileIO.__module__}.{DiskFileIO.__name__}"}
         self.catalog = SqlCatalog(self.catalog_name, **mirrored)
@@ -57,18 +57,18 @@ class MirrorBuilder(LakeBuilder):
 class _MirroredTable(TableBuilder):
     lake: MirrorBuilder
 
-    def path(self, address: str) -> Path:  # type: ignore[override]  # where the lake lies, it knows
+    def path(self, address: str) -> Path:  # type: ignore[override]  # the lake knows its address
         return Path(address.replace(self.lake.mirror[ADDRESS], f"{self.lake.mirror[FOLDER]}/"))
 
 
 def copy_to_bucket(warehouse: Path, bench: S3Bench, *folders: Path) -> None:
-    """Puts every file of these folders of the warehouse into a bucket of `SERVER`, as old as it is here."""
+    """Copy all files of these directories of the warehouse to a bucket of `SERVER`, with their times."""
 
     def put(path: Path) -> None:
         key = str(path.relative_to(warehouse))
         bench.put(key, path.read_bytes())
-        found = path.stat()
-        os.utime(object_file(bench.server, bench.bucket, bench.prefix + key), ns=(found.st_atime_ns, found.st_mtime_ns))
+        status = path.stat()
+        os.utime(object_file(bench.server, bench.bucket, bench.prefix + key), ns=(status.st_atime_ns, status.st_mtime_ns))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, [path for folder in folders for path in folder.rglob("*") if path.is_file()]))

@@ -52,7 +52,7 @@ def log(house: BucketHouse) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("mode", ["trash", "versioned"])
-def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: QuarantineMode, spark: SparkSession, tmp_path: Path) -> None:
+def test_only_planned_objects_are_quarantined(mode: QuarantineMode, spark: SparkSession, tmp_path: Path) -> None:
     def fails(request: Request) -> bool:
         return request.method == "PUT" and request.target.endswith("/kept")
 
@@ -83,7 +83,7 @@ def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: Quaranti
         assert house.bench.get(f"{PLACE}kept") == b"kept"
 
 
-def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_apply_waits_for_suspended_versioning(spark: SparkSession, tmp_path: Path) -> None:
     with house_of(spark, tmp_path, "versioned") as house:
         before, header = house.contents(), house.plan()
         version_status(house.bench, "Suspended")
@@ -100,7 +100,7 @@ def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_
         assert house.contents() == before
 
 
-def test_where_versioning_was_switched_on_between_nights_the_trash_is_restored_and_nothing_new_goes_in(
+def test_versioning_enabled_between_runs_empties_the_trash(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with house_of(spark, tmp_path, "trash") as house:
@@ -120,7 +120,7 @@ def test_where_versioning_was_switched_on_between_nights_the_trash_is_restored_a
         assert before.items() <= house.contents().items()
 
 
-def test_a_listing_that_is_denied_or_knows_us_no_more_in_its_middle_publishes_nothing(
+def test_failed_listing_publishes_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)

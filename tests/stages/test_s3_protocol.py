@@ -81,7 +81,7 @@ def story(
         yield BucketStory(house, lakes, before, header, house.keys("deletion_plan"), held)
 
 
-def test_a_plan_holds_what_no_retained_commit_names(story: BucketStory) -> None:
+def test_plan_contains_unreferenced_objects(story: BucketStory) -> None:
     assert story.header.failed_gates == []
     assert story.garbage <= story.planned
     assert not story.planned & (story.house.live() | story.kept)
@@ -90,7 +90,7 @@ def test_a_plan_holds_what_no_retained_commit_names(story: BucketStory) -> None:
     assert entries["requests"]["GET"] >= entries["decoded"] > 0
 
 
-def test_a_night_leaves_the_bucket_as_it_was(story: BucketStory) -> None:
+def test_run_leaves_the_bucket_unchanged(story: BucketStory) -> None:
     """But for what the server of lakeFS writes for whoever asks it."""
 
     def others(contents: dict[str, str]) -> dict[str, str]:
@@ -99,7 +99,7 @@ def test_a_night_leaves_the_bucket_as_it_was(story: BucketStory) -> None:
     assert others(story.house.contents()) == others(story.before)
 
 
-def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(story: BucketStory) -> None:
+def test_apply_edits_histories_and_quarantines_planned_objects(story: BucketStory) -> None:
     applied = story.house.approve_and_apply(story.header)
     edits, refused = dict(story.header.expiry_actions), 0
     if story.held:
@@ -119,7 +119,7 @@ def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(s
     story.readable()
 
 
-def test_restore_puts_everything_back_byte_for_byte(story: BucketStory) -> None:
+def test_restore_is_byte_for_byte(story: BucketStory) -> None:
     _, books = story.house.restore(story.header.plan_id)
     assert books == {"done": len(story.going)}
     after = story.house.contents()
@@ -141,7 +141,7 @@ def test_later_runs_quarantine_and_purge(story: BucketStory) -> None:
     story.readable()
 
 
-def test_after_the_purge_nothing_of_a_planned_object_is_left_and_all_else_stands_as_it_did(story: BucketStory) -> None:
+def test_purge_removes_planned_objects_and_nothing_else(story: BucketStory) -> None:
     listed = story.house.bench.client.list_object_versions(Bucket=story.house.bench.bucket, Prefix=story.house.bench.prefix)
     keys = {item["Key"].removeprefix(story.house.bench.prefix) for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, [])}
     assert not story.going & keys

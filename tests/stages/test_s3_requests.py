@@ -26,7 +26,7 @@ def weather(bench: S3Bench) -> IcechunkLakeConfig:
     return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": f"{bench.store.location}weather/"})
 
 
-def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: SparkSession, tmp_path: Path) -> None:
+def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Path) -> None:
     with in_a_bucket("ceph") as bench, proxied(shared("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
@@ -40,7 +40,7 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
         assert house.keys("storage_inventory") == {"a/1", "b/1", "c/1", "d"}
 
 
-def test_the_night_after_spreads_a_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_divides_a_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.stores.s3.listing.CUT_EVERY", 10)
     with in_a_bucket("ceph") as bench:
         names = {f"k{number:02d}" for number in range(40)}

@@ -44,7 +44,7 @@ def catalog_on(server: S3Server, warehouse: str) -> dict[str, str]:
 
 @full_suite_only
 @pytest.mark.spark
-def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(spark: SparkSession, tmp_path: Path) -> None:
+def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_path: Path) -> None:
     ceph = shared("ceph")
     with (
         in_a_bucket("ceph", prefix="lakes/") as bench,

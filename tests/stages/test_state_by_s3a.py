@@ -37,7 +37,7 @@ def live(*keys: str) -> pa.Table:
     return pa.Table.from_pylist(rows, LIVE_FILES.schema)
 
 
-def test_spark_reads_by_s3a_the_rows_that_python_reads(tmp_path: Path) -> None:
+def test_s3a_reads_the_same_rows_as_python(tmp_path: Path) -> None:
     with unused_location() as (root, settings):
         state = State(Files(f"{root}/a state {{x}}", settings))
         tables = []

@@ -94,7 +94,7 @@ def night(house: Lakehouse) -> dict[str, Any]:
 
 @full_suite_only
 @pytest.mark.spark
-def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSession, tmp_path: Path) -> None:
+def test_protocol_with_state_on_s3_has_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path / "lake")
     lake_of(house)
     shutil.copytree(tmp_path / "lake", tmp_path / "kept")
@@ -139,7 +139,7 @@ def estimate(frame: DataFrame) -> int:
 
 
 @pytest.mark.spark
-def test_spark_reads_every_row_once_with_the_schema_of_a_disk(spark: SparkSession, state: State, tmp_path: Path) -> None:
+def test_spark_reads_every_row_once(spark: SparkSession, state: State, tmp_path: Path) -> None:
     parts = [live("a", "b"), live(*(f"c{number}" for number in range(200))), live("d")]
     table = published(state, *parts)
     frame = read_table(spark, state, LIVE_FILES, table)
@@ -154,7 +154,7 @@ def test_spark_reads_every_row_once_with_the_schema_of_a_disk(spark: SparkSessio
 
 
 @pytest.mark.spark
-def test_spark_is_told_how_large_a_table_is(spark: SparkSession, state: State) -> None:
+def test_spark_gets_the_size_of_a_table(spark: SparkSession, state: State) -> None:
     """Else it would send a table of any size to every executor where it is joined."""
     if not hasattr(spark, "_jsparkSession"):
         return  # a client of Connect does not see estimates
@@ -167,14 +167,14 @@ def test_spark_is_told_how_large_a_table_is(spark: SparkSession, state: State) -
 
 
 @pytest.mark.spark
-def test_a_part_that_is_gone_stops_the_reader_by_name(spark: SparkSession, state: State) -> None:
+def test_missing_part_raises_with_its_name(spark: SparkSession, state: State) -> None:
     table = published(state, live("a"))
     state.files.delete(table.paths()[0])
     with pytest.raises(Exception, match=r"StateError: .*part-.*parquet is missing, so the table is incomplete"):
         read_table(spark, state, LIVE_FILES, table).collect()
 
 
-def test_every_mark_is_one_group_and_every_other_number_none(tmp_path: Path) -> None:
+def test_every_metrics_mark_is_one_group(tmp_path: Path) -> None:
     state = State.at(str(tmp_path))
     paths = [path for keys in ("ab", "c", "def") for path in published(state, live(*keys)).paths()]
     fetch = ScanTask(state.files, ((paths[0],), (paths[1], paths[2])), (0, 4), LIVE_FILES.schema)
@@ -183,14 +183,14 @@ def test_every_mark_is_one_group_and_every_other_number_none(tmp_path: Path) -> 
     assert keys == ["c", "d", "e", "f", "a", "b"]
 
 
-def test_a_damaged_part_stops_the_reader_by_name(tmp_path: Path) -> None:
+def test_damaged_part_raises_with_its_name(tmp_path: Path) -> None:
     state = State.at(str(tmp_path))
     state.files.replace("part", b"no parquet")
     with pytest.raises(StateError, match=r"part is damaged \(.*\); run its asset again"):
         list(ScanTask(state.files, (("part",),), (0,), LIVE_FILES.schema)(iter([pa.record_batch({"id": pa.array([0], pa.int64())})])))
 
 
-def test_files_are_shared_out_by_size() -> None:
+def test_files_are_divided_by_size() -> None:
     sizes = {"large": 3 * TASK_BYTES, **{f"small {number}": 1000 for number in range(20)}}
     groups = group_by_size(list(sizes), list(sizes.values()))
     assert sorted(path for group in groups for path in group) == sorted(sizes)
@@ -199,7 +199,7 @@ def test_files_are_shared_out_by_size() -> None:
     assert len(group_by_size([str(number) for number in range(10)], [10] * 10)) == 1
 
 
-def test_parts_of_an_older_release_are_read_with_the_columns_of_this_one(tmp_path: Path) -> None:
+def test_parts_of_an_older_release_get_new_columns(tmp_path: Path) -> None:
     unpack(Path(__file__).parents[1] / "data" / "state-0.2.0" / "state.tar.xz", tmp_path)
     tables, read = all_tables(), Counter[str]()
     for path in tmp_path.rglob("state/*/*/run_date=*/*/*.parquet"):

@@ -208,7 +208,7 @@ def inventory(store: Store, budget: int = 10**9) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("budget", [3, 10**9])
-def test_a_listing_that_ends_has_met_every_object_that_was_there_all_along(bench: Bench, budget: int) -> None:
+def test_listing_contains_every_object_that_always_existed(bench: Bench, budget: int) -> None:
     there = {f"{place}{number:02d}" for place in ("", "t/", "t/deep/", "u/") for number in range(25)}
     for key in there:
         bench.put(key, b"x")
@@ -236,7 +236,7 @@ def test_a_listing_that_ends_has_met_every_object_that_was_there_all_along(bench
         writer.join()
 
 
-def test_keys_are_listed_and_read_byte_by_byte_as_they_were_written(bench: Bench) -> None:
+def test_keys_are_listed_and_read_byte_for_byte(bench: Bench) -> None:
     contents = {key: key.encode() for key in ODD_KEYS}
     for key, content in contents.items():
         bench.put(key, content)
@@ -248,7 +248,7 @@ def test_keys_are_listed_and_read_byte_by_byte_as_they_were_written(bench: Bench
     assert below == {address(bench.store, key): len(content) for key, content in contents.items()}
 
 
-def test_a_prefix_is_a_whole_path_and_one_without_objects_is_empty(bench: Bench) -> None:
+def test_prefix_is_a_complete_path_and_may_be_empty(bench: Bench) -> None:
     for key in ("t/a", "t/deep/b", "t_2/c", "ta"):
         bench.put(key, b"x")
     assert sorted(name for name, _, _ in bench.store.objects.list(address(bench.store, "t/"))) == [
@@ -259,7 +259,7 @@ def test_a_prefix_is_a_whole_path_and_one_without_objects_is_empty(bench: Bench)
         list(bench.store.objects.list(address(bench.store, "t")))
 
 
-def test_the_reserved_prefix_is_never_listed_and_names_like_it_are(act: Acting) -> None:
+def test_reserved_prefix_is_not_listed_but_similar_names_are(act: Acting) -> None:
     for key in (".gc-assets-not/x", "t/.gc-assets/x", "gone"):
         act.bench.put(key, b"x")
     act.bench.put(f"{RESERVED_PREFIX}anything", b"x")
@@ -268,7 +268,7 @@ def test_the_reserved_prefix_is_never_listed_and_names_like_it_are(act: Acting) 
     assert set(inventory(act.bench.store)) == {".gc-assets-not/x", "t/.gc-assets/x", *left}
 
 
-def test_what_is_carried_and_what_is_listed_are_everything_together(bench: Bench) -> None:
+def test_unchanged_and_listed_objects_are_complete(bench: Bench) -> None:
     for number in range(12):
         bench.put(f"data/{number % 4}/{number}", b"x")
     settled = datetime.now(UTC) + timedelta(hours=1)
@@ -282,7 +282,7 @@ def test_what_is_carried_and_what_is_listed_are_everything_together(bench: Bench
     assert sorted(again, key=lambda row: row["key"]) == sorted(inventory(bench.store).values(), key=lambda row: row["key"])
 
 
-def test_an_object_is_known_by_one_identity_wherever_it_is_looked_at(bench: Bench) -> None:
+def test_object_has_one_identity_in_every_call(bench: Bench) -> None:
     bench.put("a", b"one")
     first = inventory(bench.store)["a"]
     assert bench.store.editable.read_with_etag(address(bench.store, "a")) == (b"one", first["etag"])
@@ -294,14 +294,14 @@ def test_an_object_is_known_by_one_identity_wherever_it_is_looked_at(bench: Benc
 # Objects
 
 
-def test_a_missing_object_is_file_not_found(bench: Bench) -> None:
+def test_missing_object_raises_file_not_found(bench: Bench) -> None:
     nothing = address(bench.store, "t/nothing")
     for call in (bench.store.objects.read, bench.store.objects.size, bench.store.editable.read_with_etag):
         with pytest.raises(FileNotFoundError):
             call(nothing)
 
 
-def test_a_reader_meets_an_object_whole_or_not_at_all(conditional: Bench) -> None:
+def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
     place, length, over = address(conditional.store, "a"), 200_000, Event()
     met: set[bytes] = set()
 
@@ -337,7 +337,7 @@ def _looked(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
     return store.objects.read(place), store.objects.size(place), by_prefix, key in inventory(store)
 
 
-def test_what_was_written_is_seen_by_everybody_once_the_write_has_returned(bench: Bench) -> None:
+def test_finished_write_is_visible_to_all_processes(bench: Bench) -> None:
     with ProcessPoolExecutor(1, mp_context=PROCESSES) as pool:
         for number in range(3):
             bench.store.editable.create(address(bench.store, f"t{number}/a"), b"seen")
@@ -353,7 +353,7 @@ def _create(store: Store, content: bytes) -> bool:
     return True
 
 
-def test_of_threads_that_create_one_object_exactly_one_succeeds(conditional: Bench) -> None:
+def test_one_of_several_threads_creates_an_object(conditional: Bench) -> None:
     start = Barrier(8)
 
     def racer(number: int) -> bool:
@@ -366,7 +366,7 @@ def test_of_threads_that_create_one_object_exactly_one_succeeds(conditional: Ben
     assert conditional.get("t/one") == bytes([won.index(True)])
 
 
-def test_of_processes_that_create_one_object_exactly_one_succeeds(conditional: Bench) -> None:
+def test_one_of_several_processes_creates_an_object(conditional: Bench) -> None:
     won = raced(_create, [(conditional.store, bytes([number])) for number in range(4)])
     assert won.count(True) == 1
     assert conditional.get("t/one") == bytes([won.index(True)])
@@ -389,7 +389,7 @@ def raced(work: Callable[..., Any], of: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [answers[number] for number in range(len(of))]
 
 
-def test_a_change_is_made_to_the_object_that_was_read_or_not_at_all(conditional: Bench) -> None:
+def test_change_applies_only_to_the_object_that_was_read(conditional: Bench) -> None:
     editable, place = conditional.store.editable, address(conditional.store, "t/a")
     conditional.put("t/a", b"read")
     _, etag = editable.read_with_etag(place)
@@ -414,7 +414,7 @@ def _replace(store: Store, content: bytes, etag: str) -> bool:
     return True
 
 
-def test_of_processes_that_replace_one_object_exactly_one_succeeds(conditional: Bench) -> None:
+def test_one_of_several_processes_replaces_an_object(conditional: Bench) -> None:
     conditional.put("a", b"read by all")
     _, etag = conditional.store.editable.read_with_etag(address(conditional.store, "a"))
     won = raced(_replace, [(conditional.store, bytes([number]), etag) for number in range(4)])
@@ -422,7 +422,7 @@ def test_of_processes_that_replace_one_object_exactly_one_succeeds(conditional: 
     assert conditional.get("a") == bytes([won.index(True)])
 
 
-def test_times_do_not_go_back_and_are_readings_of_the_stores_clock(bench: Bench) -> None:
+def test_modification_times_follow_the_stores_clock(bench: Bench) -> None:
     readings, times = [bench.store.now()], list[datetime]()
     for number in range(20):
         bench.put("again", str(number).encode())
@@ -447,7 +447,7 @@ def put_all(bench: Bench, keys: Sequence[str]) -> None:
         list(pool.map(lambda key: bench.put(key, key.encode()), keys))
 
 
-def test_quarantine_then_restore_gives_the_objects_back(act: Acting) -> None:
+def test_restore_returns_quarantined_objects(act: Acting) -> None:
     put_all(act.bench, [*ODD_KEYS, "t/other"])
     listed = inventory(act.bench.store)
     rows, done = [row_of(listed[key]) for key in ODD_KEYS], ["done"] * len(ODD_KEYS)
@@ -457,7 +457,7 @@ def test_quarantine_then_restore_gives_the_objects_back(act: Acting) -> None:
     assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in [*ODD_KEYS, "t/other"]}
 
 
-def test_quarantine_then_purge_leaves_everything_else(act: Acting) -> None:
+def test_purge_keeps_all_other_objects(act: Acting) -> None:
     others = sorted({*(f"{key[:200]}2" for key in ODD_KEYS), "t/other", "u/x"})
     put_all(act.bench, [*ODD_KEYS, *others])
     listed = inventory(act.bench.store)
@@ -470,14 +470,14 @@ def test_quarantine_then_purge_leaves_everything_else(act: Acting) -> None:
 
 
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
-def test_acting_again_on_what_is_done_is_done(act: Acting, action: Action) -> None:
+def test_repeated_action_is_done(act: Acting, action: Action) -> None:
     act.bench.put("t/a", b"x")
     row = act.planned("t/a")
     assert act(row) == ["done"]
     assert [act(act.again(row, action)) for _ in range(3)] == [["done"]] * 3
 
 
-def test_an_object_that_was_replaced_since_the_plan_is_left_alone(act: Acting) -> None:
+def test_object_replaced_after_the_plan_is_left_alone(act: Acting) -> None:
     act.bench.put("t/a", b"old")
     row = act.planned("t/a")
     act.bench.put("t/a", b"new")
@@ -486,7 +486,7 @@ def test_an_object_that_was_replaced_since_the_plan_is_left_alone(act: Acting) -
 
 
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-def test_an_object_written_after_the_quarantine_is_never_touched(act: Acting, action: Action) -> None:
+def test_object_written_after_quarantine_is_never_changed(act: Acting, action: Action) -> None:
     act.bench.put("t/a", b"old")
     row = act.planned("t/a")
     assert act(row) == ["done"]
@@ -497,14 +497,14 @@ def test_an_object_written_after_the_quarantine_is_never_touched(act: Acting, ac
         assert verdict == ["changed"]
 
 
-def test_what_is_gone_is_absent(act: Acting) -> None:
+def test_missing_object_is_absent(act: Acting) -> None:
     act.bench.put("t/a", b"x")
     row = act.planned("t/a")
     act.bench.remove("t/a")
     assert [act(act.again(row, action)) for action in ("quarantine", "restore", "purge")] == [["absent"]] * 3
 
 
-def test_only_a_purge_that_an_interrupted_run_may_have_made_is_done_where_nothing_is_left(act: Acting) -> None:
+def test_only_resumed_purge_of_missing_object_is_done(act: Acting) -> None:
     for key in ("a", "b"):
         act.bench.put(key, b"x")
     rows = [act.planned(key) for key in ("a", "b")]
@@ -514,7 +514,7 @@ def test_only_a_purge_that_an_interrupted_run_may_have_made_is_done_where_nothin
     assert act(*purges, resumed=purges[:1]) == ["done", "absent"]
 
 
-def test_a_batch_that_was_interrupted_anywhere_is_ended_by_acting_again(act: Acting) -> None:
+def test_interrupted_batch_is_completed_by_a_retry(act: Acting) -> None:
     keys = [f"t/{number}" for number in range(6)]
     for key in keys:
         act.bench.put(key, key.encode())
@@ -527,7 +527,7 @@ def test_a_batch_that_was_interrupted_anywhere_is_ended_by_acting_again(act: Act
     assert inventory(act.bench.store) == {}
 
 
-def test_every_object_of_a_batch_has_its_own_result_in_order(act: Acting) -> None:
+def test_batch_returns_one_result_per_object_in_order(act: Acting) -> None:
     for key in ("a", "b", "changed"):
         act.bench.put(key, b"old")
     a, b, changed = (act.planned(key) for key in ("a", "b", "changed"))
@@ -537,7 +537,7 @@ def test_every_object_of_a_batch_has_its_own_result_in_order(act: Acting) -> Non
     assert act(gone, a, changed, nameless, b) == ["absent", "done", "changed", "denied", "done"]
 
 
-def test_many_objects_are_one_batch(act: Acting) -> None:
+def test_large_batch_is_executed(act: Acting) -> None:
     put_all(act.bench, [f"t/{number}" for number in range(act.bench.many)])
     rows = [row_of(row) for row in inventory(act.bench.store).values()]
     for action in ("quarantine", "purge"):
@@ -547,7 +547,7 @@ def test_many_objects_are_one_batch(act: Acting) -> None:
 
 @pytest.mark.parametrize("key", [".gc-assets/lease.json", ".gc-assets/trash/other/a", ".gc-assets"])
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-def test_the_reserved_prefix_is_never_acted_on(act: Acting, key: str, action: Action) -> None:
+def test_key_under_reserved_prefix_is_denied(act: Acting, key: str, action: Action) -> None:
     act.bench.put(".gc-assets/lease.json", b"{}")
     act.bench.put(".gc-assets/trash/other/a", b"kept")
     act.bench.put("a", b"x")
@@ -556,14 +556,14 @@ def test_the_reserved_prefix_is_never_acted_on(act: Acting, key: str, action: Ac
     assert act.bench.everything() == before
 
 
-def test_a_mode_that_the_store_does_not_have_is_refused_by_name(bench: Bench) -> None:
+def test_unsupported_mode_is_refused_by_name(bench: Bench) -> None:
     lacking = set(get_args(QuarantineMode)) - set(SCHEMES[bench.store.scheme].quarantines)
     for mode in lacking:
         with pytest.raises(UsageError, match=mode):
             bench.store.quarantine(mode, PLAN)
 
 
-def test_an_identity_tells_when_its_object_was_last_modified(bench: Bench) -> None:
+def test_identity_contains_the_modification_time(bench: Bench) -> None:
     bench.put("t/a", b"x")
     listed = inventory(bench.store)["t/a"]
     (told,) = bench.store.modification_times(pa.array([listed["etag"]])).to_pylist()
@@ -587,7 +587,7 @@ def later(lease: Lease, moment: timedelta) -> Any:
     return replace(lease, clock=at(moment))
 
 
-def test_one_plan_holds_the_storage_and_is_named_to_all_others(bench: Bench) -> None:
+def test_live_lease_is_refused_with_its_holder(bench: Bench) -> None:
     assert bench.store.holder() is None
     lease = take(bench)
     with pytest.raises(GateRefused, match="night run") as refusal:
@@ -603,7 +603,7 @@ def test_one_plan_holds_the_storage_and_is_named_to_all_others(bench: Bench) -> 
     assert bench.store.holder() is None
 
 
-def test_the_fencing_token_grows_over_releases(bench: Bench) -> None:
+def test_fencing_token_grows_after_release(bench: Bench) -> None:
     tokens: list[int] = []
     for _ in range(3):
         lease = take(bench)
@@ -612,7 +612,7 @@ def test_the_fencing_token_grows_over_releases(bench: Bench) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_an_expired_lease_is_taken_over_and_its_plan_stops(bench: Bench) -> None:
+def test_expired_lease_is_taken_over(bench: Bench) -> None:
     first = take(bench)
     second = take(bench, at(LEASE_DURATION), "somebody else")
     assert second.token > first.token
@@ -623,14 +623,14 @@ def test_an_expired_lease_is_taken_over_and_its_plan_stops(bench: Bench) -> None
     second.check()
 
 
-def test_an_expired_lease_that_nobody_took_is_still_held(bench: Bench) -> None:
+def test_expired_lease_without_successor_is_valid(bench: Bench) -> None:
     late = later(take(bench), LEASE_DURATION * 3)
     late.check()
     with pytest.raises(GateRefused):
         take(bench, at(LEASE_DURATION * 3))
 
 
-def test_a_released_lease_stops_and_the_storage_is_free(bench: Bench) -> None:
+def test_released_lease_frees_the_storage(bench: Bench) -> None:
     lease = take(bench)
     lease.release()
     with pytest.raises(GateRefused, match="no lease"):
@@ -641,7 +641,7 @@ def test_a_released_lease_stops_and_the_storage_is_free(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "passed, expires", [(LEASE_DURATION / 2, LEASE_DURATION), (LEASE_DURATION / 2 + TICK, LEASE_DURATION * 1.5 + TICK)]
 )
-def test_a_check_extends_the_lease_when_half_its_time_is_over(bench: Bench, passed: timedelta, expires: timedelta) -> None:
+def test_check_extends_the_lease_after_half_its_duration(bench: Bench, passed: timedelta, expires: timedelta) -> None:
     later(take(bench), passed).check()
     holder = bench.store.holder()
     assert holder is not None
@@ -656,7 +656,7 @@ def _take(store: Store, clock: Clock, owner: str) -> int | None:
 
 
 @pytest.mark.parametrize("before", ["free", "expired"])
-def test_of_processes_that_race_for_the_lease_one_wins(bench: Bench, before: str) -> None:
+def test_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) -> None:
     old = take(bench).token if before == "expired" else 0
     won = list[int]()
     for _ in range(5):  # where a store answers slowly each may step back for the others
@@ -668,7 +668,7 @@ def test_of_processes_that_race_for_the_lease_one_wins(bench: Bench, before: str
 # Values, and what doctor asks
 
 
-def test_everything_that_executors_are_given_pickles(bench: Bench) -> None:
+def test_values_for_executors_pickle(bench: Bench) -> None:
     bench.put("t/a", b"x")
     lease = take(bench)
     modes = SCHEMES[bench.store.scheme].quarantines
@@ -682,13 +682,13 @@ def test_everything_that_executors_are_given_pickles(bench: Bench) -> None:
     pickle.loads(pickle.dumps(lease)).check()  # noqa: S301  (bytes made on this line)
 
 
-def test_opening_a_store_touches_nothing(bench: Bench) -> None:
+def test_opening_a_store_makes_no_change(bench: Bench) -> None:
     again = open_store(bench.store.location, bench.connections)
     assert again == bench.store
     assert (again.scheme, bench.everything()) == (bench.store.scheme, set())
 
 
-def test_canaries_prove_traits_and_are_gone_afterwards(conditional: Bench) -> None:
+def test_probe_returns_traits_and_removes_canaries(conditional: Bench) -> None:
     conditional.put("t/a", b"x")
     traits = conditional.store.probe()
     assert traits.create_if_absent
@@ -700,7 +700,7 @@ def storage(bench: Bench, **keys: Any) -> StorageConfig:
     return StorageConfig.model_validate({"name": "s", "location": bench.store.location, "quarantine": bench.mode, **keys})
 
 
-def test_an_examination_of_a_storage_in_mode_plan_changes_nothing(bench: Bench) -> None:
+def test_doctor_changes_nothing_in_mode_plan(bench: Bench) -> None:
     bench.put("t/a", b"x")
     findings = list(bench.store.examine(storage(bench), NOW))
     assert {finding.verdict for finding in findings} == {"ok"}
@@ -708,13 +708,13 @@ def test_an_examination_of_a_storage_in_mode_plan_changes_nothing(bench: Bench) 
     assert bench.everything() == {"t/a"}
 
 
-def test_an_examination_of_a_storage_in_mode_apply_proves_its_traits(conditional: Bench) -> None:
+def test_doctor_proves_traits_in_mode_apply(conditional: Bench) -> None:
     findings = {finding.check: finding for finding in conditional.store.examine(storage(conditional, mode="apply"), NOW)}
     assert findings["traits"].verdict == "ok"
     assert conditional.everything() == set()
 
 
-def test_an_examination_names_who_holds_the_lease_and_what_to_do(bench: Bench) -> None:
+def test_doctor_names_the_holder_of_the_lease(bench: Bench) -> None:
     take(bench, owner="ada")
     for moment in (NOW, NOW + LEASE_DURATION):
         found = {finding.check: finding for finding in bench.store.examine(storage(bench), moment)}["lease"]

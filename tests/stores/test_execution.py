@@ -73,7 +73,7 @@ def test_every_row_has_one_outcome(root, lease, log):
     assert set(contents(root)) == {"t/5"} | {f".gc-assets/trash/{PLAN}/t/{n}" for n in (0, 1, 2, 4, 6)}
 
 
-def test_a_second_run_touches_nothing_and_tells_the_same(root, lease, log):
+def test_second_run_returns_the_same_outcomes_without_changes(root, lease, log):
     rows = [plan(root, write(root, f"{n}").name) for n in range(5)]
     (root / "1").unlink()
     first = list(execute(rows, Counting(root), log, lease, CLOCK, batch_size=2))
@@ -84,7 +84,7 @@ def test_a_second_run_touches_nothing_and_tells_the_same(root, lease, log):
     assert (root / "0").read_bytes() == b"a new file of the same name"
 
 
-def test_a_second_run_may_cut_and_order_the_plan_differently(root, lease, log):
+def test_second_run_may_use_other_batches_and_order(root, lease, log):
     rows = [plan(root, write(root, f"{n}").name) for n in range(9)]
     first = verdicts(execute(rows[:6], Counting(root), log, lease, CLOCK, batch_size=4))
     second = Counting(root)
@@ -92,7 +92,7 @@ def test_a_second_run_may_cut_and_order_the_plan_differently(root, lease, log):
     assert sorted(key for batch in second.asked for key in batch) == ["6", "7", "8"]
 
 
-def test_an_attempt_that_was_given_up_and_still_runs_counts_for_nothing(root, lease, log):
+def test_outcomes_of_an_abandoned_attempt_do_not_count(root, lease, log):
     """An engine gives up an executor that it does not hear of any more, and repeats its task elsewhere while that one goes on."""
     rows = [plan(root, write(root, f"{n}").name) for n in range(4)]
     everything = dict.fromkeys("0123", "done")
@@ -109,7 +109,7 @@ def test_an_attempt_that_was_given_up_and_still_runs_counts_for_nothing(root, le
 
 
 @pytest.mark.parametrize("verdicts_told", [("done", "absent"), ("absent", "done"), ("changed", "done")])
-def test_of_two_attempts_that_settled_one_act_the_one_that_did_it_counts(root, lease, log, verdicts_told):
+def test_done_wins_over_other_outcomes_of_two_attempts(root, lease, log, verdicts_told):
     row = plan(root, write(root, "a").name)
     for told in verdicts_told:
         name = log.write_intent(0, lease.token, [row])
@@ -119,7 +119,7 @@ def test_of_two_attempts_that_settled_one_act_the_one_that_did_it_counts(root, l
 
 
 @pytest.mark.parametrize("verdict", ["done", "absent", "changed", "denied"])
-def test_a_settled_outcome_is_final(root, lease, log, verdict):
+def test_settled_outcome_is_final(root, lease, log, verdict):
     rows = [plan(root, write(root, "a").name)]
     list(execute(rows, Counting(root, answers=[Result(verdict, "why")]), log, lease, CLOCK))
     again = Counting(root)
@@ -128,7 +128,7 @@ def test_a_settled_outcome_is_final(root, lease, log, verdict):
     assert again.asked == []
 
 
-def test_what_failed_is_tried_again(root, lease, log):
+def test_failed_row_is_retried(root, lease, log):
     rows = [plan(root, write(root, "a").name)]
     first = list(execute(rows, Counting(root, answers=[Result("failed", "disk full")]), log, lease, CLOCK))
     assert [(o.verdict, o.error) for o in first] == [("failed", "disk full")]
@@ -136,7 +136,7 @@ def test_what_failed_is_tried_again(root, lease, log):
     assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == {"a": "done"}
 
 
-def test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after(root, lease, log, tmp_path):
+def test_intent_precedes_the_action_and_outcome_follows(root, lease, log, tmp_path):
     rows = [plan(root, write(root, "a").name)]
     seen = {}
 
@@ -156,7 +156,7 @@ def test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after(roo
     assert outcome == intent | {"outcome": "done", "error": None, "at": "2026-11-21T12:00:00+00:00", "token": 1}
 
 
-def test_what_a_log_moved_or_may_have_moved_is_told_with_the_time_of_each_known_move(root, lease, log, tmp_path):
+def test_log_returns_certain_and_possible_moves_with_their_time(root, lease, log, tmp_path):
     rows = [plan(root, write(root, name).name) for name in ("done", "gone", "failed", "interrupted")]
     (root / "gone").unlink()
     list(execute(rows[:2], Counting(root), log, lease, CLOCK))
@@ -166,14 +166,14 @@ def test_what_a_log_moved_or_may_have_moved_is_told_with_the_time_of_each_known_
     assert known == {rows[0]: (NOW, lease.token), rows[2]: None, rows[3]: None}
 
 
-def test_what_may_have_moved_is_told_also_where_it_was_given_up(root, lease, log):
+def test_denied_row_may_have_been_moved(root, lease, log):
     rows = [plan(root, write(root, name).name) for name in ("interrupted", "never begun")]
     log.write_intent(0, lease.token, rows[:1])
     list(execute(rows, Counting(root, answers=[Result("denied", "for good")]), log, lease, CLOCK))
     assert dict(log.read_quarantined(0)) == {rows[0]: None}
 
 
-def test_a_purge_that_died_before_its_outcome_was_written_is_done(root, lease, log):
+def test_purge_killed_before_its_outcome_is_done(root, lease, log):
     rows = [plan(root, write(root, key).name, "purge") for key in ("a", "b")]
 
     class Dying(Counting):
@@ -187,7 +187,7 @@ def test_a_purge_that_died_before_its_outcome_was_written_is_done(root, lease, l
     assert verdicts(execute(rows, Counting(root, "deferred"), log, lease, CLOCK)) == {"a": "done", "b": "absent"}
 
 
-def test_the_lease_is_looked_at_before_each_batch(root, log):
+def test_lease_is_checked_before_each_batch(root, log):
     mine = acquire(str(root), PLAN, "slow", CLOCK)
     rows = [plan(root, write(root, f"{n}").name) for n in range(4)]
     outcomes = execute(rows, Counting(root), log, mine, CLOCK, batch_size=2)
@@ -200,7 +200,7 @@ def test_the_lease_is_looked_at_before_each_batch(root, log):
     assert (root / "3").exists()
 
 
-def test_a_holder_that_slept_between_intent_and_moves_undoes_no_later_restore(root, tmp_path, log):
+def test_suspended_holder_does_not_undo_a_later_restore(root, tmp_path, log):
     """Its lease ended meanwhile; the next one restored and is gone again."""
 
     class Slept:
@@ -219,7 +219,7 @@ def test_a_holder_that_slept_between_intent_and_moves_undoes_no_later_restore(ro
     assert not (root / ".gc-assets/trash").exists()
 
 
-def test_what_was_moved_under_a_lost_lease_has_no_outcome_and_is_looked_at_by_the_next(root, log):
+def test_batch_under_a_lost_lease_has_no_outcome(root, log):
     class Slept(Counting):
         def act(self, batch, resumed=()):
             results = super().act(batch, resumed)
@@ -235,7 +235,7 @@ def test_what_was_moved_under_a_lost_lease_has_no_outcome_and_is_looked_at_by_th
     assert (outcome.verdict, outcome.token) == ("done", 3)
 
 
-def test_actions_of_one_key_are_told_apart(root, lease, log):
+def test_actions_on_one_key_have_separate_outcomes(root, lease, log):
     quarantine = plan(root, write(root, "a").name)
     restore = plan(root, "a", "restore")
     for row in (quarantine, restore):
@@ -243,7 +243,7 @@ def test_actions_of_one_key_are_told_apart(root, lease, log):
     assert (root / "a").exists()
 
 
-def test_versions_of_one_key_are_told_apart_and_travel_from_plan_to_log(root, lease, log):
+def test_versions_of_one_key_have_separate_outcomes(root, lease, log):
     rows = [PlannedAction("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2", None)]
     store = Counting(root, answers=[Result("done"), Result("absent", "gone"), Result("denied", "held")])
     for row in rows:
@@ -258,7 +258,7 @@ def test_versions_of_one_key_are_told_apart_and_travel_from_plan_to_log(root, le
     ]
 
 
-def test_only_the_version_that_an_interrupted_run_named_is_resumed(root, lease, log):
+def test_only_the_version_of_the_intent_is_resumed(root, lease, log):
     rows = [PlannedAction("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2")]
     log.write_intent(0, lease.token, rows[:1])
     met = []
@@ -272,7 +272,7 @@ def test_only_the_version_that_an_interrupted_run_named_is_resumed(root, lease, 
     assert met == ["v1"]
 
 
-def test_a_row_that_an_older_release_logged_without_version_and_kind_is_read_on(root, lease, log, tmp_path):
+def test_log_of_an_older_release_is_read(root, lease, log, tmp_path):
     row = plan(root, write(root, "a").name)
     list(execute([row], Counting(root), log, lease, CLOCK))
     for path in (tmp_path / "state").rglob("*.jsonl"):
@@ -283,12 +283,12 @@ def test_a_row_that_an_older_release_logged_without_version_and_kind_is_read_on(
     assert again.asked == []
 
 
-def test_a_log_of_another_plan_is_refused(log):
+def test_log_of_another_plan_is_refused(log):
     with pytest.raises(StateError, match=r"wal/log\.json.*plan-b.*plan-a"):
         open_log(log.files, "wal", "plan-b", 10)
 
 
-def test_a_log_keeps_its_shares_whatever_is_asked_later(tmp_path):
+def test_log_keeps_its_number_of_shares(tmp_path):
     files = Files(str(tmp_path))
     assert open_log(files, "wal", PLAN, 120_000).shares == 3
     assert open_log(files, "wal", PLAN, 1).shares == 3
@@ -297,7 +297,7 @@ def test_a_log_keeps_its_shares_whatever_is_asked_later(tmp_path):
 
 @pytest.mark.parametrize("kind", ["intent", "outcome"])
 @pytest.mark.parametrize("content", [b"{", b'{"key": "a"}', b"[]", b"\xff", b"null"])
-def test_a_log_that_cannot_be_understood_stops(root, lease, log, tmp_path, kind, content):
+def test_unreadable_log_raises_state_error(root, lease, log, tmp_path, kind, content):
     rows = [plan(root, write(root, "a").name)]
     list(execute(rows, Counting(root), log, lease, CLOCK))
     share = tmp_path / "state/wal/share-00000"
@@ -308,7 +308,7 @@ def test_a_log_that_cannot_be_understood_stops(root, lease, log, tmp_path, kind,
     assert again.asked == []
 
 
-def test_a_verdict_that_nobody_knows_stops(root, lease, log, tmp_path):
+def test_unknown_verdict_raises_state_error(root, lease, log, tmp_path):
     rows = [plan(root, write(root, "a").name)]
     list(execute(rows, Counting(root), log, lease, CLOCK))
     written = next((tmp_path / "state/wal/share-00000").glob("*.outcome.jsonl"))
@@ -317,7 +317,7 @@ def test_a_verdict_that_nobody_knows_stops(root, lease, log, tmp_path):
         list(execute(rows, Counting(root), log, lease, CLOCK))
 
 
-def test_a_log_pickles(log):
+def test_log_pickles(log):
     assert pickle.loads(pickle.dumps(log)) == log  # noqa: S301  (bytes made on this line)
 
 
@@ -326,14 +326,14 @@ KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), m
 
 @settings(deadline=None)
 @given(keys=KEYS, shares=st.integers(1, 1000))
-def test_a_share_is_sparks_pmod_of_xxhash64(keys, shares):
+def test_share_equals_sparks_pmod_of_xxhash64(keys, shares):
     expected = [int(value) % shares for value in xxhash64(pa.array(keys))]
     assert [share_of(key, shares) for key in keys] == expected
 
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_any_sequence_of_partial_runs_settles_every_key_once(data):
+def test_partial_runs_settle_every_key_once(data):
     with in_memory() as base:
         settles_every_key_once(base, data)
 
@@ -359,18 +359,18 @@ def settles_every_key_once(base, data):
     }
 
 
-def test_books_that_balance_pass():
+def test_balanced_outcomes_pass():
     require_balance(0, {})
     require_balance(6, {"done": 2, "absent": 1, "changed": 1, "denied": 1, "failed": 1})
 
 
 @pytest.mark.parametrize("outcomes", [{}, {"done": 2}, {"done": 4}, {"done": 2, "skipped": 1}])
-def test_books_that_do_not_balance_stop_with_their_figures(outcomes):
+def test_unbalanced_outcomes_raise_with_their_counts(outcomes):
     with pytest.raises(GcError, match="3 planned"):
         require_balance(3, outcomes)
 
 
-def test_rows_come_from_a_plan_and_go_to_a_log():
+def test_rows_convert_from_plan_to_log():
     batch = pa.RecordBatch.from_pylist(
         [{"key": "a", "action": "purge", "size_bytes": 5, "etag": "e", "version_id": None, "source_plan_id": "p", "kind": "data"}]
     )
@@ -378,7 +378,7 @@ def test_rows_come_from_a_plan_and_go_to_a_log():
     assert rows == [PlannedAction("a", "purge", 5, "e", None, "p", "data")]
 
 
-def test_the_log_rows_have_the_published_columns(root, lease, log):
+def test_log_rows_have_the_published_columns(root, lease, log):
     rows = [plan(root, write(root, "a").name)]
     table = to_deletion_log(execute(rows, Counting(root), log, lease, CLOCK), PLAN, "trash", "run-1")
     assert table.schema == DELETION_LOG.schema
@@ -404,7 +404,7 @@ def test_the_log_rows_have_the_published_columns(root, lease, log):
     assert to_deletion_log([], PLAN, "trash").num_rows == 0
 
 
-def test_a_lease_that_cannot_be_given_back_does_not_hide_why_the_work_failed(root, lease, caplog):
+def test_failed_release_does_not_hide_the_first_error(root, lease, caplog):
     (root / ".gc-assets" / "lease.json").write_text("no lease")
     with pytest.raises(GateRefused, match="the first failure"), release_on_exit(lease):
         raise GateRefused("the first failure")
@@ -413,7 +413,7 @@ def test_a_lease_that_cannot_be_given_back_does_not_hide_why_the_work_failed(roo
         pass
 
 
-def test_a_lease_is_given_back_however_the_work_ends(root, lease):
+def test_lease_is_released_after_success_and_failure(root, lease):
     with pytest.raises(GateRefused, match="by a gate"), release_on_exit(lease):
         raise GateRefused("by a gate")
     with release_on_exit(acquire(str(root), "another-plan", "test", CLOCK)):
@@ -421,7 +421,7 @@ def test_a_lease_is_given_back_however_the_work_ends(root, lease):
     assert acquire(str(root), PLAN, "test", CLOCK).token == 3
 
 
-def test_a_user_without_a_name_is_told_by_number(monkeypatch):
+def test_user_without_a_name_is_shown_by_uid(monkeypatch):
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54_321)

@@ -44,7 +44,7 @@ def connections(root: Path, key: str) -> list[Path]:
 
 @pytest.mark.parametrize("mode", ["trash", "deferred"])
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-def test_a_run_killed_before_any_step_is_ended_by_the_next(mode, action):
+def test_next_run_completes_a_run_killed_at_any_step(mode, action):
     for step in count(1):
         with in_memory() as base:
             if not killed_and_ended(base, step, mode, action):
@@ -78,7 +78,7 @@ def expected(before, mode, action):
 
 
 @pytest.mark.parametrize("mode", ["trash", "deferred"])
-def test_a_file_written_while_the_run_lay_dead_is_left_alone(tmp_path, mode):
+def test_file_written_after_the_kill_is_left_alone(tmp_path, mode):
     root, rows, _ = build(tmp_path, mode, "quarantine")
     assert exit_code(kill_before, 12, STEPS, apply, root, tmp_path / "state", rows, mode, CLOCK) == -signal.SIGKILL
     for key in KEYS:
@@ -89,7 +89,7 @@ def test_a_file_written_while_the_run_lay_dead_is_left_alone(tmp_path, mode):
     assert [(root / key).read_bytes() for key in KEYS] == [b"committed meanwhile"] * 3
 
 
-def test_of_two_applies_at_once_one_is_refused_and_the_plan_is_done_once(tmp_path):
+def test_one_of_two_concurrent_applies_is_refused(tmp_path):
     root, rows, before = build(tmp_path, "trash", "quarantine")
     (root / ".gc-assets").mkdir(exist_ok=True)
     start = PROCESSES.Barrier(2)

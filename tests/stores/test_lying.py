@@ -29,26 +29,26 @@ def keys(store: Store) -> list[str]:
     return [key for task in store.plan_listing(1) for listed in task.run(1000) for key in listed.objects.column("key").to_pylist()]
 
 
-def test_a_store_that_tells_no_lie_is_the_store_behind_it(tmp_path: Path) -> None:
+def test_store_without_faults_equals_the_real_store(tmp_path: Path) -> None:
     write(tmp_path, "a")
     store = lying(LOCAL, lambda: Lies("s", 0, frozenset(), NOW)).open(f"file://{tmp_path}/", DEFAULT_CONNECTIONS)
     assert keys(store) == keys(LOCAL.open(f"file://{tmp_path}/", DEFAULT_CONNECTIONS)) == ["a"]
     assert keys(pickle.loads(pickle.dumps(store))) == ["a"]  # noqa: S301  (bytes made on this line)
 
 
-def test_only_what_was_written_just_now_is_listed_late(tmp_path: Path) -> None:
+def test_only_recent_objects_are_listed_late(tmp_path: Path) -> None:
     write(tmp_path, "old")
     write(tmp_path, "new", mtime_ns=int(NOW.timestamp() * 1e9))
     assert keys(told(tmp_path, "late", "new")) == ["old"]
 
 
-def test_an_object_or_a_page_is_listed_twice(tmp_path: Path) -> None:
+def test_object_or_page_is_listed_twice(tmp_path: Path) -> None:
     write(tmp_path, "a")
     assert keys(told(tmp_path, "twice", "a")) == ["a", "a"]
     assert keys(told(tmp_path, "page again", 0)) == ["a", "a"]
 
 
-def test_an_answer_is_lost_after_the_act(tmp_path: Path) -> None:
+def test_answer_is_lost_after_the_action(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     first, second = plan(tmp_path, "a"), plan(tmp_path, "b")
@@ -59,14 +59,14 @@ def test_an_answer_is_lost_after_the_act(tmp_path: Path) -> None:
     assert trash(tmp_path, "b").exists()
 
 
-def test_a_key_that_fails_is_not_touched(tmp_path: Path) -> None:
+def test_failed_key_is_not_changed(tmp_path: Path) -> None:
     write(tmp_path, "a")
     row = plan(tmp_path, "a")
     (failed,) = told(tmp_path, "key fails", row.action_key).quarantine("trash", PLAN).act([row])
     assert (failed.verdict, (tmp_path / "a").exists()) == ("failed", True)
 
 
-def test_the_clock_is_off_by_what_is_allowed_at_most(tmp_path: Path) -> None:
+def test_clock_skew_is_at_most_the_allowed_one(tmp_path: Path) -> None:
     skews = {Lies(str(seed), 0, frozenset({"skew"}), NOW).skew for seed in range(100)}
     assert max(map(abs, skews)) <= MOST_SKEW
     assert min(skews) < timedelta() < max(skews)

@@ -23,13 +23,13 @@ def refused(**keys: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "location", ["/data/lake", "file:/data/lake", "file:///data/lake/", "FILE:///data/lake/", "file://localhost/data/lake"]
 )
-def test_every_spelling_of_a_local_place_opens_the_local_store(location: str) -> None:
+def test_every_spelling_of_a_path_opens_the_local_store(location: str) -> None:
     assert (open_store(location).scheme, open_store(location).location) == ("file", location)
     assert refused(location=location) == []
 
 
 @pytest.mark.parametrize("location", ["gs://bucket/", "hdfs://name/x"])
-def test_a_location_that_no_store_has_is_refused_with_those_there_are(location: str) -> None:
+def test_unsupported_location_is_refused_with_alternatives(location: str) -> None:
     with pytest.raises(UsageError, match=rf"'{location}'.* this release sweeps file://"):
         open_store(location)
     ((key, why),) = refused(location=location)
@@ -37,24 +37,24 @@ def test_a_location_that_no_store_has_is_refused_with_those_there_are(location: 
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/prefix/", "s3a://bucket/prefix", "S3N://bucket/prefix/"])
-def test_every_spelling_of_a_place_in_a_bucket_opens_the_store_of_buckets(location: str) -> None:
+def test_every_spelling_of_a_bucket_opens_the_s3_store(location: str) -> None:
     assert (open_store(location).scheme, open_store(location).location) == ("s3", location)
     assert refused(location=location) == []
 
 
-def test_how_a_bucket_is_reached_is_not_said_of_a_disk() -> None:
+def test_s3_settings_of_a_local_storage_are_refused() -> None:
     ((key, why),) = refused(s3={"region": "eu-west-1"})
     assert (key, why) == ("s3", "a file:// storage does not use it; leave it out")
 
 
 @pytest.mark.parametrize("location, why", [("file://nas/data/", "'nas'"), ("/data/../lake", r"`\.\.`")])
-def test_a_location_that_is_no_place_is_refused(location: str, why: str) -> None:
+def test_invalid_location_is_refused(location: str, why: str) -> None:
     ((key, found),) = refused(location=location)
     assert key == "location"
     assert why.replace("\\", "") in found
 
 
-def test_a_quarantine_that_the_store_does_not_have_is_refused_with_those_it_has() -> None:
+def test_unsupported_quarantine_is_refused_with_alternatives() -> None:
     assert [refused(quarantine=mode) for mode in SCHEMES["file"].quarantines] == [[], []]
     ((key, why),) = refused(quarantine="versioned")
     assert key == "quarantine"
@@ -67,7 +67,7 @@ BUCKET = {"location": "s3://lake/warehouse/"}
 
 @pytest.mark.parametrize("kind", ["s3", "plain"])
 @pytest.mark.parametrize("location", ["s3://reports/lake/daily/", "/data/reports", "file:///data/reports/"])
-def test_reports_about_a_bucket_may_lie_in_a_bucket_or_on_a_disk(kind: str, location: str) -> None:
+def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> None:
     assert refused(**BUCKET, inventory={"kind": kind, "location": location}) == []
 
 
@@ -86,14 +86,14 @@ def test_reports_about_a_bucket_may_lie_in_a_bucket_or_on_a_disk(kind: str, loca
         (BUCKET, {"location": "s3:///reports/"}, "inventory.location", "'s3:///reports/'"),
     ],
 )
-def test_an_inventory_that_no_store_can_use_is_refused_by_its_key(
+def test_unusable_inventory_is_refused_by_its_key(
     storage: dict[str, Any], inventory: dict[str, Any], key: str, words: str
 ) -> None:
     ((found, why),) = refused(**storage, inventory={"kind": "s3", "location": "s3://reports/lake/daily/", **inventory})
     assert (found, words in why) == (key, True)
 
 
-def test_an_object_is_reached_by_the_scheme_of_its_address(tmp_path: Path) -> None:
+def test_scheme_of_the_address_selects_the_store(tmp_path: Path) -> None:
     objects = pickle.loads(pickle.dumps(open_objects()))  # noqa: S301  (bytes made on this line)
     objects.create(f"file://{tmp_path}/a", b"one")
     content, etag = objects.read_with_etag(f"{tmp_path}/a")
@@ -105,12 +105,12 @@ def test_an_object_is_reached_by_the_scheme_of_its_address(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("address", ["gs://bucket/a", "hdfs:///a"])
-def test_an_address_that_no_store_reads_is_refused_by_name(address: str) -> None:
+def test_address_of_an_unsupported_scheme_is_refused(address: str) -> None:
     with pytest.raises(StoreError, match=rf"'{address}' has an unsupported scheme; this release reads"):
         open_objects().read(address)
 
 
-def test_nothing_above_the_stores_knows_one_of_them() -> None:
+def test_no_other_package_imports_a_single_store() -> None:
     modules = [path for path in PACKAGE.rglob("*.py") if "stores" not in path.relative_to(PACKAGE).parts[:1]]
     assert len(modules) > 100
     assert [str(path) for path in modules if "gc_assets.stores.local" in path.read_text()] == []

@@ -65,14 +65,14 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         {
             "planned actions count as done": [f"{STORES}/test_execution.py::test_every_row_has_one_outcome"],
             "an error of the disk counts as done": [
-                f"{STORES}/local/test_quarantine.py::test_a_full_disk_fails_and_leaves_the_source",
-                f"{STORES}/local/test_quarantine.py::test_a_permission_that_is_missing_is_denied",
+                f"{STORES}/local/test_quarantine.py::test_full_disk_fails_and_keeps_the_source",
+                f"{STORES}/local/test_quarantine.py::test_missing_permission_is_denied",
             ],
             "a refused key counts as done, or ends the batch": [
-                f"{STORES}/local/test_quarantine.py::test_one_bad_key_does_not_hold_up_the_others"
+                f"{STORES}/local/test_quarantine.py::test_one_failed_key_does_not_stop_the_others"
             ],
-            "failed actions are not repeated": [f"{STORES}/test_execution.py::test_what_failed_is_tried_again"],
-            "inconsistent counts are published": [f"{STORES}/test_execution.py::test_books_that_do_not_balance_stop_with_their_figures"],
+            "failed actions are not repeated": [f"{STORES}/test_execution.py::test_failed_row_is_retried"],
+            "inconsistent counts are published": [f"{STORES}/test_execution.py::test_unbalanced_outcomes_raise_with_their_counts"],
             "a partially failed plan is finished": [
                 f"{STAGES}/delete/test_failed_expiry.py::test_files_of_a_failed_edit_stay_until_another_apply"
             ],
@@ -82,8 +82,8 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         "the report is written after the deletion",
         {
             "intents are written together with the outcomes": [
-                f"{STORES}/test_execution.py::test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after",
-                f"{STORES}/test_kill.py::test_a_run_killed_before_any_step_is_ended_by_the_next",
+                f"{STORES}/test_execution.py::test_intent_precedes_the_action_and_outcome_follows",
+                f"{STORES}/test_kill.py::test_next_run_completes_a_run_killed_at_any_step",
                 f"{STAGES}/delete/test_kill.py::test_killed_apply_is_completed_by_another_apply",
             ],
             "nothing is written before the end": [f"{STAGES}/delete/test_kill.py::test_killed_apply_is_completed_by_another_apply"],

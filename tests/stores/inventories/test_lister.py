@@ -91,32 +91,32 @@ def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
-def test_an_s3_inventory_shows_what_the_listing_shows(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+def test_s3_inventory_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     S3Report(rows_of(bench), scan(), file_format, bench.bucket).write(on_disk(tmp_path))
     assert shown(lister_of(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
 
 @pytest.mark.parametrize("file_format", OWN_FORMATS)
-def test_a_report_of_ones_own_shows_what_the_listing_shows(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+def test_plain_report_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     OwnReport(rows_of(bench), scan(), file_format, bench.bucket).write(on_disk(tmp_path))
     assert shown(lister_of(bench, str(tmp_path), "plain"), scan()) == inventory(bench.store)
 
 
-def test_a_report_in_another_bucket_shows_the_same(bench: S3Bench) -> None:
+def test_report_in_another_bucket_equals_the_listing(bench: S3Bench) -> None:
     with in_a_bucket("ceph", own=True) as reports:
         S3Report(rows_of(bench), scan(), "Parquet", bench.bucket).write(in_bucket(reports.client, reports.bucket, reports.prefix))
         assert shown(lister_of(bench, reports.store.location), scan()) == inventory(bench.store)
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
-def test_columns_are_taken_in_the_order_that_the_schema_names(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+def test_csv_columns_follow_the_schema(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     fields = ["ETag", "LastModifiedDate", "Key", "StorageClass", "Size", "Bucket"]
     fields += ["IsDeleteMarker", "IsLatest", "VersionId"] if bench.mode == "versioned" else []
     S3Report(rows_of(bench), scan(), file_format, bench.bucket, fields=fields).write(on_disk(tmp_path))
     assert shown(lister_of(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
 
-def test_a_file_beyond_the_budget_is_left_over_and_read_in_another_round(bench: S3Bench, tmp_path: Path) -> None:
+def test_file_beyond_the_budget_is_postponed(bench: S3Bench, tmp_path: Path) -> None:
     S3Report(rows_of(bench), scan(), "CSV", bench.bucket, files=3).write(on_disk(tmp_path))
     lister = lister_of(bench, str(tmp_path))
     (task,) = lister.plan(2, scan(), frozenset(), scan(), None).tasks
@@ -192,7 +192,7 @@ names = st.text(st.sampled_from("/.ab \t\r\n\"',+%2F\x00\x01\x7f\u00e9e\u0301\U0
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(found=st.lists(names | st.text(min_size=1, max_size=9).filter(lambda key: key.isprintable()), min_size=1, max_size=9, unique=True))
 @pytest.mark.parametrize("kind, file_format", [("s3", "CSV"), ("s3", "ORC"), ("s3", "Parquet"), ("plain", "csv"), ("plain", "parquet")])
-def test_keys_come_back_byte_for_byte(tmp_path: Path, kind: str, file_format: str, found: list[str]) -> None:
+def test_report_keys_are_read_byte_for_byte(tmp_path: Path, kind: str, file_format: str, found: list[str]) -> None:
     rows = [row(f"lake/{key}", size=number) for number, key in enumerate(found)]
     written = S3Report(rows, SCAN, file_format) if kind == "s3" else OwnReport(rows, SCAN, file_format)
     written.write(on_disk(tmp_path))
@@ -202,7 +202,7 @@ def test_keys_come_back_byte_for_byte(tmp_path: Path, kind: str, file_format: st
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
-def test_rows_that_are_no_object_of_the_storage_are_dropped(tmp_path: Path, file_format: str) -> None:
+def test_rows_outside_the_storage_are_dropped(tmp_path: Path, file_format: str) -> None:
     versions = {"version_id": "v1", "is_latest": True, "is_delete_marker": False}
     marker = row("lake/deleted", **{**versions, "is_delete_marker": True, "size": None, "e_tag": None})
     older = row("lake/deleted", **{**versions, "version_id": "v0", "is_latest": False})
@@ -213,7 +213,7 @@ def test_rows_that_are_no_object_of_the_storage_are_dropped(tmp_path: Path, file
     assert not problems
 
 
-def test_a_key_that_no_address_can_name_is_told_and_kept(tmp_path: Path) -> None:
+def test_unaddressable_key_is_reported_and_kept(tmp_path: Path) -> None:
     rows = [f'"source","lake/{name}","1","2026-11-01T00:00:00.000Z","e"' for name in ("", "a", "%FF")]
     content = gzip.compress("\n".join(rows).encode())
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
@@ -229,12 +229,12 @@ def test_a_key_that_no_address_can_name_is_told_and_kept(tmp_path: Path) -> None
     ]
 
 
-def test_what_a_bucket_without_versions_is_told_of_versions_is_dropped(tmp_path: Path) -> None:
+def test_versions_of_an_unversioned_bucket_are_dropped(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="", is_latest=True, is_delete_marker=False)], SCAN).write(on_disk(tmp_path))
     assert met(of(tmp_path))[0]["a"]["version_id"] is None
 
 
-def test_an_object_from_before_the_bucket_had_versions_has_the_version_null(tmp_path: Path) -> None:
+def test_object_from_before_versioning_has_version_null(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id=None, is_latest=True, is_delete_marker=False)], SCAN).write(on_disk(tmp_path))
     assert met(of(tmp_path, source_bucket=_Bucket(versions=True)))[0]["a"]["version_id"] == "null"
 
@@ -242,13 +242,13 @@ def test_an_object_from_before_the_bucket_had_versions_has_the_version_null(tmp_
 # Which report counts
 
 
-def test_the_newest_finished_report_counts(tmp_path: Path) -> None:
+def test_newest_finished_report_is_used(tmp_path: Path) -> None:
     for hours, key in ((60, "oldest"), (30, "older"), (8, "newest")):
         S3Report([row(f"lake/{key}")], NOW - timedelta(hours=hours), files=1).write(on_disk(tmp_path))
     assert list(met(of(tmp_path))[0]) == ["newest"]
 
 
-def test_a_report_that_is_being_written_leaves_the_one_before_in_force_and_doctor_says_so(tmp_path: Path) -> None:
+def test_unfinished_report_is_skipped_and_reported_by_doctor(tmp_path: Path) -> None:
     S3Report([row("lake/before")], SCAN - timedelta(days=1), files=1).write(on_disk(tmp_path))
     S3Report([row("lake/unfinished")], SCAN, files=1, unfinished=True).write(on_disk(tmp_path))
     lister = of(tmp_path)
@@ -259,7 +259,7 @@ def test_a_report_that_is_being_written_leaves_the_one_before_in_force_and_docto
     assert "2026-11-21T04-00Z/manifest.json: scan of 2026-11-21T04:00:00+00:00, 1d8h ago, 1 files" in findings[1].found
 
 
-def test_the_time_of_a_report_is_the_earlier_of_its_folder_and_its_manifest(tmp_path: Path) -> None:
+def test_report_time_is_the_earlier_of_folder_and_manifest(tmp_path: Path) -> None:
     earlier = SCAN - timedelta(hours=3)
     S3Report([row("lake/a")], SCAN, manifest={"creationTimestamp": str(int(earlier.timestamp() * 1000))}).write(on_disk(tmp_path))
     report = of(tmp_path).plan(2, NOW, frozenset(), NOW, None).report
@@ -271,7 +271,7 @@ def test_the_time_of_a_report_is_the_earlier_of_its_folder_and_its_manifest(tmp_
 
 
 @pytest.mark.parametrize("age, refused", [("8h", False), ("7h59m", True)])
-def test_a_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, refused: bool) -> None:
+def test_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, refused: bool) -> None:
     S3Report([row("lake/a")], SCAN).write(on_disk(tmp_path))
     lister = of(tmp_path, max_inventory_age=age)
     if refused:
@@ -280,7 +280,7 @@ def test_a_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, r
         assert list(met(lister)[0]) == ["a"]
 
 
-def test_a_report_of_days_to_come_is_refused(tmp_path: Path) -> None:
+def test_report_from_the_future_is_refused(tmp_path: Path) -> None:
     S3Report([row("lake/a")], NOW + timedelta(hours=1)).write(on_disk(tmp_path))
     assert "set the clocks" in refusal(of(tmp_path))
 
@@ -308,7 +308,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_report_that_must_not_be_believed_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_unusable_s3_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
     spoilt, source_bucket, words = REFUSED[case]
     tmp_path.joinpath("data").mkdir()
     if case != "no report":
@@ -346,7 +346,7 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_file_that_is_not_what_the_manifest_says_makes_the_listing_incomplete(tmp_path: Path, case: str) -> None:
+def test_damaged_file_makes_the_listing_incomplete(tmp_path: Path, case: str) -> None:
     spoilt, words = DAMAGED[case]
     values: dict[str, Any] = {"rows": [row("lake/a")], "scan": SCAN, "files": 1, **spoilt}
     S3Report(**values).write(on_disk(tmp_path))
@@ -355,7 +355,7 @@ def test_a_file_that_is_not_what_the_manifest_says_makes_the_listing_incomplete(
     assert f"{tmp_path}/data/11220400-0000.csv.gz" in message
 
 
-def test_a_row_that_does_not_say_whether_it_is_the_latest_makes_the_listing_incomplete(tmp_path: Path) -> None:
+def test_row_without_is_latest_makes_the_listing_incomplete(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="v", is_latest=None, is_delete_marker=False)], SCAN, files=1).write(on_disk(tmp_path))
     assert "a row has no value in is_latest" in unreadable(of(tmp_path, source_bucket=_Bucket(versions=True)))
 
@@ -373,18 +373,18 @@ OWN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", OWN_REFUSED)
-def test_a_report_of_ones_own_that_must_not_be_believed_is_refused_by_name(tmp_path: Path, case: str) -> None:
+def test_unusable_plain_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
     spoilt, words = OWN_REFUSED[case]
     OwnReport([row("lake/a")], SCAN, **spoilt).write(on_disk(tmp_path))
     assert words in refusal(of(tmp_path, "plain"))
 
 
-def test_a_storage_that_is_a_whole_bucket_takes_all_keys(tmp_path: Path) -> None:
+def test_storage_without_prefix_contains_all_keys(tmp_path: Path) -> None:
     S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(on_disk(tmp_path))
     assert set(met(of(tmp_path, source_bucket=_Bucket(prefix="")))[0]) == {"lake/a", "b"}
 
 
-def test_a_look_up_tells_what_is_there_and_one_that_is_refused_names_the_key() -> None:
+def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
     with in_a_bucket("ceph") as bench:
         bench.put("there", b"four")
         assert lister_of(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
@@ -394,33 +394,33 @@ def test_a_look_up_tells_what_is_there_and_one_that_is_refused_names_the_key() -
 
 
 @pytest.mark.parametrize("prefix", ["", "la", "lake/"])
-def test_a_report_covers_a_storage_whose_keys_begin_as_its_own(tmp_path: Path, prefix: str) -> None:
+def test_report_covers_storages_under_its_prefix(tmp_path: Path, prefix: str) -> None:
     OwnReport([row("lake/a")], SCAN, prefix=prefix).write(on_disk(tmp_path))
     assert list(met(of(tmp_path, "plain"))[0]) == ["a"]
 
 
 @pytest.mark.parametrize("file_format", OWN_FORMATS)
-def test_a_file_with_fewer_rows_than_its_manifest_says_makes_the_listing_incomplete(tmp_path: Path, file_format: str) -> None:
+def test_file_with_missing_rows_makes_the_listing_incomplete(tmp_path: Path, file_format: str) -> None:
     OwnReport([row("lake/a")], SCAN, file_format, file={"rows": 2}).write(on_disk(tmp_path))
     assert "it has 1 rows, expected 2 from the manifest" in unreadable(of(tmp_path, "plain"))
 
 
 @pytest.mark.parametrize("missing", ["key", "size_bytes", "last_modified", "etag"])
-def test_a_report_of_ones_own_without_a_column_names_it(tmp_path: Path, missing: str) -> None:
+def test_plain_report_without_a_column_is_refused(tmp_path: Path, missing: str) -> None:
     names = {"key": "key", "size_bytes": "size", "last_modified": "last_modified_date", "etag": "e_tag"}
     short = {name: value for name, value in row("lake/a").items() if name != names[missing]}
     OwnReport([short], SCAN).write(on_disk(tmp_path))
     assert f"there is no column {missing}, only" in unreadable(of(tmp_path, "plain"))
 
 
-def test_an_empty_report_is_a_listing_without_objects(tmp_path: Path) -> None:
+def test_empty_report_lists_no_objects(tmp_path: Path) -> None:
     for file_format in S3_FORMATS:
         S3Report([], SCAN, file_format, files=1, fields=["Key", "Size", "LastModifiedDate", "ETag"]).write(on_disk(tmp_path))
         assert met(of(tmp_path)) == ({}, [])
 
 
 @pytest.mark.parametrize("first", [b"\n", b"\xff\xfe,key\n"])
-def test_a_csv_of_ones_own_without_a_header_makes_the_listing_incomplete(tmp_path: Path, first: bytes) -> None:
+def test_plain_csv_without_header_makes_the_listing_incomplete(tmp_path: Path, first: bytes) -> None:
     content = first + b"lake/a,1,2026-11-01T00:00:00Z,e\n"
     OwnReport([], SCAN, "csv", file={"size": len(content), "rows": 1}).write(on_disk(tmp_path))
     on_disk(tmp_path)(f"{SCAN:%Y-%m-%dT%H-%M-%SZ}/part-0.csv", content)

@@ -69,25 +69,25 @@ def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
     return azure.parse_manifest(content, checksum or md5, "rule-manifest.json", "az://reports/")
 
 
-def test_an_azure_manifest_names_its_files_their_time_and_how_many_rows_they_have() -> None:
+def test_azure_manifest_has_files_time_and_row_count() -> None:
     found = azure_read(azure_manifest())
     assert (found.bucket, found.prefixes, found.as_of, found.rows, found.versions) == ("lake", ("warehouse/",), SCAN, 4, True)
     assert [(file.address, file.size_bytes) for file in found.files] == [("az://reports/2026/01/05/01-00-00/rule/rule.parquet", 9)]
 
 
 @pytest.mark.parametrize("status", ["Pending", "PartiallySucceeded", "Failed"])
-def test_an_azure_run_that_did_not_succeed_is_refused(status: str) -> None:
+def test_unsuccessful_azure_run_is_refused(status: str) -> None:
     with pytest.raises(FormatError, match=f"its status is {status}, expected Succeeded"):
         azure_read(azure_manifest(status=status))
 
 
-def test_an_azure_manifest_of_another_checksum_is_refused() -> None:
+def test_azure_manifest_with_wrong_checksum_is_refused() -> None:
     with pytest.raises(FormatError, match=r"expected 0123.* from the checksum file"):
         azure_read(azure_manifest(), b"0123")
 
 
 @pytest.mark.parametrize("prefixes, words", [([], "all"), (["lake/", "other/"], "2")])
-def test_an_azure_rule_that_is_not_about_one_container_is_refused(prefixes: list[str], words: str) -> None:
+def test_azure_rule_without_exactly_one_container_is_refused(prefixes: list[str], words: str) -> None:
     with pytest.raises(FormatError, match=f"it covers {words} containers"):
         azure_read(azure_manifest(rule={"filters": {"prefixMatch": prefixes}}))
 
@@ -119,7 +119,7 @@ def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: st
     }
 
 
-def test_an_azure_row_of_another_container_is_refused(tmp_path: Path) -> None:
+def test_azure_row_of_another_container_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="a row has the name b'lakes/a', expected one in container 'lake'"):
         read(tmp_path / "rule", [blob("lake/a"), blob("lakes/a")], "csv", azure.normalize_rows, "lake")
 
@@ -141,7 +141,7 @@ def gcs_manifest(**said: Any) -> bytes:
     return json.dumps({**parse_document, **said}).encode()
 
 
-def test_a_gcs_manifest_names_its_shards_their_time_and_how_many_rows_they_have() -> None:
+def test_gcs_manifest_has_shards_time_and_row_count() -> None:
     found = gcs.parse_manifest(gcs_manifest(), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
     assert (found.bucket, found.as_of, found.rows, found.file_format) == ("lake", SCAN, 3, "csv")
     assert [file.address for file in found.files] == [f"gs://reports/{name}" for name in SHARDS]
@@ -157,7 +157,7 @@ def test_a_gcs_manifest_names_its_shards_their_time_and_how_many_rows_they_have(
         ({"report_shards_file_names": [], "shard_count": 0}, "its files have 0 formats"),
     ],
 )
-def test_a_gcs_report_that_is_not_whole_is_refused(said: dict[str, Any], words: str) -> None:
+def test_incomplete_gcs_report_is_refused(said: dict[str, Any], words: str) -> None:
     with pytest.raises(FormatError, match=words):
         gcs.parse_manifest(gcs_manifest(**said), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
 

@@ -26,13 +26,13 @@ def lacking(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     monkeypatch.setattr(os, call, refuse)
 
 
-def test_a_directory_that_is_not_there_fails_with_what_to_do(tmp_path: Path) -> None:
+def test_doctor_fails_for_a_missing_directory(tmp_path: Path) -> None:
     found = findings(tmp_path / "gone")
     assert (found["listable"].verdict, found["listable"].todo) == ("fail", "Mount it, or correct `location`.")
 
 
 @pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
-def test_a_storage_that_this_user_cannot_write_can_be_planned_and_not_applied(
+def test_doctor_warns_of_a_read_only_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, verdict: str
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, kind: False)
@@ -41,7 +41,7 @@ def test_a_storage_that_this_user_cannot_write_can_be_planned_and_not_applied(
     assert "traits" not in found
 
 
-def test_a_file_system_without_hard_links_can_hold_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking(monkeypatch, "link")
     found = findings(tmp_path, mode="apply")
     assert (found["traits"].verdict, "no hard links" in found["traits"].found) == ("fail", True)
@@ -49,7 +49,7 @@ def test_a_file_system_without_hard_links_can_hold_no_lease(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("quarantine, verdict, way_out", [("trash", "fail", "deferred"), ("deferred", "warn", "Icechunk")])
-def test_a_file_system_that_cannot_rename_has_no_trash(
+def test_doctor_fails_for_trash_without_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quarantine: str, verdict: str, way_out: str
 ) -> None:
     lacking(monkeypatch, "rename")
@@ -58,7 +58,7 @@ def test_a_file_system_that_cannot_rename_has_no_trash(
     assert list((tmp_path / ".gc-assets").iterdir()) == []
 
 
-def test_a_lease_that_cannot_be_read_fails_with_what_to_do(tmp_path: Path) -> None:
+def test_doctor_fails_for_an_unreadable_lease(tmp_path: Path) -> None:
     (tmp_path / ".gc-assets").mkdir()
     (tmp_path / ".gc-assets/lease.json").write_text("{")
     found = findings(tmp_path)["lease"]

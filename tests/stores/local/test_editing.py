@@ -43,7 +43,7 @@ def written_by_another(path: Path, content: bytes) -> None:
     beside.rename(path)
 
 
-def test_a_replaced_object_has_the_new_bytes_another_identity_and_nothing_beside_it(file: Path):
+def test_replaced_object_has_new_bytes_and_identity(file: Path):
     before = etag(file)
     OBJECTS.replace(f"file://{file}", b"new", before)
     assert file.read_bytes() == b"new"
@@ -52,21 +52,21 @@ def test_a_replaced_object_has_the_new_bytes_another_identity_and_nothing_beside
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
-def test_mode_bits_survive_a_replacement(file: Path, mode: int):
+def test_replace_keeps_the_mode(file: Path, mode: int):
     file.chmod(mode)
     OBJECTS.replace(str(file), b"new", etag(file))
     assert stat.S_IMODE(file.stat().st_mode) == mode
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_the_owner_survives_a_replacement(file: Path):
+def test_replace_keeps_the_owner(file: Path):
     os.chown(file, NOBODY, NOBODY)
     OBJECTS.replace(str(file), b"new", etag(file))
     assert (file.stat().st_uid, file.stat().st_gid) == (NOBODY, NOBODY)
 
 
 @pytest.mark.parametrize("change", ["replace", "remove"])
-def test_an_object_that_another_wrote_meanwhile_is_left_alone(file: Path, change: str):
+def test_object_of_another_writer_is_left_alone(file: Path, change: str):
     read = etag(file)
     written_by_another(file, b"theirs")
     with pytest.raises(ObjectChanged, match=r"A.*expected.*found"):
@@ -76,7 +76,7 @@ def test_an_object_that_another_wrote_meanwhile_is_left_alone(file: Path, change
 
 
 @pytest.mark.parametrize("change", ["replace", "remove", "read_with_etag"])
-def test_an_object_that_is_gone_is_not_made_again(file: Path, change: str):
+def test_replace_does_not_create_a_missing_object(file: Path, change: str):
     read = etag(file)
     file.unlink()
     arguments = {"replace": (b"mine", read), "remove": (read,), "read_with_etag": ()}[change]
@@ -85,7 +85,7 @@ def test_an_object_that_is_gone_is_not_made_again(file: Path, change: str):
     assert names(file) == []
 
 
-def test_nothing_happens_in_the_working_directory_where_the_objects_own_directory_is_gone(
+def test_missing_directory_does_not_affect_the_working_directory(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -96,7 +96,7 @@ def test_nothing_happens_in_the_working_directory_where_the_objects_own_director
     assert (tmp_path / "A").read_bytes() == b"a stranger"
 
 
-def test_an_object_written_between_comparing_and_removing_is_put_back(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_object_written_during_remove_is_put_back(file: Path, monkeypatch: pytest.MonkeyPatch):
     read = etag(file)
     meanwhile(monkeypatch, "require_etag", lambda: written_by_another(file, b"a commit"))
     with pytest.raises(ObjectChanged):
@@ -105,7 +105,7 @@ def test_an_object_written_between_comparing_and_removing_is_put_back(file: Path
     assert names(file) == ["A"]
 
 
-def test_of_two_objects_written_while_one_is_removed_the_later_stays(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_later_of_two_objects_written_during_remove_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch):
     read = etag(file)
     meanwhile(monkeypatch, "require_etag", lambda: written_by_another(file, b"a commit"))
     before_putting_back = editing.put_back
@@ -132,7 +132,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act) -> None:
     monkeypatch.setattr(editing, step, interrupted)
 
 
-def test_what_was_written_while_the_new_bytes_were_on_their_way_to_the_disk_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_object_written_during_replace_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch):
     read, real = etag(file), editing.write_staged
 
     def slow(*arguments, **named):
@@ -146,7 +146,7 @@ def test_what_was_written_while_the_new_bytes_were_on_their_way_to_the_disk_is_l
     assert names(file) == ["A"]
 
 
-def test_a_created_object_never_overwrites_one(file: Path):
+def test_create_never_overwrites_an_object(file: Path):
     with pytest.raises(FileExistsError):
         OBJECTS.create(str(file), b"mine")
     assert file.read_bytes() == b"old"
@@ -156,14 +156,14 @@ def test_a_created_object_never_overwrites_one(file: Path):
     assert names(file) == ["A", "B"]
 
 
-def test_a_created_object_gets_its_directory(tmp_path: Path):
+def test_create_makes_the_directory(tmp_path: Path):
     (tmp_path / "refs").mkdir()
     OBJECTS.create(f"file://{tmp_path}/refs/branch.x/ref.json", b"{}")
     assert (tmp_path / "refs" / "branch.x" / "ref.json").read_bytes() == b"{}"
 
 
 @pytest.mark.parametrize("what", ["the object", "its directory"])
-def test_no_change_goes_through_a_symbolic_link(tmp_path: Path, file: Path, what: str):
+def test_change_through_a_symbolic_link_is_refused(tmp_path: Path, file: Path, what: str):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     read = etag(file)
@@ -195,7 +195,7 @@ def as_nobody() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("change", ["replace", "remove", "create"])
-def test_a_directory_that_may_not_be_written_stays_as_it_is(change: str):
+def test_read_only_directory_is_not_changed(change: str):
     with in_memory() as base:
         file = base / "snapshots" / "A"
         file.parent.mkdir()
@@ -214,7 +214,7 @@ def test_a_directory_that_may_not_be_written_stays_as_it_is(change: str):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
-def test_a_file_whose_owner_cannot_be_kept_is_not_replaced():
+def test_file_whose_owner_cannot_be_kept_is_not_replaced():
     with in_memory() as base:
         file = base / "snapshots" / "A"
         file.parent.mkdir()
@@ -244,7 +244,7 @@ def _replace_all(path: Path, number: int, start, answers) -> None:
     answers.put(refused)
 
 
-def test_of_two_replacements_at_once_none_is_lost():
+def test_concurrent_replacements_are_not_lost():
     with in_memory() as base:
         path = base / "snapshots" / "A"
         path.parent.mkdir()

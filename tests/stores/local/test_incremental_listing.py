@@ -88,7 +88,7 @@ def tick(root: Path, clock: Iterator[int], times: dict[Path, int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS)
-def test_nights_that_list_only_what_changed_know_what_a_full_listing_knows(steps: list[tuple[str, str, str]]) -> None:
+def test_incremental_listing_equals_a_full_listing(steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         nights = Nights(root)
@@ -113,7 +113,7 @@ def test_nights_that_list_only_what_changed_know_what_a_full_listing_knows(steps
                 assert nights.etags() == listed(root)[0]
 
 
-def test_an_unchanged_directory_is_not_read_and_a_changed_one_is(tmp_path: Path) -> None:
+def test_only_changed_directories_are_read(tmp_path: Path) -> None:
     write(tmp_path, "data/old/a")
     write(tmp_path, "data/new/b")
     _, directories = listed(tmp_path)
@@ -125,7 +125,7 @@ def test_an_unchanged_directory_is_not_read_and_a_changed_one_is(tmp_path: Path)
     assert set(found) == {"data/new/b", "data/new/c"}
 
 
-def test_a_directory_that_holds_more_than_objects_is_always_read(tmp_path: Path) -> None:
+def test_directory_with_subdirectories_is_always_read(tmp_path: Path) -> None:
     write(tmp_path, "data/a")
     write(tmp_path, "data/deep/b")
     (tmp_path / "linked").mkdir()
@@ -134,7 +134,7 @@ def test_a_directory_that_holds_more_than_objects_is_always_read(tmp_path: Path)
     assert {item.key for item in listed(tmp_path)[1]} == {"data/deep/"}
 
 
-def test_a_directory_that_was_changed_just_now_is_read_again(tmp_path: Path) -> None:
+def test_recently_changed_directory_is_read_again(tmp_path: Path) -> None:
     directory, modified = write(tmp_path, "data/p/a").parent, datetime(2026, 11, 21, tzinfo=UTC)
     os.utime(directory, (modified.timestamp(), modified.timestamp()))
     for settled, kept in [(modified, 0), (modified + timedelta(microseconds=1), 1)]:
@@ -142,7 +142,7 @@ def test_a_directory_that_was_changed_just_now_is_read_again(tmp_path: Path) -> 
         assert sum(len(step.directories) for task in tasks for step in task.run(100)) == kept
 
 
-def test_a_directory_that_became_a_link_or_is_gone_is_not_unchanged(tmp_path: Path) -> None:
+def test_removed_or_linked_directory_is_changed(tmp_path: Path) -> None:
     write(tmp_path, "data/p/a")
     _, directories = listed(tmp_path)
     (tmp_path / "data/p").rename(tmp_path / "moved")

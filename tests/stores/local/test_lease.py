@@ -32,7 +32,7 @@ def on_disk(root: Path) -> dict:
     return json.loads((root / ".gc-assets/lease.json").read_text())
 
 
-def test_the_file_says_who_holds_the_storage_since_and_until_when(tmp_path):
+def test_lease_file_contains_holder_and_times(tmp_path):
     lease = take(tmp_path)
     assert on_disk(tmp_path) == {
         "owner": "night run",
@@ -46,7 +46,7 @@ def test_the_file_says_who_holds_the_storage_since_and_until_when(tmp_path):
     assert lease.token == 1
 
 
-def test_a_live_lease_refuses_and_names_its_owner_its_times_and_the_way_out(tmp_path):
+def test_live_lease_is_refused_with_owner_times_and_action(tmp_path):
     take(tmp_path)
     with pytest.raises(GateRefused) as refusal:
         take(tmp_path, at(LEASE_DURATION - TICK), "somebody else")
@@ -55,7 +55,7 @@ def test_a_live_lease_refuses_and_names_its_owner_its_times_and_the_way_out(tmp_
     assert on_disk(tmp_path)["owner"] == "night run"
 
 
-def test_no_other_user_can_read_the_lease_or_lock_it(tmp_path):
+def test_other_users_cannot_read_or_lock_the_lease(tmp_path):
     (tmp_path / ".gc-assets").mkdir()
     (tmp_path / ".gc-assets/lease.lock").touch(0o644)  # as an older release made it
     take(tmp_path).renew()
@@ -63,7 +63,7 @@ def test_no_other_user_can_read_the_lease_or_lock_it(tmp_path):
     assert modes == dict.fromkeys(("lease.json", "lease.lock", "fencing_token"), 0o600)
 
 
-def test_a_lock_that_nobody_lets_go_ends_the_wait_with_a_sentence(tmp_path, monkeypatch):
+def test_hanging_lock_raises_after_the_time_limit(tmp_path, monkeypatch):
     monkeypatch.setattr("gc_assets.stores.local.lease.LOCK_SECONDS", 0.2)
     take(tmp_path).release()
     with (tmp_path / ".gc-assets/lease.lock").open("rb+") as held:
@@ -73,11 +73,11 @@ def test_a_lock_that_nobody_lets_go_ends_the_wait_with_a_sentence(tmp_path, monk
     assert take(tmp_path).token == 2
 
 
-def test_the_token_is_higher_than_the_one_that_the_record_has(tmp_path):
+def test_token_is_higher_than_the_recorded_one(tmp_path):
     assert acquire(f"file://{tmp_path}/", "plan-a", "night run", CLOCK, after=41).token == 42
 
 
-def test_the_token_grows_though_the_counter_was_lost(tmp_path):
+def test_token_grows_without_the_counter(tmp_path):
     take(tmp_path).release()
     take(tmp_path)
     (tmp_path / ".gc-assets/fencing_token").unlink()
@@ -85,34 +85,34 @@ def test_the_token_grows_though_the_counter_was_lost(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"owner": "x"}', "null"])
-def test_a_lease_that_cannot_be_read_is_never_taken_over(tmp_path, content):
+def test_unreadable_lease_is_never_taken_over(tmp_path, content):
     take(tmp_path)
     (tmp_path / ".gc-assets/lease.json").write_text(content)
     with pytest.raises(StoreError, match=r"cannot parse the lease .*lease\.json"):
         take(tmp_path, at(LEASE_DURATION * 100))
 
 
-def test_a_counter_that_cannot_be_read_stops(tmp_path):
+def test_unreadable_counter_raises_store_error(tmp_path):
     take(tmp_path).release()
     (tmp_path / ".gc-assets/fencing_token").write_text("x")
     with pytest.raises(StoreError, match="fencing_token"):
         take(tmp_path)
 
 
-def test_a_storage_that_is_not_there_has_no_lease(tmp_path):
+def test_missing_storage_has_no_lease(tmp_path):
     with pytest.raises(StoreError, match="mount it"):
         take(tmp_path / "gone")
     assert not (tmp_path / "gone").exists()
 
 
-def test_the_collectors_prefix_may_not_be_a_link(tmp_path):
+def test_reserved_prefix_must_not_be_a_link(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / ".gc-assets").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="symbolic link"):
         take(tmp_path)
 
 
-def test_where_locks_do_not_work_creating_the_file_is_for_one_only(tmp_path, monkeypatch):
+def test_one_process_creates_the_lease_without_working_locks(tmp_path, monkeypatch):
     monkeypatch.setattr("gc_assets.stores.local.lease.read_lease", lambda control: None)
     take(tmp_path)
     with pytest.raises(GateRefused, match="another host"):

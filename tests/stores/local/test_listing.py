@@ -27,7 +27,7 @@ def oracle(root: Path) -> dict[str, str]:
     return {name: etag_of((root / name).lstat()) for name in names}
 
 
-def test_a_row_holds_size_time_and_identity(tmp_path):
+def test_row_contains_size_time_and_identity(tmp_path):
     path = write(tmp_path, "t/data/a.parquet", b"12345", 1_700_000_000_123_456_789)
     step = listed(tmp_path)
     assert step.objects.schema == INVENTORY_SCHEMA
@@ -39,18 +39,18 @@ def test_a_row_holds_size_time_and_identity(tmp_path):
     assert (row["source"], row["version_id"], row["storage_class"]) == ("listing", None, None)
 
 
-def test_a_time_before_1970_is_not_rounded_up(tmp_path):
+def test_time_before_1970_is_rounded_down(tmp_path):
     write(tmp_path, "old", b"", -1)
     row = listed(tmp_path).objects.to_pylist()[0]
     assert row["last_modified"].isoformat() == "1969-12-31T23:59:59.999999+00:00"
 
 
-def test_the_location_may_be_spelled_as_a_file_address(tmp_path):
+def test_location_may_be_a_file_url(tmp_path):
     write(tmp_path, "a")
     assert keys(listed(f"file://{tmp_path}/")) == keys(listed(str(tmp_path))) == ["a"]
 
 
-def test_the_location_itself_may_be_a_link(tmp_path):
+def test_location_may_be_a_link(tmp_path):
     write(tmp_path, "real/a")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert keys(listed(tmp_path / "link")) == ["a"]
@@ -61,7 +61,7 @@ TREES = st.lists(st.lists(st.sampled_from(["a", "b%20", "c d", "é", "e\u0301", 
 
 @settings(max_examples=60, deadline=None)
 @given(tree=TREES, parallelism=st.integers(1, 4), budget=st.integers(1, 12), huge=st.integers(1, 6), per_task=st.integers(1, 5))
-def test_every_object_is_listed_once_however_the_work_is_cut(tmp_path_factory, tree, parallelism, budget, huge, per_task):
+def test_every_object_is_listed_once_for_any_division(tmp_path_factory, tree, parallelism, budget, huge, per_task):
     root = tmp_path_factory.mktemp("tree")
     for parts in tree:
         write(root, "/".join(f"{part}." for part in parts[:-1]) + f"/{parts[-1]}", parts[-1].encode())
@@ -76,7 +76,7 @@ def test_every_object_is_listed_once_however_the_work_is_cut(tmp_path_factory, t
     assert step.problems == ()
 
 
-def test_one_huge_directory_spreads_over_the_workers(tmp_path, monkeypatch):
+def test_huge_directory_is_divided_among_workers(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "HUGE_DIRECTORY", 100)
     for number in range(400):
         write(tmp_path, f"flat/{number}", b"")
@@ -87,14 +87,14 @@ def test_one_huge_directory_spreads_over_the_workers(tmp_path, monkeypatch):
     assert max(shares) < 2 * min(shares)
 
 
-def test_a_single_worker_lists_a_huge_directory_with_all_that_is_below_it(tmp_path, monkeypatch):
+def test_single_worker_lists_a_huge_directory_completely(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "HUGE_DIRECTORY", 2)
     for number in range(5):
         write(tmp_path, f"t/{number}/x", b"")
     assert len(keys(listed(tmp_path, 1))) == 5
 
 
-def test_a_huge_directory_that_only_a_task_meets_is_handed_back_in_shares(tmp_path, monkeypatch):
+def test_huge_directory_found_by_a_task_becomes_shares(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "HUGE_DIRECTORY", 10)
     monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
     for number in range(30):
@@ -105,7 +105,7 @@ def test_a_huge_directory_that_only_a_task_meets_is_handed_back_in_shares(tmp_pa
     assert len(keys(listed(tmp_path, 3))) == 30
 
 
-def test_a_spent_budget_hands_the_rest_back(tmp_path, monkeypatch):
+def test_exhausted_budget_returns_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
     for number in range(20):
         write(tmp_path, f"t/{number}/x", b"")
@@ -116,13 +116,13 @@ def test_a_spent_budget_hands_the_rest_back(tmp_path, monkeypatch):
     assert done + sum(step.objects.num_rows for step in rest) == 20
 
 
-def test_a_small_storage_is_one_task(tmp_path):
+def test_small_storage_is_one_task(tmp_path):
     for number in range(50):
         write(tmp_path, f"t/{number}/x", b"")
     assert len(plan_listing(str(tmp_path), 8)) == 1
 
 
-def test_links_are_recorded_and_never_followed(tmp_path):
+def test_links_are_reported_and_never_followed(tmp_path):
     write(tmp_path, "data/a")
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
     write(outside, "b")
@@ -136,7 +136,7 @@ def test_links_are_recorded_and_never_followed(tmp_path):
     assert not any(problem.is_incomplete for problem in step.problems)
 
 
-def test_names_that_are_not_utf8_are_kept_and_said(tmp_path):
+def test_non_utf8_names_are_kept_and_reported(tmp_path):
     write(tmp_path, "a")
     raw = os.fsencode(tmp_path)
     Path(os.fsdecode(raw + b"/d\xff")).mkdir()
@@ -147,7 +147,7 @@ def test_names_that_are_not_utf8_are_kept_and_said(tmp_path):
     assert sorted((p.key, p.kind) for p in step.problems) == [(r"caf\xe9", "not_utf8"), (r"d\xff", "not_utf8")]
 
 
-def test_sockets_and_fifos_are_kept_and_said(tmp_path):
+def test_sockets_and_fifos_are_kept_and_reported(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
@@ -157,7 +157,7 @@ def test_sockets_and_fifos_are_kept_and_said(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [9_223_372_037, 12_000_000_000])
-def test_a_file_with_a_time_after_2262_is_listed_as_young_and_named(tmp_path, seconds):
+def test_file_dated_after_2262_is_young_and_reported(tmp_path, seconds):
     write(tmp_path, "a")
     write(tmp_path, "late")
     os.utime(tmp_path / "late", (seconds, seconds))
@@ -181,7 +181,7 @@ def deny(monkeypatch, name: bytes, number: int = errno.EACCES) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENAMETOOLONG])
-def test_an_unreadable_directory_makes_the_inventory_incomplete(tmp_path, monkeypatch, number):
+def test_unreadable_directory_makes_the_inventory_incomplete(tmp_path, monkeypatch, number):
     write(tmp_path, "open/a")
     write(tmp_path, "t/closed/b")
     deny(monkeypatch, b"/closed", number)
@@ -192,7 +192,7 @@ def test_an_unreadable_directory_makes_the_inventory_incomplete(tmp_path, monkey
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_directory_without_permission_makes_the_inventory_incomplete(tmp_path):
+def test_directory_without_permission_makes_the_inventory_incomplete(tmp_path):
     write(tmp_path, "closed/b")
     (tmp_path / "closed").chmod(0)
     try:
@@ -201,7 +201,7 @@ def test_a_directory_without_permission_makes_the_inventory_incomplete(tmp_path)
         (tmp_path / "closed").chmod(0o755)
 
 
-def test_a_file_that_cannot_be_looked_at_makes_the_inventory_incomplete(tmp_path, monkeypatch):
+def test_failed_stat_makes_the_inventory_incomplete(tmp_path, monkeypatch):
     write(tmp_path, "a")
     real = os.stat
 
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_looked_at_makes_the_inventory_incomplete(tmp_path
     assert [(p.key, p.is_incomplete) for p in listed(tmp_path).problems] == [("a", True)]
 
 
-def test_a_file_that_vanishes_while_listing_is_skipped(tmp_path, monkeypatch):
+def test_file_removed_during_the_listing_is_skipped(tmp_path, monkeypatch):
     write(tmp_path, "a")
     write(tmp_path, "b")
     real = os.stat
@@ -229,7 +229,7 @@ def test_a_file_that_vanishes_while_listing_is_skipped(tmp_path, monkeypatch):
     assert (keys(step), step.problems) == (["b"], ())
 
 
-def test_a_directory_that_vanishes_between_plan_and_run_is_skipped(tmp_path, monkeypatch):
+def test_directory_removed_after_planning_is_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
     write(tmp_path, "a")
     (tmp_path / "t").mkdir()
@@ -239,7 +239,7 @@ def test_a_directory_that_vanishes_between_plan_and_run_is_skipped(tmp_path, mon
     assert [problem for step in steps for problem in step.problems] == []
 
 
-def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path, monkeypatch):
+def test_directory_replaced_by_a_link_is_not_followed(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
     write(tmp_path, "t/a")
     outside = tmp_path.parent / f"{tmp_path.name}-outside"
@@ -253,28 +253,28 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path, monkeypatch):
     assert found == [("t", "symlink"), ("t/", "unreadable")]
 
 
-def test_an_empty_root_is_an_empty_inventory(tmp_path):
+def test_empty_root_is_an_empty_inventory(tmp_path):
     step = listed(tmp_path)
     assert (step.objects.num_rows, step.problems) == (0, ())
 
 
-def test_a_root_that_does_not_exist_is_an_error_and_no_empty_inventory(tmp_path):
+def test_missing_root_raises_store_error(tmp_path):
     with pytest.raises(StoreError, match=r"gone.*found nothing"):
         plan_listing(f"file://{tmp_path}/gone/", 2)
 
 
-def test_a_root_that_is_a_file_is_an_error(tmp_path):
+def test_root_that_is_a_file_raises_store_error(tmp_path):
     with pytest.raises(StoreError, match="found something else"):
         plan_listing(str(write(tmp_path, "a")), 2)
 
 
-def test_a_root_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+def test_unreadable_root_raises_store_error(tmp_path, monkeypatch):
     deny(monkeypatch, os.fsencode(tmp_path.name) + b"/")
     with pytest.raises(StoreError, match=r"cannot read the directory .*: Permission denied"):
         plan_listing(str(tmp_path), 2)
 
 
-def test_a_root_that_vanishes_after_planning_makes_the_inventory_incomplete(tmp_path):
+def test_root_removed_after_planning_makes_the_inventory_incomplete(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     tasks = plan_listing(str(root), 2)
@@ -282,7 +282,7 @@ def test_a_root_that_vanishes_after_planning_makes_the_inventory_incomplete(tmp_
     assert [p.is_incomplete for task in tasks for step in task.run(10) for p in step.problems] == [True]
 
 
-def test_a_machine_with_another_directory_at_the_root_makes_the_inventory_incomplete(tmp_path):
+def test_different_root_on_a_machine_makes_the_inventory_incomplete(tmp_path):
     """As where the disk is not mounted: what stands there is empty, and without a fault."""
     write(tmp_path, "storage/t/metadata/v1.metadata.json")
     tasks = plan_listing(str(tmp_path / "storage"), 2)
@@ -294,7 +294,7 @@ def test_a_machine_with_another_directory_at_the_root_makes_the_inventory_incomp
     assert "a different directory from the one at the start of the run" in problem.detail
 
 
-def test_a_name_of_255_bytes_is_the_longest_there_is(tmp_path):
+def test_name_of_255_bytes_is_listed(tmp_path):
     write(tmp_path, "n" * 255)
     with pytest.raises(OSError, match="name too long"):
         write(tmp_path, "n" * 1025)

@@ -22,27 +22,27 @@ def names(table: str, **roots: str) -> list[tuple[str, str]]:
     return [(found.path, found.other_path) for found in find_path_aliases(parse_mounts(table), roots)]
 
 
-def test_a_bind_mount_of_another_storage_is_a_second_name() -> None:
+def test_bind_mount_of_another_storage_is_an_alias() -> None:
     table = f"{ROOT}\n40 27 254:0 /data/b/x /data/a/mnt rw - ext4 /dev/vda rw"
     assert names(table, a="/data/a/", b="/data/b/") == [("/data/b/x", "/data/a/mnt")]
 
 
-def test_a_bind_mount_within_one_storage_is_a_second_name() -> None:
+def test_bind_mount_within_one_storage_is_an_alias() -> None:
     table = f"{ROOT}\n40 27 254:0 /data/a/x /data/a/y rw - ext4 /dev/vda rw"
     assert names(table, a="/data/a/") == [("/data/a/x", "/data/a/y")]
 
 
-def test_a_storage_that_is_a_bind_mount_of_a_folder_of_another_is_seen() -> None:
+def test_storage_that_is_a_bind_mount_is_an_alias() -> None:
     table = f"{ROOT}\n40 27 254:0 /data/b/x /mnt/a rw - ext4 /dev/vda rw"
     assert names(table, a="/mnt/a/lake/", b="/data/b/") == [("/data/b/x/lake", "/mnt/a/lake")]
 
 
-def test_a_file_system_mounted_twice_is_one() -> None:
+def test_file_system_mounted_twice_is_an_alias() -> None:
     table = f"{ROOT}\n40 27 8:1 / /mnt/one rw - xfs /dev/sda1 rw\n41 27 8:1 / /mnt/two rw - xfs /dev/sda1 rw"
     assert names(table, a="/mnt/one/", b="/mnt/two/lake/") == [("/mnt/one/lake", "/mnt/two/lake")]
 
 
-def test_an_export_mounted_twice_is_one_whatever_its_device_numbers() -> None:
+def test_export_mounted_twice_is_an_alias() -> None:
     table = f"{ROOT}\n40 27 0:50 / /mnt/one rw - nfs4 nas:/export rw\n41 27 0:51 / /mnt/two rw - nfs4 nas:/export/b rw"
     assert names(table, a="/mnt/one/", b="/mnt/two/") == [("/mnt/one/b", "/mnt/two")]
     other = f"{ROOT}\n40 27 0:50 / /mnt/one rw - nfs4 nas:/export rw\n41 27 0:51 / /mnt/two rw - nfs4 other:/export rw"
@@ -66,11 +66,11 @@ def test_an_export_mounted_twice_is_one_whatever_its_device_numbers() -> None:
         "40 27 254:0 /data/b /data/a/mnt rw - ext4 /dev/vda rw\n41 40 0:23 / /data/a/mnt rw - tmpfs tmpfs rw",
     ],
 )
-def test_other_mounts_are_no_second_names(mounts: str) -> None:
+def test_other_mounts_are_no_aliases(mounts: str) -> None:
     assert names(f"{ROOT}\n{mounts}".strip(), a="/data/a/", b="/data/b/") == []
 
 
-def test_names_with_spaces_and_storages_at_the_root_of_everything_are_understood() -> None:
+def test_escaped_names_and_root_storages_are_parsed() -> None:
     table = f"{ROOT}\n40 27 254:0 /data/my\\040b /data/a/mnt rw - ext4 /dev/vda rw"
     assert names(table, b="/data/my b/", a="/data/a/") == [("/data/my b", "/data/a/mnt")]
     assert names(table, all="/") == [("/data/my b", "/data/a/mnt")]
@@ -87,7 +87,7 @@ def bound(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", tmp_path / "a/mnt"], check=True)
 
 
-def test_a_real_bind_mount_is_found_and_a_hidden_one_is_none(bound: Path) -> None:
+def test_real_bind_mount_is_found_and_a_hidden_one_is_not(bound: Path) -> None:
     storages = [(name, f"file://{bound}/{name}/") for name in ("a", "b")]
     found = find_mounted_aliases(storages)
     assert [(item.path, item.other_path) for item in found] == [(f"{bound}/b/x", f"{bound}/a/mnt")]
@@ -100,7 +100,7 @@ def test_a_real_bind_mount_is_found_and_a_hidden_one_is_none(bound: Path) -> Non
         subprocess.run(["umount", bound / "b"], check=True)
 
 
-def test_file_systems_of_other_machines_may_hang_and_those_of_this_one_do_not() -> None:
+def test_only_remote_file_systems_may_hang() -> None:
     table = "\n".join(
         [
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw",
@@ -134,7 +134,7 @@ def hung(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("read", ["read", "read_with_etag"])
-def test_a_read_from_a_mount_that_hangs_ends_with_an_error_that_names_the_object(hung: Path, read: str) -> None:
+def test_read_from_a_hanging_mount_raises_with_the_object(hung: Path, read: str) -> None:
     objects = EditableLocalObjects(read_seconds=0.3)
     with pytest.raises(TimeoutError, match=r"no complete answer in 0\.3 s .*/hung/manifest"):
         getattr(objects, read)(f"file://{hung}/manifest")

@@ -22,30 +22,30 @@ def test_all_spellings_of_a_local_address_are_one_path(address):
     assert local_path(address) == "/data/a b"
 
 
-def test_percent_signs_are_data():
+def test_percent_signs_are_not_decoded():
     assert local_path("file:///data/a%20b") == "/data/a%20b"
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/key", "s3a://bucket/key", "hdfs:///x", "relative/path", "file:relative", "", "/a\0b"])
-def test_any_other_address_is_refused_by_name(address):
+def test_nonlocal_address_is_refused_by_name(address):
     with pytest.raises(StoreError, match="not on a local disk"):
         local_path(address)
 
 
-def test_a_file_address_of_another_host_is_refused():
+def test_file_url_of_another_host_is_refused():
     with pytest.raises(StoreError, match="'nas'"):
         local_path("file://nas/data/x")
 
 
 @pytest.mark.parametrize("name", ["plain", "a%20b", "a b", "new\nline", "e\u0301-nfd", "\u00e9-nfc", "a#b", "a?b"])
-def test_read_and_size_take_names_as_they_are(tmp_path, name):
+def test_read_and_size_do_not_decode_names(tmp_path, name):
     write(tmp_path, name, b"12345")
     address = f"file://{tmp_path}/{name}"
     assert OBJECTS.read(address) == b"12345"
     assert OBJECTS.size(address) == 5
 
 
-def test_a_directory_is_no_object(tmp_path):
+def test_directory_is_no_object(tmp_path):
     with pytest.raises(FileNotFoundError, match="not a regular file"):
         OBJECTS.size(str(tmp_path))
     with pytest.raises(OSError, match="directory"):
@@ -53,7 +53,7 @@ def test_a_directory_is_no_object(tmp_path):
 
 
 @pytest.mark.parametrize("read", [OBJECTS.read, EditableLocalObjects().read_with_etag])
-def test_a_fifo_or_a_device_in_place_of_an_object_is_an_error_at_once(tmp_path, read):
+def test_fifo_or_device_raises_without_waiting(tmp_path, read):
     os.mkfifo(tmp_path / "manifest.avro")
     with pytest.raises(OSError, match="expected a regular file"):
         read(str(tmp_path / "manifest.avro"))
@@ -63,14 +63,14 @@ def test_a_fifo_or_a_device_in_place_of_an_object_is_an_error_at_once(tmp_path, 
             read(str(tmp_path / "endless.avro"))
 
 
-def test_a_file_larger_than_any_metadata_is_not_read_into_memory(tmp_path):
+def test_file_larger_than_any_metadata_is_not_read(tmp_path):
     path = write(tmp_path, "manifest.avro")
     os.truncate(path, 2**40)
     with pytest.raises(OSError, match="at most 1,073,741,824 bytes, found 1,099,511,627,776"):
         OBJECTS.read(str(path))
 
 
-def test_list_spells_addresses_as_the_prefix_does(tmp_path):
+def test_list_uses_the_spelling_of_the_prefix(tmp_path):
     write(tmp_path, "t/a", b"1", 1_600_000_000_000_001_999)
     write(tmp_path, "t/deep/b%20", b"22")
     write(tmp_path, "t_2/c")
@@ -79,13 +79,13 @@ def test_list_spells_addresses_as_the_prefix_does(tmp_path):
     assert found[0][2] == datetime(2020, 9, 13, 12, 26, 40, 1, tzinfo=UTC)
 
 
-def test_the_collectors_own_prefix_is_not_part_of_a_lake_at_the_storages_root(tmp_path):
+def test_list_skips_the_reserved_prefix(tmp_path):
     write(tmp_path, ".gc-assets/trash/p/snapshots/x")
     write(tmp_path, "snapshots/.gc-assets/y")
     assert [address for address, _, _ in OBJECTS.list(f"{tmp_path}/")] == [f"{tmp_path}/snapshots/.gc-assets/y"]
 
 
-def test_list_stops_at_a_symbolic_link_instead_of_missing_what_it_names(tmp_path):
+def test_list_raises_for_a_symbolic_link(tmp_path):
     write(tmp_path, "elsewhere/branch.main")
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/branch.main").symlink_to(tmp_path / "elsewhere/branch.main")
@@ -93,20 +93,20 @@ def test_list_stops_at_a_symbolic_link_instead_of_missing_what_it_names(tmp_path
         list(OBJECTS.list(f"{tmp_path}/refs/"))
 
 
-def test_list_stops_at_a_socket(tmp_path):
+def test_list_raises_for_a_socket(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
         with pytest.raises(StoreError, match="socket"):
             list(OBJECTS.list(f"{tmp_path}/"))
 
 
-def test_list_stops_at_a_name_that_is_not_utf8(tmp_path):
+def test_list_raises_for_a_non_utf8_name(tmp_path):
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).write_bytes(b"")
     with pytest.raises(StoreError, match=r"caf\\xe9.*not UTF-8"):
         list(OBJECTS.list(f"{tmp_path}/"))
 
 
-def test_list_fails_on_an_unreadable_directory(tmp_path, monkeypatch):
+def test_list_raises_for_an_unreadable_directory(tmp_path, monkeypatch):
     write(tmp_path, "ok/a")
     write(tmp_path, "closed/b")
     real = os.scandir
@@ -121,7 +121,7 @@ def test_list_fails_on_an_unreadable_directory(tmp_path, monkeypatch):
         list(OBJECTS.list(f"{tmp_path}/"))
 
 
-def test_the_identity_of_an_address_is_that_of_the_file_it_leads_to(tmp_path: Path) -> None:
+def test_identity_follows_links_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x")
     (tmp_path / "link").symlink_to("file")

@@ -30,7 +30,7 @@ def verdict(root: Path, mode, planned, resumed=()):
 
 
 class TestTrash:
-    def test_the_trash_has_the_key_below_its_plan_and_a_restore_brings_back_the_time_too(self, tmp_path):
+    def test_trash_keeps_key_and_restore_keeps_time(self, tmp_path):
         key = "t/a b"
         write(tmp_path, key, b"precious")
         before, planned = contents(tmp_path), plan(tmp_path, key)
@@ -40,7 +40,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, key, "restore", etag=planned.etag)) == "done"
         assert contents(tmp_path) == before
 
-    def test_the_trash_is_shut_and_opens_no_private_directory(self, tmp_path):
+    def test_trash_is_private(self, tmp_path):
         write(tmp_path, "a/private/deep/file")
         (tmp_path / "a" / "private").chmod(0o700)
         (tmp_path / ".gc-assets").mkdir(mode=0o755)  # as releases before 0.4 made it
@@ -51,7 +51,7 @@ class TestTrash:
         below = {"a": 0o755, "a/private": 0o700, "a/private/deep": 0o755}
         assert modes == expected | {f"trash/{PLAN}/{name}": mode for name, mode in below.items()}
 
-    def test_a_directory_that_a_restore_makes_again_has_the_mode_and_the_owner_that_it_had(self, tmp_path):
+    def test_restored_directory_keeps_mode_and_owner(self, tmp_path):
         write(tmp_path, "a/b/file")
         changed = {"a": 0o751, "a/b": 0o2770}
         owner = (1234, 4321) if os.getuid() == 0 else (os.getuid(), os.getgid())
@@ -67,7 +67,7 @@ class TestTrash:
         assert {name: status.st_mode & 0o7777 for name, status in found.items()} == changed
         assert {(status.st_uid, status.st_gid) for status in found.values()} == {owner}
 
-    def test_what_may_not_be_given_away_opens_nothing_to_others(self, tmp_path, monkeypatch):
+    def test_restored_directory_of_another_owner_stays_private(self, tmp_path, monkeypatch):
         write(tmp_path, "a/file")
         planned = plan(tmp_path, "a/file")
         (tmp_path / "a").chmod(0o2775)
@@ -80,7 +80,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", planned) == "done"
         assert trash(tmp_path, "a").stat().st_mode & 0o777 == 0o705
 
-    def test_a_restore_never_overwrites_what_was_written_since(self, tmp_path):
+    def test_restore_never_overwrites_a_newer_file(self, tmp_path):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
@@ -91,7 +91,7 @@ class TestTrash:
         assert f".gc-assets/trash/{PLAN}/a" in errors[0]
         assert ((tmp_path / "a").read_bytes(), trash(tmp_path, "a").read_bytes()) == (b"new", b"old")
 
-    def test_a_file_that_appears_during_a_restore_is_not_overwritten(self, tmp_path, monkeypatch):
+    def test_file_created_during_a_restore_is_not_overwritten(self, tmp_path, monkeypatch):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
@@ -105,7 +105,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag)) == "failed"
         assert ((tmp_path / "a").read_bytes(), trash(tmp_path, "a").read_bytes()) == (b"new", b"old")
 
-    def test_a_link_where_a_quarantined_file_was_is_neither_followed_nor_replaced(self, tmp_path):
+    def test_link_at_the_key_is_neither_followed_nor_replaced(self, tmp_path):
         write(tmp_path, "live", b"live")
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
@@ -116,7 +116,7 @@ class TestTrash:
         assert (tmp_path / "a").is_symlink()
         assert trash(tmp_path, "a").read_bytes() == b"old"
 
-    def test_where_a_replaced_file_cannot_be_put_back_the_error_says_where_it_is(self, tmp_path, monkeypatch):
+    def test_error_names_the_location_of_a_misplaced_file(self, tmp_path, monkeypatch):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         with monkeypatch.context() as patch:
@@ -128,7 +128,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", planned) == "changed"
         assert (tmp_path / "a").read_bytes() == b"committed just now"
 
-    def test_a_file_system_without_hard_links_says_so_on_restore(self, tmp_path, monkeypatch):
+    def test_restore_without_hard_links_reports_it(self, tmp_path, monkeypatch):
         write(tmp_path, "a")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
@@ -138,7 +138,7 @@ class TestTrash:
         assert "lacks hard links" in errors[0]
         assert trash(tmp_path, "a").exists()
 
-    def test_a_restore_makes_its_directory_again(self, tmp_path):
+    def test_restore_creates_missing_directories(self, tmp_path):
         write(tmp_path, "t/deep/a", b"x")
         planned = plan(tmp_path, "t/deep/a")
         act(tmp_path, "trash", planned)
@@ -147,7 +147,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, "t/deep/a", "restore", etag=planned.etag)) == "done"
         assert (tmp_path / "t/deep/a").read_bytes() == b"x"
 
-    def test_a_restore_that_died_with_both_names_in_place_is_finished(self, tmp_path):
+    def test_restore_interrupted_between_link_and_unlink_is_completed(self, tmp_path):
         write(tmp_path, "a")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
@@ -156,7 +156,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore")) == "done"
         assert list(contents(tmp_path)) == ["a"]
 
-    def test_purge_takes_only_the_trash_and_never_the_live_name(self, tmp_path):
+    def test_purge_removes_only_the_file_in_the_trash(self, tmp_path):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         assert verdict(tmp_path, "trash", plan(tmp_path, "a", "purge")) == "absent"
@@ -165,7 +165,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, "a", "purge", etag=planned.etag)) == "done"
         assert contents(tmp_path).keys() == {"a"}
 
-    def test_an_object_changed_inside_the_trash_is_not_purged(self, tmp_path):
+    def test_object_changed_in_the_trash_is_not_purged(self, tmp_path):
         write(tmp_path, "a")
         planned = plan(tmp_path, "a")
         act(tmp_path, "trash", planned)
@@ -173,14 +173,14 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, "a", "purge", etag=planned.etag)) == "changed"
         assert trash(tmp_path, "a").exists()
 
-    def test_a_file_replaced_between_the_look_and_the_rename_goes_back(self, tmp_path, monkeypatch):
+    def test_file_replaced_before_the_rename_is_moved_back(self, tmp_path, monkeypatch):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         replace_at_rename(monkeypatch, tmp_path / "a", b"committed just now")
         assert verdict(tmp_path, "trash", planned) == "changed"
         assert {key: content for key, (content, _) in contents(tmp_path).items()} == {"a": b"committed just now"}
 
-    def test_what_an_attempt_that_was_given_up_moves_meanwhile_is_done_and_not_absent(self, tmp_path, monkeypatch):
+    def test_file_moved_by_an_abandoned_attempt_is_done(self, tmp_path, monkeypatch):
         """Else nobody would know of the copy in the trash."""
         planned, look = plan(tmp_path, write(tmp_path, "a").name), Entry.identity
 
@@ -195,7 +195,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", planned, resumed=[planned]) == "done"
         assert trash(tmp_path, "a").exists()
 
-    def test_a_replaced_file_goes_back_also_after_a_crash_behind_the_rename(self, tmp_path):
+    def test_replaced_file_is_moved_back_after_a_crash_after_rename(self, tmp_path):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         (tmp_path / "a").unlink()
@@ -203,7 +203,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", planned) == "changed"
         assert {key: content for key, (content, _) in contents(tmp_path).items()} == {"a": b"committed just now"}
 
-    def test_a_replaced_file_goes_back_also_after_a_crash_between_link_and_unlink(self, tmp_path):
+    def test_replaced_file_is_moved_back_after_a_crash_after_link(self, tmp_path):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")
         (tmp_path / "a").unlink()
@@ -213,7 +213,7 @@ class TestTrash:
         assert verdict(tmp_path, "trash", planned) == "changed"
         assert list(contents(tmp_path)) == ["a"]
 
-    def test_the_trash_is_never_overwritten(self, tmp_path):
+    def test_trash_is_never_overwritten(self, tmp_path):
         write(tmp_path, "a", b"old")
         write(tmp_path, f".gc-assets/trash/{PLAN}/a", b"somebody's")
         before = contents(tmp_path)
@@ -224,7 +224,7 @@ class TestTrash:
 
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
     @pytest.mark.parametrize("call", ["mkdir", "rename"])
-    def test_a_full_disk_fails_and_leaves_the_source(self, tmp_path, monkeypatch, call, number):
+    def test_full_disk_fails_and_keeps_the_source(self, tmp_path, monkeypatch, call, number):
         write(tmp_path, "t/a")
         before, planned = contents(tmp_path), plan(tmp_path, "t/a")
         with monkeypatch.context() as patch:
@@ -235,7 +235,7 @@ class TestTrash:
         assert contents(tmp_path) == before
         assert verdict(tmp_path, "trash", planned) == "done"
 
-    def test_another_file_system_is_refused_with_a_way_out(self, tmp_path, monkeypatch):
+    def test_different_file_system_is_refused_with_an_action(self, tmp_path, monkeypatch):
         write(tmp_path, "t/a")
         before, planned = contents(tmp_path), plan(tmp_path, "t/a")
         monkeypatch.setattr(os, "rename", raising(errno.EXDEV))
@@ -245,13 +245,13 @@ class TestTrash:
         assert "deferred" in errors[0]
         assert contents(tmp_path) == before
 
-    def test_a_permission_that_is_missing_is_denied(self, tmp_path, monkeypatch):
+    def test_missing_permission_is_denied(self, tmp_path, monkeypatch):
         write(tmp_path, "t/a")
         planned = plan(tmp_path, "t/a")
         monkeypatch.setattr(os, "rename", raising(errno.EACCES))
         assert act(tmp_path, "trash", planned) == (["denied"], ["quarantine 't/a': Permission denied"])
 
-    def test_a_trash_that_leads_elsewhere_is_denied(self, tmp_path):
+    def test_trash_behind_a_link_is_denied(self, tmp_path):
         outside = tmp_path.parent / f"{tmp_path.name}-outside"
         outside.mkdir()
         write(tmp_path, "a")
@@ -262,27 +262,27 @@ class TestTrash:
 
     @pytest.mark.parametrize("action", ["purge", "restore"])
     @pytest.mark.parametrize("source", [None, "../..", "", ".", "a/b"])
-    def test_purge_and_restore_need_the_plan_that_quarantined(self, tmp_path, action, source):
+    def test_purge_and_restore_need_the_quarantining_plan(self, tmp_path, action, source):
         write(tmp_path, "a")
         odd = type(plan(tmp_path, "a"))("a", action, 7, plan(tmp_path, "a").etag, None, source)
         assert verdict(tmp_path, "trash", odd) == "denied"
 
 
 class TestDeferred:
-    def test_quarantine_and_restore_move_nothing(self, tmp_path):
+    def test_deferred_quarantine_and_restore_move_nothing(self, tmp_path):
         write(tmp_path, "t/a")
         before = contents(tmp_path)
         for action in ("quarantine", "restore", "quarantine"):
             assert verdict(tmp_path, "deferred", plan(tmp_path, "t/a", action)) == "done"
         assert contents(tmp_path) == before
 
-    def test_purge_unlinks_the_planned_object_only(self, tmp_path):
+    def test_deferred_purge_removes_only_the_planned_object(self, tmp_path):
         write(tmp_path, "t/a")
         write(tmp_path, "t/b")
         assert verdict(tmp_path, "deferred", plan(tmp_path, "t/a", "purge")) == "done"
         assert list(contents(tmp_path)) == ["t/b"]
 
-    def test_empty_directories_stay(self, tmp_path):
+    def test_empty_directories_are_kept(self, tmp_path):
         write(tmp_path, "t/deep/a")
         act(tmp_path, "deferred", plan(tmp_path, "t/deep/a", "purge"))
         assert (tmp_path / "t/deep").is_dir()
@@ -291,7 +291,7 @@ class TestDeferred:
 class TestBoth:
     @pytest.mark.parametrize("how", ["new bytes", "same size, new time", "same bytes and time, new inode"])
     @pytest.mark.parametrize("action", ["quarantine", "purge"])
-    def test_a_file_replaced_since_the_plan_is_left_alone(self, tmp_path, mode, how, action):
+    def test_file_replaced_after_the_plan_is_left_alone(self, tmp_path, mode, how, action):
         path = write(tmp_path, "t/a", b"old")
         status, planned = path.stat(), plan(tmp_path, "t/a", action)
         if how == "new bytes":
@@ -309,7 +309,7 @@ class TestBoth:
         assert contents(tmp_path) == before
 
     @pytest.mark.parametrize("way, action", [("trash", "quarantine"), *(("deferred", a) for a in ("quarantine", "purge", "restore"))])
-    def test_a_key_that_is_a_link_now_is_denied(self, tmp_path, way, action):
+    def test_key_that_became_a_link_is_denied(self, tmp_path, way, action):
         write(tmp_path, "live", b"live")
         write(tmp_path, "a")
         planned = plan(tmp_path, "a", action)
@@ -319,7 +319,7 @@ class TestBoth:
         assert (tmp_path / "a").is_symlink()
         assert (tmp_path / "live").read_bytes() == b"live"
 
-    def test_a_key_that_leads_through_a_link_now_is_denied(self, tmp_path, mode):
+    def test_key_behind_a_link_is_denied(self, tmp_path, mode):
         write(tmp_path, "t/a")
         planned = plan(tmp_path, "t/a")
         (tmp_path / "t").rename(tmp_path.parent / f"{tmp_path.name}-moved")
@@ -332,7 +332,7 @@ class TestBoth:
     @pytest.mark.parametrize(
         "key", ["../live", "t/../../live", "/etc/hostname", "t//a", "./t/a", "t/a/", "", "a\0b", ".gc-assets/lease.json", ".gc-assets"]
     )
-    def test_a_key_that_is_no_plain_name_below_the_root_is_denied(self, tmp_path, mode, key):
+    def test_key_outside_the_root_is_denied(self, tmp_path, mode, key):
         root = tmp_path / "root"
         write(root, "t/a")
         live = write(tmp_path, "live")
@@ -342,7 +342,7 @@ class TestBoth:
         assert live.exists()
         assert list(contents(root)) == ["t/a"]
 
-    def test_a_directory_is_never_taken(self, tmp_path, mode):
+    def test_directory_is_never_quarantined(self, tmp_path, mode):
         write(tmp_path, "t/a")
         planned = plan(tmp_path, "t/a")
         odd = type(planned)("t", "quarantine", 7, planned.etag)
@@ -351,7 +351,7 @@ class TestBoth:
         assert "a directory" in errors[0]
         assert (tmp_path / "t/a").exists()
 
-    def test_a_file_where_a_directory_was_makes_its_keys_absent(self, tmp_path, mode):
+    def test_keys_under_a_file_are_absent(self, tmp_path, mode):
         write(tmp_path, "t/a")
         planned = plan(tmp_path, "t/a")
         (tmp_path / "t/a").unlink()
@@ -359,38 +359,38 @@ class TestBoth:
         write(tmp_path, "t")
         assert verdict(tmp_path, mode, planned) == "absent"
 
-    def test_a_row_without_identity_or_with_a_version_is_denied(self, tmp_path, mode):
+    def test_row_without_etag_or_with_version_is_denied(self, tmp_path, mode):
         write(tmp_path, "a")
         good = plan(tmp_path, "a")
         rows = [type(good)("a", "quarantine", 7, None), type(good)("a", "quarantine", 7, good.etag, "v1")]
         assert act(tmp_path, mode, *rows)[0] == ["denied"] * 2
         assert (tmp_path / "a").exists()
 
-    def test_one_bad_key_does_not_hold_up_the_others(self, tmp_path, mode):
+    def test_one_failed_key_does_not_stop_the_others(self, tmp_path, mode):
         write(tmp_path, "a")
         write(tmp_path, "b")
         good = plan(tmp_path, "b")
         batch = [type(good)("../x", "quarantine", 7, good.etag), type(good)("gone", "quarantine", 7, good.etag), plan(tmp_path, "a"), good]
         assert act(tmp_path, mode, *batch)[0] == ["denied", "absent", "done", "done"]
 
-    def test_a_storage_that_is_gone_fails_every_key(self, tmp_path, mode):
+    def test_missing_storage_fails_every_key(self, tmp_path, mode):
         write(tmp_path, "root/a")
         planned = plan(tmp_path / "root", "a")
         assert verdict(tmp_path / "unmounted", mode, planned) == "failed"
 
 
-def test_a_local_disk_refuses_versioned_by_name(tmp_path):
+def test_local_disk_refuses_versioned_by_name(tmp_path):
     with pytest.raises(UsageError, match=r"`quarantine: versioned` needs object versions"):
         open_quarantine("versioned", str(tmp_path), PLAN)
 
 
 @pytest.mark.parametrize("plan_id", ["", "..", "a/b", ".", "a b"])
-def test_a_plan_id_that_cannot_name_a_directory_is_refused(tmp_path, plan_id):
+def test_plan_id_that_is_no_directory_name_is_refused(tmp_path, plan_id):
     with pytest.raises(UsageError, match="plan id"):
         open_quarantine("trash", str(tmp_path), plan_id)
 
 
-def test_another_kind_of_store_is_refused():
+def test_location_of_another_store_is_refused():
     with pytest.raises(StoreError, match="s3://"):
         open_quarantine("trash", "s3://bucket/", PLAN)
 
@@ -407,7 +407,7 @@ def mounted(tmp_path):
     subprocess.run(["umount", str(target)], check=True)
 
 
-def test_a_disk_that_is_really_full_loses_nothing(mounted):
+def test_full_disk_loses_no_file(mounted):
     for number in range(7):
         write(mounted, f"t{number}", b"x" * 4096)
     before = contents(mounted)
@@ -420,7 +420,7 @@ def test_a_disk_that_is_really_full_loses_nothing(mounted):
     assert {key: value for key, value in contents(mounted).items() if key in before} == before
 
 
-def test_a_mount_below_the_root_is_another_file_system(mounted):
+def test_file_on_a_mount_under_the_root_is_refused(mounted):
     root = mounted.parent
     write(mounted, "a", b"live")
     verdicts, errors = act(root, "trash", plan(root, "root/a"))

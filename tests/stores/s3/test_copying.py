@@ -60,7 +60,7 @@ def is_held(bench: S3Bench) -> bool:
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_metadata_headers_and_tags_go_along_and_come_back(bench: S3Bench, parts: bool, request: pytest.FixtureRequest) -> None:
+def test_copies_keep_metadata_headers_and_tags(bench: S3Bench, parts: bool, request: pytest.FixtureRequest) -> None:
     if parts:
         request.getfixturevalue("in_parts")
     put(bench)
@@ -75,7 +75,7 @@ def test_metadata_headers_and_tags_go_along_and_come_back(bench: S3Bench, parts:
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("where", [copies_part, completes])
-def test_a_copy_in_parts_that_fails_leaves_no_unfinished_upload(bench: S3Bench, where: Any) -> None:
+def test_failed_multipart_copy_aborts_its_upload(bench: S3Bench, where: Any) -> None:
     put(bench)
     rows = planned(bench, "a")
     refused = Rule(where, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
@@ -87,7 +87,7 @@ def test_a_copy_in_parts_that_fails_leaves_no_unfinished_upload(bench: S3Bench, 
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_an_upload_that_a_killed_copy_left_behind_is_aborted_by_the_next(bench: S3Bench) -> None:
+def test_next_copy_aborts_the_upload_of_a_killed_one(bench: S3Bench) -> None:
     put(bench)
     rows = planned(bench, "a")
     bench.client.create_multipart_upload(Bucket=bench.bucket, Key=bench.prefix + HELD)
@@ -97,7 +97,7 @@ def test_an_upload_that_a_killed_copy_left_behind_is_aborted_by_the_next(bench: 
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_a_restore_in_parts_does_not_replace_what_appeared_meanwhile(bench: S3Bench) -> None:
+def test_multipart_restore_does_not_replace_a_new_object(bench: S3Bench) -> None:
     put(bench)
     rows = planned(bench, "a")
     assert act(bench.store, "trash", rows) == ["done"]
@@ -106,7 +106,7 @@ def test_a_restore_in_parts_does_not_replace_what_appeared_meanwhile(bench: S3Be
     assert (bench.get("a"), is_held(bench), uploads(bench)) == (b"new", True, [])
 
 
-def test_a_restore_does_not_replace_what_appeared_meanwhile(bench: S3Bench) -> None:
+def test_restore_does_not_replace_a_new_object(bench: S3Bench) -> None:
     put(bench)
     rows = planned(bench, "a")
     assert act(bench.store, "trash", rows) == ["done"]
@@ -116,7 +116,7 @@ def test_a_restore_does_not_replace_what_appeared_meanwhile(bench: S3Bench) -> N
     assert (bench.get("a"), is_held(bench)) == (b"new", True)
 
 
-def test_a_copy_of_an_object_that_was_replaced_just_then_is_not_made(bench: S3Bench) -> None:
+def test_object_replaced_before_the_copy_is_not_copied(bench: S3Bench) -> None:
     put(bench)
     rows = planned(bench, "a")
     copy = Rule(lambda request: request.method == "PUT", call_before(partial(bench.put, "a", b"n" * len(CONTENT))))

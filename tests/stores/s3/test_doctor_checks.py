@@ -74,38 +74,38 @@ def html() -> Iterator[str]:
     server.server_close()
 
 
-def test_a_sound_bucket_has_nothing_to_look_at_and_stays_as_it_was(ceph: S3Server) -> None:
+def test_doctor_finds_nothing_in_a_sound_bucket(ceph: S3Server) -> None:
     bucket = filled(ceph)
     before = contents(ceph, bucket)
     assert examined(ceph.settings, bucket, mode="apply") == {}
     assert contents(ceph, bucket) == before
 
 
-def test_a_server_that_is_not_there(ceph: S3Server) -> None:
+def test_doctor_fails_for_an_unreachable_server(ceph: S3Server) -> None:
     endpoint = f"http://127.0.0.1:{free_port()}"
     said = only(examined(ceph.settings.model_copy(update={"endpoint": endpoint}), "any"), "listable", "fail")
     assert f'Could not connect to the endpoint URL: "{endpoint}' in said
     assert "check the network and `s3.endpoint`" in said
 
 
-def test_a_server_that_is_no_s3(ceph: S3Server, html: str) -> None:
+def test_doctor_fails_for_a_server_without_s3(ceph: S3Server, html: str) -> None:
     said = only(examined(ceph.settings.model_copy(update={"endpoint": html}), "any"), "listable", "fail")
     assert "s3://any/lake/ cannot be listed: the answer has HTTP status" in said
     assert "Check `s3.endpoint`" in said
 
 
-def test_a_server_without_tls(ceph: S3Server) -> None:
+def test_doctor_fails_for_a_server_without_tls(ceph: S3Server) -> None:
     endpoint = ceph.endpoint.replace("http:", "https:")
     said = only(examined(ceph.settings.model_copy(update={"endpoint": endpoint}), "any"), "listable", "fail")
     assert "check `s3.endpoint` (http or https)" in said
 
 
-def test_another_region(versity: S3Server) -> None:
+def test_doctor_fails_for_another_region(versity: S3Server) -> None:
     said = only(examined(versity.settings.model_copy(update={"region": "eu-west-1"}), filled(versity)), "listable", "fail")
     assert "set `s3.region`" in said
 
 
-def test_no_such_bucket(ceph: S3Server) -> None:
+def test_doctor_fails_for_a_missing_bucket(ceph: S3Server) -> None:
     said = only(examined(ceph.settings, "no-such-bucket"), "listable", "fail")
     assert "s3://no-such-bucket/lake/" in said
     assert "there is no such bucket; correct the location or `s3.endpoint`" in said
@@ -121,14 +121,14 @@ def test_no_such_bucket(ceph: S3Server) -> None:
         ("InvalidAccessKeyId", "check AWS_PROFILE"),
     ],
 )
-def test_a_signer_whom_the_server_does_not_take(ceph: S3Server, code: str, way_out: str) -> None:
+def test_doctor_fails_for_a_rejected_signer(ceph: S3Server, code: str, way_out: str) -> None:
     with proxied(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
         said = only(examined(proxy.server.settings, "any"), "listable", "fail")
     assert code in said
     assert way_out in said
 
 
-def test_a_wrong_secret(versity: S3Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_fails_for_a_wrong_secret(versity: S3Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "credentials").write_text(f"[typo]\naws_access_key_id = {versity.access_key}\naws_secret_access_key = wrong\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     said = only(examined(S3Config(endpoint=versity.endpoint, region=REGION, profile="typo"), filled(versity)), "listable", "fail")
@@ -136,7 +136,7 @@ def test_a_wrong_secret(versity: S3Server, tmp_path: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("hours, whose", [(2, "ahead of"), (-2, "behind")])
-def test_a_clock_of_the_server_that_differs(ceph: S3Server, hours: int, whose: str) -> None:
+def test_doctor_warns_of_clock_skew(ceph: S3Server, hours: int, whose: str) -> None:
     def fault(exchange: Exchange) -> None:
         answer = exchange.forward()
         date = ("Date", format_datetime(datetime.now(UTC) + timedelta(hours=hours), usegmt=True))
@@ -158,14 +158,14 @@ def policy(server: S3Server, bucket: str, *denied: dict[str, Any]) -> S3Config:
     return server.as_stranger().settings
 
 
-def test_a_bucket_that_may_not_be_listed(ceph: S3Server) -> None:
+def test_doctor_fails_if_the_bucket_cannot_be_listed(ceph: S3Server) -> None:
     bucket = filled(ceph)
     said = only(examined(ceph.as_stranger().settings, bucket), "listable", "fail")
     assert f"s3://{bucket}/lake/ cannot be listed: AccessDenied" in said
     assert "docs/s3-reference.md lists the permissions of each role" in said
 
 
-def test_one_prefix_that_may_not_be_listed(ceph: S3Server) -> None:
+def test_doctor_fails_if_one_prefix_cannot_be_listed(ceph: S3Server) -> None:
     bucket = filled(ceph)
     ceph.client().put_object(Bucket=bucket, Key="lake/b/1", Body=b"x")
     denied = {"Action": "s3:ListBucket", "Condition": {"StringLike": {"s3:prefix": "lake/b/*"}}}
@@ -173,13 +173,13 @@ def test_one_prefix_that_may_not_be_listed(ceph: S3Server) -> None:
     assert f"but not s3://{bucket}/lake/b/: AccessDenied" in said
 
 
-def test_objects_that_may_not_be_read(ceph: S3Server) -> None:
+def test_doctor_fails_if_objects_cannot_be_read(ceph: S3Server) -> None:
     bucket = filled(ceph)
     said = only(examined(policy(ceph, bucket, {"Action": "s3:GetObject"}), bucket), "readable", "fail")
     assert f"s3://{bucket}/{KEY} cannot be read: 403" in said
 
 
-def test_who_applies_may_not_write_the_collectors_own_objects(ceph: S3Server) -> None:
+def test_doctor_fails_if_canaries_cannot_be_written(ceph: S3Server) -> None:
     bucket = filled(ceph)
     denied = {"Action": "s3:PutObject", "Resource": f"arn:aws:s3:::{bucket}/lake/.gc-assets/*"}
     said = only(examined(policy(ceph, bucket, denied), bucket, mode="apply"), "traits", "fail")
@@ -187,7 +187,7 @@ def test_who_applies_may_not_write_the_collectors_own_objects(ceph: S3Server) ->
     assert "AccessDenied" in said
 
 
-def test_who_applies_may_not_delete(ceph: S3Server) -> None:
+def test_doctor_fails_if_objects_cannot_be_deleted(ceph: S3Server) -> None:
     bucket = filled(ceph)
     denied = {"Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{bucket}/lake/a/*"}
     settings = policy(ceph, bucket, denied, {"Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{bucket}/lake/gc-assets-canary-*"})
@@ -197,7 +197,7 @@ def test_who_applies_may_not_delete(ceph: S3Server) -> None:
 
 
 @pytest.mark.parametrize("action, mode", [("ListBucketMultipartUploads", "plan"), ("AbortMultipartUpload", "apply")])
-def test_who_may_not_list_or_abort_uploads(ceph: S3Server, action: str, mode: str) -> None:
+def test_doctor_warns_if_uploads_cannot_be_aborted(ceph: S3Server, action: str, mode: str) -> None:
     bucket = filled(ceph)
     settings = policy(ceph, bucket, {"Action": f"s3:{action}"})
     said = only(examined(settings, bucket, mode=mode), "uploads", "warn")
@@ -206,7 +206,7 @@ def test_who_may_not_list_or_abort_uploads(ceph: S3Server, action: str, mode: st
     assert examined(settings, bucket, mode=mode, abort_uploads=False) == {}
 
 
-def test_who_may_not_delete_is_not_taken_for_a_server_that_compares(ceph: S3Server) -> None:
+def test_denied_delete_does_not_count_as_comparison(ceph: S3Server) -> None:
     bucket = filled(ceph)
     findings = examined(policy(ceph, bucket, {"Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"]}), bucket, mode="apply")
     assert {check: finding.verdict for check, finding in findings.items()} == {"traits": "fail", "deletable": "fail"}
@@ -214,7 +214,7 @@ def test_who_may_not_delete_is_not_taken_for_a_server_that_compares(ceph: S3Serv
 
 
 @pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
-def test_a_quarantine_that_does_not_fit(ceph: S3Server, mode: str, verdict: str) -> None:
+def test_doctor_reports_an_unsuitable_quarantine(ceph: S3Server, mode: str, verdict: str) -> None:
     plain = examined(ceph.settings, filled(ceph), quarantine="versioned", mode=mode)["quarantine"]
     assert plain.verdict == verdict
     assert "keeps no versions" in plain.found
@@ -225,14 +225,14 @@ def test_a_quarantine_that_does_not_fit(ceph: S3Server, mode: str, verdict: str)
     assert "versioned" in versioned.todo
 
 
-def test_versioning_that_was_suspended(ceph: S3Server) -> None:
+def test_doctor_reports_suspended_versioning(ceph: S3Server) -> None:
     bucket = filled(ceph, versioned=True)
     ceph.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"})
     assert "versioning suspended" in only(examined(ceph.settings, bucket, quarantine="versioned"), "quarantine", "warn")
     assert "older versions still incur costs" in only(examined(ceph.settings, bucket, quarantine="trash"), "quarantine", "warn")
 
 
-def test_objects_that_are_locked(ceph: S3Server) -> None:
+def test_doctor_warns_of_object_lock(ceph: S3Server) -> None:
     bucket = "locked-by-doctors-test"
     client = ceph.client()
     client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
@@ -242,7 +242,7 @@ def test_objects_that_are_locked(ceph: S3Server) -> None:
     assert f"bucket {bucket} has Object Lock: new objects are kept for 3 days (GOVERNANCE)" in said
 
 
-def test_lifecycle_rules_that_delete_here_are_named_and_others_are_not(ceph: S3Server) -> None:
+def test_doctor_names_only_lifecycle_rules_of_the_storage(ceph: S3Server) -> None:
     bucket = filled(ceph)
     rules = [
         {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "lake/.gc-assets/"}, "Expiration": {"Days": 3}},
@@ -256,7 +256,7 @@ def test_lifecycle_rules_that_delete_here_are_named_and_others_are_not(ceph: S3S
     assert "longer than 7 days" in said
 
 
-def test_a_server_that_ignores_conditions(ceph: S3Server) -> None:
+def test_doctor_warns_if_the_server_ignores_conditions(ceph: S3Server) -> None:
     """Ceph 16 does so in a bucket that keeps versions."""
     said = only(examined(ceph.settings, filled(ceph, versioned=True), quarantine="versioned", mode="apply"), "traits", "warn")
     assert "ignores If-None-Match in bucket" in said

@@ -55,7 +55,7 @@ def expired(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
-def test_a_token_that_expires_in_a_run_is_told_and_the_next_run_ends_the_plan(mode: QuarantineMode, versioned: bool) -> None:
+def test_next_run_completes_a_plan_after_an_expired_token(mode: QuarantineMode, versioned: bool) -> None:
     for step in count(1, example_count(9, 5)):
         with in_a_bucket("ceph", versioned=versioned) as bench, in_memory() as folder:
             for key in KEYS:
@@ -90,7 +90,7 @@ def machine(start: Any, answers: Any, store: Store, state: Files, rows: Sequence
         answers.put((owner, str(error)))
 
 
-def test_of_two_machines_at_once_one_is_refused_or_finds_the_plan_done_and_each_object_is_copied_once() -> None:
+def test_two_machines_copy_each_object_once() -> None:
     keys = [f"t/{number:02}" for number in range(20)]
     with in_a_bucket("ceph") as bench, unused_location() as (root, settings), through(bench) as (store, proxy):
         for key in keys:
@@ -116,7 +116,7 @@ def carried_out(store: Store, state: Files, rows: Sequence[PlannedAction]) -> No
     list(apply(store, state, rows, "versioned", "we"))
 
 
-def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and_act_is_ended_by_the_next() -> None:
+def test_next_run_completes_a_killed_run_with_state_on_s3() -> None:
     """At every 20th request here, at every one of them with `make test DEPTH=all`."""
     for step in count(1, example_count(20, 1)):
         with in_a_bucket("ceph", versioned=True) as bench, unused_location() as (root, settings):
@@ -141,7 +141,7 @@ def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and
     assert step > 25
 
 
-def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_location_is_not_an_empty_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # the pauses between attempts
     server = shared("ceph").settings
     with in_a_bucket("ceph") as bench:
@@ -162,7 +162,7 @@ def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.Monke
             assert way_out in str(raised.value)
 
 
-def test_the_wrong_region_is_named_as_such() -> None:
+def test_wrong_region_is_reported() -> None:
     """Ceph 16 does not look at the region."""
     with in_a_bucket("versity", prefix="lake/") as bench:
         bench.put("a", b"x")
@@ -171,7 +171,7 @@ def test_the_wrong_region_is_named_as_such() -> None:
             open_store(bench.store.location, elsewhere).plan_listing(2)
 
 
-def test_of_many_requests_that_delete_one_that_is_forbidden_refuses_its_own_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.stores.s3.bucket.TOGETHER", 2)
     keys = [f"t/{number}" for number in range(5)]
     no = error_answer(403, "AccessDenied")
@@ -190,7 +190,7 @@ def test_of_many_requests_that_delete_one_that_is_forbidden_refuses_its_own_keys
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_machine_whose_clock_is_off_is_told_to_set_it_and_nothing_goes(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_skew_is_reported_and_nothing_is_deleted(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with in_a_bucket("ceph") as bench:
         bench.put("a", b"x")
         rows, now = planned(bench, "a"), botocore.auth.get_current_datetime

@@ -60,7 +60,7 @@ def race(store: Store, start: Any, results: Any, name: str) -> None:
         thread.join()
 
 
-def test_of_two_processes_that_race_for_a_lease_again_and_again_never_both_win() -> None:
+def test_competing_processes_never_both_acquire_the_lease() -> None:
     with in_a_bucket("ceph", versioned=True) as bench:
         start, results = PROCESSES.Barrier(4), PROCESSES.Queue()
         racers = [PROCESSES.Process(target=race, args=(bench.store, start, results, name)) for name in "ab"]
@@ -77,7 +77,7 @@ def test_of_two_processes_that_race_for_a_lease_again_and_again_never_both_win()
     assert all(holds == (token is not None) for _, token, holds in answers)
 
 
-def test_a_lost_answer_to_our_own_request_is_not_taken_for_another_process(bench: S3Bench) -> None:
+def test_lost_answer_is_not_mistaken_for_another_process(bench: S3Bench) -> None:
     with through(bench, Rule(creates, drop_answer)) as (store, _):
         lease = store.acquire(PLAN, "we", CLOCK)
     lease.check()
@@ -89,7 +89,7 @@ def test_a_lost_answer_to_our_own_request_is_not_taken_for_another_process(bench
 
 
 @pytest.mark.parametrize("content", [b"", b"no json", b"[]", b"null", b'"x"', b"{}", b"\xff", b'{"expires_at": "2026-01-01T00:00:00"}'])
-def test_what_is_no_lease_is_named_and_nothing_is_changed(bench: S3Bench, content: bytes) -> None:
+def test_invalid_lease_is_reported_and_not_changed(bench: S3Bench, content: bytes) -> None:
     bench.put(PLACE, content)
     for call in (bench.store.holder, lambda: bench.store.acquire(PLAN, "we", CLOCK)):
         with pytest.raises(StoreError, match=PLACE):
@@ -98,20 +98,20 @@ def test_what_is_no_lease_is_named_and_nothing_is_changed(bench: S3Bench, conten
 
 
 @pytest.mark.parametrize("name", ["7.json", "000000000007", "x", "000000000001.json.bak", "-1.json"])
-def test_an_object_beside_the_leases_that_is_none_is_named(bench: S3Bench, name: str) -> None:
+def test_unexpected_object_next_to_leases_is_reported(bench: S3Bench, name: str) -> None:
     bench.put(f".gc-assets/lease/{name}", b"{}")
     with pytest.raises(StoreError, match=name):
         bench.store.acquire(PLAN, "we", CLOCK)
 
 
-def test_a_lease_that_was_removed_by_hand_does_not_lock_the_storage(bench: S3Bench) -> None:
+def test_manually_removed_lease_does_not_lock_the_storage(bench: S3Bench) -> None:
     bench.store.acquire(PLAN, "they", CLOCK)
     bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + PLACE)  # leaves a marker where there are versions
     lease = bench.store.acquire(PLAN, "we", CLOCK)
     lease.check()
 
 
-def test_a_record_without_a_time_zone_is_no_lease(bench: S3Bench) -> None:
+def test_lease_without_a_time_zone_is_invalid(bench: S3Bench) -> None:
     bench.store.acquire(PLAN, "we", CLOCK)
     content = bench.get(PLACE) or b""
     bench.put(PLACE, content.replace(b"+00:00", b""))
@@ -119,7 +119,7 @@ def test_a_record_without_a_time_zone_is_no_lease(bench: S3Bench) -> None:
         bench.store.acquire(PLAN, "others", CLOCK)
 
 
-def test_the_clock_of_a_machine_that_is_ahead_takes_no_live_lease_over(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_clock_does_not_take_over_a_live_lease(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first = bench.store.acquire(PLAN, "we", Clock())
     monkeypatch.setattr(Clock, "now", lambda _: bench.store.now() + timedelta(days=1))
     with pytest.raises(GateRefused, match="is being changed by we"):
@@ -127,7 +127,7 @@ def test_the_clock_of_a_machine_that_is_ahead_takes_no_live_lease_over(bench: S3
     first.check()
 
 
-def test_who_looked_long_ago_does_not_take_a_token_that_was_cleared_away(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_process_does_not_reuse_a_removed_token(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     latest = leases.read_latest
     for turn in range(3):
         bench.store.acquire(PLAN, str(turn), Clock(NOW + turn * LEASE_DURATION))
@@ -138,7 +138,7 @@ def test_who_looked_long_ago_does_not_take_a_token_that_was_cleared_away(bench: 
     assert PLACE not in bench.everything()
 
 
-def test_a_renewal_that_comes_late_does_not_take_the_lease_back(bench: S3Bench) -> None:
+def test_late_renewal_does_not_take_back_the_lease(bench: S3Bench) -> None:
     first: Any = bench.store.acquire(PLAN, "first", CLOCK)
     record = first.require_own()
     second = bench.store.acquire(PLAN, "second", Clock(NOW + LEASE_DURATION))

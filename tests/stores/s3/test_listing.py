@@ -31,7 +31,7 @@ def lies_in(key: bytes, part: Range) -> bool:
 
 
 @given(bytes_of_keys, st.none() | bytes_of_keys, st.lists(bytes_of_keys, max_size=6), st.lists(bytes_of_keys, max_size=20))
-def test_a_range_that_is_cut_covers_every_key_once(after: bytes, end: bytes | None, split_keys: list[bytes], found: list[bytes]) -> None:
+def test_divided_range_covers_every_key_once(after: bytes, end: bytes | None, split_keys: list[bytes], found: list[bytes]) -> None:
     whole = Range(after, end)
     parts = whole.split(split_keys)
     for key in [*found, *split_keys, after, *([end] if end is not None else [])]:
@@ -66,7 +66,7 @@ def by_boto3(bench: S3Bench) -> list[str]:
 @pytest.mark.parametrize("versioned", [False, True])
 @settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(found=keys)
-def test_a_listing_in_rounds_meets_each_key_that_boto3_lists_once(found: list[str], versioned: bool) -> None:
+def test_listing_in_rounds_equals_boto3(found: list[str], versioned: bool) -> None:
     with in_a_bucket("ceph", versioned=versioned) as bench:
         put_all(bench, [*found, *NEAR])
         for budget in (1, 3):
@@ -84,14 +84,14 @@ def odd_bucket(request: pytest.FixtureRequest) -> Iterator[tuple[S3Bench, list[s
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(split_keys=st.lists(st.text("/0az.-g~\u00e9\uff5e\U0001f333", max_size=4) | st.sampled_from([*NEAR, *RESERVED]), max_size=12))
-def test_wherever_an_earlier_listing_says_to_cut_each_key_is_met_once(odd_bucket: tuple[S3Bench, list[str]], split_keys: list[str]) -> None:
+def test_any_split_keys_list_each_key_once(odd_bucket: tuple[S3Bench, list[str]], split_keys: list[str]) -> None:
     bench, expected = odd_bucket
     met, problems = rounds(bench.store.plan_listing(3, split_keys=split_keys), 10**9)
     assert sorted(met, key=str.encode) == expected
     assert not problems
 
 
-def test_a_flat_prefix_is_spread_by_the_keys_that_the_listing_before_it_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_keys_divide_a_flat_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.stores.s3.listing.SPLIT_KEY_EVERY", 10)
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 10)
     with in_a_bucket("ceph") as bench:
@@ -105,7 +105,7 @@ def test_a_flat_prefix_is_spread_by_the_keys_that_the_listing_before_it_told(mon
         assert max(shares) < 25
 
 
-def test_a_storage_that_was_small_is_one_task() -> None:
+def test_formerly_small_storage_is_one_task() -> None:
     with in_a_bucket("ceph") as bench:
         put_all(bench, ["a/1", "b/1", "c/1"])
         assert len(bench.store.plan_listing(2)) > 1
@@ -115,7 +115,7 @@ def test_a_storage_that_was_small_is_one_task() -> None:
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_names_beside_the_reserved_prefix_are_listed_and_those_below_are_not(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_similar_to_the_reserved_prefix_are_listed(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 2)
     nested = [f"{'d/' * depth}{name}" for depth in range(6) for name in ("a", "d0", "z", "d-/x")]
     with in_a_bucket("ceph", versioned=versioned) as bench:
@@ -126,7 +126,7 @@ def test_names_beside_the_reserved_prefix_are_listed_and_those_below_are_not(ver
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_a_directory_that_is_an_object_too_is_listed_once(versioned: bool) -> None:
+def test_directory_marker_object_is_listed_once(versioned: bool) -> None:
     with in_a_bucket("ceph", versioned=versioned) as bench:
         names = [f"{name}{end}" for name in ("a/", "b/", "b/c/", "d//") for end in ("", "x", "y")]
         for _ in range(3):
@@ -136,7 +136,7 @@ def test_a_directory_that_is_an_object_too_is_listed_once(versioned: bool) -> No
         assert not problems
 
 
-def test_an_object_named_as_the_storage_itself_is_told_and_kept() -> None:
+def test_object_named_like_the_storage_is_reported_and_kept() -> None:
     with in_a_bucket("ceph") as bench:
         put_all(bench, ["", "a"])
         met, problems = steps(bench.store, 3)
@@ -145,7 +145,7 @@ def test_an_object_named_as_the_storage_itself_is_told_and_kept() -> None:
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_a_page_that_is_denied_makes_the_listing_incomplete_and_says_so(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_page_makes_the_listing_incomplete(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     with in_a_bucket("ceph", versioned=versioned) as bench:
         names = [f"k{number:02d}" for number in range(20)] + [f"d/{number}" for number in range(9)]
@@ -168,7 +168,7 @@ def test_a_page_that_is_denied_makes_the_listing_incomplete_and_says_so(versione
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_a_task_leaves_over_what_is_more_than_its_budget(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_returns_the_rest_beyond_its_budget(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest version of a page's last key may stand on the next page of some servers, so that key is left over with what follows."""
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     with in_a_bucket("ceph", versioned=versioned) as bench:
@@ -183,7 +183,7 @@ def test_a_task_leaves_over_what_is_more_than_its_budget(versioned: bool, monkey
         assert sorted(met) == names
 
 
-def test_a_rest_whose_directories_cannot_be_listed_is_listed_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rest_is_not_divided_if_directories_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     with in_a_bucket("ceph") as bench:
         names = [f"{name}/{number}" for name in "abc" for number in range(9)]
@@ -202,7 +202,7 @@ def _deny(exchange: Any) -> None:
     exchange.reply(error_answer(403, "AccessDenied"))
 
 
-def test_rows_are_those_of_the_newest_versions() -> None:
+def test_rows_are_the_newest_versions() -> None:
     with in_a_bucket("ceph", versioned=True) as bench:
         for key in ("a", "b", "c"):
             bench.put(key, b"one")
@@ -222,5 +222,5 @@ def test_rows_are_those_of_the_newest_versions() -> None:
         (b"", b"a", ""),
     ],
 )
-def test_the_prefix_of_a_range_is_whole_characters_that_all_its_keys_begin_with(one: bytes, other: bytes, shared: str) -> None:
+def test_common_prefix_has_complete_characters(one: bytes, other: bytes, shared: str) -> None:
     assert common_prefix(one, other) == shared

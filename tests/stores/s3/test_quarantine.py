@@ -138,7 +138,7 @@ def version_status(bench: S3Bench, status: str) -> None:
 
 
 @every_mode
-def test_an_object_written_again_with_the_same_bytes_is_another_object(mode: QuarantineMode, versioned: bool) -> None:
+def test_same_bytes_written_again_are_another_object(mode: QuarantineMode, versioned: bool) -> None:
     with in_a_bucket("ceph", versioned=versioned) as bench:
         bench.put("a", b"same")
         rows = planned(bench, "a")
@@ -151,7 +151,7 @@ def test_an_object_written_again_with_the_same_bytes_is_another_object(mode: Qua
         assert bench.get("a") == b"same"
 
 
-def test_a_marker_never_hides_an_object_written_between_look_and_delete(versions: S3Bench) -> None:
+def test_delete_marker_never_hides_a_new_object(versions: S3Bench) -> None:
     versions.put("a", b"old")
     rows = planned(versions, "a")
     with through(versions, Rule(batch_delete, call_before(partial(versions.put, "a", b"new")))) as (store, _):
@@ -160,7 +160,7 @@ def test_a_marker_never_hides_an_object_written_between_look_and_delete(versions
     assert history(versions, "a") == ["new", "old"]
 
 
-def test_a_marker_whose_answer_was_lost_never_hides_an_object_written_in_between(versions: S3Bench) -> None:
+def test_delete_marker_with_lost_answer_never_hides_a_new_object(versions: S3Bench) -> None:
     versions.put("a", b"old")
     rows = planned(versions, "a")
     fault = written_before(partial(versions.put, "a", b"new"), drop_answer)
@@ -169,7 +169,7 @@ def test_a_marker_whose_answer_was_lost_never_hides_an_object_written_in_between
     assert versions.get("a") == b"new"
 
 
-def test_a_marker_of_a_killed_run_never_hides_an_object_written_in_between(versions: S3Bench) -> None:
+def test_delete_marker_of_a_killed_run_never_hides_a_new_object(versions: S3Bench) -> None:
     versions.put("a", b"old")
     rows = planned(versions, "a")
     versions.put("a", b"new")
@@ -178,7 +178,7 @@ def test_a_marker_of_a_killed_run_never_hides_an_object_written_in_between(versi
     assert versions.get("a") == b"new"
 
 
-def test_a_marker_that_no_run_of_ours_made_is_left_alone(versions: S3Bench) -> None:
+def test_foreign_delete_marker_is_left_alone(versions: S3Bench) -> None:
     versions.put("a", b"old")
     rows = planned(versions, "a")
     versions.put("a", b"new")
@@ -188,7 +188,7 @@ def test_a_marker_that_no_run_of_ours_made_is_left_alone(versions: S3Bench) -> N
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_an_object_written_while_a_delete_is_tried_again_stays(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
+def test_object_written_during_a_retry_is_kept(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
     plain.put("a", b"old")
     rows = planned(plain, "a")
     with through(plain, Rule(single_delete, written_before(partial(plain.put, "a", b"new"), answer_slow_down))) as (store, _):
@@ -197,7 +197,7 @@ def test_an_object_written_while_a_delete_is_tried_again_stays(plain: S3Bench, m
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_on_a_server_that_does_not_compare_the_gap_is_the_one_delete_and_no_longer(
+def test_gap_without_conditional_delete_is_one_request(
     plain: S3Bench, mode: QuarantineMode, action: Action
 ) -> None:
     plain.put("a", b"old")
@@ -213,7 +213,7 @@ def test_on_a_server_that_does_not_compare_the_gap_is_the_one_delete_and_no_long
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_on_a_server_that_compares_as_it_deletes_there_is_no_gap(mode: QuarantineMode, action: Action) -> None:
+def test_conditional_delete_leaves_no_gap(mode: QuarantineMode, action: Action) -> None:
     with in_a_bucket("versity", prefix="lake/") as bench:
         bench.put("a", b"old")
         rows = planned(bench, "a")
@@ -223,7 +223,7 @@ def test_on_a_server_that_compares_as_it_deletes_there_is_no_gap(mode: Quarantin
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_a_delete_whose_answer_was_lost_is_done(mode: QuarantineMode, action: Action) -> None:
+def test_delete_with_lost_answer_is_done(mode: QuarantineMode, action: Action) -> None:
     for kind in ("ceph", "versity"):
         with in_a_bucket(kind, prefix="lake/") as bench:
             bench.put("a", b"old")
@@ -236,7 +236,7 @@ def test_a_delete_whose_answer_was_lost_is_done(mode: QuarantineMode, action: Ac
 # Versions
 
 
-def test_where_versioning_was_suspended_nothing_is_deleted() -> None:
+def test_suspended_versioning_denies_deletes() -> None:
     with in_a_bucket("ceph", versioned=True, own=True) as bench:
         bench.put("a", b"kept")
         rows = planned(bench, "a")
@@ -245,7 +245,7 @@ def test_where_versioning_was_suspended_nothing_is_deleted() -> None:
         assert history(bench, "a") == ["kept"]
 
 
-def test_versioning_that_is_suspended_after_the_look_is_seen_before_the_delete() -> None:
+def test_versioning_is_checked_immediately_before_the_delete() -> None:
     with in_a_bucket("ceph", own=True) as bench:
         bench.put("a", b"from before versioning")
         version_status(bench, "Enabled")
@@ -257,7 +257,7 @@ def test_versioning_that_is_suspended_after_the_look_is_seen_before_the_delete()
         assert bench.get("a") == b"from before versioning"
 
 
-def test_an_object_from_before_versioning_is_hidden_shown_and_purged() -> None:
+def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
     with in_a_bucket("ceph", own=True) as bench:
         bench.put("a", b"from before")
         version_status(bench, "Enabled")
@@ -270,7 +270,7 @@ def test_an_object_from_before_versioning_is_hidden_shown_and_purged() -> None:
         assert history(bench, "a") == []
 
 
-def test_where_versioning_was_switched_on_trash_is_refused_and_what_lies_there_comes_back_or_goes() -> None:
+def test_trash_in_a_versioned_bucket_only_restores_and_purges() -> None:
     with in_a_bucket("ceph", own=True) as bench:
         for key in ("back", "gone", "still"):
             bench.put(key, key.encode())
@@ -284,7 +284,7 @@ def test_where_versioning_was_switched_on_trash_is_refused_and_what_lies_there_c
         assert history(bench, f".gc-assets/trash/{PLAN}/gone") == []
 
 
-def test_where_versioning_was_switched_on_a_deferred_purge_removes_the_planned_bytes_and_nothing_else() -> None:
+def test_deferred_purge_in_a_versioned_bucket_removes_one_version() -> None:
     with in_a_bucket("ceph", own=True) as bench:
         for key in ("a", "b"):
             bench.put(key, b"planned")
@@ -296,7 +296,7 @@ def test_where_versioning_was_switched_on_a_deferred_purge_removes_the_planned_b
 
 
 @pytest.mark.parametrize("markers", [1, 2])
-def test_markers_of_others_above_the_planned_version_are_a_quarantine_that_restore_ends(versions: S3Bench, markers: int) -> None:
+def test_restore_removes_foreign_delete_markers(versions: S3Bench, markers: int) -> None:
     versions.put("a", b"planned")
     rows = planned(versions, "a")
     for _ in range(markers):
@@ -306,7 +306,7 @@ def test_markers_of_others_above_the_planned_version_are_a_quarantine_that_resto
     assert history(versions, "a") == ["planned"]
 
 
-def test_a_restore_below_a_newer_version_leaves_both(versions: S3Bench) -> None:
+def test_restore_under_a_newer_version_keeps_both(versions: S3Bench) -> None:
     versions.put("a", b"planned")
     rows = planned(versions, "a")
     assert act(versions.store, "versioned", rows) == ["done"]
@@ -315,7 +315,7 @@ def test_a_restore_below_a_newer_version_leaves_both(versions: S3Bench) -> None:
     assert history(versions, "a") == ["newer", "marker", "planned"]
 
 
-def test_a_version_that_was_made_current_by_hand_is_not_purged(versions: S3Bench) -> None:
+def test_manually_restored_version_is_not_purged(versions: S3Bench) -> None:
     versions.put("a", b"planned")
     rows = planned(versions, "a")
     assert act(versions.store, "versioned", rows) == ["done"]
@@ -326,7 +326,7 @@ def test_a_version_that_was_made_current_by_hand_is_not_purged(versions: S3Bench
 
 
 @pytest.mark.parametrize("mode, left", [("versioned", []), ("deferred", ["marker", "older"])])
-def test_a_purge_never_brings_an_older_version_back_to_light(versions: S3Bench, mode: QuarantineMode, left: list[str]) -> None:
+def test_purge_never_exposes_an_older_version(versions: S3Bench, mode: QuarantineMode, left: list[str]) -> None:
     versions.put("a", b"older")
     time.sleep(0.02)
     versions.put("a", b"planned")
@@ -337,7 +337,7 @@ def test_a_purge_never_brings_an_older_version_back_to_light(versions: S3Bench, 
     assert history(versions, "a") == left
 
 
-def test_a_purge_takes_what_lies_below_the_planned_version_by_name_and_nothing_above(versions: S3Bench) -> None:
+def test_purge_deletes_older_versions_and_no_newer_ones(versions: S3Bench) -> None:
     versions.put("a", b"oldest")
     time.sleep(0.02)
     hide(versions, "a")
@@ -358,7 +358,7 @@ def test_a_purge_takes_what_lies_below_the_planned_version_by_name_and_nothing_a
     assert versions.get("a") == b"newer"
 
 
-def test_an_older_version_that_may_not_be_deleted_stays_hidden_and_is_named() -> None:
+def test_protected_older_version_stays_hidden_and_is_reported() -> None:
     with in_a_bucket("ceph", versioned=True, own=True, prefix="lake/") as bench:
         bench.put("a", b"older")
         older = planned(bench, "a")[0].version_id or ""
@@ -380,7 +380,7 @@ def test_an_older_version_that_may_not_be_deleted_stays_hidden_and_is_named() ->
         assert f"older versions kept under a delete marker: version {older} (AccessDenied" in (result.error or "")
 
 
-def test_more_markers_than_one_page_hide_an_older_version_after_a_purge_too(versions: S3Bench) -> None:
+def test_many_delete_markers_hide_an_older_version_after_a_purge(versions: S3Bench) -> None:
     versions.put("a", b"older")
     versions.put("a", b"planned")
     rows = planned(versions, "a")
@@ -403,7 +403,7 @@ def test_more_markers_than_one_page_hide_an_older_version_after_a_purge_too(vers
     ],
     ids=["error", "error_in_200", "cut", "dropped"],
 )
-def test_a_copy_that_fails_deletes_nothing_and_acting_again_ends_it(plain: S3Bench, fault: Any, first: str) -> None:
+def test_failed_copy_deletes_nothing_and_is_retried(plain: S3Bench, fault: Any, first: str) -> None:
     plain.put("a", b"bytes")
     rows = planned(plain, "a")
     with through(plain, Rule(copies, fault)) as (store, proxy):
@@ -414,7 +414,7 @@ def test_a_copy_that_fails_deletes_nothing_and_acting_again_ends_it(plain: S3Ben
     assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
 
 
-def test_what_only_looks_like_a_copy_is_made_anew(plain: S3Bench) -> None:
+def test_false_copy_in_the_trash_is_replaced(plain: S3Bench) -> None:
     plain.put("a", b"bytes")
     rows = planned(plain, "a")
     held = f"{plain.prefix}.gc-assets/trash/{PLAN}/a"
@@ -423,7 +423,7 @@ def test_what_only_looks_like_a_copy_is_made_anew(plain: S3Bench) -> None:
     assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
 
 
-def test_a_lost_answer_to_a_batch_leaves_one_marker_and_true_outcomes(versions: S3Bench) -> None:
+def test_batch_with_lost_answer_leaves_one_delete_marker(versions: S3Bench) -> None:
     for key in ("a", "b"):
         versions.put(key, b"bytes")
     rows = planned(versions, "a", "b")
@@ -433,7 +433,7 @@ def test_a_lost_answer_to_a_batch_leaves_one_marker_and_true_outcomes(versions: 
         assert [history(versions, key) for key in ("a", "b")] == [left, left]
 
 
-def test_an_answer_that_leaves_out_a_key_is_no_outcome_for_it(versions: S3Bench) -> None:
+def test_key_missing_in_the_answer_fails(versions: S3Bench) -> None:
     for key in ("a", "b"):
         versions.put(key, b"bytes")
     rows = planned(versions, "a", "b")
@@ -462,7 +462,7 @@ def allow(bench: S3Bench, *denied: str, actions: Sequence[str] = ("s3:*",)) -> S
 
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
-def test_a_key_that_the_policy_protects_is_denied_and_the_others_are_done(mode: QuarantineMode, versioned: bool) -> None:
+def test_protected_key_is_denied_and_others_are_done(mode: QuarantineMode, versioned: bool) -> None:
     with in_a_bucket("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         for key in ("a", "b", "c"):
             bench.put(key, key.encode())
@@ -479,7 +479,7 @@ def test_a_key_that_the_policy_protects_is_denied_and_the_others_are_done(mode: 
     ],
     ids=["retention", "legal_hold"],
 )
-def test_a_version_that_is_locked_is_hidden_and_shown_and_its_purge_is_denied(lock: dict[str, Any]) -> None:
+def test_purge_of_a_locked_version_is_denied(lock: dict[str, Any]) -> None:
     server, name = shared("ceph"), f"locked-{secrets.token_hex(4)}"
     client, connections = server.client(), Connections(default=server.settings)
     client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
@@ -493,7 +493,7 @@ def test_a_version_that_is_locked_is_hidden_and_shown_and_its_purge_is_denied(lo
     assert (bench.get("a"), bench.get("b")) == (b"locked", None)
 
 
-def test_our_marker_that_may_not_be_removed_again_is_named() -> None:
+def test_own_delete_marker_that_cannot_be_removed_is_reported() -> None:
     with in_a_bucket("ceph", versioned=True, own=True, prefix="lake/") as bench:
         bench.put("a", b"old")
         rows = planned(bench, "a")
@@ -506,7 +506,7 @@ def test_our_marker_that_may_not_be_removed_again_is_named() -> None:
 
 
 @every_mode
-def test_who_may_not_look_is_denied_whether_or_not_an_object_is_there(mode: QuarantineMode, versioned: bool) -> None:
+def test_head_without_permission_is_denied(mode: QuarantineMode, versioned: bool) -> None:
     with in_a_bucket("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         bench.put("a", b"x")
         rows = planned(bench, "a")
@@ -523,7 +523,7 @@ CONTROL = ["t/cr\rx", "t/one\x01", "t/\x7f", "t/esc\x1b[0m", "t/\ufffe", "//", "
 
 
 @every_mode
-def test_keys_that_xml_cannot_say_are_acted_on_and_no_others(mode: QuarantineMode, versioned: bool) -> None:
+def test_keys_invalid_in_xml_are_deleted(mode: QuarantineMode, versioned: bool) -> None:
     others = ["t/cr\nx", "t/crx", "t/one", "t/esc", "/a", "a", "t/", "x", "t/\ufffd"]
     with in_a_bucket("ceph", versioned=versioned) as bench:
         for key in [*CONTROL, *others]:
@@ -588,7 +588,7 @@ KILLED = [(action, *mode) for action in ACTIONS for mode in MODES]
 
 
 @pytest.mark.parametrize("action, mode, versioned", select_cases([case for case in KILLED if case not in ALIKE], ALIKE))
-def test_a_run_killed_at_any_request_is_ended_by_the_next(action: Action, mode: QuarantineMode, versioned: bool) -> None:
+def test_next_run_completes_a_run_killed_at_any_request(action: Action, mode: QuarantineMode, versioned: bool) -> None:
     """After the server has acted on a request, which leaves things as before the next one; and before the first.
 
     At every sixth request here, at every one of them with `make test DEPTH=all`.
@@ -604,7 +604,7 @@ def test_a_run_killed_at_any_request_is_ended_by_the_next(action: Action, mode: 
 
 
 @pytest.mark.parametrize("versioned", [False, True])
-def test_no_pickle_holds_a_secret(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickles_contain_no_secret(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-session-token")
     with in_a_bucket("ceph", versioned=versioned) as bench:
         bench.put("a", b"x")
@@ -623,7 +623,7 @@ def test_no_pickle_holds_a_secret(versioned: bool, monkeypatch: pytest.MonkeyPat
             assert not [secret for secret in (OWNER[1], STRANGER[1], "a-session-token") if secret.encode() in content]
 
 
-def test_what_was_put_back_in_part_is_never_taken_for_the_object(plain: S3Bench) -> None:
+def test_partial_restore_is_never_taken_for_the_object(plain: S3Bench) -> None:
     plain.put("a", b"bytes")
     rows = planned(plain, "a")
     assert act(plain.store, "trash", rows) == ["done"]

@@ -69,7 +69,7 @@ def as_roles(bench: S3Bench, **roles: str) -> Store:
 
 
 @every_mode
-def test_the_documented_policies_are_enough_to_plan_and_to_apply_and_who_plans_deletes_nothing(
+def test_documented_policies_suffice_and_read_role_cannot_delete(
     mode: QuarantineMode, versioned: bool
 ) -> None:
     with in_a_bucket("ceph", versioned=versioned, prefix="lake/") as bench:

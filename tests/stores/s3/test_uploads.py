@@ -95,7 +95,7 @@ def aborts(request: Request) -> bool:
 # Counted
 
 
-def test_unfinished_uploads_are_counted_below_the_storage_only_and_with_the_bytes_of_their_parts() -> None:
+def test_unfinished_uploads_of_the_storage_are_counted() -> None:
     with in_a_bucket("ceph") as other, in_a_bucket("ceph") as bench:
         begin(other, "beside", b"x" * 100)
         begin(bench, "one", b"x" * 7, b"y" * 5)
@@ -106,14 +106,14 @@ def test_unfinished_uploads_are_counted_below_the_storage_only_and_with_the_byte
         assert bench.store.count_unfinished_uploads(now + MINUTE) == UploadCounts(3, 3, 13, 3)
 
 
-def test_an_upload_that_is_aborted_or_completed_is_none_any_more() -> None:
+def test_ended_upload_is_not_counted() -> None:
     with in_a_bucket("ceph") as bench:
         bench.client.abort_multipart_upload(**begin(bench, "one", b"x"))
         complete(bench, begin(bench, "two", b"x"))
         assert bench.store.count_unfinished_uploads(datetime.now(UTC)) == UploadCounts(0, 0, 0, 0)
 
 
-def test_a_policy_that_refuses_to_list_uploads_stops_nothing_and_is_told() -> None:
+def test_denied_listing_of_uploads_is_reported() -> None:
     with in_a_bucket("ceph") as bench:
         begin(bench, "one", b"x")
         denied = Rule(lambda request: "uploads" in request.query, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")))
@@ -129,7 +129,7 @@ def test_a_policy_that_refuses_to_list_uploads_stops_nothing_and_is_told() -> No
 
 
 @pytest.mark.parametrize("kind", ["ceph", "versity"])
-def test_the_oldest_uploads_to_wanted_keys_are_found_and_aborted_and_nothing_else(kind: str) -> None:
+def test_only_the_oldest_uploads_to_included_keys_are_aborted(kind: str) -> None:
     with in_a_bucket(kind, prefix="lake/") as bench:
         bench.put("a", b"an object of that name")
         time.sleep(1.1)  # what is written after an upload may be that upload
@@ -150,7 +150,7 @@ def test_the_oldest_uploads_to_wanted_keys_are_found_and_aborted_and_nothing_els
         assert bench.get("a") == b"an object of that name"
 
 
-def test_an_upload_is_as_old_as_what_its_writer_did_last(bench: S3Bench) -> None:
+def test_upload_age_counts_from_its_last_part(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
     (before,) = old(bench)
     assert old(bench, before.initiated) == []
@@ -165,7 +165,7 @@ def test_an_upload_is_as_old_as_what_its_writer_did_last(bench: S3Bench) -> None
     assert timedelta(seconds=1) <= last - before.initiated.replace(microsecond=0) < MINUTE
 
 
-def test_an_upload_that_anybody_went_on_with_is_left_alone(bench: S3Bench) -> None:
+def test_continued_upload_is_left_alone(bench: S3Bench) -> None:
     uploads = {key: begin(bench, key, b"x") for key in ("added", "again", "completed", "restarted", "given up")}
     rows = planned(bench)
     time.sleep(1.1)  # the times of parts that are compared are in whole seconds
@@ -185,14 +185,14 @@ def test_an_upload_that_anybody_went_on_with_is_left_alone(bench: S3Bench) -> No
 
 
 @pytest.mark.parametrize("fault", [drop_answer, drop_request, answer_slow_down])
-def test_a_request_that_was_lost_is_asked_again(fault: Callable[[Exchange], None], bench: S3Bench) -> None:
+def test_lost_abort_request_is_retried(fault: Callable[[Exchange], None], bench: S3Bench) -> None:
     begin(bench, "a", b"x")
     with through(bench, Rule(aborts, fault)) as (store, _):
         assert verdicts(aborted(store, planned(bench))) == ["done"]
     assert left(bench) == []
 
 
-def test_a_writer_that_goes_on_while_a_request_is_lost_keeps_its_upload(bench: S3Bench) -> None:
+def test_upload_continued_during_a_lost_request_is_kept(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
     rows = planned(bench)
 
@@ -205,7 +205,7 @@ def test_a_writer_that_goes_on_while_a_request_is_lost_keeps_its_upload(bench: S
     assert left(bench) == [("a", upload["UploadId"])]
 
 
-def test_an_upload_that_is_completed_under_our_last_look_is_an_object_and_stays(bench: S3Bench) -> None:
+def test_upload_completed_before_the_abort_is_kept(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
     rows = planned(bench)
     with through(bench, Rule(aborts, call_before(partial(complete, bench, upload)))) as (store, _):
@@ -214,7 +214,7 @@ def test_an_upload_that_is_completed_under_our_last_look_is_an_object_and_stays(
     assert (left(bench), bench.get("a")) == ([], b"x")
 
 
-def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in_words() -> None:
+def test_documented_policies_suffice_for_uploads() -> None:
     def allowed(bench: S3Bench, *on_objects: str) -> Store:
         """The same storage for a user who may do no more, as docs/s3-reference.md says it."""
         bucket, below = f"arn:aws:s3:::{bench.bucket}", f"arn:aws:s3:::{bench.bucket}/{bench.prefix}*"
@@ -237,7 +237,7 @@ def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in
         assert left(bench) == []
 
 
-def test_a_planned_upload_below_the_reserved_prefix_is_denied(bench: S3Bench) -> None:
+def test_planned_upload_under_reserved_prefix_is_denied(bench: S3Bench) -> None:
     upload = begin(bench, ".gc-assets/trash/plan/x", b"x")
     row = PlannedAction(".gc-assets/trash/plan/x", "abort", 1, "any", upload["UploadId"])
     assert verdicts(aborted(bench.store, [row])) == ["denied"]
@@ -271,7 +271,7 @@ def killed_and_ended(step: int, at: Any) -> bool:
         return children[0].exitcode != 0
 
 
-def test_a_run_killed_at_any_request_is_ended_by_the_next() -> None:
+def test_next_run_completes_a_run_killed_at_any_request() -> None:
     """After the server has acted on a request, which leaves things as before the next one; and before the first."""
     for step in count(0):
         if not killed_and_ended(max(step, 1), call_after if step else call_instead):
