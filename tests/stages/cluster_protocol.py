@@ -1,6 +1,6 @@
-"""The protocol on a lake in a bucket, in a process with a Spark of its own: `python -m tests.stages.cluster_protocol FILE`.
+"""Run the protocol on a lake in a bucket, in a process with its own Spark: `python -m tests.stages.cluster_protocol FILE`.
 
-Executors do all that they can get of a night and of a restore, and act on every file: what stages would do in this process is too much.
+All work of a run and of a restore that can be remote is done by executors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.stages.lakehouse import STORAGE, counts
 from tests.stages.remote_execution import all_remote
 from tests.stores.s3_bench import S3Bench
 
-# What is put back of the files that a plan has moved.
+# The files of the plan that are restored.
 RESTORED_PREFIX = "iceberg/db/orders/data/lost-1"
 LAKE_TABLES = ("lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
 STORAGE_TABLES = ("live_filter", "storage_inventory", "orphan_files", "deletion_plan")
@@ -44,7 +44,7 @@ STORAGE_TABLES = ("live_filter", "storage_inventory", "orphan_files", "deletion_
 
 @dataclass(frozen=True)
 class Scene:
-    """What a process needs to see a `BucketHouse` of another one. Pickles."""
+    """Picklable settings to open the `BucketHouse` of another process."""
 
     runtime: Mapping[str, Any]
     root: Path
@@ -58,42 +58,42 @@ class Scene:
     bare: Path
 
     def house(self, spark: SparkSession) -> BucketHouse:
-        places = Connections(default=self.server.settings)
-        store = open_store(f"s3://{self.bucket}/{self.prefix}", places)
-        bench = S3Bench(self.server, self.server.client(), self.bucket, self.prefix, store, places, "versioned")
+        connections = Connections(default=self.server.settings)
+        store = open_store(f"s3://{self.bucket}/{self.prefix}", connections)
+        bench = S3Bench(self.server, self.server.client(), self.bucket, self.prefix, store, connections, "versioned")
         settings = {"quarantine": "versioned"}
         return BucketHouse(spark, self.root, self.lakes, settings, self.now, state=self.state, s3=self.s3, bench=bench)
 
 
 def table_digests(house: BucketHouse) -> dict[str, Any]:
-    """What tells the rows of every table of a night."""
+    """Return the row count and digest of every table of a run."""
     tables = [(table, lake.name) for lake in house.lakes for table in LAKE_TABLES] + [(table, STORAGE) for table in STORAGE_TABLES]
     receipts = {f"{owner}/{table}": house.find_table(table, owner).receipt for table, owner in tables}
     return {name: [receipt.rows, receipt.digest] for name, receipt in receipts.items()}
 
 
 def run_protocol(house: BucketHouse) -> dict[str, Any]:
-    """Plan, approve, apply, put some files back; then a later night's plan, which purges the others."""
-    told: dict[str, Any] = {}
+    """Plan, approve, apply and restore some files. Then apply the plan of the next run, which purges the others."""
+    results: dict[str, Any] = {}
 
-    def carried_out(header: PlanHeader) -> dict[str, int]:
+    def apply_all(header: PlanHeader) -> dict[str, int]:
         return {"/".join(key): count for key, count in counts(house.approve_and_apply(header).by_outcome).items()}
 
     with all_remote():
         header = house.plan()
-    told["plan"], told["rows"] = header.plan_id, table_digests(house)
-    told["applied"], told["left"] = carried_out(header), house.contents()
+    results["plan"], results["rows"] = header.plan_id, table_digests(house)
+    results["applied"], results["after_apply"] = apply_all(header), house.contents()
     with all_remote():
-        _, books = restore(lambda: house.spark, house.run_context(), STORAGE, prefix=RESTORED_PREFIX)
-    told["restored"], told["back"] = counts(books), house.contents()
+        _, outcomes = restore(lambda: house.spark, house.run_context(), STORAGE, prefix=RESTORED_PREFIX)
+    results["restored"], results["after_restore"] = counts(outcomes), house.contents()
     house.now += timedelta(days=1)
-    later = house.plan()
-    told["purged"], told["after"] = carried_out(later), house.contents()
-    return told
+    next_plan = house.plan()
+    results["purged"], results["after_purge"] = apply_all(next_plan), house.contents()
+    return results
 
 
 def run_in_process(scene: Scene, file: Path) -> dict[str, Any]:
-    """The protocol in a process of its own. Raises `AssertionError` with its last words where it fails."""
+    """Run the protocol in its own process. Raise `AssertionError` with the end of its output if it fails."""
     file.write_bytes(pickle.dumps(scene))
     command = [sys.executable, "-m", "tests.stages.cluster_protocol", str(file)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=900, check=False)
@@ -102,32 +102,32 @@ def run_in_process(scene: Scene, file: Path) -> dict[str, Any]:
 
 
 def collect_refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
-    """What is said of executors that cannot run this release, and of settings. `bare` is a Python without libraries."""
-    told, python = dict[str, str](), "spark.sql.execution.pyspark.python"
+    """Return the errors for unsuitable executors and settings. `bare` is a Python without libraries."""
+    results, python = dict[str, str](), "spark.sql.execution.pyspark.python"
 
-    def ask(fault: str, **settings: str) -> None:
+    def check(fault: str, **settings: str) -> None:
         session = spark.newSession()
         for key, value in settings.items():
             session.conf.set(key, value)
         try:
             executors.check_executors(session, "spark://cluster")
         except GcError as error:
-            told[fault] = str(error)
+            results[fault] = str(error)
 
-    ask("no program", **{python: "/no/such/python3"})
-    ask("no libraries", **{python: str(bare)})
-    ask("speculation", **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", executors.SPECULATION: "true"})
-    patience, executors.TIMEOUT_SECONDS = executors.TIMEOUT_SECONDS, 1.0
+    check("no program", **{python: "/no/such/python3"})
+    check("no libraries", **{python: str(bare)})
+    check("speculation", **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", executors.SPECULATION: "true"})
+    timeout, executors.TIMEOUT_SECONDS = executors.TIMEOUT_SECONDS, 1.0
     others = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(_delay, "id long").collect())
     others.start()
     while not spark.sparkContext.statusTracker().getActiveStageIds():
         time.sleep(0.01)
-    ask("no executor")
+    check("no executor")
     others.join()
-    executors.TIMEOUT_SECONDS = patience
+    executors.TIMEOUT_SECONDS = timeout
     spark.sparkContext.pythonVer = "3.9"
-    ask("another Python")
-    return told
+    check("another Python")
+    return results
 
 
 def _delay(batches: Any) -> Any:
@@ -136,14 +136,14 @@ def _delay(batches: Any) -> Any:
 
 
 def read_in_executor(spark: SparkSession, path: Path) -> str:
-    """What an executor hears that opens a file."""
+    """Return the error of an executor that reads a file of the driver."""
 
-    def opened(batches: Any) -> Any:
+    def read_file(batches: Any) -> Any:
         path.read_bytes()
         yield from batches
 
     try:
-        spark.range(1).mapInArrow(opened, "id long").collect()
+        spark.range(1).mapInArrow(read_file, "id long").collect()
     except PySparkException as error:
         return str(error)
     return ""
@@ -153,10 +153,10 @@ def main(file: str) -> None:
     scene: Scene = pickle.loads(Path(file).read_bytes())  # noqa: S301  (written by the test)
     apply.MAX_IN_PROCESS_ACTIONS = -1  # type: ignore[misc]
     spark = SparkRuntime.model_validate(scene.runtime).session()
-    told = run_protocol(scene.house(spark))
-    told["hidden"] = read_in_executor(spark, Path(file))
-    told["refused"] = collect_refusals(spark, scene.bare)
-    sys.stdout.write(json.dumps(told) + "\n")
+    results = run_protocol(scene.house(spark))
+    results["hidden"] = read_in_executor(spark, Path(file))
+    results["refused"] = collect_refusals(spark, scene.bare)
+    sys.stdout.write(json.dumps(results) + "\n")
     spark.stop()
 
 

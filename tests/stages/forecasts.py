@@ -1,4 +1,4 @@
-"""What `what_if` says of a night, beside the night that really comes under another policy."""
+"""Compare the result of `what_if` with a real run under another policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stages.lakehouse import Lakehouse
 
 @dataclass(frozen=True)
 class Forecast:
-    """The orphans of a night under a scenario, key to size, and the amounts that `what_if` tells."""
+    """The orphans under a scenario (key to size), and the amounts that `what_if` returns."""
 
     orphans: dict[str, int]
     freed: Amount
@@ -29,33 +29,33 @@ class Forecast:
 
 
 def orphan_sizes(house: Lakehouse) -> dict[str, int]:
-    """The orphans of tonight, key to size."""
+    """Map each orphan of this run to its size."""
     return {row["key"]: row["size_bytes"] for row in house.rows("orphan_files")}
 
 
 def forecast_orphans(house: Lakehouse, scenarios: Sequence[Scenario]) -> list[Forecast]:
-    tonight = orphan_sizes(house)
+    current = orphan_sizes(house)
     with ExitStack() as scratch:
-        judgement = Comparison.of(house.spark, house.run_context(), scenarios, scratch)
-        effects, rows = judgement.effects(), judgement.files(house.storage).collect()
+        comparison = Comparison.of(house.spark, house.run_context(), scenarios, scratch)
+        effects, rows = comparison.effects(), comparison.files(house.storage).collect()
     assert len({row["key"] for row in rows}) == len(rows)
     found: list[Forecast] = []
     for bit, effect in enumerate(effects, 1):
         freed = {row["key"]: row["size_bytes"] for row in rows if row["live"] & 1 and not row["live"] >> bit & 1}
         kept = {row["key"] for row in rows if row["live"] >> bit & 1 and not row["live"] & 1}
-        orphans = {key: size for key, size in tonight.items() if key not in kept} | freed
+        orphans = {key: size for key, size in current.items() if key not in kept} | freed
         found.append(Forecast(orphans, effect.freed, effect.kept))
     return found
 
 
 def orphans_under_policy(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
-    """The orphans of the same night as it really comes under these policies, of the refs and the listing that it froze."""
+    """Return the orphans of a run under these policies, with the same frozen refs and listing."""
     with _copied_state(house) as state:
         return _sweep_inventory(replace(house, lakes=list(lakes), state=str(state)))
 
 
 def orphans_with_new_refs(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
-    """The orphans of the same night under these policies, as it really comes when refs and storage are read afresh."""
+    """Return the orphans of a run under these policies that reads refs and storage again."""
     with _copied_state(house) as state:
         for lake in house.lakes:
             shutil.rmtree(state / lake.name / "lake_refs")
@@ -63,14 +63,14 @@ def orphans_with_new_refs(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict
 
 
 def sweep_orphans(house: Lakehouse) -> dict[str, int]:
-    """The orphans of a whole night up to its sweep."""
+    """Run all stages up to the sweep and return its orphans."""
     storage_inventory(house.spark, house.run_context(), house.storage)
     return _sweep_inventory(house)
 
 
 @contextmanager
 def _copied_state(house: Lakehouse) -> Generator[Path]:
-    """A copy of the state, with all that was decoded, for a night that leaves the house's own alone."""
+    """Yield a copy of the state, including the cache of decoded containers."""
     with TemporaryDirectory(dir=house.root) as folder:
         yield Path(shutil.copytree(house.root / "state", Path(folder) / "state"))
 
@@ -83,7 +83,7 @@ def _sweep_inventory(house: Lakehouse) -> dict[str, int]:
 
 
 def difference(before: dict[str, int], after: dict[str, int]) -> tuple[Amount, Amount]:
-    """What came to the orphans and what left them."""
+    """Return the amounts of added and of removed orphans."""
     freed, kept = after.keys() - before.keys(), before.keys() - after.keys()
     return (
         Amount(files=len(freed), bytes=sum(after[key] for key in freed)),

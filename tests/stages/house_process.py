@@ -1,6 +1,6 @@
-"""Steps of a `Lakehouse` in a process with a Spark of its own: `python -m tests.stages.house_process MODE ROOT VERB [PLAN]`.
+"""Run steps of a `Lakehouse` in a process with its own Spark: `python -m tests.stages.house_process MODE ROOT VERB [PLAN]`.
 
-One process cannot hold a classic and a Connect session, and a process that is killed must take nobody else's Spark along.
+One process cannot have both a classic and a Connect session, and killing a process must not stop the Spark of other tests.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.process_kills import CHECKOUT
 from tests.stages.lakehouse import Lakehouse, counts
 
 
-def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """A process in a session of its own that does the steps; what it prints last is JSON."""
+def start_process(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a process in its own session. The last line of its output is JSON."""
     (house.root / "lakes.pickle").write_bytes(pickle.dumps(house.lakes))  # as JSON their secrets would be masked
     return subprocess.Popen(
         [sys.executable, "-m", "tests.stages.house_process", mode, str(house.root), *arguments],
@@ -34,8 +34,8 @@ def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> s
     )
 
 
-def story(house: Lakehouse) -> dict[str, Any]:
-    """Plan, approve, apply, restore, with the files that are there after each."""
+def run_protocol(house: Lakehouse) -> dict[str, Any]:
+    """Plan, approve, apply and restore. Return the files after each step."""
     header = house.plan()
     applied = house.approve_and_apply(header)
     after_apply = house.files()
@@ -53,11 +53,11 @@ def story(house: Lakehouse) -> dict[str, Any]:
 
 
 def main(mode: str, root: str, verb: str, *arguments: str) -> None:
-    lakes = pickle.loads((Path(root) / "lakes.pickle").read_bytes())  # noqa: S301  (written by `start`)
+    lakes = pickle.loads((Path(root) / "lakes.pickle").read_bytes())  # noqa: S301  (written by `start_process`)
     runtime = SparkRuntime.model_validate({"mode": mode, "master": "local[2]", "remote": "local[2]", "conf": TEST_CONF})
     house = Lakehouse(runtime.session(), Path(root), lakes)
-    if verb == "story":
-        sys.stdout.write(json.dumps(story(house)) + "\n")
+    if verb == "protocol":
+        sys.stdout.write(json.dumps(run_protocol(house)) + "\n")
     elif verb == "apply":
         house.apply(find_plan(house.config, *arguments).header)
     else:

@@ -1,6 +1,6 @@
-"""A lake of each kind, all in one storage, which their own libraries let grow by chance from night to night.
+"""A lake of each kind in one storage, with random changes between runs, written by the libraries of the lakes.
 
-What is written is dated two months before the night, because no library commits into the future. The retention policies count from there.
+All commits are dated two months before the run, because no library commits into the future. The retention policies allow for that.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MAX_AGE: Final = LAG + RETAINED_AGE
 
 
 class LakeWriter(Protocol):
-    """A lake that is written to."""
+    """Writes to one lake."""
 
-    def change(self, chance: random.Random, at: datetime) -> None:
-        """Commits, moves a ref, or leaves something behind that nobody needs."""
+    def change(self, rng: random.Random, at: datetime) -> None:
+        """Commit, move a ref, or leave unreferenced files."""
         ...
 
 
@@ -49,10 +49,10 @@ class IcebergWriter:
         for table in self.tables:
             table.append(at)
 
-    def change(self, chance: random.Random, at: datetime) -> None:
-        table, pick = chance.choice(self.tables), chance.randrange(6)
+    def change(self, rng: random.Random, at: datetime) -> None:
+        table, pick = rng.choice(self.tables), rng.randrange(6)
         steps: Sequence[tuple[object, ...]] = (
-            ("append", chance.choice(["main", "dev"])),
+            ("append", rng.choice(["main", "dev"])),
             ("overwrite",),
             ("delete",),
             ("merge on read",),
@@ -61,7 +61,7 @@ class IcebergWriter:
             ("rollback", pick),
             ("leftovers",),
         )
-        name, *values = chance.choice(steps)
+        name, *values = rng.choice(steps)
         take_table_step(table, at, str(name), *values)
 
 
@@ -69,13 +69,13 @@ class IcechunkWriter:
     """An Icechunk repository."""
 
     def __init__(self, path: Path, at: datetime) -> None:
-        self.builder, self.made = RepositoryBuilder.create(path, at), 0
+        self.builder, self.steps = RepositoryBuilder.create(path, at), 0
 
-    def change(self, chance: random.Random, at: datetime) -> None:
-        self.made += 1
+    def change(self, rng: random.Random, at: datetime) -> None:
+        self.steps += 1
         refs = ("branch", "tag", "reset", "delete branch", "delete tag")
-        step = chance.choice(("commit", "commit", "commit", *refs, "abandon snapshot", "abandon writer"))
-        take_tree_step(self.builder, self.made, at, step, chance.randrange(6), chance.randrange(6))
+        step = rng.choice(("commit", "commit", "commit", *refs, "abandon snapshot", "abandon writer"))
+        take_tree_step(self.builder, self.steps, at, step, rng.randrange(6), rng.randrange(6))
 
 
 class NessieWriter:
@@ -83,22 +83,22 @@ class NessieWriter:
 
     def __init__(self, server: Server, warehouse: Path) -> None:
         server.reset()
-        self.builder, self.made = NessieBuilder(server.uri, warehouse), 0
+        self.builder, self.steps = NessieBuilder(server.uri, warehouse), 0
         self.builder.on().new("shop.orders")
         self.builder.branch("dev")
 
-    def change(self, chance: random.Random, at: datetime) -> None:
-        self.made += 1
-        branch = self.builder.on(chance.choice(["main", "dev"]))
-        what = chance.choice(["append", "append", "overwrite", "new", "tag", "drop"])
-        if what == "new":
-            branch.new(f"shop.t{self.made}")
-        elif what == "tag":
-            self.builder.tag(f"v{self.made}", branch.branch_name)
-        elif what == "drop":
-            branch.new(f"shop.t{self.made}")
-            branch.drop(f"shop.t{self.made}")
-        elif what == "append":
+    def change(self, rng: random.Random, at: datetime) -> None:
+        self.steps += 1
+        branch = self.builder.on(rng.choice(["main", "dev"]))
+        action = rng.choice(["append", "append", "overwrite", "new", "tag", "drop"])
+        if action == "new":
+            branch.new(f"shop.t{self.steps}")
+        elif action == "tag":
+            self.builder.tag(f"v{self.steps}", branch.branch_name)
+        elif action == "drop":
+            branch.new(f"shop.t{self.steps}")
+            branch.drop(f"shop.t{self.steps}")
+        elif action == "append":
             branch.append("shop.orders")
         else:
             branch.overwrite("shop.orders")
@@ -108,32 +108,32 @@ class LakeFsWriter:
     """A lakeFS repository."""
 
     def __init__(self, folder: Path, at: datetime) -> None:
-        self.builder, self.made = LakeFsBuilder(folder, at), 0
+        self.builder, self.steps = LakeFsBuilder(folder, at), 0
         self.builder.rules(MAX_AGE.days)
         self.builder.commit("main", a_1=b"1", a_2=b"2")
         self.builder.branch("dev")
 
-    def change(self, chance: random.Random, at: datetime) -> None:
-        self.made += 1
+    def change(self, rng: random.Random, at: datetime) -> None:
+        self.steps += 1
         self.builder.now = at
-        branch, path = chance.choice(["main", "dev"]), f"a/{chance.randrange(6)}"
-        what = chance.choice(["commit", "commit", "delete", "stage", "reset", "tag"])
-        if what == "tag":
-            self.builder.repository.tags[f"v{self.made}"] = self.builder.repository.branches[branch].head
-        elif what == "reset":
+        branch, path = rng.choice(["main", "dev"]), f"a/{rng.randrange(6)}"
+        action = rng.choice(["commit", "commit", "delete", "stage", "reset", "tag"])
+        if action == "tag":
+            self.builder.repository.tags[f"v{self.steps}"] = self.builder.repository.branches[branch].head
+        elif action == "reset":
             self.builder.reset(branch)
-        elif what == "delete" and path in (self.builder.repository.resolve(branch) or {}):
+        elif action == "delete" and path in (self.builder.repository.resolve(branch) or {}):
             self.builder.delete(branch, path)
             self.builder.commit(branch)
         else:
             self.builder.stage(branch, path)
-            if what == "commit":
+            if action == "commit":
                 self.builder.commit(branch)
 
 
 @contextmanager
 def open_lake_writers(root: Path, nessie: Server, now: datetime) -> Iterator[tuple[list[LakeWriter], list[LakeConfig]]]:
-    """The lakes below `<root>/warehouse`, and their configurations."""
+    """Yield writers of the lakes in `<root>/warehouse`, and the configurations of the lakes."""
     warehouse, at = root / "warehouse", now - LAG
     tables, weather = IcebergWriter(root, at), IcechunkWriter(warehouse / "weather", at)
     shop, ml = NessieWriter(nessie, warehouse), LakeFsWriter(warehouse, at)

@@ -1,4 +1,4 @@
-"""Reads the objects of a repository from the disk by the addresses in its SSTables, like a client."""
+"""Read the objects of a repository from the disk by the addresses in its SSTables, like a client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unreadable_paths(house: Lakehouse, lake: str = "ml") -> set[str]:
                 found = _bytes(row["address"])
                 read += found
                 lost |= set() if found else {row["path"]}
-    assert read, "nothing is retained, or nothing of it is there"
+    assert read, "no retained object exists"
     return lost
 
 

@@ -1,4 +1,4 @@
-"""A storage with real lakes on it, nights run over it, and what is on the disk: the vocabulary of the stage tests."""
+"""A storage with real lakes: run stages on it and read tables and files."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def days_ago(days: float) -> datetime:
     return NOW - timedelta(days=days)
 
 
-def counts(books: Mapping[K, Totals]) -> dict[K, int]:
-    """Books with their rows only."""
-    return {outcome: total.rows for outcome, total in books.items()}
+def counts(totals: Mapping[K, Totals]) -> dict[K, int]:
+    """Return the number of rows of each outcome."""
+    return {outcome: total.rows for outcome, total in totals.items()}
 
 
 def outcomes(applied: ApplyResult) -> set[str]:
@@ -52,7 +52,10 @@ def outcomes(applied: ApplyResult) -> set[str]:
 
 @dataclass
 class Lakehouse:
-    """One storage `<root>/warehouse`, its lakes, and a clock that stands at `now`. The state is `<root>/state` unless `state` says."""
+    """The storage `<root>/warehouse` with its lakes, and a clock fixed at `now`.
+
+    The state is in `<root>/state` unless `state` is set.
+    """
 
     spark: SparkSession
     root: Path
@@ -78,7 +81,7 @@ class Lakehouse:
         return Clock(self.now)
 
     def weather(self, **settings: Any) -> IcechunkLakeConfig:
-        """The Icechunk repository at `<warehouse>/weather/`."""
+        """Return the configuration of the Icechunk repository in `<warehouse>/weather/`."""
         location = f"file://{self.warehouse}/weather/"
         return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, **settings})
 
@@ -90,12 +93,12 @@ class Lakehouse:
             mark(self.spark, self.run_context(), lake.name)
 
     def plan(self) -> PlanHeader:
-        """A whole night up to its plan; the record of snapshots only where the plan removes some."""
+        """Run all stages up to the plan, and `snapshot_history` if the plan removes snapshots."""
         self.mark()
         return self.sweep()
 
     def sweep(self) -> PlanHeader:
-        """What a night does after its mark."""
+        """Run the stages after the mark."""
         context = self.run_context()
         live_filter(self.spark, context, self.storage)
         storage_inventory(self.spark, context, self.storage)
@@ -114,14 +117,13 @@ class Lakehouse:
         return apply_plan(self.spark, self.run_context(), find_plan(self.config, header.plan_id), phases)
 
     def approve_and_apply(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> ApplyResult:
-        """Approves and applies."""
         self.approve(header)
         return self.apply(header, phases)
 
     def restore(self, plan_id: str) -> tuple[PublishedTable, dict[str, int]]:
-        """Puts back what a plan moved; the log, and how many files came to each outcome."""
-        published, books = restore(lambda: self.spark, self.run_context(), self.storage, plan_id=plan_id)
-        return published, counts(books)
+        """Restore the files of a plan. Return the log and the number of files by outcome."""
+        published, totals = restore(lambda: self.spark, self.run_context(), self.storage, plan_id=plan_id)
+        return published, counts(totals)
 
     def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:
         return self.rows_of(self.find_table(asset, group))
@@ -137,45 +139,45 @@ class Lakehouse:
         return self.find_table(asset, group).receipt.summary
 
     def decoded_counts(self, lake: str) -> list[int]:
-        """How many containers each mark decoded, in the order of the marks."""
+        """Return the number of decoded containers of each mark, oldest first."""
         return [published.receipt.summary["decoded"] for published in self.run_context().state.runs(lake, "manifest_entries")]
 
     def keys(self, asset: str, group: str = STORAGE, **columns: Any) -> set[str]:
-        """Keys of the rows with these values in these columns."""
+        """Return the keys of the rows with these column values."""
         return {row["key"] for row in self.rows(asset, group) if columns.items() <= row.items()}
 
-    def planned_actions(self, below: str = "") -> dict[str, str]:
-        """Key, without this prefix, to action."""
-        return self._values_by_key("deletion_plan", "action", below)
+    def planned_actions(self, prefix: str = "") -> dict[str, str]:
+        """Map each planned key, without the prefix, to its action."""
+        return self._values_by_key("deletion_plan", "action", prefix)
 
-    def orphans(self, below: str = "") -> dict[str, str]:
-        """Key, without this prefix, to reason."""
-        return self._values_by_key("orphan_files", "reason", below)
+    def orphans(self, prefix: str = "") -> dict[str, str]:
+        """Map each orphan, without the prefix, to its reason."""
+        return self._values_by_key("orphan_files", "reason", prefix)
 
-    def _values_by_key(self, asset: str, column: str, below: str) -> dict[str, str]:
+    def _values_by_key(self, asset: str, column: str, prefix: str) -> dict[str, str]:
         rows = self.rows(asset)
-        found = {row["key"].removeprefix(below): row[column] for row in rows}
-        assert len(found) == len(rows), "a key stands there twice"
+        found = {row["key"].removeprefix(prefix): row[column] for row in rows}
+        assert len(found) == len(rows), "a key is repeated"
         return found
 
     def leftovers(self) -> set[str]:
-        """Planned keys that no commit names, whatever histories the plan edits."""
+        """Return the planned keys that no commit names."""
         return self.keys("deletion_plan", reason="unreferenced")
 
     def live(self) -> set[str]:
         return {key for lake in self.config.lakes for key in self.keys("live_files", lake.name, storage=STORAGE)}
 
     def commits(self, state: str, *lakes: str) -> set[str]:
-        """Ids of the commits in this state; of all lakes where none is named."""
+        """Return the ids of the commits in a state. Without `lakes`, read all lakes."""
         rows = (row for lake in lakes or [lake.name for lake in self.lakes] for row in self.rows("reachable_snapshots", lake))
         return {row["commit_id"] for row in rows if row["state"] == state}
 
     def key(self, path: Path | str) -> str:
-        """The canonical key of a file below the warehouse."""
+        """Return the canonical key of a file in the warehouse."""
         return str(Path(str(path).removeprefix("file://")).relative_to(self.warehouse))
 
     def files(self) -> dict[str, tuple[str, int]]:
-        """Key to (sha256, mtime in ns) of every regular file but the collector's own."""
+        """Map the key of each regular file to (sha256, mtime in ns), without those of gc-assets."""
         found: dict[str, tuple[str, int]] = {}
         for path in self.warehouse.rglob("*"):
             if path.is_file() and not path.is_symlink() and ".gc-assets" not in path.parts:
@@ -183,7 +185,7 @@ class Lakehouse:
         return found
 
     def trash(self, header: PlanHeader) -> set[str]:
-        """Keys that the plan's trash holds."""
+        """Return the keys in the trash of a plan."""
         trash = self.warehouse / ".gc-assets" / "trash" / header.plan_id
         return {str(path.relative_to(trash)) for path in trash.rglob("*") if path.is_file()}
 
@@ -193,7 +195,7 @@ class Lakehouse:
 
 @dataclass
 class Story(Generic[B]):
-    """Lakes of a builder and the first plan over them, for the tests of a module that carry it on in order."""
+    """Lakes and their first plan, for the tests of a module that run in order."""
 
     house: Lakehouse
     builder: B

@@ -1,7 +1,6 @@
-"""What is live and what is garbage, by brute force: the formats read with json, fastavro, struct and icechunk's own library.
+"""Find live files and garbage by brute force, with json, fastavro, struct and the library of Icechunk.
 
-Shares no code with the project, on purpose: rules are written down a second time, files are listed with `os.walk`, nothing is
-cached or fast.
+Shares no code with the project on purpose: implements the rules a second time, lists files with `os.walk` and caches nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FOLDERS = ("snapshots", "manifests", "transactions", "chunks")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Paths of live files (those that a format may lack included), each orphan with its reason, and the ids of retained snapshots."""
+    """Paths of live files (optional files included), orphans with their reasons, and ids of retained snapshots."""
 
     live: set[str]
     orphans: dict[str, str]
@@ -44,18 +43,18 @@ def old_files(folder: str | Path, grace_cutoff: datetime) -> Iterator[str]:
                 yield str(path)
 
 
-# Where a copy of what lies below an address is read.
+# The directory that contains a copy of the files of an address.
 LOCAL_FOLDERS: dict[str, str] = {"file://": ""}
 
 
 def local_path(address: str) -> str:
-    """The path at which a file is read."""
+    """Return the local path of an address."""
     place, folder = next(item for item in LOCAL_FOLDERS.items() if address.startswith(item[0]))
     return f"{folder}{address.removeprefix(place)}"
 
 
 def iceberg_tables(catalog: Path) -> dict[str, str]:
-    """Table name to the path of its current metadata.json, asked of the catalog's database."""
+    """Map each table to the path of its current metadata.json, from the database of the catalog."""
     with closing(sqlite3.connect(catalog)) as database:
         rows = database.execute("select table_namespace, table_name, metadata_location from iceberg_tables").fetchall()
     return {f"{namespace}.{name}": local_path(address) for namespace, name, address in rows}
@@ -112,7 +111,7 @@ def iceberg_retained(table: Mapping[str, Any], as_of: datetime, grace_cutoff: da
 
 
 def iceberg_files(snapshot: Mapping[str, Any]) -> Iterator[str]:
-    """The manifest list, its manifests, and what their entries that are not deleted name."""
+    """Yield the manifest list, its manifests, and the files of their entries that are not deleted."""
     yield local_path(snapshot["manifest-list"])
     for manifest in avro(local_path(snapshot["manifest-list"])):
         yield local_path(manifest["manifest_path"])
@@ -127,29 +126,29 @@ def avro(path: str) -> list[Any]:
 
 
 def ancestry(parents: Mapping[Any, Any], head: Any) -> Iterator[Any]:
-    """The head and its listed ancestors."""
+    """Yield the head and its listed ancestors."""
     while head in parents:
         yield head
         head = parents[head]
 
 
-def reached(parents: Mapping[str, str | None], heads: Iterable[str]) -> set[str]:
+def reachable_from(parents: Mapping[str, str | None], heads: Iterable[str]) -> set[str]:
     return {snapshot for head in heads for snapshot in ancestry(parents, head)}
 
 
 def icechunk_verdict(path: Path, max_age: timedelta | None, as_of: datetime, grace_cutoff: datetime) -> Verdict:
-    """`seed` with one cut-off for every ref (null = for ever), and what is too young to go, with the ancestry that it has afterwards."""
+    """Apply one cut-off to all refs (None: keep all), and keep files in the grace period with their edited ancestry."""
     repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
     infos = {file.name: next(iter(repo.ancestry(snapshot_id=file.name))) for file in (path / "snapshots").iterdir()}
     parents = {name: info.parent_id for name, info in infos.items()}
     times = {name: info.written_at for name, info in infos.items()}
     heads = [*map(repo.lookup_branch, repo.list_branches()), *map(repo.lookup_tag, repo.list_tags())]
     cutoff = EPOCH if max_age is None else as_of - max_age
-    now = reached(parents, heads)
+    now = reachable_from(parents, heads)
     edited = expired_by_the_document(parents, times, heads, cutoff)
-    kept = reached(edited, heads)
+    kept = reachable_from(edited, heads)
     young = [name for name in infos if name not in kept and (times[name] >= grace_cutoff or (name not in now and times[name] >= cutoff))]
-    retained = kept | reached(edited, young)
+    retained = kept | reachable_from(edited, young)
 
     def files(snapshots: set[str]) -> set[str]:
         names = {f"{folder}/{name}" for name in snapshots for folder in ("snapshots", "transactions")}
@@ -168,7 +167,7 @@ def icechunk_verdict(path: Path, max_age: timedelta | None, as_of: datetime, gra
 def expired_by_the_document(
     parents: Mapping[str, str | None], times: Mapping[str, datetime], heads: Iterable[str], cutoff: datetime
 ) -> Mapping[str, str | None]:
-    """The history after the four steps of icechunk's `007-basic-expiration.md`, ref after ref, as they stand there."""
+    """The history after the four steps of icechunk's `007-basic-expiration.md`, ref by ref, in the order of the document."""
     edited = dict(parents)
     for head in heads:
         if times[head] < cutoff:

@@ -1,6 +1,6 @@
-"""Random Iceberg tables and Icechunk repositories: Hypothesis draws their histories, their own libraries write them.
+"""Build random Iceberg tables and Icechunk repositories: Hypothesis draws the histories, the libraries of the lakes write them.
 
-Knows how histories come about and nothing of what they make live; that is for the oracles and the project to say.
+Contains no rule about live files; these are in the oracles and in the project.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ AS_OF = datetime(2026, 1, 20, tzinfo=UTC)
 GRACE_CUTOFF = NOW - timedelta(hours=72)
 TABLES_START = AS_OF - timedelta(days=16)
 TREES_START = AS_OF - timedelta(days=14)
-# Times are whole steps, so that they fall on the cut-offs of both clocks (00:00 and 03:00) as well as beside them.
+# Times are whole steps, so that some are equal to the cut-offs of both clocks (00:00 and 03:00).
 STEP = timedelta(hours=3)
 PICK = st.integers(0, 5)
 
 
 def draw_examples(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
-    """`count` examples, the same ones on every machine."""
+    """Return `count` examples, the same on every machine."""
     examples: list[Any] = []
 
     @settings(
@@ -52,7 +52,7 @@ def draw_examples(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
 
 
 def optional_settings(**settings: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Each setting or none of it."""
+    """Draw any subset of the settings."""
     return st.fixed_dictionaries({}, optional=settings)
 
 
@@ -86,7 +86,7 @@ TABLE_HISTORIES = st.tuples(TABLE_PROPERTIES, st.booleans(), st.lists(st.tuples(
 
 
 def build_table(lake: LakeBuilder, history: tuple[Any, ...]) -> None:
-    """A table `t` in the namespace that is named as the lake's folder."""
+    """Build a table `t` in the namespace named like the directory of the lake."""
     properties, partitioned, steps = history
     at = TABLES_START
     table = lake.table(f"{lake.warehouse.name}.t", at, properties=properties, partitioned=partitioned)
@@ -151,14 +151,14 @@ TREE_HISTORIES = st.tuples(MAX_AGES, st.lists(st.tuples(TREE_GAPS, TREE_STEPS, P
 
 @dataclass(frozen=True)
 class Tree:
-    """A repository and the cut-off of its lake; null keeps everything."""
+    """A repository and the maximum age of its commits. None keeps all."""
 
     path: Path
     max_age: timedelta | None
 
-    def config(self, below: str | None = None) -> IcechunkLakeConfig:
-        """The lake where it was written, or below another address."""
-        location = f"{below or f'file://{self.path.parent}/'}{self.path.name}/"
+    def config(self, parent: str | None = None) -> IcechunkLakeConfig:
+        """Return the configuration of the lake at its path, or under the address `parent`."""
+        location = f"{parent or f'file://{self.path.parent}/'}{self.path.name}/"
         keep = "forever" if self.max_age is None else f"{self.max_age.days}d"
         settings = {"name": self.path.name, "kind": "icechunk", "location": location, "retention": {"default": keep, "dangling": keep}}
         return IcechunkLakeConfig.model_validate(settings)
@@ -206,7 +206,7 @@ def take_tree_step(builder: RepositoryBuilder, number: int, at: datetime, step: 
 
 
 def write_value(number: int) -> Any:
-    """Writes an array of two chunks, or one chunk of it, so that snapshots share chunks."""
+    """Return a writer of an array with two chunks, or of one chunk, so that snapshots share chunks."""
 
     def write(group: zarr.Group) -> None:
         if "values" in group:

@@ -1,4 +1,4 @@
-"""What may change between plan and apply, and during the mark: nothing that came to life again is touched."""
+"""Changes between plan and apply and during the mark: files that became live again are kept."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ pytestmark = pytest.mark.spark
 
 @dataclass
 class PlanFixture:
-    """A table with six lost data files beside it, and the approved plan that would take them."""
+    """A table with six unreferenced data files, and the approved plan that contains them."""
 
     house: Lakehouse
     table: TableBuilder
     lost: list[Path]
     header: PlanHeader
     plan: StoredPlan
-    before_the_state_was_lost: PlanHeader
+    before_state_loss: PlanHeader
     keys: set[str]
-    keys_under_another_name: set[str]
+    keys_of_renamed_storage: set[str]
     contents: dict[Path, bytes] = field(default_factory=dict)
 
     def add(self, *files: Path) -> None:
@@ -52,7 +52,7 @@ class PlanFixture:
 
 @pytest.fixture(scope="module")
 def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> PlanFixture:
-    """The tests with it are one story in order: three plans, refusals that change nothing, then the plan is carried out."""
+    """Make three plans. The tests run in order: refusals that change nothing, then the apply."""
     house = Lakehouse(spark, tmp_path_factory.mktemp("changes"))
     iceberg = LakeBuilder(house.root)
     table = iceberg.table("db.t", days_ago(40))
@@ -72,26 +72,26 @@ def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pl
 
 
 @pytest.fixture
-def untouched(planned: PlanFixture) -> Iterator[PlanFixture]:
-    """Whatever the test tries, no file moves."""
+def unchanged(planned: PlanFixture) -> Iterator[PlanFixture]:
+    """Check that the test moves no file."""
     yield planned
     planned.house.settings, planned.house.now = {}, NOW
     assert all(path.exists() for path in planned.lost)
 
 
-def test_a_lost_state_costs_no_data(untouched: PlanFixture) -> None:
-    assert untouched.header.totals == untouched.before_the_state_was_lost.totals
-    assert untouched.table.table.scan().to_arrow().num_rows == 2
+def test_lost_state_loses_no_data(unchanged: PlanFixture) -> None:
+    assert unchanged.header.totals == unchanged.before_state_loss.totals
+    assert unchanged.table.table.scan().to_arrow().num_rows == 2
 
 
-def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(untouched: PlanFixture) -> None:
-    """What the cache of decoded containers says of places was true of the old storages only."""
-    assert untouched.keys_under_another_name == untouched.keys
-    assert {untouched.house.key(path) for path in untouched.lost} <= untouched.keys
+def test_renamed_storage_plans_no_live_file(unchanged: PlanFixture) -> None:
+    """The cache of decoded containers contains the old storage names."""
+    assert unchanged.keys_of_renamed_storage == unchanged.keys
+    assert {unchanged.house.key(path) for path in unchanged.lost} <= unchanged.keys
 
 
-def test_an_expired_approval_and_another_policy_are_refused(untouched: PlanFixture) -> None:
-    house, header = untouched.house, untouched.header
+def test_apply_refuses_expired_plan_and_changed_policy(unchanged: PlanFixture) -> None:
+    house, header = unchanged.house, unchanged.header
     house.settings = {"grace": "100h"}
     with pytest.raises(GateRefused, match="another policy"):
         house.apply(header)
@@ -104,88 +104,88 @@ def test_an_expired_approval_and_another_policy_are_refused(untouched: PlanFixtu
         house.apply(header)
 
 
-def test_a_catalog_that_cannot_be_listed_at_apply_stops_it_before_anything_moves(untouched: PlanFixture) -> None:
-    catalog = untouched.house.root / "catalog.db"
+def test_apply_with_missing_catalog_changes_nothing(unchanged: PlanFixture) -> None:
+    catalog = unchanged.house.root / "catalog.db"
     catalog.rename(f"{catalog}.aside")
     with pytest.raises(LakeUnreadable, match=r"catalog\.db does not exist"):
-        untouched.house.apply(untouched.header)
+        unchanged.house.apply(unchanged.header)
     Path(f"{catalog}.aside").rename(catalog)
-    assert not (untouched.house.warehouse / ".gc-assets" / "lease.json").exists()
+    assert not (unchanged.house.warehouse / ".gc-assets" / "lease.json").exists()
 
 
-def test_a_live_lease_of_another_apply_is_refused_by_name(untouched: PlanFixture) -> None:
-    house = untouched.house
-    lease = acquire(f"file://{house.warehouse}/", "another plan", "somebody else", Clock())
-    with pytest.raises(GateRefused, match="somebody else"):
-        house.apply(untouched.header)
+def test_apply_refuses_lease_of_another_owner(unchanged: PlanFixture) -> None:
+    house = unchanged.house
+    lease = acquire(f"file://{house.warehouse}/", "another plan", "another owner", Clock())
+    with pytest.raises(GateRefused, match="another owner"):
+        house.apply(unchanged.header)
     lease.release()
 
 
-def test_a_plan_whose_rows_were_changed_after_approval_is_refused(untouched: PlanFixture) -> None:
-    receipt = Path(untouched.house.root / "state" / untouched.plan.published.path / "_receipt.json")
-    whole = receipt.read_text()
-    document = json.loads(whole)
+def test_plan_changed_after_approval_is_refused(unchanged: PlanFixture) -> None:
+    receipt = Path(unchanged.house.root / "state" / unchanged.plan.published.path / "_receipt.json")
+    original = receipt.read_text()
+    document = json.loads(original)
     document["summary"]["header"]["rows"] = 1
     receipt.write_text(json.dumps(document))
     with pytest.raises(StateError):
-        find_plan(untouched.house.config, untouched.header.plan_id)
-    receipt.write_text(whole)
+        find_plan(unchanged.house.config, unchanged.header.plan_id)
+    receipt.write_text(original)
 
 
-def test_what_changes_after_the_plan_is_spared_and_told(planned: PlanFixture) -> None:
-    """One candidate is committed meanwhile, one replaced by new bytes, one touched, one gone; the rest goes."""
-    house, (revived, replaced, touched, gone, *rest) = planned.house, planned.lost
+def test_apply_spares_files_that_changed_after_the_plan(planned: PlanFixture) -> None:
+    """One candidate is committed, one replaced, one gets a new time, one is removed. The others are quarantined."""
+    house, (revived, replaced, retimed, gone, *rest) = planned.house, planned.lost
     planned.contents = {path: path.read_bytes() for path in rest}
     planned.add(revived)
     content = replaced.read_bytes()
     replaced.unlink()
     replaced.write_bytes(content)
-    os.utime(touched, (NOW.timestamp(),) * 2)
+    os.utime(retimed, (NOW.timestamp(),) * 2)
     gone.unlink()
     house.apply(planned.header)
     outcome = planned.outcomes()
     assert outcome[house.key(revived)] == ("changed", "live again: lake sales needs it")
     assert outcome[house.key(replaced)][0] == "changed"
-    assert outcome[house.key(touched)][0] == "changed"
+    assert outcome[house.key(retimed)][0] == "changed"
     assert outcome[house.key(gone)][0] == "absent"
-    assert {path.exists() for path in (revived, replaced, touched)} == {True}
+    assert {path.exists() for path in (revived, replaced, retimed)} == {True}
     assert {path.exists() for path in rest} == {False}
     assert planned.table.table.scan().to_arrow().num_rows > 2
     assert sum(1 for verdict, _ in outcome.values() if verdict == "done") == len(outcome) - 4
 
 
-def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_again(planned: PlanFixture) -> None:
-    """Killed after the last move and before the log was published; then moved files are committed."""
-    house, came_back = planned.house, planned.lost[4:]
+def test_resumed_apply_records_moved_files_that_are_live_again(planned: PlanFixture) -> None:
+    """The apply is killed between the last move and the log, then moved files are committed."""
+    house, revived_files = planned.house, planned.lost[4:]
     (house.root / "state" / "warehouse" / "apply" / planned.header.plan_id / "finished.json").unlink()
     (house.root / "state" / "warehouse" / "apply" / "_records.json").unlink()
     shutil.rmtree(house.root / "state" / "warehouse" / "deletion_log")
-    for path in came_back:  # pyiceberg looks into a file that it adds; the writer of a manifest need not
+    for path in revived_files:  # pyiceberg reads a file that it adds
         path.write_bytes(planned.contents[path])
-    planned.add(*came_back)
-    for path in came_back:
+    planned.add(*revived_files)
+    for path in revived_files:
         path.unlink()
     house.apply(planned.header)
-    assert {planned.outcomes()[house.key(path)][0] for path in came_back} == {"done"}
+    assert {planned.outcomes()[house.key(path)][0] for path in revived_files} == {"done"}
 
 
-def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_without_approval(planned: PlanFixture) -> None:
-    house, came_back = planned.house, planned.lost[4:]
+def test_next_plan_restores_live_quarantined_files_without_approval(planned: PlanFixture) -> None:
+    house, revived_files = planned.house, planned.lost[4:]
     house.now = NOW + timedelta(days=1)
     later = house.plan()
     actions = house.planned_actions()
-    assert {actions[house.key(path)] for path in came_back} == {"restore"}
-    assert later.failed_gates == []  # a gate that failed for what the plan puts back would stop the very step that does it
+    assert {actions[house.key(path)] for path in revived_files} == {"restore"}
+    assert later.failed_gates == []  # a gate that fails because of files to restore would block their restore
     applied = house.apply(later, ("restore",))
     assert list(applied.by_outcome) == [("restore", "done")]
-    assert {path: path.read_bytes() for path in came_back} == planned.contents
+    assert {path: path.read_bytes() for path in revived_files} == planned.contents
     house.now = NOW + timedelta(days=2)
     assert "unfinished_apply" not in house.failed_gates(house.plan())
     assert planned.table.table.scan().to_arrow().num_rows > 2
 
 
 def deleted_branch(spark: SparkSession, root: Path) -> tuple[Lakehouse, RepositoryBuilder, str, set[str]]:
-    """A repository with a deleted branch, its last snapshot, and the files that only it needs."""
+    """Return a repository with a deleted branch, the last snapshot of it, and its private files."""
     house = Lakehouse(spark, root)
     repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(90))
     repository.commit("main", days_ago(2), numbers("kept", range(2)))
@@ -198,7 +198,7 @@ def deleted_branch(spark: SparkSession, root: Path) -> tuple[Lakehouse, Reposito
     return house, repository, newest, {house.key(path) for snapshot in (lost, newest) for path in repository.created[snapshot]}
 
 
-def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not_keep_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_apply_spares_history_that_a_new_ref_reaches(spark: SparkSession, tmp_path: Path) -> None:
     house, repository, newest, private = deleted_branch(spark, tmp_path)
     header = house.plan()
     assert private <= house.keys("deletion_plan")
@@ -209,18 +209,16 @@ def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not
     assert {row["outcome"] for row in house.rows("deletion_log") if row["key"] in private} == {"changed"}
 
 
-def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it_moved_what_is_needed_to_read_the_lake(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """A branch is made on a snapshot right before it is moved, then the apply is killed: from there on no mark can read the lake."""
+def test_restore_unblocks_half_applied_plan_of_unreadable_lake(spark: SparkSession, tmp_path: Path) -> None:
+    """A branch is created on a snapshot just before the move, then the apply is killed. After this no mark can read the lake."""
     house, repository, newest, private = deleted_branch(spark, tmp_path)
     before, header = house.files(), house.plan()
     house.approve_and_apply(header)
     (house.root / "state" / execution_directory(header) / "finished.json").unlink()
     (house.root / "state" / STORAGE / "apply" / "_records.json").unlink()
     shutil.rmtree(house.root / "state" / STORAGE / "deletion_log")
-    moved_at_last = max((house.root / "state" / execution_directory(header)).glob("share-*/*.outcome.jsonl"), key=os.path.getmtime)
-    moved_at_last.unlink()
+    last_outcome = max((house.root / "state" / execution_directory(header)).glob("share-*/*.outcome.jsonl"), key=os.path.getmtime)
+    last_outcome.unlink()
     branch = repository.path / "refs" / "branch.dev" / "ref.json"
     branch.parent.mkdir(exist_ok=True)  # deleting a branch leaves its directory
     branch.write_bytes(head_document(newest))
@@ -231,13 +229,13 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     ]
 
     house.now = NOW + timedelta(minutes=1)
-    _, books = house.restore(header.plan_id)
-    assert books == {"done": header.totals["quarantine"].files}
+    _, outcomes = house.restore(header.plan_id)
+    assert outcomes == {"done": header.totals["quarantine"].files}
     assert {key: house.files()[key] for key in before} == before
     assert unfinished_plans(house.run_context().state, STORAGE) == [header.plan_id]
     house.now = NOW + timedelta(days=1)
     assert "unfinished_apply" in house.failed_gates(house.plan())
-    house.settings = {"grace": "100h"}  # a crash must not lock the storage because the policy changed meanwhile
+    house.settings = {"grace": "100h"}  # a changed policy must not block the storage after a crash
     house.apply(header)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
     assert storage_status(house.config, house.clock, house.config.storage(STORAGE)).failed == ()

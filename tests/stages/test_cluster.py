@@ -1,6 +1,6 @@
-"""The whole protocol on a Spark cluster that shares no disk with the driver, while its executors are killed.
+"""Run the whole protocol on a Spark cluster that shares no disk with the driver, and kill its executors.
 
-State and storage are on S3. The executors' Python comes along as an archive and has no gc-assets: that is sent to them.
+State and storage are on S3. The Python of the executors is sent as an archive without gc-assets, which is sent separately.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.conftest import TEST_CONF
 from tests.dates import next_noon
 from tests.s3.proxy import Exchange, Fault, Request, Rule, lists, proxied
 from tests.s3.servers import shared
-from tests.stages import cluster_protocol as clustered
+from tests.stages import cluster_protocol
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.cluster_protocol import RESTORED_PREFIX, Scene, run_in_process
 from tests.state.s3_location import unused_location
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
 
@@ -36,18 +36,18 @@ PHASES = ("marking", "listing", "acting")
 
 
 @dataclass(frozen=True)
-class Story:
-    """A night in this process (`header`, `rows`, `planned`), then the protocol on the cluster over the same lake (`told`)."""
+class ClusterStory:
+    """A run in this process (`header`, `rows`, `planned`), then the protocol on the cluster on the same lake (`results`)."""
 
     before: dict[str, str]
     header: PlanHeader
     rows: dict[str, Any]
     planned: set[str]
     killed: dict[str, int]
-    told: dict[str, Any]
+    results: dict[str, Any]
 
     @property
-    def put_back(self) -> set[str]:
+    def restored(self) -> set[str]:
         return {key for key in self.planned if key.startswith(RESTORED_PREFIX)}
 
     @property
@@ -56,24 +56,24 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> ClusterStory:
     folder = tmp_path_factory.mktemp("cluster")
     now = next_noon(days=30)
-    with ExitStack() as places:
-        direct = places.enter_context(in_a_bucket("ceph", versioned=True, prefix="lakes/"))
-        proxy = places.enter_context(proxied(shared("ceph")))
-        reached = Connections(default=proxy.server.settings)
-        bench = replace(direct, connections=reached, store=open_store(direct.store.location, reached))
-        state, s3 = places.enter_context(unused_location())
-        house = BucketHouse(spark, folder, [], {"quarantine": "versioned"}, now, state=f"{state}/here", s3=s3, bench=bench)
+    with ExitStack() as stack:
+        direct = stack.enter_context(open_s3_bench("ceph", versioned=True, prefix="lakes/"))
+        proxy = stack.enter_context(proxied(shared("ceph")))
+        connections = Connections(default=proxy.server.settings)
+        bench = replace(direct, connections=connections, store=open_store(direct.store.location, connections))
+        state, s3 = stack.enter_context(unused_location())
+        house = BucketHouse(spark, folder, [], {"quarantine": "versioned"}, now, state=f"{state}/in-process", s3=s3, bench=bench)
         house.lakes = [Iceberg(house).config]
         for key in GARBAGE:
             bench.put(key, b"lost")
         before, header = house.contents(), house.plan()
-        rows, planned, killed = clustered.table_digests(house), house.keys("deletion_plan"), dict[str, int]()
+        rows, planned, killed = cluster_protocol.table_digests(house), house.keys("deletion_plan"), dict[str, int]()
 
-        def in_the_middle(phase: str) -> Fault:
-            """The server acts, and the executor dies before it hears of it."""
+        def kill_executor_of(phase: str) -> Fault:
+            """Forward a request, then kill its executor before the response."""
 
             def fault(exchange: Exchange) -> None:
                 exchange.forward()
@@ -83,17 +83,17 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
 
             return fault
 
-        def by_an_executor(what: Request) -> bool:
-            return spark_cluster.executor_at(what.port) is not None
+        def is_from_executor(request: Request) -> bool:
+            return spark_cluster.executor_at(request.port) is not None
 
         moments = (
-            lambda asked: asked.method == "GET" and ".avro" in asked.target,
+            lambda request: request.method == "GET" and ".avro" in request.target,
             lists,
-            lambda asked: asked.method == "DELETE" or asked.keys,
+            lambda request: request.method == "DELETE" or request.keys,
         )
         proxy.rules += [
-            Rule(lambda asked, when=when: bool(when(asked)) and by_an_executor(asked), in_the_middle(phase))
-            for phase, when in zip(PHASES, moments, strict=True)
+            Rule(lambda request, matches=matches: bool(matches(request)) and is_from_executor(request), kill_executor_of(phase))
+            for phase, matches in zip(PHASES, moments, strict=True)
         ]
         archive = folder / "environment.tar.gz"
         with tarfile.open(archive, "w:gz") as packed:
@@ -101,47 +101,47 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
         conf = {**TEST_CONF, **CONF, "spark.archives": f"{archive}#environment"}
         runtime = {"master": spark_cluster.master, "python": "./environment/bin/python3", "conf": conf}
         venv.create(bare := spark_cluster.folder / "bare", symlinks=True)
-        there = (now, proxy.server, bench.bucket, bench.prefix, f"{state}/there", s3)
-        scene = Scene(runtime, folder, house.lakes, *there, bare / "bin" / "python3")
+        settings = (now, proxy.server, bench.bucket, bench.prefix, f"{state}/cluster", s3)
+        scene = Scene(runtime, folder, house.lakes, *settings, bare / "bin" / "python3")
         try:
-            told = run_in_process(scene, folder / "scene")
+            results = run_in_process(scene, folder / "scene")
         except AssertionError as error:
             error.add_note(spark_cluster.logs())
             raise
-        return Story(before, header, rows, planned, killed, told)
+        return ClusterStory(before, header, rows, planned, killed, results)
 
 
-def test_an_executor_died_in_the_middle_of_marking_of_listing_and_of_acting(story: Story) -> None:
+def test_executor_is_killed_during_mark_listing_and_apply(story: ClusterStory) -> None:
     assert len(set(story.killed.values())) == len(PHASES) == len(story.killed)
 
 
-def test_a_night_on_a_cluster_publishes_the_rows_of_a_night_here(story: Story) -> None:
-    assert story.told["rows"] == story.rows
-    assert story.told["plan"] == story.header.plan_id
+def test_run_on_the_cluster_publishes_the_same_rows(story: ClusterStory) -> None:
+    assert story.results["rows"] == story.rows
+    assert story.results["plan"] == story.header.plan_id
     assert story.planned > GARBAGE
 
 
-def test_what_the_cluster_applies_is_the_plan(story: Story) -> None:
-    assert story.told["applied"] == {"expire/done": story.edits, "quarantine/done": len(story.planned)}
-    assert set(story.before) - set(story.told["left"]) == story.planned
+def test_cluster_applies_the_plan(story: ClusterStory) -> None:
+    assert story.results["applied"] == {"expire/done": story.edits, "quarantine/done": len(story.planned)}
+    assert set(story.before) - set(story.results["after_apply"]) == story.planned
 
 
-def test_what_the_cluster_puts_back_is_back_byte_for_byte(story: Story) -> None:
-    assert story.told["restored"] == {"done": len(story.put_back)}
-    assert set(story.before) - set(story.told["back"]) == story.planned - story.put_back
-    assert {key: story.told["back"][key] for key in story.put_back} == {key: story.before[key] for key in story.put_back}
+def test_restore_on_the_cluster_restores_all_bytes(story: ClusterStory) -> None:
+    assert story.results["restored"] == {"done": len(story.restored)}
+    assert set(story.before) - set(story.results["after_restore"]) == story.planned - story.restored
+    assert {key: story.results["after_restore"][key] for key in story.restored} == {key: story.before[key] for key in story.restored}
 
 
-def test_the_next_night_on_the_cluster_purges_the_others_and_moves_again_what_is_still_dead(story: Story) -> None:
-    again = len(story.put_back)
-    assert story.told["purged"] == {"quarantine/done": again, "purge/done": len(story.planned) - again}
+def test_next_run_on_the_cluster_purges_and_quarantines(story: ClusterStory) -> None:
+    requarantined = len(story.restored)
+    assert story.results["purged"] == {"quarantine/done": requarantined, "purge/done": len(story.planned) - requarantined}
     live = {key: digest for key, digest in story.before.items() if key not in story.planned}
-    assert {key: story.told["after"].get(key) for key in live} == live
+    assert {key: story.results["after_purge"].get(key) for key in live} == live
 
 
-def test_an_executor_may_not_touch_the_disk_of_the_driver(story: Story) -> None:
-    """That the guard of the tests above guards."""
-    assert "is on the driver's machine" in story.told["hidden"]
+def test_executor_cannot_read_the_disk_of_the_driver(story: ClusterStory) -> None:
+    """Checks the guard that the other tests rely on."""
+    assert "is on the driver's machine" in story.results["hidden"]
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_an_executor_may_not_touch_the_disk_of_the_driver(story: Story) -> None:
         ("speculation", "has spark.speculation enabled. Two attempts of a task would change the same files"),
     ],
 )
-def test_a_cluster_that_cannot_run_this_release_is_refused_with_a_sentence(story: Story, fault: str, words: str) -> None:
-    assert words in story.told["refused"][fault]
+def test_unsuitable_cluster_is_refused(story: ClusterStory, fault: str, message: str) -> None:
+    assert message in story.results["refused"][fault]

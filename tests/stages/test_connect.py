@@ -1,4 +1,4 @@
-"""The protocol's core over Spark Connect: the same plan as in a classic session, applied and restored by the same stages."""
+"""Plan, apply and restore over Spark Connect, with the same plan as in a classic session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree, numbers
 from tests.process_kills import CHECKOUT
-from tests.stages.house_process import start
+from tests.stages.house_process import start_process
 from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.spark, full_suite_only]
 
 
 @dataclass
-class Twice:
-    """One lake, planned in a classic session, then the whole story over Connect; the state of each its own."""
+class BothModes:
+    """One lake, planned in a classic session, then planned, applied and restored over Connect with another state."""
 
     leftovers: set[str]
     planned: set[str]
@@ -38,7 +38,7 @@ class Twice:
 
 
 @pytest.fixture(scope="module")
-def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twice:
+def both_modes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> BothModes:
     house = Lakehouse(spark, tmp_path_factory.mktemp("connect"))
     iceberg = LakeBuilder(house.root)
     orders = iceberg.table("db.orders", days_ago(60))
@@ -51,7 +51,7 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twic
     before, header, live, planned = house.files(), house.plan(), house.live(), house.keys("deletion_plan")
     shutil.move(house.root / "state", house.root / "state-classic")
     server = {"SPARK_LOCAL_CONNECT_DISCOVERY": str(house.root / "server" / "connect-local.json")}
-    process = start(house, "connect", "story", **server)
+    process = start_process(house, "connect", "protocol", **server)
     try:
         output, errors = process.communicate(timeout=500)
     finally:
@@ -59,27 +59,29 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twic
         stop = [sys.executable, "-m", "gc_assets.resources.connect_server", "--stop"]
         subprocess.run(stop, cwd=CHECKOUT, env={**os.environ, **server}, check=True, capture_output=True)
     assert process.returncode == 0, errors[-4000:]
-    return Twice({house.key(path) for path in lost}, planned, before, header, live, json.loads(output.splitlines()[-1]))
+    return BothModes({house.key(path) for path in lost}, planned, before, header, live, json.loads(output.splitlines()[-1]))
 
 
-def test_both_modes_make_the_same_plan(twice: Twice) -> None:
-    assert twice.connect["rows_digest"] == twice.classic.rows_digest
-    assert twice.connect["plan_id"] == twice.classic.plan_id
-    assert set(twice.connect["live"]) == twice.classic_live
+def test_both_modes_create_the_same_plan(both_modes: BothModes) -> None:
+    assert both_modes.connect["rows_digest"] == both_modes.classic.rows_digest
+    assert both_modes.connect["plan_id"] == both_modes.classic.plan_id
+    assert set(both_modes.connect["live"]) == both_modes.classic_live
 
 
-def test_apply_over_connect_moves_exactly_the_planned_files(twice: Twice) -> None:
-    assert twice.leftovers < twice.planned
-    edits = sum(twice.classic.expiry_actions.values())
-    assert twice.connect["applied"] == {"expire/done": edits, "quarantine/done": len(twice.planned)}
-    after = twice.connect["after_apply"]
-    assert set(twice.before) - set(after) == twice.planned
-    changed = {key for key, value in after.items() if value != list(twice.before.get(key, ()))}
+def test_apply_over_connect_moves_exactly_the_planned_files(both_modes: BothModes) -> None:
+    assert both_modes.leftovers < both_modes.planned
+    edits = sum(both_modes.classic.expiry_actions.values())
+    assert both_modes.connect["applied"] == {"expire/done": edits, "quarantine/done": len(both_modes.planned)}
+    after = both_modes.connect["after_apply"]
+    assert set(both_modes.before) - set(after) == both_modes.planned
+    changed = {key for key, value in after.items() if value != list(both_modes.before.get(key, ()))}
     assert changed
     assert all(key.endswith(".metadata.json") for key in changed)
 
 
-def test_restore_over_connect_puts_everything_back_byte_for_byte(twice: Twice) -> None:
-    assert twice.connect["restored"] == {"done": len(twice.planned)}
-    assert {key: twice.connect["after_restore"][key] for key in twice.before} == {key: list(value) for key, value in twice.before.items()}
-    assert twice.connect["status"] == "restored"
+def test_restore_over_connect_restores_all_bytes(both_modes: BothModes) -> None:
+    assert both_modes.connect["restored"] == {"done": len(both_modes.planned)}
+    assert {key: both_modes.connect["after_restore"][key] for key in both_modes.before} == {
+        key: list(value) for key, value in both_modes.before.items()
+    }
+    assert both_modes.connect["status"] == "restored"

@@ -1,7 +1,8 @@
-"""Random lakes against brute force: what is live and what is garbage in 50 Iceberg tables and 50 Icechunk repositories, on a disk and in a
-bucket (`make test DEPTH=all`: 200 of each on the disk).
+"""Compare live files and garbage of random lakes with brute force, on a disk and in a bucket.
 
-`random_lakes` draws and writes them, and `oracles` reads them back sharing no code with the project. `mirrored` puts them into a bucket.
+A usual run checks 25 Iceberg tables and 50 Icechunk repositories on a disk. `make test DEPTH=all` checks 200 of each there and 50 of each
+in a bucket. `random_lakes` draws and writes the lakes, `bucket_mirror` copies them to a bucket, and `oracles` reads them without any code
+of the project.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ from tests.stages.random_lakes import (
     build_tree,
     draw_examples,
 )
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
-# The first that Hypothesis draws are the simple ones. So some of many are taken, and not fewer drawn.
+# The first examples of Hypothesis are simple. Therefore many are drawn, and a part of them is used.
 DRAWN = 200
 EVERY_TABLE, EVERY_TREE = {"disk": example_count(8, 1), "bucket": 4}, {"disk": example_count(4, 1), "bucket": 4}
-PLACES = select_cases(["disk"], ["bucket"])
-# A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
+LOCATIONS = select_cases(["disk"], ["bucket"])
+# A run needs about a second of Spark per lake. The other trees go through the code of the executors without Spark.
 TREES_IN_SPARK = 4
 WHAT_IF_TREES = 1
 
 
 @dataclass
-class RunContext:
-    """A whole night over random lakes on one storage, and the oracle's verdict on each."""
+class RandomRun:
+    """A run on random lakes in one storage, and the verdict of the oracle on each lake."""
 
     house: Lakehouse
     verdicts: dict[str, Verdict]
@@ -75,21 +76,21 @@ class RunContext:
         return {self.house.key(path) for verdict in self.verdicts.values() for path in verdict.live}
 
     def orphans_by_brute_force(self) -> dict[str, str]:
-        """Key to reason."""
+        """Map each orphan to its reason."""
         return {self.house.key(path): reason for verdict in self.verdicts.values() for path, reason in verdict.orphans.items()}
 
 
-@pytest.fixture(scope="module", params=PLACES)
-def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
+@pytest.fixture(scope="module", params=LOCATIONS)
+def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RandomRun]:
     root, histories = tmp_path_factory.mktemp("tables"), draw_examples(TABLE_HISTORIES, DRAWN)[:: EVERY_TABLE[request.param]]
-    with ExitStack() as places:
+    with ExitStack() as stack:
         if request.param == "disk":
             house = Lakehouse(spark, root, now=NOW)
             for number, history in enumerate(histories):
                 build_table(LakeBuilder(root, warehouse=house.warehouse / f"h{number:03}"), history)
             house.lakes = [LakeBuilder(root).config("sales")]
         else:
-            bench = places.enter_context(in_a_bucket(SERVER, prefix="lakes/"))
+            bench = stack.enter_context(open_s3_bench(SERVER, prefix="lakes/"))
             for number, history in enumerate(histories):
                 build_table(MirrorBuilder(root, root / "warehouse", f"h{number:03}", bench.store.location), history)
             LOCAL_FOLDERS[bench.store.location] = f"{root}/warehouse/"
@@ -102,26 +103,26 @@ def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
         assert len(found) == len(histories)
         verdicts = {name: iceberg_verdict(metadata, AS_OF, GRACE_CUTOFF) for name, metadata in found.items()}
         house.plan()
-        yield RunContext(house, verdicts)
+        yield RandomRun(house, verdicts)
 
 
 @pytest.mark.spark
-def test_random_tables_keep_the_snapshots_that_brute_force_keeps(tables: RunContext) -> None:
+def test_retained_snapshots_of_random_tables_equal_brute_force(tables: RandomRun) -> None:
     assert tables.house.commits("retained") == set().union(*(verdict.retained for verdict in tables.verdicts.values()))
 
 
 @pytest.mark.spark
-def test_live_files_of_random_tables_are_those_of_brute_force(tables: RunContext) -> None:
+def test_live_files_of_random_tables_equal_brute_force(tables: RandomRun) -> None:
     assert tables.house.live() == tables.live_by_brute_force()
 
 
 @pytest.mark.spark
-def test_orphans_of_random_tables_and_their_reasons_are_those_of_brute_force(tables: RunContext) -> None:
+def test_orphans_and_reasons_of_random_tables_equal_brute_force(tables: RandomRun) -> None:
     assert tables.house.orphans() == tables.orphans_by_brute_force()
 
 
 @pytest.mark.spark
-def test_the_random_tables_meet_every_verdict(tables: RunContext) -> None:
+def test_random_tables_cover_all_results(tables: RandomRun) -> None:
     states = Counter(row["state"] for row in tables.house.rows("reachable_snapshots", "sales"))
     reasons = Counter(tables.house.orphans().values())
     kinds = Counter(row["kind"] for row in tables.house.rows("live_files", "sales"))
@@ -134,21 +135,21 @@ def test_the_random_tables_meet_every_verdict(tables: RunContext) -> None:
 @full_suite_only
 @pytest.mark.spark
 @pytest.mark.parametrize("tables", ["disk"], indirect=True)
-def test_what_if_equals_a_real_night_under_that_policy_on_random_tables(tables: RunContext) -> None:
-    """Last of its fixture: refs are really dropped."""
+def test_what_if_equals_real_run_on_random_tables(tables: RandomRun) -> None:
+    """Drops refs, so it must be the last test of the fixture."""
     house, (lake,) = tables.house, tables.house.lakes
-    asked = [Scenario("longer", (lake.name,), "14d"), Scenario("shorter, fewer refs", (lake.name,), "1d", frozenset({"dev", "v1"}))]
-    tonight, (longer, shorter) = orphan_sizes(house), forecast_orphans(house, asked)
-    real = orphans_under_policy(house, [lake.with_retention("14d")])
-    assert longer == Forecast(real, *difference(tonight, real))
+    scenarios = [Scenario("longer", (lake.name,), "14d"), Scenario("shorter, fewer refs", (lake.name,), "1d", frozenset({"dev", "v1"}))]
+    current, (longer, shorter) = orphan_sizes(house), forecast_orphans(house, scenarios)
+    expected = orphans_under_policy(house, [lake.with_retention("14d")])
+    assert longer == Forecast(expected, *difference(current, expected))
     drop_refs(house.root, {"dev", "v1"})
-    real = orphans_with_new_refs(house, [lake.with_retention("1d")])
-    assert shorter == Forecast(real, *difference(tonight, real))
+    expected = orphans_with_new_refs(house, [lake.with_retention("1d")])
+    assert shorter == Forecast(expected, *difference(current, expected))
     assert min(longer.kept.files, shorter.freed.files) > len(tables.verdicts) // 4
 
 
 def drop_refs(root: Path, names: set[str]) -> None:
-    """Deletes these branches and tags of all tables of the catalog."""
+    """Delete these branches and tags in all tables of the catalog."""
     builder = LakeBuilder(root)
     for name in iceberg_tables(root / "catalog.db"):
         table = builder.catalog.load_table(name)
@@ -168,7 +169,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
 
 @dataclass(frozen=True)
 class Forest:
-    """Trees below one address, and how their objects are read. `bench` is null on a disk."""
+    """Trees under one address, and the reader of their objects. `bench` is None on a disk."""
 
     trees: Sequence[Tree]
     address: str
@@ -182,13 +183,13 @@ class Forest:
         return BucketHouse(spark, root, now=NOW, state=str(root / "state-of-bucket"), bench=self.bench)
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(scope="module", params=LOCATIONS)
 def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest]:
     warehouse, taken = trees[0].path.parent, trees[:: EVERY_TREE[request.param] // EVERY_TREE["disk"]]
     if request.param == "disk":
         yield Forest(taken, f"file://{warehouse}/", LocalObjects())
         return
-    with in_a_bucket(SERVER, prefix="lakes/") as bench:
+    with open_s3_bench(SERVER, prefix="lakes/") as bench:
         copy_to_bucket(warehouse, bench, *(tree.path for tree in taken))
         LOCAL_FOLDERS[bench.store.location] = f"{warehouse}/"
         yield Forest(taken, bench.store.location, bench.store.objects, bench)
@@ -199,8 +200,8 @@ def verdict_of(tree: Tree) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """One tree through the executors' code, without Spark: the paths that are live, that a ref reaches, and that are claimed and old."""
+class MarkedTree:
+    """Live, reachable and old claimed paths of one tree, from the code of the executors without Spark."""
 
     live: set[str]
     reached: set[str]
@@ -208,7 +209,7 @@ class Marked:
     retained: set[str]
 
     @classmethod
-    def of(cls, tree: Tree, forest: Forest, resolver: KeyResolver) -> Marked:
+    def of(cls, tree: Tree, forest: Forest, resolver: KeyResolver) -> MarkedTree:
         objects = forest.objects
         lake = IcechunkLake(tree.config(forest.address), objects)
         refs = lake.freeze(AS_OF)
@@ -220,15 +221,15 @@ class Marked:
         referred = [row["commit_id"] for row in reachable if row["refs_count"]]
         pinned = {local_path(file.address) for file in refs.pinned}
         return cls(
-            live=below(lake, objects, (root for commit in retained for root in roots[commit])) | pinned,
-            reached=below(lake, objects, (root for commit in referred for root in roots[commit])),
+            live=files_under(lake, objects, (root for commit in retained for root in roots[commit])) | pinned,
+            reached=files_under(lake, objects, (root for commit in referred for root in roots[commit])),
             old={local_path(address) for claim in refs.claims for address, _, at in objects.list(claim.address) if at < GRACE_CUTOFF},
             retained=set(retained),
         )
 
 
-def below(lake: IcechunkLake, objects: Objects, roots: Iterable[dict[str, Any]]) -> set[str]:
-    """The roots and everything under them, by the lake's decoder."""
+def files_under(lake: IcechunkLake, objects: Objects, roots: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the roots and all files under them, with the decoder of the lake."""
     found: set[str] = set()
     pending = list(roots)
     while pending:
@@ -242,27 +243,27 @@ def below(lake: IcechunkLake, objects: Objects, roots: Iterable[dict[str, Any]])
 
 
 @pytest.fixture(scope="module")
-def marked(forest: Forest) -> list[tuple[Tree, Marked, Verdict]]:
+def marked(forest: Forest) -> list[tuple[Tree, MarkedTree, Verdict]]:
     resolver = KeyResolver([("warehouse", forest.address)])
-    return [(tree, Marked.of(tree, forest, resolver), verdict_of(tree)) for tree in forest.trees]
+    return [(tree, MarkedTree.of(tree, forest, resolver), verdict_of(tree)) for tree in forest.trees]
 
 
-def test_random_trees_keep_the_snapshots_that_the_document_keeps(marked: list[tuple[Tree, Marked, Verdict]]) -> None:
+def test_retained_snapshots_of_random_trees_equal_the_document(marked: list[tuple[Tree, MarkedTree, Verdict]]) -> None:
     wrong = {tree.path.name: found.retained ^ verdict.retained for tree, found, verdict in marked}
     assert {name: snapshots for name, snapshots in wrong.items() if snapshots} == {}
 
 
-def test_live_files_of_random_trees_are_those_of_brute_force(marked: list[tuple[Tree, Marked, Verdict]]) -> None:
+def test_live_files_of_random_trees_equal_brute_force(marked: list[tuple[Tree, MarkedTree, Verdict]]) -> None:
     wrong = {tree.path.name: found.live ^ verdict.live for tree, found, verdict in marked}
     assert {name: paths for name, paths in wrong.items() if paths} == {}
 
 
-def test_orphans_of_random_trees_are_those_of_brute_force(marked: list[tuple[Tree, Marked, Verdict]]) -> None:
+def test_orphans_of_random_trees_equal_brute_force(marked: list[tuple[Tree, MarkedTree, Verdict]]) -> None:
     wrong = {tree.path.name: (found.old - found.live) ^ verdict.orphans.keys() for tree, found, verdict in marked}
     assert {name: paths for name, paths in wrong.items() if paths} == {}
 
 
-def test_what_no_ref_reaches_is_what_the_official_collector_would_free(marked: list[tuple[Tree, Marked, Verdict]]) -> None:
+def test_unreachable_files_equal_those_of_icechunk_gc(marked: list[tuple[Tree, MarkedTree, Verdict]]) -> None:
     freed = 0
     for tree, found, _ in marked:
         repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(tree.path)))
@@ -280,7 +281,7 @@ def test_what_no_ref_reaches_is_what_the_official_collector_would_free(marked: l
     assert freed > len(marked)
 
 
-def test_the_random_trees_meet_every_verdict(marked: list[tuple[Tree, Marked, Verdict]]) -> None:
+def test_random_trees_cover_all_results(marked: list[tuple[Tree, MarkedTree, Verdict]]) -> None:
     reasons = Counter(reason for _, _, verdict in marked for reason in verdict.orphans.values())
     spared = sum(bool((found.live - found.reached) & found.old) for _, found, _ in marked)
     assert min(reasons["expired"], reasons["unreferenced"]) > len(marked) // 4, reasons
@@ -288,32 +289,30 @@ def test_the_random_trees_meet_every_verdict(marked: list[tuple[Tree, Marked, Ve
 
 
 @pytest.fixture(scope="module")
-def repositories(spark: SparkSession, forest: Forest) -> RunContext:
+def repositories(spark: SparkSession, forest: Forest) -> RandomRun:
     house, chosen = forest.house(spark), forest.trees[:: len(forest.trees) // TREES_IN_SPARK][:TREES_IN_SPARK]
     house.lakes = [tree.config(forest.address) for tree in chosen]
     house.plan()
-    return RunContext(house, {tree.path.name: verdict_of(tree) for tree in chosen})
+    return RandomRun(house, {tree.path.name: verdict_of(tree) for tree in chosen})
 
 
 @pytest.mark.spark
-def test_live_files_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: RunContext) -> None:
+def test_live_files_of_a_run_on_repositories_equal_brute_force(repositories: RandomRun) -> None:
     assert repositories.house.commits("retained") == set().union(*(verdict.retained for verdict in repositories.verdicts.values()))
     assert repositories.house.live() == repositories.live_by_brute_force()
 
 
 @pytest.mark.spark
-def test_orphans_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: RunContext) -> None:
+def test_orphans_of_a_run_on_repositories_equal_brute_force(repositories: RandomRun) -> None:
     assert repositories.house.orphans() == repositories.orphans_by_brute_force()
 
 
 @full_suite_only
 @pytest.mark.spark
-def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
-    spark: SparkSession, trees: list[Tree], tmp_path: Path
-) -> None:
-    """Refs are really dropped, so the trees are copies. Beside every chunk lies a checksum file, which goes when the chunk goes."""
+def test_what_if_equals_real_run_on_random_repositories(spark: SparkSession, trees: list[Tree], tmp_path: Path) -> None:
+    """Uses copies of the trees, because it drops refs. Each chunk has a checksum file that is an orphan together with it."""
     house = Lakehouse(spark, tmp_path, now=NOW)
-    taken = trees[:: EVERY_TREE["bucket"] // EVERY_TREE["disk"]]  # the same tree, however many there are
+    taken = trees[:: EVERY_TREE["bucket"] // EVERY_TREE["disk"]]  # the same tree for any number of trees
     several = [tree for tree in taken if len(list((tree.path / "refs").iterdir())) > 2][:WHAT_IF_TREES]
     copies = [Tree(Path(shutil.copytree(tree.path, house.warehouse / tree.path.name)), tree.max_age) for tree in several]
     for chunk in [path for tree in copies for path in (tree.path / "chunks").iterdir()]:
@@ -321,17 +320,17 @@ def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
         side.write_bytes(b"crc")
         shutil.copystat(chunk, side)
     house.lakes = [tree.config() for tree in copies]
-    tonight = sweep_orphans(house)
+    current = sweep_orphans(house)
     names = tuple(lake.name for lake in house.lakes)
     refs = [row for name in names for row in house.rows("lake_refs", name) if row["ref_name"] != "main"]
     dropped = frozenset(row["ref_name"] for row in refs)
-    (told,) = forecast_orphans(house, [Scenario("shorter, fewer refs", names, "1d", dropped)])
+    (forecast,) = forecast_orphans(house, [Scenario("shorter, fewer refs", names, "1d", dropped)])
     for tree in copies:
         repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(tree.path)))
         for name in repo.list_branches() - {"main"}:
             repo.delete_branch(name)
         for name in repo.list_tags():
             repo.delete_tag(name)
-    real = orphans_with_new_refs(house, [lake.with_retention("1d") for lake in house.lakes])
-    assert told == Forecast(real, *difference(tonight, real))
-    assert {Path(key).suffix for key in told.orphans.keys() - tonight.keys()} == {"", ".crc"}
+    expected = orphans_with_new_refs(house, [lake.with_retention("1d") for lake in house.lakes])
+    assert forecast == Forecast(expected, *difference(current, expected))
+    assert {Path(key).suffix for key in forecast.orphans.keys() - current.keys()} == {"", ".crc"}

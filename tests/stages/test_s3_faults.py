@@ -24,7 +24,7 @@ from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
 from tests.stores.s3.test_quarantine import version_status
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +35,7 @@ LOST = ("gone", "kept", "resized", "same_bytes", "same_size")
 @contextmanager
 def house_of(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketHouse]:
     """A table whose snapshots all stay, and five lost files below it. The house asks through a proxy."""
-    with in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench, proxied(shared("ceph"), *rules) as proxy:
+    with open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench, proxied(shared("ceph"), *rules) as proxy:
         now = next_noon(days=4)
         settings = {"quarantine": mode, "s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)

@@ -27,7 +27,7 @@ from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
 from tests.stages.lakehouse import counts, outcomes
 from tests.state.s3_location import unused_location
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = [pytest.mark.spark, full_suite_only]
 
@@ -69,7 +69,7 @@ def story(
 ) -> Iterator[BucketStory]:
     mode, state = request.param
     with ExitStack() as places:
-        bench = places.enter_context(in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/"))
+        bench = places.enter_context(open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/"))
         now = next_noon(days=30)
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":

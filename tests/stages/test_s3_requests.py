@@ -16,7 +16,7 @@ from tests.s3.proxy import lists, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.lakehouse import STORAGE
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +27,7 @@ def weather(bench: S3Bench) -> IcechunkLakeConfig:
 
 
 def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Path) -> None:
-    with in_a_bucket("ceph") as bench, proxied(shared("ceph")) as proxy:
+    with open_s3_bench("ceph") as bench, proxied(shared("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
         spoilt = replace(bench, connections=Connections(default=proxy.server.settings))
@@ -42,7 +42,7 @@ def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Pat
 
 def test_next_run_divides_a_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.stores.s3.listing.CUT_EVERY", 10)
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         names = {f"k{number:02d}" for number in range(40)}
         for name in names:
             bench.put(name, b"x")

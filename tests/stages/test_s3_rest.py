@@ -22,7 +22,7 @@ from tests.s3.servers import REGION, S3Server, shared
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import ROWS, file_io
 from tests.stages.lakehouse import counts, outcomes
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 OPTIONS, KEYS = "nessie.catalog.service.s3.default-options", "keys-of-the-tests"
 
@@ -47,7 +47,7 @@ def catalog_on(server: S3Server, warehouse: str) -> dict[str, str]:
 def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_path: Path) -> None:
     ceph = shared("ceph")
     with (
-        in_a_bucket("ceph", prefix="lakes/") as bench,
+        open_s3_bench("ceph", prefix="lakes/") as bench,
         running(tmp_path / "nessie", properties=catalog_on(ceph, f"{bench.store.location}rest")) as nessie,
     ):
         properties = {"type": "rest", "uri": f"http://127.0.0.1:{nessie.port}/iceberg", **file_io(ceph)}

@@ -35,7 +35,7 @@ from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, plan_actions, verdicts
 from tests.process_kills import exit_code, kill_before
 from tests.stages.delete.row_execution import execute_all
-from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
+from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory, write
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
@@ -227,7 +227,7 @@ def dangling_snapshots(root: Path) -> list[str]:
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
 def test_killed_run_leaves_no_dangling_snapshot(expired_repository: tuple[Path, list[str]], action: Action) -> None:
     readable, keys = expired_repository
-    with in_memory() as base:
+    with memory_directory() as base:
         for step in count(1):
             root, state = base / "storage", base / f"state{step}"
             shutil.copytree(readable, root)

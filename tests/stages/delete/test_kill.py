@@ -38,7 +38,7 @@ def test_killed_apply_is_completed_by_another_apply(spark: SparkSession, tmp_pat
     assert house.keys("deletion_plan") == garbage
     house.approve(header, *house.failed_gates(header))
     log = house.root / "state" / execution_directory(header)
-    killed = process.start(house, "session", "apply", header.plan_id)
+    killed = process.start_process(house, "session", "apply", header.plan_id)
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not list(log.glob("share-*/*.outcome.jsonl")):

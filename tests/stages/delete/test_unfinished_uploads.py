@@ -1,7 +1,6 @@
-"""Uploads in parts that nobody finished, from the plan that names them to its log, on a real S3 server.
+"""Unfinished multipart uploads from their plan to the log of the apply, on a real S3 server.
 
-The module is one story, and each test stands on what the one before it did. The clock of the nights goes ahead: what was begun just now
-is old.
+The tests depend on each other and run in order. The clock of the runs is days ahead, so that new uploads are old.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
 from tests.stores.s3.test_uploads import begin, complete, left
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
 
-PLACE = "iceberg/db/orders/data/"
-DEAD = ("dead", "denied", "finished", "grown", "restarted")
-SICK = Unreadable(lake="sales", table_uuid="t", table_name="db.orders", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC))
-ELSEWHERE = ("other/unowned", ".gc-assets/trash/plan/ours")
+DATA = "iceberg/db/orders/data/"
+GARBAGE_NAMES = ("dead", "denied", "finished", "grown", "restarted")
+UNREADABLE = Unreadable(lake="sales", table_uuid="t", table_name="db.orders", why="truncated", since=datetime(2026, 1, 2, tzinfo=UTC))
+UNOWNED = ("other/unowned", ".gc-assets/trash/plan/ours")
 
 
 @dataclass
@@ -59,26 +58,28 @@ class UploadStory:
     uploads: dict[str, dict[str, str]]
     header: PlanHeader
 
-    def left(self) -> set[str]:
+    def unfinished(self) -> set[str]:
         return {key for key, _ in left(self.house.bench)}
 
     def rows(self, header: PlanHeader) -> list[dict[str, Any]]:
         return planned_uploads(self.house.run_context().state, find_plan(self.house.config, header.plan_id).published).to_pylist()
 
-    def chosen(self, **how: Any) -> tuple[set[str], int]:
-        """What a plan of now would name."""
-        night = replace(self.house.run_context(), clock=how.get("clock", self.house.clock))
-        refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
-        rows, later = find_old_uploads(night, STORAGE, how.get("cutoff", self.header.grace_cutoff), refs, live, how.get("sick", ()))
-        return {key.removeprefix(PLACE) for key in rows.column("key").to_pylist()}, later
+    def find_uploads(self, **options: Any) -> tuple[set[str], int]:
+        """Return the uploads that a new plan would contain, and the number left for later plans."""
+        context = replace(self.house.run_context(), clock=options.get("clock", self.house.clock))
+        refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
+        rows, later = find_old_uploads(
+            context, STORAGE, options.get("cutoff", self.header.grace_cutoff), refs, live, options.get("unreadable", ())
+        )
+        return {key.removeprefix(DATA) for key in rows.column("key").to_pylist()}, later
 
-    def forged(self, *rows: dict[str, Any], **told: Any) -> PlanHeader:
-        """The plan with other uploads, sealed and published as somebody can who may write the state."""
+    def forge_plan(self, *rows: dict[str, Any], **changes: Any) -> PlanHeader:
+        """Publish a valid plan with other uploads, as an attacker with write access to the state can."""
         house, table = self.house, pa.Table.from_pylist(list(rows), UPLOADS)
         state = house.run_context().state
         kept = {name: getattr(self.header, name) for name in PlanHeader.model_fields}
         unsealed = {name: value for name, value in kept.items() if name not in {"plan_id", "keyed", "approve_before", "apply_before"}}
-        header = seal(**{**unsealed, "uploads": upload_totals(table, 0), **told})
+        header = seal(**{**unsealed, "uploads": upload_totals(table, 0), **changes})
         run = state.start(STORAGE, DELETION_PLAN.name, header.run_date, house.clock)
         written = write_rows(DELETION_PLAN.schema.empty_table(), DELETION_PLAN, run, state.files, {UPLOADS_SIDE: table})
         publish(state, run, written, house.clock, summary=DeletionPlanSummary(plan_id=header.plan_id, header=header))
@@ -91,126 +92,126 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         return request.method == "DELETE" and "uploadId" in request.query and "/denied?" in request.target
 
     denied = Rule(is_denied, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")), times=9)
-    with in_a_bucket("ceph", prefix="lakes/") as bench, proxied(shared("ceph"), denied) as proxy:
+    with open_s3_bench("ceph", prefix="lakes/") as bench, proxied(shared("ceph"), denied) as proxy:
         root: Path = tmp_path_factory.mktemp("uploads")
         now = next_noon(days=4)
         settings = {"s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
         house.lakes = [Iceberg(house).config]
-        uploads = {name: begin(bench, PLACE + name, name.encode()) for name in DEAD}
-        uploads |= {key: begin(bench, key, b"x") for key in ELSEWHERE}
+        uploads = {name: begin(bench, DATA + name, name.encode()) for name in GARBAGE_NAMES}
+        uploads |= {key: begin(bench, key, b"x") for key in UNOWNED}
         yield UploadStory(house, uploads, house.plan())
 
 
-def test_a_plan_names_the_old_uploads_that_a_lake_claims_and_aborts_none(story: UploadStory) -> None:
+def test_plan_contains_old_claimed_uploads(story: UploadStory) -> None:
     header, rows = story.header, story.rows(story.header)
     assert (header.totals, header.rows, header.has_work, header.failed_gates) == ({}, 0, True, [])
-    assert (header.uploads.count, header.uploads.bytes, header.uploads.later) == (len(DEAD), len("".join(DEAD)), 0)
-    told = {row["key"]: (row["upload_id"], row["size_bytes"], row["lake"]) for row in rows}
-    assert told == {PLACE + name: (story.uploads[name]["UploadId"], len(name), "sales") for name in DEAD}
+    assert (header.uploads.count, header.uploads.bytes, header.uploads.later) == (len(GARBAGE_NAMES), len("".join(GARBAGE_NAMES)), 0)
+    fields = {row["key"]: (row["upload_id"], row["size_bytes"], row["lake"]) for row in rows}
+    assert fields == {DATA + name: (story.uploads[name]["UploadId"], len(name), "sales") for name in GARBAGE_NAMES}
     assert all(abs(row["initiated"] - datetime.now(UTC)) < timedelta(minutes=10) for row in rows)
-    assert story.left() == {*ELSEWHERE, *(PLACE + name for name in DEAD)}
+    assert story.unfinished() == {*UNOWNED, *(DATA + name for name in GARBAGE_NAMES)}
 
 
-def test_what_is_young_or_too_much_or_not_to_be_aborted_is_not_planned(story: UploadStory, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = min(row["initiated"] for row in story.rows(story.header))
-    assert story.chosen() == (set(DEAD), 0)
-    assert story.chosen(cutoff=begun) == (set(), 0)
-    assert story.chosen(unreadable=[SICK]) == (set(), 0)
-    assert story.chosen(clock=Clock()) == (set(), 0)  # a clock that was ahead made the cut-off, the store's own is right
+def test_young_surplus_or_excluded_uploads_are_not_planned(story: UploadStory, monkeypatch: pytest.MonkeyPatch) -> None:
+    oldest = min(row["initiated"] for row in story.rows(story.header))
+    assert story.find_uploads() == (set(GARBAGE_NAMES), 0)
+    assert story.find_uploads(cutoff=oldest) == (set(), 0)
+    assert story.find_uploads(unreadable=[UNREADABLE]) == (set(), 0)
+    assert story.find_uploads(clock=Clock()) == (set(), 0)  # the cut-off is from a clock ahead of the time of the store
     story.house.settings["abort_uploads"] = False
-    assert story.chosen() == (set(), 0)
+    assert story.find_uploads() == (set(), 0)
     del story.house.settings["abort_uploads"]
     monkeypatch.setattr("gc_assets.stages.delete.uploads.MAX_PLANNED", 2)
-    names, later = story.chosen()
-    assert (len(names), later) == (2, len(DEAD) - 2)
+    names, later = story.find_uploads()
+    assert (len(names), later) == (2, len(GARBAGE_NAMES) - 2)
 
 
-def test_everywhere_that_a_plan_is_shown_it_says_that_aborts_are_final(story: UploadStory) -> None:
+def test_every_view_of_the_plan_reports_permanent_aborts(story: UploadStory) -> None:
     header, house = story.header, story.house
-    words = "5 unfinished uploads (32 B) are aborted permanently, with the data that their writers sent"
+    effect = "5 unfinished uploads (32 B) are aborted permanently, with the data that their writers sent"
     can, cannot, free = describe_reversibility(header, house.config).lines
-    assert (can, cannot) == ("Can be undone: nothing.", f"Cannot be undone: {words}.")
+    assert (can, cannot) == ("Can be undone: nothing.", f"Cannot be undone: {effect}.")
     assert free == "Becomes free: 32 B immediately, by aborting unfinished uploads."
     assert plan_line(header) == f"{STORAGE}: plan {header.plan_id}, 0 files, 0 B, gates passed; aborts 5 unfinished uploads (32 B)"
     (listed,) = list_plans(house.config)
     assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
-    (said,) = explain(house.run_context(), PLACE + "dead")
-    assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, permanently." in said.sentence
+    (explanation,) = explain(house.run_context(), DATA + "dead")
+    assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, permanently." in explanation.sentence
     page = render(load_report(house.run_context()))
-    assert words in page
-    assert all(story.uploads[name]["UploadId"] in page for name in DEAD)
+    assert effect in page
+    assert all(story.uploads[name]["UploadId"] in page for name in GARBAGE_NAMES)
 
 
-def test_in_mode_plan_nothing_is_aborted(story: UploadStory) -> None:
+def test_mode_plan_aborts_nothing(story: UploadStory) -> None:
     story.house.settings["mode"] = "plan"
     with pytest.raises(GateRefused, match="is in mode plan"):
         story.house.approve_and_apply(story.header)
     del story.house.settings["mode"]
-    assert len(story.left()) == len(story.uploads)
+    assert len(story.unfinished()) == len(story.uploads)
 
 
-def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_of_date(story: UploadStory, tmp_path: Path) -> None:
-    night, plan = story.house.run_context(), find_plan(story.house.config, story.header.plan_id)
-    refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
-    judge = Revalidation.of(night, story.header, refs, live)
+def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tmp_path: Path) -> None:
+    context, plan = story.house.run_context(), find_plan(story.house.config, story.header.plan_id)
+    refs, live = [context.table(LAKE_REFS, "sales")], [context.table(LIVE_FILES, "sales")]
+    revalidation = Revalidation.of(context, story.header, refs, live)
     cases: list[tuple[list[Unreadable], bool, str, str]] = [
-        ([SICK], False, "changed", "cannot be read"),
+        ([UNREADABLE], False, "changed", "cannot be read"),
         ([], True, "denied", "out of date"),
     ]
     lease = open_store(f"file://{tmp_path}/").acquire(story.header.plan_id, "tester", Clock())
     with release_on_exit(lease):
-        for unreadable, late, outcome, why in cases:
-            log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(DEAD))
-            rows = abort_uploads(night, plan, judge, unreadable, log, lease, "run", only_interrupted=late)
-            assert rows.column("outcome").to_pylist() == [outcome] * len(DEAD)
-            assert all(why in error for error in rows.column("error").to_pylist())
-    assert len(story.left()) == len(story.uploads)
+        for unreadable, only_interrupted, outcome, reason in cases:
+            log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(GARBAGE_NAMES))
+            rows = abort_uploads(context, plan, revalidation, unreadable, log, lease, "run", only_interrupted=only_interrupted)
+            assert rows.column("outcome").to_pylist() == [outcome] * len(GARBAGE_NAMES)
+            assert all(reason in error for error in rows.column("error").to_pylist())
+    assert len(story.unfinished()) == len(story.uploads)
 
 
-def test_a_plan_whose_uploads_are_others_than_were_approved_is_refused(story: UploadStory) -> None:
+def test_plan_with_changed_uploads_is_refused(story: UploadStory) -> None:
     rows = story.rows(story.header)
-    header = story.forged(*rows[1:], uploads=story.header.uploads.model_copy(update={"later": 1}))
+    header = story.forge_plan(*rows[1:], uploads=story.header.uploads.model_copy(update={"later": 1}))
     with pytest.raises(StateError, match="the digest of its uploads is"):
         story.house.approve_and_apply(header)
-    assert len(story.left()) == len(story.uploads)
+    assert len(story.unfinished()) == len(story.uploads)
 
 
-def test_each_planned_upload_is_judged_again_as_it_is_aborted(story: UploadStory) -> None:
+def test_each_upload_is_revalidated_before_its_abort(story: UploadStory) -> None:
     house, (row, *_) = story.house, story.rows(story.header)
     house.bench.client.upload_part(**story.uploads["grown"], PartNumber=2, Body=b"y")
     complete(house.bench, story.uploads["finished"])
     house.bench.client.abort_multipart_upload(**story.uploads["restarted"])
-    restarted = begin(house.bench, PLACE + "restarted", b"restarted")
-    forged = [{**row, "key": key, "upload_id": story.uploads[key]["UploadId"]} for key in ELSEWHERE]
-    header = story.forged(*story.rows(story.header), *forged)
+    restarted = begin(house.bench, DATA + "restarted", b"restarted")
+    forged = [{**row, "key": key, "upload_id": story.uploads[key]["UploadId"]} for key in UNOWNED]
+    header = story.forge_plan(*story.rows(story.header), *forged)
     before = house.contents()
     applied = house.approve_and_apply(header)
     outcomes = {"done": 1, "changed": 1, "absent": 2, "denied": 3}
     assert counts(applied.by_outcome) == {("abort", outcome): count for outcome, count in outcomes.items()}
-    log = {row["key"].removeprefix(PLACE): row for row in house.rows("deletion_log")}
+    log = {row["key"].removeprefix(DATA): row for row in house.rows("deletion_log")}
     assert {name: row["outcome"] for name, row in log.items()} == {
         "dead": "done",
         "denied": "denied",
         "finished": "absent",
         "grown": "changed",
         "restarted": "absent",
-        **dict.fromkeys(ELSEWHERE, "denied"),
+        **dict.fromkeys(UNOWNED, "denied"),
     }
     assert {(row["phase"], row["plan_id"]) for row in log.values()} == {("abort", header.plan_id)}
     assert {name: row["version_id"] for name, row in log.items()} == {name: item["UploadId"] for name, item in story.uploads.items()}
     assert "AccessDenied" in log["denied"]["error"]
     assert "no lake claims this key" in log["other/unowned"]["error"]
-    kept = {PLACE + name: story.uploads[name]["UploadId"] for name in ("denied", "grown")}
-    kept |= {PLACE + "restarted": restarted["UploadId"], **{key: story.uploads[key]["UploadId"] for key in ELSEWHERE}}
+    kept = {DATA + name: story.uploads[name]["UploadId"] for name in ("denied", "grown")}
+    kept |= {DATA + "restarted": restarted["UploadId"], **{key: story.uploads[key]["UploadId"] for key in UNOWNED}}
     assert dict(left(house.bench)) == kept
     assert house.contents() == before
-    assert house.bench.get(PLACE + "finished") == b"finished"
+    assert house.bench.get(DATA + "finished") == b"finished"
     assert read_quarantine(house.run_context().state, STORAGE).num_rows == 0
 
 
-def test_pressed_twice_it_does_nothing(story: UploadStory) -> None:
+def test_second_apply_aborts_nothing(story: UploadStory) -> None:
     plan_id = next(plan.header.plan_id for plan in list_plans(story.house.config) if plan.record.finished_at is not None)
     again = story.house.apply(find_plan(story.house.config, plan_id).header)
     assert again.nothing_to_do is not None
-    assert len(story.left()) == 5
+    assert len(story.unfinished()) == 5

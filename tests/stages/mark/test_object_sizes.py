@@ -13,7 +13,7 @@ from gc_assets.core.requests import count_requests
 from gc_assets.stages.mark.manifest_entries import refuse_blind_executors
 from gc_assets.stages.mark.object_sizes import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, read_sizes
 from gc_assets.stores.local.objects import LocalObjects
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def test_objects_of_an_unlistable_directory_are_requested_one_by_one(tmp_path: P
 
 @pytest.mark.parametrize("many", [MIN_LISTED_KEYS, MIN_LISTED_KEYS - 1])
 def test_one_listing_of_a_bucket_returns_many_sizes(many: int) -> None:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         for number in range(many):
             bench.client.put_object(Bucket=bench.bucket, Key=f"t/metadata/{number}.avro", Body=b"x" * number)
         addresses = [f"s3://{bench.bucket}/t/metadata/{number}.avro" for number in range(many)]

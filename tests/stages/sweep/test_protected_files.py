@@ -1,4 +1,4 @@
-"""One night over one storage full of traps: whatever any lake needs survives, whatever way it is spelled or shared."""
+"""Files that any lake needs are kept, however they are spelled or shared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 @dataclass
-class Trapped:
+class ProtectedFiles:
     house: Lakehouse
     header: PlanHeader
     protected: dict[str, str]
@@ -32,18 +32,18 @@ class Trapped:
     live: set[str]
 
 
-def add_spelled(table: TableBuilder, folder: Path, name: str, spell: Callable[[Path], str]) -> Path:
-    """A data file that the table's manifest names by `spell`."""
+def add_data_file(table: TableBuilder, folder: Path, name: str, spelling: Callable[[Path], str]) -> Path:
+    """Add a data file that the manifest names by `spelling`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}), path)
     with table.lake.at(days_ago(15)):
-        table.table.add_files([spell(path)], check_duplicate_files=False)
+        table.table.add_files([spelling(path)], check_duplicate_files=False)
     return path
 
 
 @pytest.fixture(scope="module")
-def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Trapped:
+def protected_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ProtectedFiles:
     house = Lakehouse(spark, tmp_path_factory.mktemp("protection"))
     iceberg = LakeBuilder(house.root)
     protected: dict[str, str] = {}
@@ -63,18 +63,18 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
     protected |= {house.key(path): "sibling" for path in (house.warehouse / "db" / "t_2").rglob("*.parquet")}
     protected |= {house.key(path): "nested" for path in (home / "nested" / "data").rglob("*.parquet") if path not in garbage}
 
-    # gc.enabled=false keeps everything of a table, its crash leftovers too, also inside another table's location.
+    # gc.enabled=false keeps all files of a table, leftovers included, even in the location of another table.
     kept = iceberg.table("db.kept", days_ago(40), location=f"file://{home}/kept", properties={"gc.enabled": "false"})
     kept.append(days_ago(30))
     kept.append(days_ago(20))
     protected |= {house.key(path): "gc.enabled=false" for path in kept.leftovers(days_ago(20), 2)}
 
-    # A table whose location is the whole storage has its folders only, and not what else lies there.
+    # A table whose location is the whole storage claims only its own directories.
     rooted = iceberg.table("db.rooted", days_ago(40), location=f"file://{house.warehouse}")
     rooted.append(days_ago(30))
     garbage += rooted.leftovers(days_ago(20), 1)
 
-    # A checksum beside a file stays and goes with it.
+    # A checksum file is kept or deleted together with its file.
     live_file = next(path for path in (house.warehouse / "data").glob("*.parquet") if path not in garbage)
     for path in (live_file, garbage[0]):
         checksum = path.with_name(f".{path.name}.crc")
@@ -83,11 +83,11 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
     protected[house.key(live_file.with_name(f".{live_file.name}.crc"))] = "checksum"
     garbage.append(garbage[0].with_name(f".{garbage[0].name}.crc"))
 
-    # One live file, many spellings. pyiceberg reads what it is given, and so must we.
-    spelled = iceberg.table("db.spelled", days_ago(40))
-    spelled.append(days_ago(30))
+    # pyiceberg can read all these spellings, so they must all be live.
+    varied = iceberg.table("db.spelled", days_ago(40))
+    varied.append(days_ago(30))
     data = house.warehouse / "db" / "spelled" / "data"
-    for name, spell in {
+    for name, spelling in {
         "bare.parquet": str,
         "one slash.parquet": lambda path: f"file:{path}",
         "three slashes.parquet": lambda path: f"file://{path}",
@@ -95,106 +95,106 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
         "umlaut-\u00fc.parquet": lambda path: f"file://{path}",
         "doubled.parquet": lambda path: f"file://{path.parent}//{path.name}",
     }.items():
-        protected[house.key(add_spelled(spelled, data, name, spell))] = f"spelled {name}"
+        protected[house.key(add_data_file(varied, data, name, spelling))] = f"spelled {name}"
 
-    # A file of one lake's location that another lake refers to.
-    borrowed = home / "data" / "borrowed.nc"
-    borrowed.write_bytes(b"12345678" * 4)
-    os.utime(borrowed, (days_ago(30).timestamp(),) * 2)
-    protected[house.key(borrowed)] = "virtual reference"
+    # A file in the location of one lake that another lake references.
+    referenced = home / "data" / "borrowed.nc"
+    referenced.write_bytes(b"12345678" * 4)
+    os.utime(referenced, (days_ago(30).timestamp(),) * 2)
+    protected[house.key(referenced)] = "virtual reference"
     repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(40), virtual_below=home / "data")
 
-    def refer(group: object) -> None:
+    def write_virtual_refs(group: object) -> None:
         array = group.create_array("virtual", shape=(4,), chunks=(1,), dtype="i8", compressors=None, fill_value=-1)  # type: ignore[attr-defined]
         for index in range(4):
-            group.store.set_virtual_ref(f"{array.path}/c/{index}", f"file://{borrowed}", offset=8 * index, length=8)  # type: ignore[attr-defined]
+            group.store.set_virtual_ref(f"{array.path}/c/{index}", f"file://{referenced}", offset=8 * index, length=8)  # type: ignore[attr-defined]
 
-    repository.commit("main", days_ago(25), refer)
+    repository.commit("main", days_ago(25), write_virtual_refs)
 
-    # The same table in a second catalog, at an older age: what that one still shows stays.
+    # A second catalog with older metadata of the same table protects its files.
     other = LakeBuilder(house.root, catalog_name="other", catalog_file=str(home / "data" / "other.db"))
-    twice = iceberg.table("db.twice", days_ago(40), properties={"history.expire.max-snapshot-age-ms": str(86_400_000)})
-    twice.append(days_ago(30))
+    registered = iceberg.table("db.twice", days_ago(40), properties={"history.expire.max-snapshot-age-ms": str(86_400_000)})
+    registered.append(days_ago(30))
     other.catalog.create_namespace("db")
-    other.catalog.register_table("db.twice", twice.metadata_location)
+    other.catalog.register_table("db.twice", registered.metadata_location)
     old_files = {house.key(path) for path in (house.warehouse / "db" / "twice" / "data").rglob("*.parquet")}
-    twice.overwrite(days_ago(20))
-    twice.append(days_ago(10))
+    registered.overwrite(days_ago(20))
+    registered.append(days_ago(10))
     protected |= dict.fromkeys(old_files, "registered in two catalogs")
 
-    # What is no object is never a candidate.
+    # Special files and links are never candidates.
     (home / "data" / "link.parquet").symlink_to(house.root / "catalog.db")
     (home / "data" / "folder-link").symlink_to(house.root)
     os.mkfifo(home / "data" / "pipe.parquet")
     with socket.socket(socket.AF_UNIX) as server:
-        here = Path.cwd()
-        os.chdir(home / "data")  # a socket's path is short
+        directory = Path.cwd()
+        os.chdir(home / "data")  # the path of a socket must be short
         server.bind("s.parquet")
-        os.chdir(here)
-    odd = os.fsencode(home / "data") + b"/not-utf8-\xff.parquet"
-    with open(odd, "wb") as sink:  # noqa: PTH123  (a name that no Path should have to spell)
+        os.chdir(directory)
+    undecodable = os.fsencode(home / "data") + b"/not-utf8-\xff.parquet"
+    with open(undecodable, "wb") as sink:  # noqa: PTH123  (a Path cannot contain this name)
         sink.write(b"x")
-    os.utime(odd, (days_ago(30).timestamp(),) * 2)
+    os.utime(undecodable, (days_ago(30).timestamp(),) * 2)
 
     # Outside every claim.
-    stray = house.warehouse / "notes.txt"
-    stray.write_text("mine")
-    os.utime(stray, (days_ago(30).timestamp(),) * 2)
+    unowned = house.warehouse / "notes.txt"
+    unowned.write_text("mine")
+    os.utime(unowned, (days_ago(30).timestamp(),) * 2)
     protected["notes.txt"] = "unowned"
 
-    # A catalog lies below the location of a table.
+    # The database of a catalog is in the location of a table.
     protected[house.key(home / "data" / "other.db")] = "catalog"
     os.utime(home / "data" / "other.db", (days_ago(30).timestamp(),) * 2)
 
     house.lakes = [iceberg.config("sales"), other.config("archive"), house.weather()]
     header = house.plan()
-    return Trapped(house, header, protected, {house.key(path) for path in garbage}, house.leftovers(), house.live())
+    return ProtectedFiles(house, header, protected, {house.key(path) for path in garbage}, house.leftovers(), house.live())
 
 
-def test_all_gates_pass(trapped: Trapped) -> None:
-    assert trapped.header.failed_gates == []
+def test_all_gates_pass(protected_files: ProtectedFiles) -> None:
+    assert protected_files.header.failed_gates == []
 
 
-def test_exactly_the_crash_leftovers_are_planned(trapped: Trapped) -> None:
-    assert trapped.planned == trapped.garbage
+def test_plan_contains_exactly_the_leftovers(protected_files: ProtectedFiles) -> None:
+    assert protected_files.planned == protected_files.garbage
 
 
-@pytest.mark.parametrize("why", ["sibling", "nested", "virtual reference", "registered in two catalogs"])
-def test_what_another_needs_is_live(trapped: Trapped, why: str) -> None:
-    keys = {key for key, reason in trapped.protected.items() if reason == why}
+@pytest.mark.parametrize("protection", ["sibling", "nested", "virtual reference", "registered in two catalogs"])
+def test_file_of_another_table_or_lake_is_live(protected_files: ProtectedFiles, protection: str) -> None:
+    keys = {key for key, reason in protected_files.protected.items() if reason == protection}
     assert keys
-    assert keys <= trapped.live
+    assert keys <= protected_files.live
 
 
-def test_nothing_protected_is_an_orphan(trapped: Trapped) -> None:
-    orphans = trapped.house.keys("orphan_files")
-    assert {key: why for key, why in trapped.protected.items() if key in orphans} == {}
+def test_protected_file_is_no_orphan(protected_files: ProtectedFiles) -> None:
+    orphans = protected_files.house.keys("orphan_files")
+    assert {key: reason for key, reason in protected_files.protected.items() if key in orphans} == {}
 
 
-def test_a_location_that_is_a_whole_storage_is_told(trapped: Trapped) -> None:
-    notes = trapped.house.summary("orphan_files")["notes"]
+def test_note_names_location_of_a_whole_storage(protected_files: ProtectedFiles) -> None:
+    notes = protected_files.house.summary("orphan_files")["notes"]
     assert next(note for note in notes if "is a whole storage, or contains a prefix" in note).startswith("lake sales: file:///")
 
 
-def test_every_spelling_of_a_live_file_is_one_key(trapped: Trapped) -> None:
-    spelled = {key for key, why in trapped.protected.items() if why.startswith("spelled")}
-    assert len(spelled) == 6
-    assert spelled <= trapped.live
+def test_spellings_of_a_live_file_are_one_key(protected_files: ProtectedFiles) -> None:
+    varied = {key for key, reason in protected_files.protected.items() if reason.startswith("spelled")}
+    assert len(varied) == 6
+    assert varied <= protected_files.live
 
 
-def test_what_is_no_object_is_reported_and_no_candidate(trapped: Trapped) -> None:
-    assert trapped.house.summary("storage_inventory")["problems"] == {"symlink": 2, "special": 2, "not_utf8": 1}
-    inventory = trapped.house.keys("storage_inventory")
+def test_special_files_are_reported_and_no_candidates(protected_files: ProtectedFiles) -> None:
+    assert protected_files.house.summary("storage_inventory")["problems"] == {"symlink": 2, "special": 2, "not_utf8": 1}
+    inventory = protected_files.house.keys("storage_inventory")
     assert not {key for key in inventory if "link" in key or "pipe" in key or "not-utf8" in key}
 
 
-def test_unowned_files_are_counted_and_left_alone(trapped: Trapped) -> None:
-    assert trapped.house.summary("orphan_files")["storage_breakdown"]["unowned"]["files"] >= 1
+def test_unowned_files_are_counted(protected_files: ProtectedFiles) -> None:
+    assert protected_files.house.summary("orphan_files")["storage_breakdown"]["unowned"]["files"] >= 1
 
 
-def test_after_apply_every_table_reads_in_full(trapped: Trapped) -> None:
-    house = trapped.house
-    house.approve_and_apply(trapped.header)
+def test_every_table_is_readable_after_apply(protected_files: ProtectedFiles) -> None:
+    house = protected_files.house
+    house.approve_and_apply(protected_files.header)
     iceberg = LakeBuilder(house.root)
     for name in ("db.t", "db.t_2", "db.inner", "db.kept", "db.spelled", "db.twice", "db.rooted"):
         assert iceberg.catalog.load_table(name).scan().to_arrow().num_rows > 0
