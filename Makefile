@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test lint ui site pictures fuzz programs bench constraints clean
+.PHONY: help env demo test lint mutants ui site pictures fuzz programs bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,8 +42,8 @@ test: env ## lint, types and the suite (S3=none: without S3 servers, BROWSER=non
 	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
 	@mkdir -p build
 	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
-	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
-	  wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
+	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --cov --cov-report= || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
+	  $(BIN)/coverage report --format=total | sed "s/.*/Branch coverage: & %/" || true; wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
 	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: the tests with S3 servers were skipped."; exit $$failed
 
@@ -51,6 +51,10 @@ lint: env ## style, format and types: seconds
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/basedpyright
+
+mutants: env ## test the tests by mutations of the safety rules; hours (ARGS="gc_assets.core.claims*")
+	@$(BIN)/mutmut run $(ARGS)
+	@$(BIN)/mutmut results
 
 ui: export DAGSTER_HOME := $(CURDIR)/.dagster_home
 ui: env .dagster_home/dagster.yaml ## Dagster's web page on the lakes of lakes.yaml, or on the demo lakes
