@@ -65,7 +65,7 @@ class _Containers:
     """The containers of a walk by what is known of their bytes.
 
     Attributes:
-        lengths: Decoded length of each container. The value is null if the container is optional
+        lengths: Column of decoded lengths; null if the container is optional
             and missing, or if it is unreadable and only released commits need it.
         lost: Containers that live contents need and that were not decoded.
         unknown: Live containers that are missing and were never decoded (columns `METADATA`).
