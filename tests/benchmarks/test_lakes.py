@@ -84,7 +84,7 @@ def test_copied_tables_read_like_the_committed_one(tmp_path: Path, monkeypatch: 
 
 @full_suite_only
 def test_every_manifest_of_one_table_names_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(one_table, "PER_MANIFEST", 5)
+    monkeypatch.setattr(one_table, "FILES_PER_MANIFEST", 5)
     lake = iceberg_lake.IcebergLake(tmp_path / "lake")
     one_table.build(lake, 20)
 

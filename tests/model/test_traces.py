@@ -150,12 +150,12 @@ class DiskWorld:
         held = path.read_bytes() if path.exists() else None
         return next((file.version for file in (File(int(path.name[-1]), version) for version in VERSIONS) if content(file) == held), None)
 
-    def quarantined(self) -> set[tuple[int, int, str]]:
+    def ledger_files(self) -> set[tuple[int, int, str]]:
         """Return key, size and plan id of the quarantined files in the ledger."""
         rows = read_quarantine(self.house.run_context().state, STORAGE).to_pylist()
         return {(int(row["key"][-1]), row["size_bytes"], row["source_plan_id"]) for row in rows if "/file" in row["key"]}
 
-    def trash(self) -> set[tuple[int, int, str]]:
+    def trash_files(self) -> set[tuple[int, int, str]]:
         """Return key, size and plan id of the files in the trash."""
         at = self.house.warehouse / ".gc-assets" / "trash"
         files = [path for path in at.rglob("file*") if path.is_file()]
@@ -164,8 +164,8 @@ class DiskWorld:
     def compare(self, world: World) -> None:
         assert self.stored_versions() == tuple(item and item.version for item in world.stored)
         held = {(copy.file.key, len(content(copy.file)), self.headers[copy.plan].plan_id) for copy in world.ledger if copy.is_held}
-        assert self.quarantined() == held
-        assert self.trash() == (held if self.mode == "trash" else set())
+        assert self.ledger_files() == held
+        assert self.trash_files() == (held if self.mode == "trash" else set())
 
 
 def walk(on_disk: DiskWorld, world: World, chance: random.Random) -> Iterator[tuple[str, World, World]]:

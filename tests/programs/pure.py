@@ -1,7 +1,9 @@
-"""Programs over the pure functions: the random tests of each kind, as many examples as asked for, from a seed.
+"""Programs over the pure functions: the random tests of each kind, with any number of examples and
+a seed.
 
-The tests draw histories and hold the verdicts of `retain` (graph, retention, what refs reach, edits) against rules that are written down a
-second time. In the suite they try hundreds of histories, here thousands.
+The tests generate histories and compare the results of `retain` (graph, retention, reachable
+objects, edits) with a second implementation of the rules. The suite tries hundreds of histories,
+this module thousands.
 """
 
 from __future__ import annotations
@@ -40,9 +42,16 @@ PROGRAMS: Final[dict[str, list[tuple[Callable[..., None], Strategies]]]] = {
 
 
 def play(kind: str, programs: int, number: int) -> int:
-    """Tries so many histories of a kind, and returns how many were tried. Raises `AssertionError` with the smallest that breaks a rule."""
+    """Try this number of histories of a kind with each of its tests.
+
+    Returns:
+        The number of histories.
+
+    Raises:
+        AssertionError: A rule is broken. The message has the smallest failing history.
+    """
     for test, strategies in PROGRAMS[kind]:
-        drawn = given(*strategies)(test.hypothesis.inner_test)  # pyright: ignore[reportFunctionMemberAccess]  (Hypothesis adds it)
+        test_function = given(*strategies)(test.hypothesis.inner_test)  # pyright: ignore[reportFunctionMemberAccess]  (Hypothesis adds it)
         bounded = settings(
             max_examples=programs,
             database=None,
@@ -50,5 +59,5 @@ def play(kind: str, programs: int, number: int) -> int:
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        seed(number)(bounded(drawn))()
+        seed(number)(bounded(test_function))()
     return programs * len(PROGRAMS[kind])
