@@ -1,12 +1,16 @@
-"""What is started once for a run of the tests: Spark, in the mode that `GC_ASSETS_TEST_SPARK` names (`session`, the default, or `connect`),
-and real Nessie and S3 servers.
+"""Start Spark and real Nessie and S3 servers once, and distribute the tests to processes.
+
+`GC_ASSETS_TEST_SPARK` is the mode of Spark: `session` (the default) or `connect`.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,29 +26,30 @@ from tests import cluster
 from tests.cluster import Cluster
 from tests.depth import FULL, ONLY_IN_FULL
 from tests.lakes.nessie.server import Server, running
-from tests.s3.servers import S3Server, environment, shared
+from tests.s3.servers import S3Server, environment, shared_server
 
-# Until the first test begins, all that is made stays: to look for garbage among it takes a fifth of the collection.
+ROOT = Path(__file__).parents[1]
+
+# All objects of the collection are kept, and a garbage collector would need a fifth of its time.
 gc.disable()
 
-# Before a JVM or another library looks at it: who asks the S3 servers.
+# The credentials of the S3 servers must be set before a JVM or library reads the environment.
 _USERS = tempfile.TemporaryDirectory(prefix="gc-assets-users-")
 os.environ |= environment(Path(_USERS.name))
 
-# Processes that share the tests find a width of the terminal in their environment, as if each wrote to one.
+# xdist sets the width of a terminal for its processes.
 os.environ.pop("COLUMNS", None)
 
-# A command that a test starts ends before the slow compiler of its JVM would pay.
+# Commands of tests end before the optimizing compiler of their JVM saves time.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 
-# Hypothesis looks for wrong answers, not for slow ones: a busy machine fails no test.
+# A slow machine must not fail a test.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# Small lakes and many short jobs: the quick compiler saves more than it costs, and compiling queries does not pay at all. What compiled
-# queries find is seen where tests start a command, which has the settings of the product. The quick compiler's own 48 MB of code are full
-# after some minutes, and then it compiles the same again and again. A sort of few rows takes a page of memory, by default one so large
-# that after some queries the whole heap is collected.
+# For small lakes and short jobs, only the quick compiler saves time, and compiled queries cost more than they save. Tests that start a
+# command use the settings of the product, with compiled queries. The default code cache of 48 MB is full after some minutes, and then code
+# is compiled repeatedly. A sort allocates a page, and the large default causes a full garbage collection after some queries.
 TEST_CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
@@ -55,74 +60,61 @@ TEST_CONF = {
 }
 
 
-# Files of tests that take a process half a minute and more, the longest first. Where several processes share the tests, none begins with
-# these when the others end.
-LONG = (
-    "stages/test_cluster.py",
-    "assets/test_in_a_browser.py",
-    "stages/test_s3_protocol.py",
-    "stages/test_histories.py",
-    "stages/mark/test_incremental.py",
-    "stages/test_connect_service.py",
-    "stores/contract.py",
-    "test_demo.py",
-    "stages/test_connect.py",
-    "stages/test_s3_faults.py",
-    "stores/s3/test_quarantine.py",
-    "stores/s3/test_faults.py",
-    "job/test_submit.py",
-    "cli/test_secrets.py",
-    "model/test_protocol.py",
-    "stages/test_engine.py",
-    "stages/test_lakefs_lifecycle.py",
-    "stages/test_lakefs_recorded.py",
-    "stages/test_nessie_safety.py",
-    "state/test_requests.py",
-)
+# The fixtures of servers that need many seconds of CPU time to start. One process runs all files that use the same server.
+SERVERS = {"cluster": re.compile(r"\bspark_cluster\b"), "nessie": re.compile(r"\bnessie_server\b|\bnessie: Server\b")}
+# The seconds of each file in the last run of the suite with several processes, in the cache of pytest.
+DURATIONS = f"gc-assets/durations-{'full' if FULL else 'usual'}"
+_durations: Counter[str] = Counter()
 
 
-# Files whose tests one process runs, because they share servers that take many seconds of a core to start.
-TOGETHER = (
-    {"stages/test_cluster.py", "job/test_submit.py"},
-    {
-        "stages/test_s3_protocol.py",
-        "cli/test_secrets.py",
-        "stages/test_nessie_safety.py",
-        "stages/test_nessie_scenarios.py",
-        "stages/test_nessie_run.py",
-        "stages/test_empty_lakes.py",
-        "lakes/test_contract.py",
-        "lakes/nessie/test_client.py",
-        "lakes/nessie/test_commits.py",
-        "lakes/nessie/test_retention_random.py",
-        "benchmarks/test_nessie_lake.py",
-    },
-)
+@functools.cache
+def scheduling_unit(file: str) -> str:
+    """Return the server that a file of tests uses, or the file."""
+    source = (ROOT / file).read_text()
+    return next((server for server, pattern in SERVERS.items() if pattern.search(source)), file)
 
 
-class _Together(LoadFileScheduling):
-    """Hands out files, and those of `TOGETHER` at once."""
+class ServerScheduling(LoadFileScheduling):
+    """Distributes files, and all files that use the same server as one unit."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return next((" ".join(sorted(files)) for files in TOGETHER if file.removeprefix("tests/") in files), file)
+        return scheduling_unit(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    return _Together(config, log) if config.getvalue("dist") == "loadfile" else None
+    return ServerScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest units first, so that no process begins one when the others end."""
     if not hasattr(config, "workerinput"):
         return
-    place = {str(Path(__file__).parent / file): number for number, file in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(str(item.path), len(LONG)))
+    files = {item: item.nodeid.partition("::")[0] for item in items}
+    estimates = Counter[str]()
+    for item, file in files.items():
+        estimates[file] += 2.0 if item.get_closest_marker("spark") else 0.1
+    recorded = config.cache.get(DURATIONS, {}) if config.cache is not None else {}
+    seconds = Counter[str]()
+    for file, estimate in estimates.items():
+        seconds[scheduling_unit(file)] += recorded.get(file, estimate)
+    items.sort(key=lambda item: -seconds[scheduling_unit(files[item])])
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _durations[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    is_controller = not hasattr(config, "workerinput") and config.getoption("dist", "no") == "loadfile"
+    if is_controller and config.cache is not None and not (config.option.keyword or config.option.markexpr):
+        config.cache.set(DURATIONS, {**config.cache.get(DURATIONS, {}), **_durations})
 
 
 @pytest.fixture(scope="session", autouse=True)
-def what_is_imported_stays() -> None:
-    """Spares Python's garbage collector the modules and tests, which it would visit hundreds of times."""
+def freeze_collected_objects() -> None:
+    """Exclude modules and tests from garbage collection, which would visit them hundreds of times."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -139,20 +131,20 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_jvm(request: pytest.FixtureRequest) -> None:
-    """A process starts one JVM with one set of options, and some tests reach it through an asset or the command line: ours is first."""
+def start_jvm(request: pytest.FixtureRequest) -> None:
+    """Start the JVM with the options of the tests before an asset or command starts it with others."""
     if any(item.get_closest_marker("spark") for item in request.session.items):
         request.getfixturevalue("spark")
 
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A Spark cluster whose executors see nothing that a test writes on this disk. A usual run starts none."""
+    """Start a Spark cluster whose executors cannot read the disk of the tests, in the full suite only."""
     if not FULL:
         pytest.skip(ONLY_IN_FULL)
-    with ExitStack() as places:
-        folder = places.enter_context(tempfile.TemporaryDirectory(prefix="gc-assets-spark-", ignore_cleanup_errors=True))
-        yield places.enter_context(cluster.run_cluster(Path(folder), tmp_path_factory.getbasetemp()))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gc-assets-spark-", ignore_cleanup_errors=True))
+        yield stack.enter_context(cluster.run_cluster(Path(folder), tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")
@@ -163,18 +155,18 @@ def nessie_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def nessie(nessie_server: Server) -> Server:
-    """The server of the suite, empty."""
+    """Return the server of the suite after a reset."""
     nessie_server.reset()
     return nessie_server
 
 
 @pytest.fixture(scope="session")
 def ceph() -> S3Server:
-    """The Ceph RGW of the suite. Every test makes buckets of its own."""
-    return shared("ceph")
+    """Return the Ceph RGW of the suite. Each test creates its own buckets."""
+    return shared_server("ceph")
 
 
 @pytest.fixture(scope="session")
 def versity() -> S3Server:
-    """The versitygw of the suite. Every test makes buckets of its own."""
-    return shared("versity")
+    """Return the versitygw of the suite. Each test creates its own buckets."""
+    return shared_server("versity")

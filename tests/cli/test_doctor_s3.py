@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from gc_assets.cli.main import cli
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.ports import free_port
-from tests.s3.proxy import Rule, always, error_answer, proxied
+from tests.s3.proxy import Rule, always, error_answer, run_proxy
 from tests.s3.servers import S3Server
 
 
@@ -133,7 +133,7 @@ def test_bucket_flaw_is_reported_with_exit_code_1(ceph: S3Server, tmp_path: Path
 @pytest.mark.parametrize("code, way_out", [("ExpiredToken", "log in again"), ("RequestTimeTooSkewed", "set this machine's clock")])
 def test_refused_credentials_are_reported(ceph: S3Server, tmp_path: Path, code: str, way_out: str) -> None:
     at = BucketSetup(tmp_path, ceph)
-    with proxied(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
+    with run_proxy(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
         at.s3["endpoint"] = proxy.server.endpoint
         (found,) = failed_findings(at.doctor())
     assert code in found["found"]

@@ -24,11 +24,11 @@ from tests.dates import next_noon
 from tests.lakes.lakefs.fake_server import KEY_ID
 from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
 from tests.lakes.nessie.server import Server
-from tests.s3.servers import OWNER, STRANGER, shared
+from tests.s3.servers import OWNER, STRANGER, shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import lakes_of_all_kinds
 from tests.state.s3_location import unused_location
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
 
@@ -83,8 +83,8 @@ def test_no_secret_is_written_printed_or_sent(
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     now = next_noon(days=10)
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", now.isoformat())
-    with in_a_bucket("ceph", prefix="lakes/") as bench, unused_location() as (state, _):
-        house = BucketHouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared("ceph").settings)
+    with open_s3_bench("ceph", prefix="lakes/") as bench, unused_location() as (state, _):
+        house = BucketHouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared_server("ceph").settings)
         house.root.mkdir()
         with lakes_of_all_kinds(house, nessie_server):
             lakes_yaml = tmp_path / "lakes.yaml"

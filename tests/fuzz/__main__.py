@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.errors import GcError
-from tests.fuzz.mutations import damaged
+from tests.fuzz.mutations import damage
 from tests.fuzz.targets import Seed, seeds
 
 # Of CPU: other work of the machine fails no reader.
@@ -29,7 +29,7 @@ MOST_BYTES: Final = 1 << 30
 
 
 @dataclass
-class Found:
+class FuzzCounts:
     """How many damaged objects each reader refused or read, and the breaches, each once by what it is."""
 
     refused: Counter[str] = field(default_factory=Counter[str])
@@ -37,7 +37,7 @@ class Found:
     breaches: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-def tried(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]:
+def try_reader(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]:
     """Reads damaged bytes. Returns whether they were read, and the breach in words."""
     began, breach, is_read = time.process_time(), None, False
     try:
@@ -45,7 +45,7 @@ def tried(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]:
         if seed.is_promised and count < expected:
             breach = f"{seed.reader}: {count} instead of {expected} without an error"
     except (GcError, OSError) as error:
-        if seed.place not in f"{error} {getattr(error, 'filename', '')}":
+        if seed.name not in f"{error} {getattr(error, 'filename', '')}":
             breach = f"{seed.reader}: an error that does not name the object: {type(error).__name__}: {str(error)[:200]}"
     except BaseException as error:  # a panic of a native reader is no Exception
         if isinstance(error, KeyboardInterrupt):
@@ -56,8 +56,8 @@ def tried(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]:
     return is_read, breach
 
 
-def fuzz(seconds: float, number: int) -> Found:
-    found, chance = Found(), random.Random(number)
+def fuzz(seconds: float, number: int) -> FuzzCounts:
+    found, chance = FuzzCounts(), random.Random(number)
     with tempfile.TemporaryDirectory() as root:
         of_reader: dict[str, list[tuple[Seed, int]]] = {}
         for seed in seeds(Path(root)):
@@ -68,8 +68,8 @@ def fuzz(seconds: float, number: int) -> Found:
         while time.monotonic() < until:
             for reader, members in of_reader.items():  # each reader as often as any other
                 seed, expected = chance.choice(members)
-                raw = damaged(seed.raw, chance)
-                is_read, breach = tried(seed, expected, raw)
+                raw = damage(seed.raw, chance)
+                is_read, breach = try_reader(seed, expected, raw)
                 (found.read if is_read else found.refused)[reader] += 1
                 if breach is not None:
                     found.breaches.setdefault(breach, raw)

@@ -60,7 +60,7 @@ def swap(raw: bytearray, chance: random.Random) -> None:
 MUTATIONS: Final[Sequence[Mutation]] = (flip, flip, overwrite, overwrite, insert, replace_a_number, cut_out, truncate, repeat, swap)
 
 
-def damaged(raw: bytes, chance: random.Random) -> bytes:
+def damage(raw: bytes, chance: random.Random) -> bytes:
     """The bytes after one to four mutations."""
     found = bytearray(raw)
     for _ in range(chance.choice((1, 1, 1, 2, 4))):

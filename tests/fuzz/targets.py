@@ -27,7 +27,7 @@ from tests.lakes.test_contract import SAMPLES
 
 # Kinds whose samples need no server of their own program. Nessie's containers are Iceberg's.
 KINDS = ("iceberg", "icechunk", "lakefs")
-PLACE = "of-this-object"
+NAME = "of-this-object"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Seed:
     read: Callable[[bytes], int]
     # Formats in which damage cannot hide: whatever is read is all that was there.
     is_promised: bool = False
-    place: str = PLACE
+    name: str = NAME
 
 
 def seeds(root: Path) -> list[Seed]:
@@ -65,11 +65,11 @@ def _decoder(read: Read, container: Container) -> Callable[[bytes], int]:
 
 def _documents(root: Path) -> Iterator[Seed]:
     for path in sorted(root.rglob("*.metadata.json"))[-2:]:
-        yield Seed("iceberg metadata", path.read_bytes(), lambda raw: len(parse_metadata(PLACE, raw).snapshots))
-        yield Seed("iceberg metadata", gzip.compress(path.read_bytes()), lambda raw: len(parse_metadata(PLACE, raw).snapshots))
+        yield Seed("iceberg metadata", path.read_bytes(), lambda raw: len(parse_metadata(NAME, raw).snapshots))
+        yield Seed("iceberg metadata", gzip.compress(path.read_bytes()), lambda raw: len(parse_metadata(NAME, raw).snapshots))
     for path in sorted(root.rglob("ref.json"))[:1]:
-        yield Seed("icechunk ref", path.read_bytes(), lambda raw: len(parse_head(PLACE, raw)))
-    yield Seed("lakeFS rules", _RULES, lambda raw: len(parse_rules(PLACE, raw.decode("utf-8", "replace"))))
+        yield Seed("icechunk ref", path.read_bytes(), lambda raw: len(parse_head(NAME, raw)))
+    yield Seed("lakeFS rules", _RULES, lambda raw: len(parse_rules(NAME, raw.decode("utf-8", "replace"))))
     yield Seed("lakes.yaml", _CONFIG, lambda raw: len(_config(root, raw).lakes))
     state = Files(str(root / "state"))
     index = Index(state, "index")
@@ -103,7 +103,7 @@ _PAGE: Final = (
 
 
 def _config(root: Path, raw: bytes) -> Config:
-    path = root / PLACE
+    path = root / NAME
     path.write_bytes(raw)
     return load_config(path, {}, config_models())
 
@@ -119,4 +119,4 @@ def _index(state: Files, index: Index, raw: bytes) -> int:
 
 
 def _page(raw: bytes) -> int:
-    return len(pages.parse_page(*pages.parse_response(raw, PLACE), PLACE).keys)
+    return len(pages.parse_page(*pages.parse_response(raw, NAME), NAME).keys)

@@ -11,7 +11,7 @@ import pytest
 
 from gc_assets.core.errors import GcError
 from tests.depth import example_count
-from tests.fuzz.mutations import damaged
+from tests.fuzz.mutations import damage
 from tests.fuzz.targets import Seed, seeds
 
 SECONDS = example_count(2, 20)
@@ -39,7 +39,7 @@ def test_damaged_objects_are_refused_or_read_in_bounded_time() -> None:
 def test_deeply_nested_document_is_refused_by_name(readers: dict[str, Seed], reader: str) -> None:
     with pytest.raises(GcError) as caught:
         readers[reader].read(b"[" * 100_000)
-    assert readers[reader].place in str(caught.value)
+    assert readers[reader].name in str(caught.value)
 
 
 def test_configuration_key_that_is_no_text_is_refused(readers: dict[str, Seed]) -> None:
@@ -49,11 +49,11 @@ def test_configuration_key_that_is_no_text_is_refused(readers: dict[str, Seed]) 
 
 def test_relative_location_is_refused_with_the_configuration(readers: dict[str, Seed]) -> None:
     seed = readers["lakes.yaml"]
-    with pytest.raises(GcError, match=rf"{seed.place} is not valid:\n  state: 'file:.//"):
+    with pytest.raises(GcError, match=rf"{seed.name} is not valid:\n  state: 'file:.//"):
         seed.read(seed.raw.replace(b"state: file:///", b"state: file:.//"))
 
 
 def test_damage_is_reproducible() -> None:
     raw = bytes(range(256))
-    assert damaged(raw, random.Random(3)) == damaged(raw, random.Random(3))
-    assert len({damaged(raw, random.Random(number)) for number in range(50)}) > 40
+    assert damage(raw, random.Random(3)) == damage(raw, random.Random(3))
+    assert len({damage(raw, random.Random(number)) for number in range(50)}) > 40

@@ -32,15 +32,15 @@ class Daemons:
 
     def run(self, *command: str) -> None:
         """A step that ends. Raises `RuntimeError` with the words of a command that failed or does not end."""
-        step = self._started(command)
+        step = self._start_process(command)
         with suppress(subprocess.TimeoutExpired):
             step.wait(STARTED_WITHIN_SECONDS)
         if step.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} failed, or goes on after {STARTED_WITHIN_SECONDS} s:\n{self._said()}")
+            raise RuntimeError(f"{' '.join(command)} failed, or goes on after {STARTED_WITHIN_SECONDS} s:\n{self._read_logs()}")
 
     def start(self, *command: str) -> None:
         """A process that stays."""
-        self._staying.append(self._started(command))
+        self._staying.append(self._start_process(command))
 
     def wait(self, is_up: Callable[[], bool]) -> None:
         """Returns when the server is up. Raises `RuntimeError` where a process ends instead, or time runs out."""
@@ -50,7 +50,7 @@ class Daemons:
             up = is_up()
             ended = [process.args for process in self._staying if process.poll() is not None]
             if ended or time.monotonic() > deadline:
-                raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended at once: {ended}\n{self._said()}")
+                raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended at once: {ended}\n{self._read_logs()}")
             time.sleep(0 if up else 0.05)
 
     def stop(self) -> None:
@@ -61,14 +61,14 @@ class Daemons:
         if self._keeper.stdin is not None:
             self._keeper.stdin.close()
 
-    def _started(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start_process(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         env = {**os.environ, **self.environment}
         with (self.log / f"{Path(command[0]).name}.out").open("ab") as out:
             process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=self._keeper.pid)
         self._processes.append(process)
         return process
 
-    def _said(self) -> str:
+    def _read_logs(self) -> str:
         return "\n".join(f"{path}: {path.read_text(errors='replace')[-1000:]}" for path in sorted(self.log.glob("*.out")))
 
 

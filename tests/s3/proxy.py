@@ -185,7 +185,7 @@ class Proxy:
     answers: dict[int, Answer] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def arrived(self, method: str, target: str, body: bytes, port: int) -> tuple[Request, Fault]:
+    def record_request(self, method: str, target: str, body: bytes, port: int) -> tuple[Request, Fault]:
         """Records a request, and tells what happens to it."""
         is_batch = method == "POST" and "delete" in parse_qs(urlsplit(target).query, keep_blank_values=True)
         keys = tuple(unescape(key, ENTITIES) for key in re.findall(r"<Key>(.*?)</Key>", body.decode(), re.DOTALL)) if is_batch else ()
@@ -200,7 +200,7 @@ class Proxy:
 
 
 @contextmanager
-def proxied(server: S3Server, *rules: Rule) -> Iterator[Proxy]:
+def run_proxy(server: S3Server, *rules: Rule) -> Iterator[Proxy]:
     listening = _Listening(("127.0.0.1", 0), _Handler)
     behind = str(urlsplit(server.endpoint).netloc)
     listening.behind = behind
@@ -236,10 +236,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._drop()  # the client died as it sent: no server takes this for a whole request
             return
         proxy = self.server.proxy
-        request, fault = proxy.arrived(self.command, self.path, body, self.client_address[1])
+        request, fault = proxy.record_request(self.command, self.path, body, self.client_address[1])
 
         def forward() -> Answer:
-            proxy.answers[request.number] = self._asked(body)
+            proxy.answers[request.number] = self._parse_delete_keys(body)
             return proxy.answers[request.number]
 
         fault(Exchange(request, proxy.answers, forward, self._reply, self._cut, self._drop))
@@ -265,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(chunks)
 
-    def _asked(self, body: bytes) -> Answer:
+    def _parse_delete_keys(self, body: bytes) -> Answer:
         behind = http.client.HTTPConnection(self.server.behind, timeout=60)
         try:
             behind.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)

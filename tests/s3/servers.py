@@ -167,7 +167,7 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[S3Server]]] = {"ceph"
 _starting = threading.Lock()
 
 
-def shared(kind: str) -> S3Server:
+def shared_server(kind: str) -> S3Server:
     """The server of this kind that the process shares: started at the first call, stopped and removed at the end.
 
     Skips the test where this machine cannot run it, or fails it where that was forbidden.
@@ -177,7 +177,7 @@ def shared(kind: str) -> S3Server:
         pytest.skip("GC_ASSETS_TEST_S3=none: no S3 server is wanted")
     try:
         with _starting:
-            return _started(kind)
+            return _start_shared(kind)
     except Unavailable as error:
         if wanted == "required":
             pytest.fail(str(error))
@@ -185,7 +185,7 @@ def shared(kind: str) -> S3Server:
 
 
 @functools.cache
-def _started(kind: str) -> S3Server:
+def _start_shared(kind: str) -> S3Server:
     with ExitStack() as starting:
         folder = Path(starting.enter_context(tempfile.TemporaryDirectory(prefix=f"gc-assets-{kind}-", ignore_cleanup_errors=True)))
         server = starting.enter_context(SERVERS[kind](folder))
@@ -302,10 +302,10 @@ def fetch(kinds: Collection[str]) -> None:
     if "ceph" in kinds and any(shutil.which(program) is None for program in CEPH_PROGRAMS):
         install("Ceph RGW", CEPH_PACKAGES, WITHOUT)
     if "versity" in kinds and versity_program() is None:
-        _fetchversity_program()
+        _fetch_versity()
 
 
-def _fetchversity_program() -> None:
+def _fetch_versity() -> None:
     go = shutil.which("go")
     if go is None:
         got = run_command([sys.executable, "-m", "pip", "install", "-q", GO])

@@ -28,9 +28,9 @@ from tests.s3.proxy import (
     drop_answer,
     drop_request,
     nth,
-    proxied,
     repeat_answer_to,
     rewrite,
+    run_proxy,
 )
 from tests.s3.servers import REGION, S3Server
 from tests.s3.test_servers import ODD_KEYS
@@ -223,7 +223,7 @@ def test_public_bucket_is_listed_without_credentials(ceph: S3Server) -> None:
 
 
 def test_listing_uses_the_proxy_of_the_environment(bucket: Bucket, waits: list[float]) -> None:
-    with pytest.MonkeyPatch.context() as patch, proxied(bucket.server, Rule(always, answer_slow_down, times=99)) as proxy:
+    with pytest.MonkeyPatch.context() as patch, run_proxy(bucket.server, Rule(always, answer_slow_down, times=99)) as proxy:
         patch.setenv("http_proxy", proxy.server.endpoint)
         patch.setenv("no_proxy", "")
         settings = bucket.server.settings.model_copy(update={"endpoint": "http://s3.example.test"})
@@ -245,7 +245,7 @@ ODD_THREE_PAGES = in_bytes(*(key for key in ODD_KEYS if key.startswith("k/")))
 
 
 def listed_through(bucket: Bucket, *rules: Rule) -> tuple[list[bytes], Proxy]:
-    with proxied(bucket.server, *rules) as proxy:
+    with run_proxy(bucket.server, *rules) as proxy:
         return keys(pages.list_objects(proxy.server.settings, bucket.name, "k/")), proxy
 
 
@@ -286,7 +286,7 @@ def test_refusal_without_s3_error_is_not_retried(bucket: Bucket, waits: list[flo
     ],
 )
 def test_page_fails_after_eight_attempts(bucket: Bucket, fault: Fault, words: str, waits: list[float]) -> None:
-    with proxied(bucket.server, Rule(always, fault, times=99)) as proxy:
+    with run_proxy(bucket.server, Rule(always, fault, times=99)) as proxy:
         with pytest.raises(OSError, match=rf"{words}.*s3://{bucket.name}/k/"):
             list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
         assert len(proxy.requests) == 8
@@ -307,13 +307,13 @@ def test_repeated_page_of_versions_raises_store_error(ceph: S3Server, size: int,
     one = Bucket(ceph, ceph.bucket(versioned=True))
     for _ in range(8):
         one.put("k")
-    with proxied(ceph, Rule(nth(page), repeat_answer_to(earlier))) as proxy, pytest.raises(StoreError, match="may repeat answers"):
+    with run_proxy(ceph, Rule(nth(page), repeat_answer_to(earlier))) as proxy, pytest.raises(StoreError, match="may repeat answers"):
         list(pages.list_versions(proxy.server.settings, one.name, "", page_keys=size))
     assert len(proxy.requests) == page
 
 
 def test_answer_to_another_request_raises_store_error(bucket: Bucket) -> None:
-    with proxied(bucket.server, Rule(nth(2), repeat_answer_to(1))) as proxy:
+    with run_proxy(bucket.server, Rule(nth(2), repeat_answer_to(1))) as proxy:
         list(pages.list_objects(proxy.server.settings, bucket.name, "many/24"))
         with pytest.raises(StoreError, match=r"a page contains b'many/2400', expected keys that begin with b'k/'"):
             list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
@@ -383,6 +383,6 @@ def test_unknown_error_contains_its_code(ceph: S3Server, waits: list[float]) -> 
     def fault(exchange: Exchange) -> None:
         exchange.reply(replace(exchange.forward(), status=400, body=b"<Error><Code>Odd</Code></Error>"))
 
-    with proxied(ceph, Rule(always, fault)) as proxy, pytest.raises(OSError, match="Odd"):
+    with run_proxy(ceph, Rule(always, fault)) as proxy, pytest.raises(OSError, match="Odd"):
         list(pages.list_objects(proxy.server.settings, ceph.bucket(), ""))
     assert waits == []

@@ -28,18 +28,18 @@ from tests.s3.proxy import (
     drop_request,
     lists,
     nth,
-    proxied,
     repeat_answer_to,
     rewrite,
+    run_proxy,
 )
-from tests.s3.servers import SERVERS, S3Server, shared
+from tests.s3.servers import SERVERS, S3Server, shared_server
 
 ODD = "k//a b/./%2F+\u00e9\x01&'"
 
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> S3Server:
-    return shared(request.param)
+    return shared_server(request.param)
 
 
 def once(proxy: Proxy, **more: Any) -> Any:
@@ -53,7 +53,7 @@ def there(server: S3Server, bucket: str) -> list[str]:
 
 def test_proxy_without_rules_changes_nothing(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server) as proxy:
+    with run_proxy(server) as proxy:
         client = once(proxy)
         client.put_object(Bucket=bucket, Key="k", Body=b"body", Metadata={"a": "b"})
         client.put_object(Bucket=bucket, Key="empty", Body=b"")
@@ -70,14 +70,14 @@ def test_proxy_without_rules_changes_nothing(server: S3Server) -> None:
 
 def test_odd_keys_pass_through_the_proxy(ceph: S3Server) -> None:
     bucket = ceph.bucket()
-    with proxied(ceph) as proxy:
+    with run_proxy(ceph) as proxy:
         once(proxy).put_object(Bucket=bucket, Key=ODD, Body=b"x")
         assert there(proxy.server, bucket) == [ODD] == there(ceph, bucket)
 
 
 def test_requests_are_recorded_with_batch_keys(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server) as proxy:
+    with run_proxy(server) as proxy:
         client = once(proxy)
         client.put_object(Bucket=bucket, Key="a&b", Body=b"x")
         client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "a&b"}, {"Key": "\u00e9 \"'<>\n"}]})
@@ -93,7 +93,7 @@ def test_requests_are_recorded_with_batch_keys(server: S3Server) -> None:
 
 def test_delayed_request_is_executed(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server, Rule(always, delay(0.3))) as proxy:
+    with run_proxy(server, Rule(always, delay(0.3))) as proxy:
         begun = time.monotonic()
         once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
         assert time.monotonic() - begun >= 0.3
@@ -102,7 +102,7 @@ def test_delayed_request_is_executed(server: S3Server) -> None:
 
 def test_client_timeout_ends_before_the_server_acts(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server, Rule(always, delay(3))) as proxy:
+    with run_proxy(server, Rule(always, delay(3))) as proxy:
         with pytest.raises(ReadTimeoutError):
             once(proxy, read_timeout=0.1).put_object(Bucket=bucket, Key="k", Body=b"x")
         assert there(server, bucket) == []
@@ -115,14 +115,14 @@ def test_client_timeout_ends_before_the_server_acts(server: S3Server) -> None:
 @pytest.mark.parametrize("fault,done", [(drop_request, False), (drop_answer, True)])
 def test_connection_is_dropped_before_or_after_execution(server: S3Server, fault: Fault, done: bool) -> None:
     bucket = server.bucket()
-    with proxied(server, Rule(always, fault)) as proxy, pytest.raises(ConnectionClosedError):
+    with run_proxy(server, Rule(always, fault)) as proxy, pytest.raises(ConnectionClosedError):
         once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
     assert there(server, bucket) == ["k"] * done
 
 
 def test_slow_down_answer_prevents_execution(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server, Rule(always, answer_slow_down)) as proxy:
+    with run_proxy(server, Rule(always, answer_slow_down)) as proxy:
         with pytest.raises(ClientError, match="SlowDown"):
             once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
         assert there(proxy.server, bucket) == []
@@ -131,7 +131,7 @@ def test_slow_down_answer_prevents_execution(server: S3Server) -> None:
 def test_body_is_truncated(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x" * 100_000)
-    with proxied(server, Rule(always, cut_body)) as proxy:
+    with run_proxy(server, Rule(always, cut_body)) as proxy:
         client = once(proxy)
         with pytest.raises(ResponseStreamingError, match="IncompleteRead"):
             client.get_object(Bucket=bucket, Key="k")["Body"].read()
@@ -140,7 +140,7 @@ def test_body_is_truncated(server: S3Server) -> None:
 
 def test_earlier_answer_is_repeated(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server, Rule(nth(3), repeat_answer_to(1))) as proxy:
+    with run_proxy(server, Rule(nth(3), repeat_answer_to(1))) as proxy:
         assert there(proxy.server, bucket) == []
         once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
         assert there(proxy.server, bucket) == []
@@ -151,7 +151,7 @@ def test_error_has_status_200(server: S3Server) -> None:
     """botocore knows the few operations that S3 documents so, a copy among them."""
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
-    with proxied(server, Rule(always, answer_error_in_200)) as proxy, pytest.raises(ClientError, match="InternalError"):
+    with run_proxy(server, Rule(always, answer_error_in_200)) as proxy, pytest.raises(ClientError, match="InternalError"):
         once(proxy).copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k"})
     assert there(server, bucket) == ["k"]
 
@@ -159,13 +159,13 @@ def test_error_has_status_200(server: S3Server) -> None:
 def test_answer_is_rewritten(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
-    with proxied(server, Rule(lists, rewrite(lambda body: body.replace(b"<Key>k<", b"<Key>other<")))) as proxy:
+    with run_proxy(server, Rule(lists, rewrite(lambda body: body.replace(b"<Key>k<", b"<Key>other<")))) as proxy:
         assert there(proxy.server, bucket) == ["other"]
 
 
 def test_first_matching_rule_applies_limited_times(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server, Rule(lists, answer_slow_down, times=2), Rule(always, drop_request)) as proxy:
+    with run_proxy(server, Rule(lists, answer_slow_down, times=2), Rule(always, drop_request)) as proxy:
         client = once(proxy)
         for expected in ("SlowDown", "SlowDown", "Connection was closed"):
             with pytest.raises(Exception, match=expected):
@@ -183,7 +183,7 @@ def writes_three(server: S3Server, bucket: str) -> None:
 )
 def test_process_is_killed_around_any_request(ceph: S3Server, hook: Any, written: list[str]) -> None:
     bucket = ceph.bucket()
-    with proxied(ceph) as proxy:
+    with run_proxy(ceph) as proxy:
         child = PROCESSES.Process(target=writes_three, args=(proxy.server, bucket))
 
         def kill() -> None:

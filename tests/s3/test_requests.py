@@ -10,7 +10,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.requests import Requests, count_requests
 from gc_assets.s3 import pages
 from gc_assets.s3.client import get_client, get_rate_limiter, request_kind
-from tests.s3.proxy import Proxy, Rule, always, answer_slow_down, lists, proxied
+from tests.s3.proxy import Proxy, Rule, always, answer_slow_down, lists, run_proxy
 from tests.s3.servers import S3Server
 
 
@@ -25,7 +25,7 @@ def by_kind(proxy: Proxy) -> dict[str, int]:
 
 def test_requests_and_retries_are_counted_by_kind(ceph: S3Server) -> None:
     bucket = ceph.bucket()
-    with proxied(ceph, Rule(always, answer_slow_down), Rule(lists, answer_slow_down)) as proxy, count_requests() as tally:
+    with run_proxy(ceph, Rule(always, answer_slow_down), Rule(lists, answer_slow_down)) as proxy, count_requests() as tally:
         client = get_client(proxy.server.settings, "change")
         for key in ("a", "b", "c"):
             client.put_object(Bucket=bucket, Key=key, Body=b"x")
@@ -62,7 +62,7 @@ def test_requests_have_a_price_on_aws_or_if_configured() -> None:
 @pytest.mark.parametrize("by_listing", [False, True])
 def test_503_slows_later_requests(ceph: S3Server, by_listing: bool) -> None:
     bucket = ceph.bucket()
-    with proxied(ceph, Rule(always, answer_slow_down)) as proxy:
+    with run_proxy(ceph, Rule(always, answer_slow_down)) as proxy:
         settings = proxy.server.settings
         if by_listing:
             list(pages.list_objects(settings, bucket, ""))

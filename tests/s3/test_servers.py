@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from gc_assets.s3.client import error_code
 from tests.debian import Unavailable
 from tests.ports import free_port
-from tests.s3.servers import LIFECYCLE_DAY_SECONDS, SERVERS, S3Server, ceph_rgw, fetch, shared, versitygw
+from tests.s3.servers import LIFECYCLE_DAY_SECONDS, SERVERS, S3Server, ceph_rgw, fetch, shared_server, versitygw
 
 CHECKOUT = Path(__file__).parents[2]
 ODD_KEYS = [
@@ -42,7 +42,7 @@ ODD_KEYS = [
 
 @pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest) -> S3Server:
-    return shared(request.param)
+    return shared_server(request.param)
 
 
 def test_server_runs_and_buckets_are_empty(server: S3Server) -> None:
@@ -123,7 +123,7 @@ def test_two_servers_run_concurrently(tmp_path: Path, ceph: S3Server) -> None:
 
 
 def test_process_shares_one_server_per_kind(server: S3Server) -> None:
-    assert shared(server.kind) is server
+    assert shared_server(server.kind) is server
 
 
 # The end of a server
@@ -158,9 +158,7 @@ def test_stopped_server_leaves_nothing(server: S3Server, tmp_path: Path) -> None
     assert processes_of(tmp_path) == []
 
 
-def test_failed_server_start_is_reported_and_leaves_nothing(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_failed_server_start_is_reported_and_leaves_nothing(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         ports = iter([taken.getsockname()[1], free_port()])
@@ -201,7 +199,7 @@ def test_missing_server_skips_or_fails_the_test(wanted: str, end: str, monkeypat
     monkeypatch.setitem(SERVERS, "missing", _missing)
     monkeypatch.setenv("GC_ASSETS_TEST_S3", wanted)
     with pytest.raises(BaseException, match="not here") as raised:
-        shared("missing")
+        shared_server("missing")
     assert type(raised.value).__name__ == end
 
 
@@ -212,12 +210,12 @@ def _missing(folder: Path) -> Any:
 def test_no_server_is_started_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GC_ASSETS_TEST_S3", "none")
     with pytest.raises(pytest.skip.Exception, match="no S3 server is wanted"):
-        shared("ceph")
+        shared_server("ceph")
 
 
 def test_installed_programs_are_not_fetched(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", _missing)
-    shared("ceph"), shared("versity")
+    shared_server("ceph"), shared_server("versity")
     fetch({"ceph", "versity"})
 
 

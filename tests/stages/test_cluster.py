@@ -20,8 +20,8 @@ from gc_assets.stores.store import open_store
 from tests.cluster import CONF, Cluster
 from tests.conftest import TEST_CONF
 from tests.dates import next_noon
-from tests.s3.proxy import Exchange, Fault, Request, Rule, lists, proxied
-from tests.s3.servers import shared
+from tests.s3.proxy import Exchange, Fault, Request, Rule, lists, run_proxy
+from tests.s3.servers import shared_server
 from tests.stages import cluster_protocol
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
@@ -61,7 +61,7 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
     now = next_noon(days=30)
     with ExitStack() as stack:
         direct = stack.enter_context(open_s3_bench("ceph", versioned=True, prefix="lakes/"))
-        proxy = stack.enter_context(proxied(shared("ceph")))
+        proxy = stack.enter_context(run_proxy(shared_server("ceph")))
         connections = Connections(default=proxy.server.settings)
         bench = replace(direct, connections=connections, store=open_store(direct.store.location, connections))
         state, s3 = stack.enter_context(unused_location())

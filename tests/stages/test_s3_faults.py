@@ -18,8 +18,8 @@ from gc_assets.core.errors import StoreError
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stores.protocol import QuarantineMode
 from tests.dates import next_noon
-from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, proxied
-from tests.s3.servers import shared
+from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, run_proxy
+from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
@@ -35,7 +35,7 @@ LOST = ("gone", "kept", "resized", "same_bytes", "same_size")
 @contextmanager
 def house_of(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketHouse]:
     """A table whose snapshots all stay, and five lost files below it. The house asks through a proxy."""
-    with open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench, proxied(shared("ceph"), *rules) as proxy:
+    with open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench, run_proxy(shared_server("ceph"), *rules) as proxy:
         now = next_noon(days=4)
         settings = {"quarantine": mode, "s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)

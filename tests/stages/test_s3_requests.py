@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from gc_assets.config.s3 import Connections
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from tests.s3.proxy import lists, proxied
-from tests.s3.servers import shared
+from tests.s3.proxy import lists, run_proxy
+from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.lakehouse import STORAGE
 from tests.stores.s3_bench import S3Bench, open_s3_bench
@@ -27,7 +27,7 @@ def weather(bench: S3Bench) -> IcechunkLakeConfig:
 
 
 def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Path) -> None:
-    with open_s3_bench("ceph") as bench, proxied(shared("ceph")) as proxy:
+    with open_s3_bench("ceph") as bench, run_proxy(shared_server("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
         spoilt = replace(bench, connections=Connections(default=proxy.server.settings))

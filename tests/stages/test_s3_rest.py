@@ -18,7 +18,7 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from tests.dates import next_noon
 from tests.depth import full_suite_only
 from tests.lakes.nessie.server import running
-from tests.s3.servers import REGION, S3Server, shared
+from tests.s3.servers import REGION, S3Server, shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import ROWS, file_io
 from tests.stages.lakehouse import counts, outcomes
@@ -45,7 +45,7 @@ def catalog_on(server: S3Server, warehouse: str) -> dict[str, str]:
 @full_suite_only
 @pytest.mark.spark
 def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_path: Path) -> None:
-    ceph = shared("ceph")
+    ceph = shared_server("ceph")
     with (
         open_s3_bench("ceph", prefix="lakes/") as bench,
         running(tmp_path / "nessie", properties=catalog_on(ceph, f"{bench.store.location}rest")) as nessie,

@@ -24,7 +24,7 @@ from tests.conftest import TEST_CONF
 from tests.depth import full_suite_only
 from tests.process_kills import CHECKOUT
 from tests.s3 import s3a
-from tests.s3.servers import shared
+from tests.s3.servers import shared_server
 from tests.state.publisher import DAY, NOW
 from tests.state.s3_location import unused_location
 
@@ -48,7 +48,7 @@ def test_s3a_reads_the_same_rows_as_python(tmp_path: Path) -> None:
             tables.append(publish(state, run, both, CLOCK))
         whole, half = tables
         state.files.delete(half.paths()[0])
-        (tmp_path / "asked").write_bytes(pickle.dumps((state, whole, half, s3a.settings(shared("ceph")))))
+        (tmp_path / "asked").write_bytes(pickle.dumps((state, whole, half, s3a.settings(shared_server("ceph")))))
         command = [sys.executable, "-m", "tests.stages.test_state_by_s3a", str(tmp_path / "asked")]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-4000:]

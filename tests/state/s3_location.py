@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.state.files import Files
-from tests.s3.servers import OWNER, PROFILES, REGION, shared
+from tests.s3.servers import OWNER, PROFILES, REGION, shared_server
 
 ACCESS, SECRET = OWNER
 BUCKET = "state-of-tests"
@@ -30,7 +30,7 @@ def files_at(root: str) -> Files:
 @contextmanager
 def unused_location() -> Iterator[tuple[str, S3Config]]:
     """Yield an unused address and its connection."""
-    server = shared("ceph")
+    server = shared_server("ceph")
     os.environ[_ENDPOINT] = server.endpoint
     client = server.client()
     try:

@@ -24,14 +24,14 @@ from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
 from gc_assets.state.side_tables import LOCATIONS
 from tests.state.publisher import DAY, NOW
 from tests.state.s3_location import unused_location
-from tests.stores.builders import in_memory
+from tests.stores.builders import memory_directory
 
 OWNER = "warehouse"
 
 
 @pytest.fixture
 def state() -> Iterator[State]:
-    with in_memory() as root:
+    with memory_directory() as root:
         yield State.at(str(root))
 
 

@@ -24,7 +24,7 @@ from gc_assets.state import s3_files
 from gc_assets.state.files import Files, is_read_only
 from gc_assets.state.journal import State
 from tests.depth import example_count
-from tests.s3.servers import REGION, shared
+from tests.s3.servers import REGION, shared_server
 from tests.state.s3_location import ACCESS, BUCKET, SECRET, unused_location
 
 CHECKOUT = Path(__file__).parents[2]
@@ -258,7 +258,7 @@ def test_unknown_credentials_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "credentials").write_text("[stranger]\naws_access_key_id = stranger\naws_secret_access_key = secret\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     # Ceph with STS, like that of the suite, reports only AccessDenied for unknown keys.
-    stranger = Files("s3://any/state", S3Config(endpoint=shared("versity").endpoint, region=REGION, profile="stranger"))
+    stranger = Files("s3://any/state", S3Config(endpoint=shared_server("versity").endpoint, region=REGION, profile="stranger"))
     for ask in (lambda: stranger.list("a"), lambda: stranger.read("a"), lambda: stranger.replace_if("a", b"", None)):
         with pytest.raises(OSError, match="does not know this access key"):
             ask()

@@ -45,7 +45,7 @@ def plan(root: Path, key: str, action: Action = "quarantine", *, etag: str | Non
 
 
 @contextmanager
-def in_memory() -> Iterator[Path]:
+def memory_directory() -> Iterator[Path]:
     """A fresh directory, in memory where the machine has such a place: hundreds of fsyncs take no time there."""
     memory = Path("/dev/shm")  # noqa: S108  (a random name below it)
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as directory:
@@ -63,7 +63,7 @@ def contents(root: Path) -> dict[str, tuple[bytes, int]]:
     return {key: value for key, value in found.items() if not key.startswith((".gc-assets/lease", ".gc-assets/fencing", ".gc-assets/."))}
 
 
-def listed(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> ListingBatch:
+def list_completely(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> ListingBatch:
     """The whole listing, rounds and all, as one step."""
     tasks = list(plan_listing(str(location), parallelism))
     steps: list[ListingBatch] = []
@@ -92,7 +92,7 @@ def apply(root: Path, state: Path, rows: Sequence[PlannedAction], mode: Quaranti
     return outcomes
 
 
-def racing(start, root: Path, state: Path, rows: Sequence[PlannedAction], mode: QuarantineMode, clock: Clock) -> None:
+def apply_concurrently(start, root: Path, state: Path, rows: Sequence[PlannedAction], mode: QuarantineMode, clock: Clock) -> None:
     """Exits with 3 where another process holds the lease."""
     start.wait()
     try:

@@ -31,8 +31,8 @@ from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory
 from gc_assets.stores.store import SCHEMES, open_store
 from tests.depth import example_count
 from tests.process_kills import PROCESSES
-from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
+from tests.stores.s3_bench import open_s3_bench
 
 TICK = timedelta(microseconds=1)
 # Keys that some store, library or shell takes for others.
@@ -106,17 +106,17 @@ class LocalBench:
 
 
 @contextmanager
-def on_a_disk() -> Iterator[Bench]:
-    with in_memory() as base:
+def open_local_bench() -> Iterator[Bench]:
+    with memory_directory() as base:
         root = base / "storage"
         root.mkdir()
         yield LocalBench(root, open_store(f"file://{root}/"))
 
 
 STORES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
-    "local": on_a_disk,
-    "ceph": lambda: in_a_bucket("ceph"),
-    "ceph_versioned": lambda: in_a_bucket("ceph", versioned=True),
+    "local": open_local_bench,
+    "ceph": lambda: open_s3_bench("ceph"),
+    "ceph_versioned": lambda: open_s3_bench("ceph", versioned=True),
 }
 # Ceph 16 heeds no condition in a bucket that keeps versions.
 CONDITIONAL = {name: STORES[name] for name in ("local", "ceph")}
@@ -141,7 +141,7 @@ def conditional(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 @dataclass(frozen=True)
-class Acting:
+class QuarantineBench:
     """A bench, and one of its store's ways to quarantine."""
 
     bench: Bench
@@ -153,11 +153,11 @@ class Acting:
         assert all(bool(result.error) == (result.verdict != "done") for result in results)
         return [result.verdict for result in results]
 
-    def planned(self, key: str, action: Action = "quarantine") -> PlannedAction:
+    def plan_row(self, key: str, action: Action = "quarantine") -> PlannedAction:
         """The row that a plan would hold for the object that stands there now."""
-        return self.again(row_of(inventory(self.bench.store)[key]), action)
+        return self.follow_up(row_of(inventory(self.bench.store)[key]), action)
 
-    def again(self, row: PlannedAction, action: Action) -> PlannedAction:
+    def follow_up(self, row: PlannedAction, action: Action) -> PlannedAction:
         """The same object, for the act that follows its quarantine."""
         return replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN)
 
@@ -166,10 +166,10 @@ MODES = [(store, mode) for store in STORES for mode in MODES_OF[store]]
 
 
 @pytest.fixture(params=MODES, ids=["-".join(pair) for pair in MODES])
-def act(request: pytest.FixtureRequest) -> Iterator[Acting]:
+def act(request: pytest.FixtureRequest) -> Iterator[QuarantineBench]:
     store, mode = request.param
     with STORES[store]() as opened:
-        yield Acting(opened, mode)
+        yield QuarantineBench(opened, mode)
 
 
 def row_of(listed: dict[str, Any]) -> PlannedAction:
@@ -259,11 +259,11 @@ def test_prefix_is_a_complete_path_and_may_be_empty(bench: Bench) -> None:
         list(bench.store.objects.list(address(bench.store, "t")))
 
 
-def test_reserved_prefix_is_not_listed_but_similar_names_are(act: Acting) -> None:
+def test_reserved_prefix_is_not_listed_but_similar_names_are(act: QuarantineBench) -> None:
     for key in (".gc-assets-not/x", "t/.gc-assets/x", "gone"):
         act.bench.put(key, b"x")
     act.bench.put(f"{RESERVED_PREFIX}anything", b"x")
-    assert act(act.planned("gone")) == ["done"]
+    assert act(act.plan_row("gone")) == ["done"]
     left = {"gone"} if act.mode == "deferred" else set[str]()
     assert set(inventory(act.bench.store)) == {".gc-assets-not/x", "t/.gc-assets/x", *left}
 
@@ -331,7 +331,7 @@ def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
             reader.result()
 
 
-def _looked(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
+def _read_everywhere(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
     place = address(store, key)
     by_prefix = any(name == place for name, _, _ in store.objects.list(store.location))
     return store.objects.read(place), store.objects.size(place), by_prefix, key in inventory(store)
@@ -341,8 +341,8 @@ def test_finished_write_is_visible_to_all_processes(bench: Bench) -> None:
     with ProcessPoolExecutor(1, mp_context=PROCESSES) as pool:
         for number in range(3):
             bench.store.editable.create(address(bench.store, f"t{number}/a"), b"seen")
-            assert _looked(bench.store, f"t{number}/a") == (b"seen", 4, True, True)
-            assert pool.submit(_looked, bench.store, f"t{number}/a").result(60) == (b"seen", 4, True, True)
+            assert _read_everywhere(bench.store, f"t{number}/a") == (b"seen", 4, True, True)
+            assert pool.submit(_read_everywhere, bench.store, f"t{number}/a").result(60) == (b"seen", 4, True, True)
 
 
 def _create(store: Store, content: bytes) -> bool:
@@ -367,7 +367,7 @@ def test_one_of_several_threads_creates_an_object(conditional: Bench) -> None:
 
 
 def test_one_of_several_processes_creates_an_object(conditional: Bench) -> None:
-    won = raced(_create, [(conditional.store, bytes([number])) for number in range(4)])
+    won = run_concurrently(_create, [(conditional.store, bytes([number])) for number in range(4)])
     assert won.count(True) == 1
     assert conditional.get("t/one") == bytes([won.index(True)])
 
@@ -377,7 +377,7 @@ def _racer(start: Any, results: Any, number: int, work: Callable[..., Any], args
     results.put((number, work(*args)))
 
 
-def raced(work: Callable[..., Any], of: Sequence[tuple[Any, ...]]) -> list[Any]:
+def run_concurrently(work: Callable[..., Any], of: Sequence[tuple[Any, ...]]) -> list[Any]:
     """What `work` answers in processes that begin it at the same time."""
     start, results = PROCESSES.Barrier(len(of)), PROCESSES.Queue()
     racers = [PROCESSES.Process(target=_racer, args=(start, results, number, work, args)) for number, args in enumerate(of)]
@@ -417,7 +417,7 @@ def _replace(store: Store, content: bytes, etag: str) -> bool:
 def test_one_of_several_processes_replaces_an_object(conditional: Bench) -> None:
     conditional.put("a", b"read by all")
     _, etag = conditional.store.editable.read_with_etag(address(conditional.store, "a"))
-    won = raced(_replace, [(conditional.store, bytes([number]), etag) for number in range(4)])
+    won = run_concurrently(_replace, [(conditional.store, bytes([number]), etag) for number in range(4)])
     assert won.count(True) == 1
     assert conditional.get("a") == bytes([won.index(True)])
 
@@ -447,112 +447,112 @@ def put_all(bench: Bench, keys: Sequence[str]) -> None:
         list(pool.map(lambda key: bench.put(key, key.encode()), keys))
 
 
-def test_restore_returns_quarantined_objects(act: Acting) -> None:
+def test_restore_returns_quarantined_objects(act: QuarantineBench) -> None:
     put_all(act.bench, [*ODD_KEYS, "t/other"])
     listed = inventory(act.bench.store)
     rows, done = [row_of(listed[key]) for key in ODD_KEYS], ["done"] * len(ODD_KEYS)
     assert act(*rows) == done
     assert [act.bench.get(key) for key in ODD_KEYS] == [key.encode() if act.mode == "deferred" else None for key in ODD_KEYS]
-    assert act(*(act.again(row, "restore") for row in rows)) == done
+    assert act(*(act.follow_up(row, "restore") for row in rows)) == done
     assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in [*ODD_KEYS, "t/other"]}
 
 
-def test_purge_keeps_all_other_objects(act: Acting) -> None:
+def test_purge_keeps_all_other_objects(act: QuarantineBench) -> None:
     others = sorted({*(f"{key[:200]}2" for key in ODD_KEYS), "t/other", "u/x"})
     put_all(act.bench, [*ODD_KEYS, *others])
     listed = inventory(act.bench.store)
     rows, done = [row_of(listed[key]) for key in ODD_KEYS], ["done"] * len(ODD_KEYS)
     assert act(*rows) == done
-    assert act(*(act.again(row, "purge") for row in rows)) == done
+    assert act(*(act.follow_up(row, "purge") for row in rows)) == done
     assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in others}
-    assert act(*(act.again(row, "restore") for row in rows)) == ["absent"] * len(ODD_KEYS)
+    assert act(*(act.follow_up(row, "restore") for row in rows)) == ["absent"] * len(ODD_KEYS)
     assert not [name for name in act.bench.everything() if not name.startswith(RESERVED_PREFIX) and name not in others]
 
 
 @pytest.mark.parametrize("action", ["quarantine", "restore"])
-def test_repeated_action_is_done(act: Acting, action: Action) -> None:
+def test_repeated_action_is_done(act: QuarantineBench, action: Action) -> None:
     act.bench.put("t/a", b"x")
-    row = act.planned("t/a")
+    row = act.plan_row("t/a")
     assert act(row) == ["done"]
-    assert [act(act.again(row, action)) for _ in range(3)] == [["done"]] * 3
+    assert [act(act.follow_up(row, action)) for _ in range(3)] == [["done"]] * 3
 
 
-def test_object_replaced_after_the_plan_is_left_alone(act: Acting) -> None:
+def test_object_replaced_after_the_plan_is_left_alone(act: QuarantineBench) -> None:
     act.bench.put("t/a", b"old")
-    row = act.planned("t/a")
+    row = act.plan_row("t/a")
     act.bench.put("t/a", b"new")
     assert act(row) == ["changed"]
     assert act.bench.get("t/a") == b"new"
 
 
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-def test_object_written_after_quarantine_is_never_changed(act: Acting, action: Action) -> None:
+def test_object_written_after_quarantine_is_never_changed(act: QuarantineBench, action: Action) -> None:
     act.bench.put("t/a", b"old")
-    row = act.planned("t/a")
+    row = act.plan_row("t/a")
     assert act(row) == ["done"]
     act.bench.put("t/a", b"new")
-    verdict = act(act.again(row, action))
+    verdict = act(act.follow_up(row, action))
     assert act.bench.get("t/a") == b"new"
     if action == "restore":
         assert verdict == ["changed"]
 
 
-def test_missing_object_is_absent(act: Acting) -> None:
+def test_missing_object_is_absent(act: QuarantineBench) -> None:
     act.bench.put("t/a", b"x")
-    row = act.planned("t/a")
+    row = act.plan_row("t/a")
     act.bench.remove("t/a")
-    assert [act(act.again(row, action)) for action in ("quarantine", "restore", "purge")] == [["absent"]] * 3
+    assert [act(act.follow_up(row, action)) for action in ("quarantine", "restore", "purge")] == [["absent"]] * 3
 
 
-def test_only_resumed_purge_of_missing_object_is_done(act: Acting) -> None:
+def test_only_resumed_purge_of_missing_object_is_done(act: QuarantineBench) -> None:
     for key in ("a", "b"):
         act.bench.put(key, b"x")
-    rows = [act.planned(key) for key in ("a", "b")]
-    purges = [act.again(row, "purge") for row in rows]
+    rows = [act.plan_row(key) for key in ("a", "b")]
+    purges = [act.follow_up(row, "purge") for row in rows]
     assert act(*rows) == ["done", "done"]
     assert act(*purges) == ["done", "done"]
     assert act(*purges, resumed=purges[:1]) == ["done", "absent"]
 
 
-def test_interrupted_batch_is_completed_by_a_retry(act: Acting) -> None:
+def test_interrupted_batch_is_completed_by_a_retry(act: QuarantineBench) -> None:
     keys = [f"t/{number}" for number in range(6)]
     for key in keys:
         act.bench.put(key, key.encode())
     for ending in ("restore", "purge"):
-        rows = [act.planned(key) for key in keys]
+        rows = [act.plan_row(key) for key in keys]
         for action in ("quarantine", ending):
-            batch = [act.again(row, action) for row in rows]
+            batch = [act.follow_up(row, action) for row in rows]
             assert act(*batch[:3]) == ["done"] * 3
             assert act(*batch, resumed=batch) == ["done"] * 6
     assert inventory(act.bench.store) == {}
 
 
-def test_batch_returns_one_result_per_object_in_order(act: Acting) -> None:
+def test_batch_returns_one_result_per_object_in_order(act: QuarantineBench) -> None:
     for key in ("a", "b", "changed"):
         act.bench.put(key, b"old")
-    a, b, changed = (act.planned(key) for key in ("a", "b", "changed"))
+    a, b, changed = (act.plan_row(key) for key in ("a", "b", "changed"))
     act.bench.put("changed", b"new")
     gone = replace(a, key="gone")
     nameless = replace(b, key="b", etag=None)
     assert act(gone, a, changed, nameless, b) == ["absent", "done", "changed", "denied", "done"]
 
 
-def test_large_batch_is_executed(act: Acting) -> None:
+def test_large_batch_is_executed(act: QuarantineBench) -> None:
     put_all(act.bench, [f"t/{number}" for number in range(act.bench.many)])
     rows = [row_of(row) for row in inventory(act.bench.store).values()]
     for action in ("quarantine", "purge"):
-        assert act(*(act.again(row, action) for row in rows)) == ["done"] * act.bench.many
+        assert act(*(act.follow_up(row, action) for row in rows)) == ["done"] * act.bench.many
     assert inventory(act.bench.store) == {}
 
 
 @pytest.mark.parametrize("key", [".gc-assets/lease.json", ".gc-assets/trash/other/a", ".gc-assets"])
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-def test_key_under_reserved_prefix_is_denied(act: Acting, key: str, action: Action) -> None:
+def test_key_under_reserved_prefix_is_denied(act: QuarantineBench, key: str, action: Action) -> None:
     act.bench.put(".gc-assets/lease.json", b"{}")
     act.bench.put(".gc-assets/trash/other/a", b"kept")
     act.bench.put("a", b"x")
     before = act.bench.everything()
-    assert act(act.again(replace(act.planned("a"), key=key), action)) == ["denied"]
+    assert act(act.follow_up(replace(act.plan_row("a"), key=key), action)) == ["denied"]
     assert act.bench.everything() == before
 
 
@@ -660,7 +660,9 @@ def test_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) 
     old = take(bench).token if before == "expired" else 0
     won = list[int]()
     for _ in range(5):  # where a store answers slowly each may step back for the others
-        won = won or [token for token in raced(_take, [(bench.store, at(LEASE_DURATION), str(number)) for number in range(4)]) if token]
+        won = won or [
+            token for token in run_concurrently(_take, [(bench.store, at(LEASE_DURATION), str(number)) for number in range(4)]) if token
+        ]
     assert len(won) == 1
     assert won[0] > old
 

@@ -16,7 +16,7 @@ from gc_assets.config.s3 import Connections
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from tests.depth import example_count
-from tests.s3.servers import S3Server, shared
+from tests.s3.servers import S3Server, shared_server
 
 PREFIX = "lake/ä b+%2F/"
 
@@ -67,9 +67,9 @@ def _bucket(server: S3Server, *, versioned: bool) -> str:
 
 
 @contextmanager
-def in_a_bucket(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own: bool = False) -> Iterator[S3Bench]:
+def open_s3_bench(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own: bool = False) -> Iterator[S3Bench]:
     """A place of its own below a prefix in a bucket of the suite's server of that kind; `own` where the test changes the bucket."""
-    server, below = shared(kind), f"{prefix}{secrets.token_hex(4)}/"
+    server, below = shared_server(kind), f"{prefix}{secrets.token_hex(4)}/"
     bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
     connections = Connections(default=server.settings)
     yield S3Bench(

@@ -23,7 +23,7 @@ from gc_assets.stores.local.lease import acquire
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION, Outcome, PlannedAction, Result
 from gc_assets.stores.write_ahead import open_log, share_of
-from tests.stores.builders import CLOCK, NOW, PLAN, contents, in_memory, plan, write
+from tests.stores.builders import CLOCK, NOW, PLAN, contents, memory_directory, plan, write
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_share_equals_sparks_pmod_of_xxhash64(keys, shares):
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_partial_runs_settle_every_key_once(data):
-    with in_memory() as base:
+    with memory_directory() as base:
         settles_every_key_once(base, data)
 
 

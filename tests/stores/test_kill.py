@@ -14,7 +14,7 @@ from gc_assets.stores.execution import require_balance
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.process_kills import PROCESSES, exit_code, kill_before
-from tests.stores.builders import CLOCK, NOW, PLAN, apply, contents, in_memory, plan, racing, trash, write
+from tests.stores.builders import CLOCK, NOW, PLAN, apply, apply_concurrently, contents, memory_directory, plan, trash, write
 
 KEYS = ("t/a", "t/deep/b", "u/c")
 LATER = Clock(NOW + LEASE_DURATION)
@@ -46,7 +46,7 @@ def connections(root: Path, key: str) -> list[Path]:
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
 def test_next_run_completes_a_run_killed_at_any_step(mode, action):
     for step in count(1):
-        with in_memory() as base:
+        with memory_directory() as base:
             if not killed_and_ended(base, step, mode, action):
                 break
     assert step > FEWEST_STEPS
@@ -93,7 +93,9 @@ def test_one_of_two_concurrent_applies_is_refused(tmp_path):
     root, rows, before = build(tmp_path, "trash", "quarantine")
     (root / ".gc-assets").mkdir(exist_ok=True)
     start = PROCESSES.Barrier(2)
-    children = [PROCESSES.Process(target=racing, args=(start, root, tmp_path / "state", rows, "trash", CLOCK)) for _ in range(2)]
+    children = [
+        PROCESSES.Process(target=apply_concurrently, args=(start, root, tmp_path / "state", rows, "trash", CLOCK)) for _ in range(2)
+    ]
     for child in children:
         child.start()
     for child in children:

@@ -86,9 +86,7 @@ def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> N
         (BUCKET, {"location": "s3:///reports/"}, "inventory.location", "'s3:///reports/'"),
     ],
 )
-def test_unusable_inventory_is_refused_by_its_key(
-    storage: dict[str, Any], inventory: dict[str, Any], key: str, words: str
-) -> None:
+def test_unusable_inventory_is_refused_by_its_key(storage: dict[str, Any], inventory: dict[str, Any], key: str, words: str) -> None:
     ((found, why),) = refused(**storage, inventory={"kind": "s3", "location": "s3://reports/lake/daily/", **inventory})
     assert (found, words in why) == (key, True)
 

@@ -30,7 +30,7 @@ from tests.lakes.icechunk.support import (
     retention_of,
     verdicts,
 )
-from tests.stores.builders import in_memory
+from tests.stores.builders import memory_directory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
@@ -528,7 +528,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def test_read_only_directory_fails_only_its_action(built: DocumentTree):
-    with in_memory() as base:
+    with memory_directory() as base:
         base.chmod(0o755)
         path = Path(shutil.copytree(built.builder.path, base / "repo"))
         for file in (*path.glob("refs/*"), *path.glob("snapshots/*")):

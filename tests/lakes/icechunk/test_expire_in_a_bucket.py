@@ -19,9 +19,9 @@ from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import expire, parents_now, plan_actions, verdicts
 from tests.lakes.icechunk.test_expire_kill import AS_OF, START
 from tests.process_kills import PROCESSES
-from tests.s3.proxy import Rule, call_after, nth, proxied
-from tests.s3.servers import shared
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.s3.proxy import Rule, call_after, nth, run_proxy
+from tests.s3.servers import shared_server
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 
 @pytest.fixture(scope="module")
@@ -51,18 +51,18 @@ def content(bench: S3Bench) -> dict[str, bytes | None]:
 
 def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree) -> None:
     """Kill at every 25th request, with `make test DEPTH=all` at every request."""
-    with in_a_bucket("versity") as bench:
+    with open_s3_bench("versity") as bench:
         put(bench, tree.builder.path)
         lake = lake_in(bench, bench.connections, tree)
         plan = plan_actions(lake, AS_OF)
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
         wanted = content(bench)
     for step in count(1, example_count(25, 1)):
-        with in_a_bucket("versity") as bench:
+        with open_s3_bench("versity") as bench:
             put(bench, tree.builder.path)
             lake, children = lake_in(bench, bench.connections, tree), list[Any]()
             killing = call_after(lambda children=children: os.kill(children[0].pid, signal.SIGKILL))
-            with proxied(shared("versity"), Rule(nth(step), killing)) as proxy:
+            with run_proxy(shared_server("versity"), Rule(nth(step), killing)) as proxy:
                 proxied_lake = lake_in(bench, Connections(default=proxy.server.settings), tree)
                 children.append(PROCESSES.Process(target=expire, args=(proxied_lake, AS_OF, plan)))
                 children[0].start()

@@ -20,7 +20,7 @@ from tests.depth import example_count
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import expire, files_of, lake_at, plan_actions, undo, verdicts, wait_and_expire, wait_and_report
 from tests.process_kills import PROCESSES, exit_code, kill_before
-from tests.stores.builders import in_memory
+from tests.stores.builders import memory_directory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ def everything_reads(path: Path) -> None:
 
 
 def test_expiry_killed_before_any_step_is_completed_by_another(tree: DocumentTree):
-    with in_memory() as base:
+    with memory_directory() as base:
         wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
         plan = plan_actions(lake_over(wanted, tree), AS_OF)
         assert verdicts(expire(lake_over(wanted, tree), AS_OF, plan)) == {"done"}
@@ -83,7 +83,7 @@ def test_expiry_killed_before_any_step_is_completed_by_another(tree: DocumentTre
 
 
 def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree):
-    with in_memory() as base:
+    with memory_directory() as base:
         expired = Path(shutil.copytree(tree.builder.path, base / "expired"))
         lake = lake_over(expired, tree)
         plan = [action for action in plan_actions(lake, AS_OF) if action.ref_type == "branch"]
@@ -104,7 +104,7 @@ def test_undo_killed_before_any_step_is_completed_by_another(tree: DocumentTree)
 
 def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTree):
     rnd, span, killed_in_the_middle = random.Random(1), 60.0, 0
-    with in_memory() as base:
+    with memory_directory() as base:
         plan = plan_actions(lake_over(tree.builder.path, tree), AS_OF)
         for number in range(example_count(9, 21)):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
@@ -129,7 +129,7 @@ def test_expiry_killed_at_random_moment_is_completed_by_another(tree: DocumentTr
 
 
 def test_concurrent_expiries_make_each_edit_once(tree: DocumentTree):
-    with in_memory() as base:
+    with memory_directory() as base:
         wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
         plan = plan_actions(lake_over(wanted, tree), AS_OF)
         expire(lake_over(wanted, tree), AS_OF, plan)

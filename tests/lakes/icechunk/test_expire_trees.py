@@ -15,7 +15,7 @@ import zarr
 from tests.depth import example_count
 from tests.lakes.icechunk.builder import RandomTree, random_tree
 from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
-from tests.stores.builders import in_memory
+from tests.stores.builders import memory_directory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
@@ -108,7 +108,7 @@ class Case:
 def test_random_trees_expire_like_library_and_document(group: int):
     compared = 0
     for seed in range(group * TREES_A_GROUP, (group + 1) * TREES_A_GROUP):
-        with in_memory() as base:
+        with memory_directory() as base:
             case = Case(base, seed)
             for semantics in ("seed", "icechunk-v1"):
                 assert_equals_document(case, case.expire_copy(base / semantics, semantics), semantics, seed)

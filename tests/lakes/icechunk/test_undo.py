@@ -16,7 +16,7 @@ from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import ExpiryAction, ReversibleLake
 from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_value
 from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, plan_actions, verdicts
-from tests.stores.builders import in_memory
+from tests.stores.builders import memory_directory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
@@ -161,7 +161,7 @@ def test_undo_fails_for_incomplete_rows_and_unreadable_repository(tree: Document
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_undo_works_for_any_subset_and_order(built: DocumentTree, data: st.DataObject):
-    with in_memory() as base:
+    with memory_directory() as base:
         tree = copy_of(built, base / "repo")
         lake, plan = expire_tree(tree, semantics="icechunk-v1", delete_expired_branches=True)
         undone = data.draw(st.lists(st.sampled_from(plan), unique=True))

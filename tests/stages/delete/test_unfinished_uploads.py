@@ -36,8 +36,8 @@ from gc_assets.stores.execution import release_on_exit
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.dates import next_noon
-from tests.s3.proxy import Request, Rule, error_answer, proxied
-from tests.s3.servers import shared
+from tests.s3.proxy import Request, Rule, error_answer, run_proxy
+from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
@@ -92,7 +92,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         return request.method == "DELETE" and "uploadId" in request.query and "/denied?" in request.target
 
     denied = Rule(is_denied, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")), times=9)
-    with open_s3_bench("ceph", prefix="lakes/") as bench, proxied(shared("ceph"), denied) as proxy:
+    with open_s3_bench("ceph", prefix="lakes/") as bench, run_proxy(shared_server("ceph"), denied) as proxy:
         root: Path = tmp_path_factory.mktemp("uploads")
         now = next_noon(days=4)
         settings = {"s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}

@@ -24,10 +24,10 @@ from gc_assets.core.errors import StoreError
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.read.doctor import doctor
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from tests.s3.servers import shared
+from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.lakehouse import STORAGE, Lakehouse
-from tests.stores.inventories.written import OwnReport, on_disk, rows_of
+from tests.stores.inventories.report_builders import PlainReport, list_rows, write_to_disk
 from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
@@ -61,7 +61,7 @@ class ReportStory:
 
 
 def create_table(house: BucketHouse) -> tuple[Table, IcebergLakeConfig]:
-    server, location = shared("ceph"), house.bench.store.location
+    server, location = shared_server("ceph"), house.bench.store.location
     keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key, "s3.region": "us-east-1"}
     properties = {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": f"{location}iceberg"}
     properties |= {"s3.endpoint": server.endpoint, **keys}
@@ -89,9 +89,9 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         as_of = datetime.now(UTC).replace(microsecond=0)
         time.sleep(1)
         bench.put(YOUNG, content)
-        rows = rows_of(bench)
+        rows = list_rows(bench)
         rows += [row for row in rows if row["key"].endswith(DUPLICATE)]
-        OwnReport(rows, as_of, bucket=bench.bucket).write(on_disk(root / "reports"))
+        PlainReport(rows, as_of, bucket=bench.bucket).write(write_to_disk(root / "reports"))
         table.append(pa.table({"id": [2]}))
         yield ReportStory(house, table, as_of, content)
 

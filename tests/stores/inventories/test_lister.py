@@ -24,8 +24,16 @@ from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local.report_files import LocalReportFiles
 from gc_assets.stores.protocol import Lister, ListingBatch, Problem
 from tests.stores.contract import inventory
-from tests.stores.inventories.written import OwnReport, Row, S3Report, in_bucket, lister_of, on_disk, rows_of
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.inventories.report_builders import (
+    PlainReport,
+    Row,
+    S3Report,
+    list_rows,
+    open_report_lister,
+    write_to_bucket,
+    write_to_disk,
+)
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 S3_FORMATS = ("CSV", "ORC", "Parquet")
 OWN_FORMATS = ("csv", "parquet")
@@ -85,40 +93,40 @@ def fill(bench: S3Bench) -> None:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "versions"])
 def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
-    with in_a_bucket("ceph", versioned=request.param) as bench:
+    with open_s3_bench("ceph", versioned=request.param) as bench:
         fill(bench)
         yield bench
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
 def test_s3_inventory_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
-    S3Report(rows_of(bench), scan(), file_format, bench.bucket).write(on_disk(tmp_path))
-    assert shown(lister_of(bench, str(tmp_path)), scan()) == inventory(bench.store)
+    S3Report(list_rows(bench), scan(), file_format, bench.bucket).write(write_to_disk(tmp_path))
+    assert shown(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
 
 @pytest.mark.parametrize("file_format", OWN_FORMATS)
 def test_plain_report_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
-    OwnReport(rows_of(bench), scan(), file_format, bench.bucket).write(on_disk(tmp_path))
-    assert shown(lister_of(bench, str(tmp_path), "plain"), scan()) == inventory(bench.store)
+    PlainReport(list_rows(bench), scan(), file_format, bench.bucket).write(write_to_disk(tmp_path))
+    assert shown(open_report_lister(bench, str(tmp_path), "plain"), scan()) == inventory(bench.store)
 
 
 def test_report_in_another_bucket_equals_the_listing(bench: S3Bench) -> None:
-    with in_a_bucket("ceph", own=True) as reports:
-        S3Report(rows_of(bench), scan(), "Parquet", bench.bucket).write(in_bucket(reports.client, reports.bucket, reports.prefix))
-        assert shown(lister_of(bench, reports.store.location), scan()) == inventory(bench.store)
+    with open_s3_bench("ceph", own=True) as reports:
+        S3Report(list_rows(bench), scan(), "Parquet", bench.bucket).write(write_to_bucket(reports.client, reports.bucket, reports.prefix))
+        assert shown(open_report_lister(bench, reports.store.location), scan()) == inventory(bench.store)
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
 def test_csv_columns_follow_the_schema(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     fields = ["ETag", "LastModifiedDate", "Key", "StorageClass", "Size", "Bucket"]
     fields += ["IsDeleteMarker", "IsLatest", "VersionId"] if bench.mode == "versioned" else []
-    S3Report(rows_of(bench), scan(), file_format, bench.bucket, fields=fields).write(on_disk(tmp_path))
-    assert shown(lister_of(bench, str(tmp_path)), scan()) == inventory(bench.store)
+    S3Report(list_rows(bench), scan(), file_format, bench.bucket, fields=fields).write(write_to_disk(tmp_path))
+    assert shown(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
 
 def test_file_beyond_the_budget_is_postponed(bench: S3Bench, tmp_path: Path) -> None:
-    S3Report(rows_of(bench), scan(), "CSV", bench.bucket, files=3).write(on_disk(tmp_path))
-    lister = lister_of(bench, str(tmp_path))
+    S3Report(list_rows(bench), scan(), "CSV", bench.bucket, files=3).write(write_to_disk(tmp_path))
+    lister = open_report_lister(bench, str(tmp_path))
     (task,) = lister.plan(2, scan(), frozenset(), scan(), None).tasks
     (first,) = task.run(1)
     assert (first.objects.num_rows, len(first.leftover)) == (0, 3)
@@ -194,8 +202,8 @@ names = st.text(st.sampled_from("/.ab \t\r\n\"',+%2F\x00\x01\x7f\u00e9e\u0301\U0
 @pytest.mark.parametrize("kind, file_format", [("s3", "CSV"), ("s3", "ORC"), ("s3", "Parquet"), ("plain", "csv"), ("plain", "parquet")])
 def test_report_keys_are_read_byte_for_byte(tmp_path: Path, kind: str, file_format: str, found: list[str]) -> None:
     rows = [row(f"lake/{key}", size=number) for number, key in enumerate(found)]
-    written = S3Report(rows, SCAN, file_format) if kind == "s3" else OwnReport(rows, SCAN, file_format)
-    written.write(on_disk(tmp_path))
+    written = S3Report(rows, SCAN, file_format) if kind == "s3" else PlainReport(rows, SCAN, file_format)
+    written.write(write_to_disk(tmp_path))
     rows_by_key, problems = met(of(tmp_path, kind))
     assert {key: shown["size_bytes"] for key, shown in rows_by_key.items()} == {key: number for number, key in enumerate(found)}
     assert not problems
@@ -207,7 +215,7 @@ def test_rows_outside_the_storage_are_dropped(tmp_path: Path, file_format: str) 
     marker = row("lake/deleted", **{**versions, "is_delete_marker": True, "size": None, "e_tag": None})
     older = row("lake/deleted", **{**versions, "version_id": "v0", "is_latest": False})
     others = [row(key, **versions) for key in ("lakes/x", "lak", "other/a", "lake/.gc-assets/lease/1", "LAKE/a")]
-    S3Report([row("lake/a", **versions), marker, older, *others], SCAN, file_format).write(on_disk(tmp_path))
+    S3Report([row("lake/a", **versions), marker, older, *others], SCAN, file_format).write(write_to_disk(tmp_path))
     rows, problems = met(of(tmp_path, source_bucket=_Bucket(versions=True)))
     assert {key: shown["version_id"] for key, shown in rows.items()} == {"a": "v1"}
     assert not problems
@@ -219,8 +227,8 @@ def test_unaddressable_key_is_reported_and_kept(tmp_path: Path) -> None:
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
     files = [{"key": "reports/source/daily/data/x.csv.gz", "size": len(content), "MD5checksum": md5}]
     fields = ["Bucket", "Key", "Size", "LastModifiedDate", "ETag"]
-    S3Report([], SCAN, fields=fields, manifest={"files": files}).write(on_disk(tmp_path))
-    on_disk(tmp_path)("data/x.csv.gz", content)
+    S3Report([], SCAN, fields=fields, manifest={"files": files}).write(write_to_disk(tmp_path))
+    write_to_disk(tmp_path)("data/x.csv.gz", content)
     found, problems = met(of(tmp_path))
     assert list(found) == ["a"]
     assert [(problem.key, problem.kind, problem.is_incomplete) for problem in problems] == [
@@ -230,12 +238,12 @@ def test_unaddressable_key_is_reported_and_kept(tmp_path: Path) -> None:
 
 
 def test_versions_of_an_unversioned_bucket_are_dropped(tmp_path: Path) -> None:
-    S3Report([row("lake/a", version_id="", is_latest=True, is_delete_marker=False)], SCAN).write(on_disk(tmp_path))
+    S3Report([row("lake/a", version_id="", is_latest=True, is_delete_marker=False)], SCAN).write(write_to_disk(tmp_path))
     assert met(of(tmp_path))[0]["a"]["version_id"] is None
 
 
 def test_object_from_before_versioning_has_version_null(tmp_path: Path) -> None:
-    S3Report([row("lake/a", version_id=None, is_latest=True, is_delete_marker=False)], SCAN).write(on_disk(tmp_path))
+    S3Report([row("lake/a", version_id=None, is_latest=True, is_delete_marker=False)], SCAN).write(write_to_disk(tmp_path))
     assert met(of(tmp_path, source_bucket=_Bucket(versions=True)))[0]["a"]["version_id"] == "null"
 
 
@@ -244,13 +252,13 @@ def test_object_from_before_versioning_has_version_null(tmp_path: Path) -> None:
 
 def test_newest_finished_report_is_used(tmp_path: Path) -> None:
     for hours, key in ((60, "oldest"), (30, "older"), (8, "newest")):
-        S3Report([row(f"lake/{key}")], NOW - timedelta(hours=hours), files=1).write(on_disk(tmp_path))
+        S3Report([row(f"lake/{key}")], NOW - timedelta(hours=hours), files=1).write(write_to_disk(tmp_path))
     assert list(met(of(tmp_path))[0]) == ["newest"]
 
 
 def test_unfinished_report_is_skipped_and_reported_by_doctor(tmp_path: Path) -> None:
-    S3Report([row("lake/before")], SCAN - timedelta(days=1), files=1).write(on_disk(tmp_path))
-    S3Report([row("lake/unfinished")], SCAN, files=1, unfinished=True).write(on_disk(tmp_path))
+    S3Report([row("lake/before")], SCAN - timedelta(days=1), files=1).write(write_to_disk(tmp_path))
+    S3Report([row("lake/unfinished")], SCAN, files=1, unfinished=True).write(write_to_disk(tmp_path))
     lister = of(tmp_path)
     assert list(met(lister)[0]) == ["before"]
     findings = list(lister.examine(StorageConfig(name="s", location="s3://source/lake/"), NOW))
@@ -261,7 +269,7 @@ def test_unfinished_report_is_skipped_and_reported_by_doctor(tmp_path: Path) -> 
 
 def test_report_time_is_the_earlier_of_folder_and_manifest(tmp_path: Path) -> None:
     earlier = SCAN - timedelta(hours=3)
-    S3Report([row("lake/a")], SCAN, manifest={"creationTimestamp": str(int(earlier.timestamp() * 1000))}).write(on_disk(tmp_path))
+    S3Report([row("lake/a")], SCAN, manifest={"creationTimestamp": str(int(earlier.timestamp() * 1000))}).write(write_to_disk(tmp_path))
     report = of(tmp_path).plan(2, NOW, frozenset(), NOW, None).report
     assert report is not None
     assert (report.as_of, report.rows) == (earlier, None)
@@ -272,7 +280,7 @@ def test_report_time_is_the_earlier_of_folder_and_manifest(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("age, refused", [("8h", False), ("7h59m", True)])
 def test_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, refused: bool) -> None:
-    S3Report([row("lake/a")], SCAN).write(on_disk(tmp_path))
+    S3Report([row("lake/a")], SCAN).write(write_to_disk(tmp_path))
     lister = of(tmp_path, max_inventory_age=age)
     if refused:
         assert "2026-11-22T04:00:00+00:00: older than max_inventory_age (7h59m)" in refusal(lister)
@@ -281,7 +289,7 @@ def test_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, ref
 
 
 def test_report_from_the_future_is_refused(tmp_path: Path) -> None:
-    S3Report([row("lake/a")], NOW + timedelta(hours=1)).write(on_disk(tmp_path))
+    S3Report([row("lake/a")], NOW + timedelta(hours=1)).write(write_to_disk(tmp_path))
     assert "set the clocks" in refusal(of(tmp_path))
 
 
@@ -312,7 +320,7 @@ def test_unusable_s3_report_is_refused_by_name(tmp_path: Path, case: str) -> Non
     spoilt, source_bucket, words = REFUSED[case]
     tmp_path.joinpath("data").mkdir()
     if case != "no report":
-        S3Report([row("lake/a")], SCAN, **spoilt).write(on_disk(tmp_path))
+        S3Report([row("lake/a")], SCAN, **spoilt).write(write_to_disk(tmp_path))
     message = refusal(of(tmp_path, source_bucket=_Bucket(**source_bucket)))
     assert words in message
     assert str(tmp_path) in message
@@ -349,14 +357,14 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
 def test_damaged_file_makes_the_listing_incomplete(tmp_path: Path, case: str) -> None:
     spoilt, words = DAMAGED[case]
     values: dict[str, Any] = {"rows": [row("lake/a")], "scan": SCAN, "files": 1, **spoilt}
-    S3Report(**values).write(on_disk(tmp_path))
+    S3Report(**values).write(write_to_disk(tmp_path))
     message = unreadable(of(tmp_path))
     assert words in message
     assert f"{tmp_path}/data/11220400-0000.csv.gz" in message
 
 
 def test_row_without_is_latest_makes_the_listing_incomplete(tmp_path: Path) -> None:
-    S3Report([row("lake/a", version_id="v", is_latest=None, is_delete_marker=False)], SCAN, files=1).write(on_disk(tmp_path))
+    S3Report([row("lake/a", version_id="v", is_latest=None, is_delete_marker=False)], SCAN, files=1).write(write_to_disk(tmp_path))
     assert "a row has no value in is_latest" in unreadable(of(tmp_path, source_bucket=_Bucket(versions=True)))
 
 
@@ -375,33 +383,33 @@ OWN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", OWN_REFUSED)
 def test_unusable_plain_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
     spoilt, words = OWN_REFUSED[case]
-    OwnReport([row("lake/a")], SCAN, **spoilt).write(on_disk(tmp_path))
+    PlainReport([row("lake/a")], SCAN, **spoilt).write(write_to_disk(tmp_path))
     assert words in refusal(of(tmp_path, "plain"))
 
 
 def test_storage_without_prefix_contains_all_keys(tmp_path: Path) -> None:
-    S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(on_disk(tmp_path))
+    S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(write_to_disk(tmp_path))
     assert set(met(of(tmp_path, source_bucket=_Bucket(prefix="")))[0]) == {"lake/a", "b"}
 
 
 def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         bench.put("there", b"four")
-        assert lister_of(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
+        assert open_report_lister(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
         stranger = replace(bench, connections=Connections(default=bench.connections.default.model_copy(update={"profile": "stranger"})))
         with pytest.raises(StoreError, match="'there' is in no report and its size cannot be read: 403"):
-            lister_of(stranger, "/reports").look_up(["there"])
+            open_report_lister(stranger, "/reports").look_up(["there"])
 
 
 @pytest.mark.parametrize("prefix", ["", "la", "lake/"])
 def test_report_covers_storages_under_its_prefix(tmp_path: Path, prefix: str) -> None:
-    OwnReport([row("lake/a")], SCAN, prefix=prefix).write(on_disk(tmp_path))
+    PlainReport([row("lake/a")], SCAN, prefix=prefix).write(write_to_disk(tmp_path))
     assert list(met(of(tmp_path, "plain"))[0]) == ["a"]
 
 
 @pytest.mark.parametrize("file_format", OWN_FORMATS)
 def test_file_with_missing_rows_makes_the_listing_incomplete(tmp_path: Path, file_format: str) -> None:
-    OwnReport([row("lake/a")], SCAN, file_format, file={"rows": 2}).write(on_disk(tmp_path))
+    PlainReport([row("lake/a")], SCAN, file_format, file={"rows": 2}).write(write_to_disk(tmp_path))
     assert "it has 1 rows, expected 2 from the manifest" in unreadable(of(tmp_path, "plain"))
 
 
@@ -409,19 +417,19 @@ def test_file_with_missing_rows_makes_the_listing_incomplete(tmp_path: Path, fil
 def test_plain_report_without_a_column_is_refused(tmp_path: Path, missing: str) -> None:
     names = {"key": "key", "size_bytes": "size", "last_modified": "last_modified_date", "etag": "e_tag"}
     short = {name: value for name, value in row("lake/a").items() if name != names[missing]}
-    OwnReport([short], SCAN).write(on_disk(tmp_path))
+    PlainReport([short], SCAN).write(write_to_disk(tmp_path))
     assert f"there is no column {missing}, only" in unreadable(of(tmp_path, "plain"))
 
 
 def test_empty_report_lists_no_objects(tmp_path: Path) -> None:
     for file_format in S3_FORMATS:
-        S3Report([], SCAN, file_format, files=1, fields=["Key", "Size", "LastModifiedDate", "ETag"]).write(on_disk(tmp_path))
+        S3Report([], SCAN, file_format, files=1, fields=["Key", "Size", "LastModifiedDate", "ETag"]).write(write_to_disk(tmp_path))
         assert met(of(tmp_path)) == ({}, [])
 
 
 @pytest.mark.parametrize("first", [b"\n", b"\xff\xfe,key\n"])
 def test_plain_csv_without_header_makes_the_listing_incomplete(tmp_path: Path, first: bytes) -> None:
     content = first + b"lake/a,1,2026-11-01T00:00:00Z,e\n"
-    OwnReport([], SCAN, "csv", file={"size": len(content), "rows": 1}).write(on_disk(tmp_path))
-    on_disk(tmp_path)(f"{SCAN:%Y-%m-%dT%H-%M-%SZ}/part-0.csv", content)
+    PlainReport([], SCAN, "csv", file={"size": len(content), "rows": 1}).write(write_to_disk(tmp_path))
+    write_to_disk(tmp_path)(f"{SCAN:%Y-%m-%dT%H-%M-%SZ}/part-0.csv", content)
     assert "expected column names" in unreadable(of(tmp_path, "plain"))

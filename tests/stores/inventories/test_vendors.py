@@ -49,7 +49,7 @@ def _cell(value: object) -> object:
 def azure_manifest(**said: Any) -> bytes:
     filters = {"blobTypes": ["blockBlob"], "includeBlobVersions": True, "prefixMatch": ["lake/warehouse/"]}
     rule = {"filters": filters, "format": "parquet", "objectType": "blob", "schedule": "daily"}
-    parse_document = {
+    document = {
         "destinationContainer": "reports",
         "endpoint": "https://account.blob.core.windows.net",
         "files": [{"blob": "2026/01/05/01-00-00/rule/rule.parquet", "size": 9}],
@@ -61,7 +61,7 @@ def azure_manifest(**said: Any) -> bytes:
         "summary": {"objectCount": 4, "totalObjectSize": 7},
         "version": "1.0",
     }
-    return json.dumps({**parse_document, **said}).encode()
+    return json.dumps({**document, **said}).encode()
 
 
 def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
@@ -130,7 +130,7 @@ SHARDS = {f"7f_2026-01-05T01:00_{number}.csv": 5 for number in range(2)}
 
 
 def gcs_manifest(**said: Any) -> bytes:
-    parse_document = {
+    document = {
         "report_config": {"display_name": "daily"},
         "records_processed": 3,
         "snapshot_time": "2026-01-05T01:00:00Z",
@@ -138,7 +138,7 @@ def gcs_manifest(**said: Any) -> bytes:
         "shard_count": 2,
         "report_shards_file_names": list(SHARDS),
     }
-    return json.dumps({**parse_document, **said}).encode()
+    return json.dumps({**document, **said}).encode()
 
 
 def test_gcs_manifest_has_shards_time_and_row_count() -> None:

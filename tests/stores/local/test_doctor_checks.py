@@ -32,9 +32,7 @@ def test_doctor_fails_for_a_missing_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
-def test_doctor_warns_of_a_read_only_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, verdict: str
-) -> None:
+def test_doctor_warns_of_a_read_only_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, verdict: str) -> None:
     monkeypatch.setattr(os, "access", lambda path, kind: False)
     found = findings(tmp_path, mode=mode)
     assert (found["quarantine"].verdict, "not writable" in found["quarantine"].found) == (verdict, True)

@@ -14,7 +14,7 @@ from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.stores.local import editing
 from gc_assets.stores.local.editing import EditableLocalObjects
 from tests.process_kills import PROCESSES
-from tests.stores.builders import in_memory
+from tests.stores.builders import memory_directory
 
 OBJECTS = EditableLocalObjects()
 NOBODY = 65534
@@ -85,9 +85,7 @@ def test_replace_does_not_create_a_missing_object(file: Path, change: str):
     assert names(file) == []
 
 
-def test_missing_directory_does_not_affect_the_working_directory(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_missing_directory_does_not_affect_the_working_directory(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "A").write_bytes(b"a stranger")
     for call in (lambda: OBJECTS.read_with_etag(str(tmp_path / "none" / "A")), lambda: OBJECTS.remove(str(tmp_path / "none" / "A"), "x")):
@@ -196,7 +194,7 @@ def as_nobody() -> Iterator[None]:
 
 @pytest.mark.parametrize("change", ["replace", "remove", "create"])
 def test_read_only_directory_is_not_changed(change: str):
-    with in_memory() as base:
+    with memory_directory() as base:
         file = base / "snapshots" / "A"
         file.parent.mkdir()
         file.write_bytes(b"old")
@@ -215,7 +213,7 @@ def test_read_only_directory_is_not_changed(change: str):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
 def test_file_whose_owner_cannot_be_kept_is_not_replaced():
-    with in_memory() as base:
+    with memory_directory() as base:
         file = base / "snapshots" / "A"
         file.parent.mkdir()
         file.write_bytes(b"old")
@@ -245,7 +243,7 @@ def _replace_all(path: Path, number: int, start, answers) -> None:
 
 
 def test_concurrent_replacements_are_not_lost():
-    with in_memory() as base:
+    with memory_directory() as base:
         path = base / "snapshots" / "A"
         path.parent.mkdir()
         path.write_bytes(b"0")

@@ -17,7 +17,7 @@ from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local import listing
 from gc_assets.stores.local.listing import plan_listing
 from gc_assets.stores.local.objects import etag_of
-from tests.stores.builders import keys, listed, write
+from tests.stores.builders import keys, list_completely, write
 
 
 def oracle(root: Path) -> dict[str, str]:
@@ -29,7 +29,7 @@ def oracle(root: Path) -> dict[str, str]:
 
 def test_row_contains_size_time_and_identity(tmp_path):
     path = write(tmp_path, "t/data/a.parquet", b"12345", 1_700_000_000_123_456_789)
-    step = listed(tmp_path)
+    step = list_completely(tmp_path)
     assert step.objects.schema == INVENTORY_SCHEMA
     row = step.objects.to_pylist()[0]
     assert row["key"] == "t/data/a.parquet"
@@ -41,19 +41,19 @@ def test_row_contains_size_time_and_identity(tmp_path):
 
 def test_time_before_1970_is_rounded_down(tmp_path):
     write(tmp_path, "old", b"", -1)
-    row = listed(tmp_path).objects.to_pylist()[0]
+    row = list_completely(tmp_path).objects.to_pylist()[0]
     assert row["last_modified"].isoformat() == "1969-12-31T23:59:59.999999+00:00"
 
 
 def test_location_may_be_a_file_url(tmp_path):
     write(tmp_path, "a")
-    assert keys(listed(f"file://{tmp_path}/")) == keys(listed(str(tmp_path))) == ["a"]
+    assert keys(list_completely(f"file://{tmp_path}/")) == keys(list_completely(str(tmp_path))) == ["a"]
 
 
 def test_location_may_be_a_link(tmp_path):
     write(tmp_path, "real/a")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert keys(listed(tmp_path / "link")) == ["a"]
+    assert keys(list_completely(tmp_path / "link")) == ["a"]
 
 
 TREES = st.lists(st.lists(st.sampled_from(["a", "b%20", "c d", "é", "e\u0301", "n\nl"]), min_size=1, max_size=4), max_size=25)
@@ -69,7 +69,7 @@ def test_every_object_is_listed_once_for_any_division(tmp_path_factory, tree, pa
         patch.setattr(listing, "HUGE_DIRECTORY", huge)
         patch.setattr(listing, "PLANNED_ENTRIES", 8)
         patch.setattr(listing, "ENTRIES_PER_TASK", per_task)
-        step = listed(root, parallelism, budget)
+        step = list_completely(root, parallelism, budget)
     found = dict(zip(step.objects.column("key").to_pylist(), step.objects.column("etag").to_pylist(), strict=True)) if tree else {}
     assert step.objects.num_rows == len(found)
     assert found == oracle(root)
@@ -91,7 +91,7 @@ def test_single_worker_lists_a_huge_directory_completely(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "HUGE_DIRECTORY", 2)
     for number in range(5):
         write(tmp_path, f"t/{number}/x", b"")
-    assert len(keys(listed(tmp_path, 1))) == 5
+    assert len(keys(list_completely(tmp_path, 1))) == 5
 
 
 def test_huge_directory_found_by_a_task_becomes_shares(tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_huge_directory_found_by_a_task_becomes_shares(tmp_path, monkeypatch):
     steps = [step for task in plan_listing(str(tmp_path), 3) for step in task.run(10**9)]
     assert sum(step.objects.num_rows for step in steps) == 0
     assert [len(task.units) for step in steps for task in step.leftover] == [1, 1, 1]
-    assert len(keys(listed(tmp_path, 3))) == 30
+    assert len(keys(list_completely(tmp_path, 3))) == 30
 
 
 def test_exhausted_budget_returns_the_rest(tmp_path, monkeypatch):
@@ -130,7 +130,7 @@ def test_links_are_reported_and_never_followed(tmp_path):
     (tmp_path / "dir-link").symlink_to(outside)
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     (tmp_path / "loop").symlink_to(tmp_path)
-    step = listed(tmp_path)
+    step = list_completely(tmp_path)
     assert keys(step) == ["data/a"]
     assert sorted((p.key, p.kind) for p in step.problems) == [(name, "symlink") for name in ("dangling", "dir-link", "file-link", "loop")]
     assert not any(problem.is_incomplete for problem in step.problems)
@@ -142,7 +142,7 @@ def test_non_utf8_names_are_kept_and_reported(tmp_path):
     Path(os.fsdecode(raw + b"/d\xff")).mkdir()
     for name in (b"/caf\xe9", b"/d\xff/x"):
         os.close(os.open(raw + name, os.O_CREAT))
-    step = listed(tmp_path)
+    step = list_completely(tmp_path)
     assert keys(step) == ["a"]
     assert sorted((p.key, p.kind) for p in step.problems) == [(r"caf\xe9", "not_utf8"), (r"d\xff", "not_utf8")]
 
@@ -151,7 +151,7 @@ def test_sockets_and_fifos_are_kept_and_reported(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
-        step = listed(tmp_path)
+        step = list_completely(tmp_path)
     assert step.objects.num_rows == 0
     assert sorted((p.key, p.kind) for p in step.problems) == [("fifo", "special"), ("socket", "special")]
 
@@ -161,7 +161,7 @@ def test_file_dated_after_2262_is_young_and_reported(tmp_path, seconds):
     write(tmp_path, "a")
     write(tmp_path, "late")
     os.utime(tmp_path / "late", (seconds, seconds))
-    step = listed(tmp_path)
+    step = list_completely(tmp_path)
     assert keys(step) == ["a", "late"]
     assert [(p.key, p.kind, p.is_incomplete) for p in step.problems] == [("late", "time", False)]
     row = next(row for row in step.objects.to_pylist() if row["key"] == "late")
@@ -185,7 +185,7 @@ def test_unreadable_directory_makes_the_inventory_incomplete(tmp_path, monkeypat
     write(tmp_path, "open/a")
     write(tmp_path, "t/closed/b")
     deny(monkeypatch, b"/closed", number)
-    step = listed(tmp_path)
+    step = list_completely(tmp_path)
     assert keys(step) == ["open/a"]
     assert [(p.key, p.kind, p.is_incomplete) for p in step.problems] == [("t/closed/", "unreadable", True)]
     assert os.strerror(number) in step.problems[0].detail
@@ -196,7 +196,7 @@ def test_directory_without_permission_makes_the_inventory_incomplete(tmp_path):
     write(tmp_path, "closed/b")
     (tmp_path / "closed").chmod(0)
     try:
-        assert [p.kind for p in listed(tmp_path).problems] == ["unreadable"]
+        assert [p.kind for p in list_completely(tmp_path).problems] == ["unreadable"]
     finally:
         (tmp_path / "closed").chmod(0o755)
 
@@ -211,7 +211,7 @@ def test_failed_stat_makes_the_inventory_incomplete(tmp_path, monkeypatch):
         return real(path, **kwargs)
 
     monkeypatch.setattr(os, "stat", stat)
-    assert [(p.key, p.is_incomplete) for p in listed(tmp_path).problems] == [("a", True)]
+    assert [(p.key, p.is_incomplete) for p in list_completely(tmp_path).problems] == [("a", True)]
 
 
 def test_file_removed_during_the_listing_is_skipped(tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_file_removed_during_the_listing_is_skipped(tmp_path, monkeypatch):
         return real(path, **kwargs)
 
     monkeypatch.setattr(os, "stat", stat)
-    step = listed(tmp_path)
+    step = list_completely(tmp_path)
     assert (keys(step), step.problems) == (["b"], ())
 
 
@@ -254,7 +254,7 @@ def test_directory_replaced_by_a_link_is_not_followed(tmp_path, monkeypatch):
 
 
 def test_empty_root_is_an_empty_inventory(tmp_path):
-    step = listed(tmp_path)
+    step = list_completely(tmp_path)
     assert (step.objects.num_rows, step.problems) == (0, ())
 
 
@@ -298,4 +298,4 @@ def test_name_of_255_bytes_is_listed(tmp_path):
     write(tmp_path, "n" * 255)
     with pytest.raises(OSError, match="name too long"):
         write(tmp_path, "n" * 1025)
-    assert keys(listed(tmp_path)) == ["n" * 255]
+    assert keys(list_completely(tmp_path)) == ["n" * 255]

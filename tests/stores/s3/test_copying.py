@@ -12,7 +12,7 @@ from gc_assets.stores.s3 import copying
 from tests.s3.proxy import Request, Rule, call_before, error_answer
 from tests.stores.builders import PLAN
 from tests.stores.s3.test_quarantine import act, planned, through
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 CONTENT = bytes(range(256)) * 8
 HELD = f".gc-assets/trash/{PLAN}/a"
@@ -20,7 +20,7 @@ HELD = f".gc-assets/trash/{PLAN}/a"
 
 @pytest.fixture
 def bench() -> Iterator[S3Bench]:
-    with in_a_bucket("ceph", prefix="lake/") as opened:
+    with open_s3_bench("ceph", prefix="lake/") as opened:
         yield opened
 
 

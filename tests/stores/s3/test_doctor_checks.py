@@ -18,7 +18,7 @@ from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.core.findings import Finding
 from gc_assets.stores.store import open_store
 from tests.ports import free_port
-from tests.s3.proxy import Exchange, Rule, always, error_answer, proxied
+from tests.s3.proxy import Exchange, Rule, always, error_answer, run_proxy
 from tests.s3.servers import REGION, S3Server
 
 NOW = datetime(2026, 11, 22, 3, tzinfo=UTC)
@@ -122,7 +122,7 @@ def test_doctor_fails_for_a_missing_bucket(ceph: S3Server) -> None:
     ],
 )
 def test_doctor_fails_for_a_rejected_signer(ceph: S3Server, code: str, way_out: str) -> None:
-    with proxied(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
+    with run_proxy(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
         said = only(examined(proxy.server.settings, "any"), "listable", "fail")
     assert code in said
     assert way_out in said
@@ -143,7 +143,7 @@ def test_doctor_warns_of_clock_skew(ceph: S3Server, hours: int, whose: str) -> N
         exchange.reply(replace(answer, headers=(*(item for item in answer.headers if item[0].lower() != "date"), date)))
 
     bucket = filled(ceph)
-    with proxied(ceph, Rule(always, fault, times=99)) as proxy:
+    with run_proxy(ceph, Rule(always, fault, times=99)) as proxy:
         said = only(examined(proxy.server.settings, bucket), "clock", "warn")
     assert f"({whose} this machine's), expected at most 5" in said
     assert "Set the clocks" in said

@@ -27,11 +27,11 @@ from gc_assets.stores.write_ahead import open_log
 from tests.depth import example_count
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Exchange, Rule, call_after, drop_answer, error_answer, nth
-from tests.s3.servers import shared
+from tests.s3.servers import shared_server
 from tests.state.s3_location import unused_location
-from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
+from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
 from tests.stores.s3.test_quarantine import copies, kill, planned, through
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 KEYS = ("a", "t/b", "u/c")
 LATER = Clock(NOW + LEASE_DURATION)
@@ -57,7 +57,7 @@ def expired(exchange: Exchange) -> None:
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
 def test_next_run_completes_a_plan_after_an_expired_token(mode: QuarantineMode, versioned: bool) -> None:
     for step in count(1, example_count(9, 5)):
-        with in_a_bucket("ceph", versioned=versioned) as bench, in_memory() as folder:
+        with open_s3_bench("ceph", versioned=versioned) as bench, memory_directory() as folder:
             for key in KEYS:
                 bench.put(key, key.encode())
             rows, state = planned(bench, *KEYS), Files(str(folder))
@@ -92,7 +92,7 @@ def machine(start: Any, answers: Any, store: Store, state: Files, rows: Sequence
 
 def test_two_machines_copy_each_object_once() -> None:
     keys = [f"t/{number:02}" for number in range(20)]
-    with in_a_bucket("ceph") as bench, unused_location() as (root, settings), through(bench) as (store, proxy):
+    with open_s3_bench("ceph") as bench, unused_location() as (root, settings), through(bench) as (store, proxy):
         for key in keys:
             bench.put(key, key.encode())
         rows, state = planned(bench, *keys), Files(root, settings)
@@ -119,7 +119,7 @@ def carried_out(store: Store, state: Files, rows: Sequence[PlannedAction]) -> No
 def test_next_run_completes_a_killed_run_with_state_on_s3() -> None:
     """At every 20th request here, at every one of them with `make test DEPTH=all`."""
     for step in count(1, example_count(20, 1)):
-        with in_a_bucket("ceph", versioned=True) as bench, unused_location() as (root, settings):
+        with open_s3_bench("ceph", versioned=True) as bench, unused_location() as (root, settings):
             for key in KEYS:
                 bench.put(key, key.encode())
             rows, children = planned(bench, *KEYS), list[Any]()
@@ -143,15 +143,15 @@ def test_next_run_completes_a_killed_run_with_state_on_s3() -> None:
 
 def test_missing_location_is_not_an_empty_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)  # the pauses between attempts
-    server = shared("ceph").settings
-    with in_a_bucket("ceph") as bench:
+    server = shared_server("ceph").settings
+    with open_s3_bench("ceph") as bench:
         bench.put("a", b"x")
         nowhere = server.model_copy(update={"endpoint": "http://127.0.0.1:9"})
         wrong = {
             f"s3://{bench.bucket}-gone/": (server, "there is no such bucket; correct the location or `s3.endpoint`"),
             f"s3://{bench.bucket}/": (nowhere, "check the network and `s3.endpoint`"),
             f"s3://{bench.bucket}/lake/": (
-                shared("ceph").as_stranger().settings,
+                shared_server("ceph").as_stranger().settings,
                 "docs/s3-reference.md lists the permissions of each role",
             ),
         }
@@ -164,9 +164,9 @@ def test_missing_location_is_not_an_empty_storage(monkeypatch: pytest.MonkeyPatc
 
 def test_wrong_region_is_reported() -> None:
     """Ceph 16 does not look at the region."""
-    with in_a_bucket("versity", prefix="lake/") as bench:
+    with open_s3_bench("versity", prefix="lake/") as bench:
         bench.put("a", b"x")
-        elsewhere = Connections(default=shared("versity").settings.model_copy(update={"region": "eu-central-1"}))
+        elsewhere = Connections(default=shared_server("versity").settings.model_copy(update={"region": "eu-central-1"}))
         with pytest.raises(StoreError, match=r"cannot be listed: .*the bucket is in another region; set `s3.region`"):
             open_store(bench.store.location, elsewhere).plan_listing(2)
 
@@ -177,7 +177,7 @@ def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.M
     no = error_answer(403, "AccessDenied")
     forbidden = Rule(lambda request: "/t/3" in str(request.keys), lambda exchange: exchange.reply(no), times=10**9)
     lost = Rule(lambda request: "/t/0" in str(request.keys), drop_answer)
-    with in_a_bucket("ceph", versioned=True) as bench:
+    with open_s3_bench("ceph", versioned=True) as bench:
         for key in keys:
             bench.put(key, key.encode())
         rows = planned(bench, *keys)
@@ -191,7 +191,7 @@ def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_clock_skew_is_reported_and_nothing_is_deleted(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         bench.put("a", b"x")
         rows, now = planned(bench, "a"), botocore.auth.get_current_datetime
         with monkeypatch.context() as patch:

@@ -18,7 +18,7 @@ from tests.process_kills import PROCESSES
 from tests.s3.proxy import Request, Rule, drop_answer
 from tests.stores.builders import CLOCK, NOW, PLAN
 from tests.stores.s3.test_quarantine import through
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 PLACE = ".gc-assets/lease/000000000001.json"
 RACES = 12
@@ -26,7 +26,7 @@ RACES = 12
 
 @pytest.fixture(params=[False, True], ids=["plain", "versions"])
 def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
-    with in_a_bucket("ceph", versioned=request.param) as opened:
+    with open_s3_bench("ceph", versioned=request.param) as opened:
         yield opened
 
 
@@ -61,7 +61,7 @@ def race(store: Store, start: Any, results: Any, name: str) -> None:
 
 
 def test_competing_processes_never_both_acquire_the_lease() -> None:
-    with in_a_bucket("ceph", versioned=True) as bench:
+    with open_s3_bench("ceph", versioned=True) as bench:
         start, results = PROCESSES.Barrier(4), PROCESSES.Queue()
         racers = [PROCESSES.Process(target=race, args=(bench.store, start, results, name)) for name in "ab"]
         for racer in racers:

@@ -18,7 +18,7 @@ from gc_assets.stores.s3.listing import Range, common_prefix
 from tests.s3.proxy import Rule, error_answer, lists
 from tests.stores.contract import inventory
 from tests.stores.s3.test_quarantine import through
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 NEAR = [".gc-assets", ".gc-assets-x", ".gc-assets.", ".gc-assets0", ".gc-assets0/x", ".gc-assetsx", ".gc-asset", ".gc-assetz/x"]
 RESERVED = [".gc-assets/", ".gc-assets/x", ".gc-assets/~", ".gc-assets/~~", ".gc-assets/\u00e9", ".gc-assets/a/b/c"]
@@ -67,7 +67,7 @@ def by_boto3(bench: S3Bench) -> list[str]:
 @settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(found=keys)
 def test_listing_in_rounds_equals_boto3(found: list[str], versioned: bool) -> None:
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         put_all(bench, [*found, *NEAR])
         for budget in (1, 3):
             met, problems = steps(bench.store, budget)
@@ -77,7 +77,7 @@ def test_listing_in_rounds_equals_boto3(found: list[str], versioned: bool) -> No
 
 @pytest.fixture(scope="module", params=[False, True])
 def odd_bucket(request: pytest.FixtureRequest) -> Iterator[tuple[S3Bench, list[str]]]:
-    with in_a_bucket("ceph", versioned=request.param) as bench:
+    with open_s3_bench("ceph", versioned=request.param) as bench:
         put_all(bench, [*NEAR, *RESERVED, "a", "a/", "a/b", "a0", "é", "é/ü", "zz", "z%2F", "z+", "z ", "\U0001f333", "\uff5e"])
         yield bench, by_boto3(bench)
 
@@ -94,7 +94,7 @@ def test_any_split_keys_list_each_key_once(odd_bucket: tuple[S3Bench, list[str]]
 def test_split_keys_divide_a_flat_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.stores.s3.listing.SPLIT_KEY_EVERY", 10)
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 10)
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         names = [f"k{number:03d}" for number in range(95)]
         put_all(bench, names)
         (first,) = bench.store.plan_listing(2)
@@ -106,7 +106,7 @@ def test_split_keys_divide_a_flat_prefix(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_formerly_small_storage_is_one_task() -> None:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         put_all(bench, ["a/1", "b/1", "c/1"])
         assert len(bench.store.plan_listing(2)) > 1
         assert len(bench.store.plan_listing(2, split_keys=[])) == len(bench.store.plan_listing(2, split_keys=["b/1"])) == 1
@@ -118,7 +118,7 @@ def test_formerly_small_storage_is_one_task() -> None:
 def test_names_similar_to_the_reserved_prefix_are_listed(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 2)
     nested = [f"{'d/' * depth}{name}" for depth in range(6) for name in ("a", "d0", "z", "d-/x")]
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         put_all(bench, [*NEAR, *RESERVED, *nested])
         met, problems = steps(bench.store, 3)
         assert sorted(met) == sorted([*NEAR, *nested])
@@ -127,7 +127,7 @@ def test_names_similar_to_the_reserved_prefix_are_listed(versioned: bool, monkey
 
 @pytest.mark.parametrize("versioned", [False, True])
 def test_directory_marker_object_is_listed_once(versioned: bool) -> None:
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         names = [f"{name}{end}" for name in ("a/", "b/", "b/c/", "d//") for end in ("", "x", "y")]
         for _ in range(3):
             put_all(bench, names)
@@ -137,7 +137,7 @@ def test_directory_marker_object_is_listed_once(versioned: bool) -> None:
 
 
 def test_object_named_like_the_storage_is_reported_and_kept() -> None:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         put_all(bench, ["", "a"])
         met, problems = steps(bench.store, 3)
         assert met == ["a"]
@@ -147,7 +147,7 @@ def test_object_named_like_the_storage_is_reported_and_kept() -> None:
 @pytest.mark.parametrize("versioned", [False, True])
 def test_denied_page_makes_the_listing_incomplete(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         names = [f"k{number:02d}" for number in range(20)] + [f"d/{number}" for number in range(9)]
         put_all(bench, names)
         with through(bench) as (store, proxy):
@@ -171,7 +171,7 @@ def test_denied_page_makes_the_listing_incomplete(versioned: bool, monkeypatch: 
 def test_task_returns_the_rest_beyond_its_budget(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest version of a page's last key may stand on the next page of some servers, so that key is left over with what follows."""
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         names = [f"k{number:02d}" for number in range(20)]
         for _ in range(3):
             put_all(bench, names)
@@ -185,7 +185,7 @@ def test_task_returns_the_rest_beyond_its_budget(versioned: bool, monkeypatch: p
 
 def test_rest_is_not_divided_if_directories_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         names = [f"{name}/{number}" for name in "abc" for number in range(9)]
         put_all(bench, names)
         asked_for_directories = Rule(lambda request: "delimiter" in request.query, _deny, times=10**9)
@@ -203,7 +203,7 @@ def _deny(exchange: Any) -> None:
 
 
 def test_rows_are_the_newest_versions() -> None:
-    with in_a_bucket("ceph", versioned=True) as bench:
+    with open_s3_bench("ceph", versioned=True) as bench:
         for key in ("a", "b", "c"):
             bench.put(key, b"one")
             bench.put(key, b"newest")

@@ -44,12 +44,12 @@ from tests.s3.proxy import (
     drop_answer,
     error_answer,
     nth,
-    proxied,
+    run_proxy,
 )
-from tests.s3.servers import OWNER, STRANGER, shared
-from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
+from tests.s3.servers import OWNER, STRANGER, shared_server
+from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
 from tests.stores.contract import inventory, row_of
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 MODES: list[tuple[QuarantineMode, bool]] = [("trash", False), ("deferred", False), ("versioned", True), ("deferred", True)]
 IDS = ["trash", "deferred", "versioned", "deferred_versioned"]
@@ -58,20 +58,20 @@ every_mode = pytest.mark.parametrize("mode, versioned", MODES, ids=IDS)
 
 @pytest.fixture
 def plain() -> Iterator[S3Bench]:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         yield bench
 
 
 @pytest.fixture
 def versions() -> Iterator[S3Bench]:
-    with in_a_bucket("ceph", versioned=True) as bench:
+    with open_s3_bench("ceph", versioned=True) as bench:
         yield bench
 
 
 @contextmanager
 def through(bench: S3Bench, *rules: Rule, kind: str = "ceph") -> Iterator[tuple[Store, Proxy]]:
     """The same storage, reached through a proxy."""
-    with proxied(shared(kind), *rules) as proxy:
+    with run_proxy(shared_server(kind), *rules) as proxy:
         yield open_store(bench.store.location, Connections(default=proxy.server.settings)), proxy
 
 
@@ -139,7 +139,7 @@ def version_status(bench: S3Bench, status: str) -> None:
 
 @every_mode
 def test_same_bytes_written_again_are_another_object(mode: QuarantineMode, versioned: bool) -> None:
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         bench.put("a", b"same")
         rows = planned(bench, "a")
         if not versioned:
@@ -197,9 +197,7 @@ def test_object_written_during_a_retry_is_kept(plain: S3Bench, mode: QuarantineM
 
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
-def test_gap_without_conditional_delete_is_one_request(
-    plain: S3Bench, mode: QuarantineMode, action: Action
-) -> None:
+def test_gap_without_conditional_delete_is_one_request(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
     plain.put("a", b"old")
     rows = planned(plain, "a")
     with through(plain) as (store, proxy):
@@ -214,7 +212,7 @@ def test_gap_without_conditional_delete_is_one_request(
 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
 def test_conditional_delete_leaves_no_gap(mode: QuarantineMode, action: Action) -> None:
-    with in_a_bucket("versity", prefix="lake/") as bench:
+    with open_s3_bench("versity", prefix="lake/") as bench:
         bench.put("a", b"old")
         rows = planned(bench, "a")
         with through(bench, Rule(single_delete, call_before(partial(bench.put, "a", b"new"))), kind="versity") as (store, _):
@@ -225,7 +223,7 @@ def test_conditional_delete_leaves_no_gap(mode: QuarantineMode, action: Action) 
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
 def test_delete_with_lost_answer_is_done(mode: QuarantineMode, action: Action) -> None:
     for kind in ("ceph", "versity"):
-        with in_a_bucket(kind, prefix="lake/") as bench:
+        with open_s3_bench(kind, prefix="lake/") as bench:
             bench.put("a", b"old")
             rows = planned(bench, "a")
             with through(bench, Rule(single_delete, drop_answer), kind=kind) as (store, _):
@@ -237,7 +235,7 @@ def test_delete_with_lost_answer_is_done(mode: QuarantineMode, action: Action) -
 
 
 def test_suspended_versioning_denies_deletes() -> None:
-    with in_a_bucket("ceph", versioned=True, own=True) as bench:
+    with open_s3_bench("ceph", versioned=True, own=True) as bench:
         bench.put("a", b"kept")
         rows = planned(bench, "a")
         version_status(bench, "Suspended")
@@ -246,7 +244,7 @@ def test_suspended_versioning_denies_deletes() -> None:
 
 
 def test_versioning_is_checked_immediately_before_the_delete() -> None:
-    with in_a_bucket("ceph", own=True) as bench:
+    with open_s3_bench("ceph", own=True) as bench:
         bench.put("a", b"from before versioning")
         version_status(bench, "Enabled")
         rows = planned(bench, "a")
@@ -258,7 +256,7 @@ def test_versioning_is_checked_immediately_before_the_delete() -> None:
 
 
 def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
-    with in_a_bucket("ceph", own=True) as bench:
+    with open_s3_bench("ceph", own=True) as bench:
         bench.put("a", b"from before")
         version_status(bench, "Enabled")
         rows = planned(bench, "a")
@@ -271,7 +269,7 @@ def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
 
 
 def test_trash_in_a_versioned_bucket_only_restores_and_purges() -> None:
-    with in_a_bucket("ceph", own=True) as bench:
+    with open_s3_bench("ceph", own=True) as bench:
         for key in ("back", "gone", "still"):
             bench.put(key, key.encode())
         rows = planned(bench, "back", "gone", "still")
@@ -285,7 +283,7 @@ def test_trash_in_a_versioned_bucket_only_restores_and_purges() -> None:
 
 
 def test_deferred_purge_in_a_versioned_bucket_removes_one_version() -> None:
-    with in_a_bucket("ceph", own=True) as bench:
+    with open_s3_bench("ceph", own=True) as bench:
         for key in ("a", "b"):
             bench.put(key, b"planned")
         rows = planned(bench, "a", "b")
@@ -359,7 +357,7 @@ def test_purge_deletes_older_versions_and_no_newer_ones(versions: S3Bench) -> No
 
 
 def test_protected_older_version_stays_hidden_and_is_reported() -> None:
-    with in_a_bucket("ceph", versioned=True, own=True, prefix="lake/") as bench:
+    with open_s3_bench("ceph", versioned=True, own=True, prefix="lake/") as bench:
         bench.put("a", b"older")
         older = planned(bench, "a")[0].version_id or ""
         time.sleep(0.02)
@@ -458,12 +456,12 @@ def allow(bench: S3Bench, *denied: str, actions: Sequence[str] = ("s3:*",)) -> S
         keys = [f"arn:aws:s3:::{bench.bucket}/{bench.prefix}{key}" for key in denied]
         statements.append({"Effect": "Deny", **who, "Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"], "Resource": keys})
     bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
-    return open_store(bench.store.location, Connections(default=shared("ceph").as_stranger().settings))
+    return open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
 
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
 def test_protected_key_is_denied_and_others_are_done(mode: QuarantineMode, versioned: bool) -> None:
-    with in_a_bucket("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
+    with open_s3_bench("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         for key in ("a", "b", "c"):
             bench.put(key, key.encode())
         rows = planned(bench, "a", "b", "c")
@@ -480,7 +478,7 @@ def test_protected_key_is_denied_and_others_are_done(mode: QuarantineMode, versi
     ids=["retention", "legal_hold"],
 )
 def test_purge_of_a_locked_version_is_denied(lock: dict[str, Any]) -> None:
-    server, name = shared("ceph"), f"locked-{secrets.token_hex(4)}"
+    server, name = shared_server("ceph"), f"locked-{secrets.token_hex(4)}"
     client, connections = server.client(), Connections(default=server.settings)
     client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
     bench = S3Bench(server, client, name, "lake/", open_store(f"s3://{name}/lake/", connections), connections, "versioned")
@@ -494,11 +492,11 @@ def test_purge_of_a_locked_version_is_denied(lock: dict[str, Any]) -> None:
 
 
 def test_own_delete_marker_that_cannot_be_removed_is_reported() -> None:
-    with in_a_bucket("ceph", versioned=True, own=True, prefix="lake/") as bench:
+    with open_s3_bench("ceph", versioned=True, own=True, prefix="lake/") as bench:
         bench.put("a", b"old")
         rows = planned(bench, "a")
         allow(bench, actions=["s3:Get*", "s3:List*", "s3:PutObject", "s3:DeleteObject"])
-        with proxied(shared("ceph").as_stranger(), Rule(batch_delete, call_before(partial(bench.put, "a", b"new")))) as proxy:
+        with run_proxy(shared_server("ceph").as_stranger(), Rule(batch_delete, call_before(partial(bench.put, "a", b"new")))) as proxy:
             store = open_store(bench.store.location, Connections(default=proxy.server.settings))
             (result,) = store.quarantine("versioned", PLAN).act(rows)
         assert result.verdict == "failed"
@@ -507,11 +505,11 @@ def test_own_delete_marker_that_cannot_be_removed_is_reported() -> None:
 
 @every_mode
 def test_head_without_permission_is_denied(mode: QuarantineMode, versioned: bool) -> None:
-    with in_a_bucket("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
+    with open_s3_bench("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         bench.put("a", b"x")
         rows = planned(bench, "a")
         rows += [replace(rows[0], key="missing")]
-        stranger = open_store(bench.store.location, Connections(default=shared("ceph").as_stranger().settings))
+        stranger = open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
         for action in ("quarantine", "restore", "purge"):
             assert act(stranger, mode, rows, action, resumed=True) == ["denied", "denied"]
         assert bench.get("a") == b"x"
@@ -525,7 +523,7 @@ CONTROL = ["t/cr\rx", "t/one\x01", "t/\x7f", "t/esc\x1b[0m", "t/\ufffe", "//", "
 @every_mode
 def test_keys_invalid_in_xml_are_deleted(mode: QuarantineMode, versioned: bool) -> None:
     others = ["t/cr\nx", "t/crx", "t/one", "t/esc", "/a", "a", "t/", "x", "t/\ufffd"]
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         for key in [*CONTROL, *others]:
             bench.put(key, key.encode())
         rows, done = planned(bench, *CONTROL), ["done"] * len(CONTROL)
@@ -562,7 +560,7 @@ def killed_and_ended(bench: S3Bench, step: int, at: Any, mode: QuarantineMode, a
     rows = for_(action, rows)
     lease = bench.store.acquire(PLAN, "test", CLOCK)
     children: list[Any] = []
-    with in_memory() as state, through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
+    with memory_directory() as state, through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
         children.append(PROCESSES.Process(target=apply, args=(store, state, rows, mode, lease)))
         children[0].start()
         children[0].join(300)
@@ -594,7 +592,7 @@ def test_next_run_completes_a_run_killed_at_any_request(action: Action, mode: Qu
     At every sixth request here, at every one of them with `make test DEPTH=all`.
     """
     for step in count(0, EVERY):
-        with in_a_bucket("ceph", versioned=versioned) as bench:
+        with open_s3_bench("ceph", versioned=versioned) as bench:
             if not killed_and_ended(bench, max(step, 1), call_after if step else call_instead, mode, action):
                 break
     assert step > 3
@@ -606,7 +604,7 @@ def test_next_run_completes_a_run_killed_at_any_request(action: Action, mode: Qu
 @pytest.mark.parametrize("versioned", [False, True])
 def test_pickles_contain_no_secret(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-session-token")
-    with in_a_bucket("ceph", versioned=versioned) as bench:
+    with open_s3_bench("ceph", versioned=versioned) as bench:
         bench.put("a", b"x")
         store = bench.store
         values = [

@@ -18,11 +18,11 @@ from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
-from tests.s3.servers import REGION, S3Server, shared
+from tests.s3.servers import REGION, S3Server, shared_server
 from tests.stores.builders import CLOCK, PLAN
 from tests.stores.contract import inventory
 from tests.stores.s3.test_quarantine import act, every_mode, planned
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 PAGE = Path(__file__).parents[3] / "docs" / "s3-reference.md"
 KEYS = ("a", "t/b")
@@ -60,19 +60,17 @@ def policy(statements: Sequence[dict[str, Any]]) -> str:
 
 @pytest.fixture(autouse=True)
 def sts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", shared("ceph").endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", shared_server("ceph").endpoint)
 
 
 def as_roles(bench: S3Bench, **roles: str) -> Store:
-    settings = shared("ceph").settings.model_copy(update=roles)
+    settings = shared_server("ceph").settings.model_copy(update=roles)
     return open_store(bench.store.location, Connections(default=S3Config.model_validate(settings.model_dump())))
 
 
 @every_mode
-def test_documented_policies_suffice_and_read_role_cannot_delete(
-    mode: QuarantineMode, versioned: bool
-) -> None:
-    with in_a_bucket("ceph", versioned=versioned, prefix="lake/") as bench:
+def test_documented_policies_suffice_and_read_role_cannot_delete(mode: QuarantineMode, versioned: bool) -> None:
+    with open_s3_bench("ceph", versioned=versioned, prefix="lake/") as bench:
         for key in KEYS:
             bench.put(key, key.encode())
         everything = [f"arn:aws:s3:::{bench.bucket}/{bench.prefix}*"]
@@ -80,8 +78,8 @@ def test_documented_policies_suffice_and_read_role_cannot_delete(
         # Ceph 16 asks for the bucket too where many keys are deleted at once (docs/s3-reference.md).
         added = [{"Effect": "Allow", "Action": ["s3:DeleteObject"], "Resource": [f"arn:aws:s3:::{bench.bucket}"]}]
         added += [{"Effect": "Allow", "Action": more, "Resource": everything}] if more else []
-        reads = role(shared("ceph"), documented(0, bench))
-        changes = role(shared("ceph"), [*documented(1, bench), *added])
+        reads = role(shared_server("ceph"), documented(0, bench))
+        changes = role(shared_server("ceph"), [*documented(1, bench), *added])
         nightly, store = as_roles(bench, role_arn=reads), as_roles(bench, role_arn=reads, apply_role_arn=changes)
         assert inventory(nightly).keys() == set(KEYS)
         found = nightly.count_unfinished_uploads(CLOCK.now())

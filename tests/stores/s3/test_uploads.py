@@ -35,10 +35,10 @@ from tests.s3.proxy import (
     error_answer,
     nth,
 )
-from tests.s3.servers import shared
-from tests.stores.builders import CLOCK, PLAN, in_memory
+from tests.s3.servers import shared_server
+from tests.stores.builders import CLOCK, PLAN, memory_directory
 from tests.stores.s3.test_quarantine import kill, through
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 MINUTE = timedelta(minutes=1)
 KEYS = ("a", "t/b")
@@ -46,7 +46,7 @@ KEYS = ("a", "t/b")
 
 @pytest.fixture
 def bench() -> Iterator[S3Bench]:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         yield bench
 
 
@@ -96,7 +96,7 @@ def aborts(request: Request) -> bool:
 
 
 def test_unfinished_uploads_of_the_storage_are_counted() -> None:
-    with in_a_bucket("ceph") as other, in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as other, open_s3_bench("ceph") as bench:
         begin(other, "beside", b"x" * 100)
         begin(bench, "one", b"x" * 7, b"y" * 5)
         begin(bench, "one", b"z")
@@ -107,14 +107,14 @@ def test_unfinished_uploads_of_the_storage_are_counted() -> None:
 
 
 def test_ended_upload_is_not_counted() -> None:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         bench.client.abort_multipart_upload(**begin(bench, "one", b"x"))
         complete(bench, begin(bench, "two", b"x"))
         assert bench.store.count_unfinished_uploads(datetime.now(UTC)) == UploadCounts(0, 0, 0, 0)
 
 
 def test_denied_listing_of_uploads_is_reported() -> None:
-    with in_a_bucket("ceph") as bench:
+    with open_s3_bench("ceph") as bench:
         begin(bench, "one", b"x")
         denied = Rule(lambda request: "uploads" in request.query, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")))
         with through(bench, denied) as (store, _):
@@ -130,7 +130,7 @@ def test_denied_listing_of_uploads_is_reported() -> None:
 
 @pytest.mark.parametrize("kind", ["ceph", "versity"])
 def test_only_the_oldest_uploads_to_included_keys_are_aborted(kind: str) -> None:
-    with in_a_bucket(kind, prefix="lake/") as bench:
+    with open_s3_bench(kind, prefix="lake/") as bench:
         bench.put("a", b"an object of that name")
         time.sleep(1.1)  # what is written after an upload may be that upload
         begin(bench, "a", b"x" * 7, b"y")
@@ -221,9 +221,9 @@ def test_documented_policies_suffice_for_uploads() -> None:
         asked = [("s3:ListBucketMultipartUploads", bucket), *((f"s3:{action}", below) for action in on_objects)]
         statements = [{"Effect": "Allow", "Principal": "*", "Action": action, "Resource": place} for action, place in asked]
         bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
-        return open_store(bench.store.location, Connections(default=shared("ceph").as_stranger().settings))
+        return open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
 
-    with in_a_bucket("ceph", prefix="lake/", own=True) as bench:
+    with open_s3_bench("ceph", prefix="lake/", own=True) as bench:
         begin(bench, "a", b"x")
         reader = allowed(bench, "ListMultipartUploadParts")
         (found,) = reader.find_old_uploads(datetime.now(UTC) + MINUTE, lambda _: True, 1).uploads
@@ -254,7 +254,7 @@ def apply(store: Store, state: Path, rows: Sequence[PlannedAction], lease: Lease
 
 def killed_and_ended(step: int, at: Any) -> bool:
     """False where the run ended before that request."""
-    with in_a_bucket("ceph") as bench, in_memory() as state:
+    with open_s3_bench("ceph") as bench, memory_directory() as state:
         for key in KEYS:
             begin(bench, key, b"x")
         rows = planned(bench)

@@ -14,15 +14,15 @@ from gc_assets.core.errors import StoreError
 from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.protocol import Store
 from tests.stores.builders import PLAN, plan, trash, write
-from tests.stores.lying import MOST_SKEW, Lie, Lies, lying
+from tests.stores.faulty_store import MAX_SKEW, Fault, Faults, with_faults
 
 NOW = datetime.now(UTC)
 
 
-def told(root: Path, lie: Lie, *about: object) -> Store:
+def told(root: Path, lie: Fault, *about: object) -> Store:
     """A store that tells this lie about that."""
-    lies = next(map_concurrently for number in count() if (map_concurrently := Lies("s", number, frozenset({lie}), NOW)).tells(lie, *about))
-    return lying(LOCAL, lambda: lies).open(f"file://{root}/", DEFAULT_CONNECTIONS)
+    lies = next(candidate for number in count() if (candidate := Faults("s", number, frozenset({lie}), NOW)).has(lie, *about))
+    return with_faults(LOCAL, lambda: lies).open(f"file://{root}/", DEFAULT_CONNECTIONS)
 
 
 def keys(store: Store) -> list[str]:
@@ -31,7 +31,7 @@ def keys(store: Store) -> list[str]:
 
 def test_store_without_faults_equals_the_real_store(tmp_path: Path) -> None:
     write(tmp_path, "a")
-    store = lying(LOCAL, lambda: Lies("s", 0, frozenset(), NOW)).open(f"file://{tmp_path}/", DEFAULT_CONNECTIONS)
+    store = with_faults(LOCAL, lambda: Faults("s", 0, frozenset(), NOW)).open(f"file://{tmp_path}/", DEFAULT_CONNECTIONS)
     assert keys(store) == keys(LOCAL.open(f"file://{tmp_path}/", DEFAULT_CONNECTIONS)) == ["a"]
     assert keys(pickle.loads(pickle.dumps(store))) == ["a"]  # noqa: S301  (bytes made on this line)
 
@@ -67,6 +67,6 @@ def test_failed_key_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_clock_skew_is_at_most_the_allowed_one(tmp_path: Path) -> None:
-    skews = {Lies(str(seed), 0, frozenset({"skew"}), NOW).skew for seed in range(100)}
-    assert max(map(abs, skews)) <= MOST_SKEW
+    skews = {Faults(str(seed), 0, frozenset({"skew"}), NOW).skew for seed in range(100)}
+    assert max(map(abs, skews)) <= MAX_SKEW
     assert min(skews) < timedelta() < max(skews)

@@ -45,7 +45,7 @@ FIELDS: Final = (
 OF_VERSIONS: Final = {"VersionId", "IsLatest", "IsDeleteMarker"}
 
 
-def rows_of(bench: S3Bench, everything: bool = True) -> list[Row]:
+def list_rows(bench: S3Bench, everything: bool = True) -> list[Row]:
     """What boto3 lists, by the names of the columns of ORC and Parquet; the storage's prefix, or the whole bucket."""
     prefix = "" if everything else bench.prefix
     asked = {"Bucket": bench.bucket, "Prefix": prefix}
@@ -157,7 +157,7 @@ OWN: Final = {"size": "size_bytes", "last_modified_date": "last_modified", "e_ta
 
 
 @dataclass
-class OwnReport:
+class PlainReport:
     """A report of one's own."""
 
     rows: Sequence[Row]
@@ -192,7 +192,7 @@ class OwnReport:
         return out.getvalue()
 
 
-def on_disk(root: Path) -> Put:
+def write_to_disk(root: Path) -> Put:
     def put(name: str, content: bytes) -> None:
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -201,11 +201,11 @@ def on_disk(root: Path) -> Put:
     return put
 
 
-def in_bucket(client: Any, bucket: str, below: str) -> Put:
+def write_to_bucket(client: Any, bucket: str, below: str) -> Put:
     return lambda name, content: client.put_object(Bucket=bucket, Key=below + name, Body=content)
 
 
-def lister_of(bench: S3Bench, location: str, kind: str = "s3", **settings: Any) -> Lister:
+def open_report_lister(bench: S3Bench, location: str, kind: str = "s3", **settings: Any) -> Lister:
     inventory = InventoryConfig.model_validate({"kind": kind, "location": location, **settings})
     return open_lister(StorageConfig(name="s", location=bench.store.location, inventory=inventory), bench.connections)
 
