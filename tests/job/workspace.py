@@ -76,7 +76,7 @@ class RecordedRun:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return self.asked["tasks"][0]["new_cluster"].get("spark_env_vars", {})
+        return self.request["tasks"][0]["new_cluster"].get("spark_env_vars", {})
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Workspace:
 
     def _submit(self, request: Mapping[str, Any]) -> RecordedRun:
         for ran in self.runs.values():
-            if ran.asked["idempotency_token"] == request["idempotency_token"]:
+            if ran.request["idempotency_token"] == request["idempotency_token"]:
                 return ran
         run_id = 890553971536365 + 2 * len(self.runs)
         made = self.runs[run_id] = RecordedRun(run_id, request, self.state or PENDING, self.error)
@@ -158,7 +158,7 @@ class Workspace:
             code = ran.process.poll()
             ran.state = RUNNING if code is None else SUCCESS if code == 0 else FAILED
         run_id, page = ran.run_id, self.page(ran.run_id)
-        task = {"run_id": run_id + 1, "task_key": ran.asked["tasks"][0]["task_key"], "state": ran.state, "attempt_number": 0}
+        task = {"run_id": run_id + 1, "task_key": ran.request["tasks"][0]["task_key"], "state": ran.state, "attempt_number": 0}
         return {
             "job_id": 625234784902960,
             "run_id": run_id,
@@ -167,7 +167,7 @@ class Workspace:
             "state": ran.state,
             "start_time": 1750956453277,
             "trigger": "ONE_TIME",
-            "run_name": ran.asked["run_name"],
+            "run_name": ran.request["run_name"],
             "run_page_url": page,
             "run_type": "SUBMIT_RUN",
             "tasks": [task],
