@@ -32,9 +32,9 @@ ROOT = Path(__file__).parent.parent
 def table_page() -> str:
     """Return docs/tables.md for the current schemas. `python -m tests.test_docs` writes it."""
     lines = ["# Tables", ""]
-    lines += ["Published as Parquet below the state, in"]
+    lines += ["The state contains each table as Parquet files:"]
     lines += ["`<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`."]
-    lines += ["Times are UTC in microseconds, sizes bytes. `*` marks the key.", ""]
+    lines += ["Times are UTC in microseconds, sizes are bytes. `*` marks the key.", ""]
     for table in all_tables().values():
         description = textwrap.wrap(f"{table.doc} One per {table.scope} and run date.", 100)
         lines += [f"## {table.name}", "", *description, "", "| column | type | |", "|---|---|---|"]
