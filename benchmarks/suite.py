@@ -164,7 +164,7 @@ def all_command(
         return
     before = _read(earlier) if earlier is not None else None
     cache.mkdir(exist_ok=True)
-    _compile()
+    compile_bytecode()
     at, load = datetime.now(UTC), os.getloadavg()[0]
 
     def report(results: Sequence[Result]) -> Report:
@@ -219,7 +219,7 @@ def _read(path: Path) -> Report:
         raise click.UsageError(f"{path} was not written by --save: {error.errors()[0]['msg']}") from None
 
 
-def _compile() -> None:
+def compile_bytecode() -> None:
     """Compile the code first: an installed package is compiled."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", "gc_assets", "benchmarks"], cwd=ROOT, check=True)
 

@@ -1,4 +1,4 @@
-"""Archives that tests unpack."""
+"""Unpack archives."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks an archive of ours. Before Python 3.11.4 there are no filters for what may be in one."""
+    """Unpack a trusted archive. Python before 3.11.4 has no filters."""
     with tarfile.open(archive) as opened:
         if hasattr(tarfile, "data_filter"):
             opened.extractall(folder, filter="data")
         else:
-            opened.extractall(folder)  # noqa: S202  (made by us)
+            opened.extractall(folder)  # noqa: S202  (trusted archive)

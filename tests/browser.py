@@ -1,7 +1,7 @@
-"""Chromium, in which the tests see pages as people do: this machine's, driven by Playwright.
+"""Open pages in the installed Chromium with Playwright.
 
-`python -m tests.browser` fetches it. In the environment, `GC_ASSETS_TEST_BROWSER=required` makes a failure of what would be a skip, and
-`none` skips every test that needs a browser.
+`python -m tests.browser` installs it. `GC_ASSETS_TEST_BROWSER=required` fails tests without a browser instead of skipping them, and `none`
+skips all of them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.debian import install, run_fetch, skip_or_fail
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-# Without fonts a page is measured in boxes.
+# Without fonts, the size of text is wrong.
 PACKAGES = "chromium fonts-liberation"
 WANTED = "GC_ASSETS_TEST_BROWSER"
 WITHOUT = "or run the suite without a browser: make test BROWSER=none"
 WIDE, PHONE = 1280, 390
-# Root has no sandbox, and a container little shared memory.
+# There is no sandbox for root, and containers have little shared memory.
 OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage", "--force-color-profile=srgb"]
 
 
 def chromium_program() -> str:
-    """The path of Chromium. Skips the test where there is none, or fails it where that was forbidden."""
+    """Return the path of Chromium. If it is missing, skip the test, or fail it if a browser is required."""
     if os.environ.get(WANTED) == "none":
-        pytest.skip(f"{WANTED}=none: no browser is wanted")
-    return _find_program() or skip_or_fail(f"there is no Chromium: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
+        pytest.skip(f"{WANTED}=none: tests with a browser are disabled")
+    return _find_program() or skip_or_fail(f"Chromium is missing: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """A browser without a window. Playwright holds this thread's event loop until the end, so no test may keep one for the whole suite."""
+    """Open a headless browser. Playwright blocks the event loop of the thread, so no fixture may keep it for the whole suite."""
     path = chromium_program()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
@@ -46,15 +46,15 @@ def open_browser() -> Iterator[Browser]:
 
 
 def collect_errors(page: Page) -> list[str]:
-    """What the browser says against a page from now on: errors and warnings of the console, and scripts that fail."""
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
-    return said
+    """Collect errors and warnings of the console and of scripts of a page, from now on."""
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    return errors
 
 
 def overflow_pixels(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
+    """Return the width of the page in excess of its window, in pixels."""
     return page.evaluate("document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth")
 
 
@@ -63,7 +63,7 @@ def _find_program() -> str | None:
 
 
 def fetch() -> None:
-    """Installs Chromium where there is none. Raises `Unavailable` where this user or machine cannot."""
+    """Install Chromium if it is missing. Raise `Unavailable` if this user or machine cannot."""
     if _find_program() is None:
         install("Chromium", PACKAGES, WITHOUT)
 

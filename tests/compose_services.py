@@ -1,4 +1,4 @@
-"""The services of compose.yaml as processes of this machine: its commands, its environment and its instance, without containers."""
+"""Run the services of compose.yaml as local processes, with its commands, environment and instance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILES = ("compose.yaml", "Dockerfile", "deploy/dagster.yaml", "deploy/workspace.
 
 @dataclass(frozen=True)
 class ComposeServices:
-    """Services that run: the address of the page, and what a further process needs in its environment to use the same instance."""
+    """The address of the page, and the environment in which other processes use the same instance."""
 
     page: str
     environment: Mapping[str, str]
@@ -35,15 +35,15 @@ class ComposeServices:
 
 @contextmanager
 def run_services(folder: Path, environment: Mapping[str, str]) -> Iterator[ComposeServices]:
-    """Starts Postgres, the S3 server, the code, the webserver and the daemon, in this order.
+    """Start Postgres, the S3 server, the code, the webserver and the daemon, in this order.
 
-    `environment` goes to all of them, beside what compose.yaml says.
+    Their environment is that of compose.yaml with `environment`.
     """
     database, s3, code, web = (free_port() for _ in range(4))
     home, buckets = folder / "dagster", folder / "buckets"
     home.mkdir(parents=True)
     buckets.mkdir()
-    # What the files say of the network and the disks of containers, and what it is here.
+    # Replace the networks and disks of containers by local ports and directories.
     texts = _replace(
         {
             "${GC_ASSETS_PASSWORD:?give the database and the S3 server a password, in .env or here}": PASSWORD,
@@ -63,13 +63,13 @@ def run_services(folder: Path, environment: Mapping[str, str]) -> Iterator[Compo
     for name in ("dagster.yaml", "workspace.yaml"):
         (home / name).write_text(texts[f"deploy/{name}"])
     services: dict[str, dict[str, Any]] = yaml.safe_load(texts["compose.yaml"])["services"]
-    around = {name: str(value) for service in services.values() for name, value in service.get("environment", {}).items()}
+    variables = {name: str(value) for service in services.values() for name, value in service.get("environment", {}).items()}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    around |= {"DAGSTER_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), **environment}
+    variables |= {"DAGSTER_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), **environment}
     program = versity_program()
-    assert program is not None, "there is no versitygw: python -m tests.s3.servers versity"
+    assert program is not None, "versitygw is missing: python -m tests.s3.servers versity"
     (command,) = (line.removeprefix("CMD ") for line in texts["Dockerfile"].splitlines() if line.startswith("CMD "))
-    with run_postgres(around["POSTGRES_USER"], PASSWORD, database), daemons(folder / "log", around) as group:
+    with run_postgres(variables["POSTGRES_USER"], PASSWORD, database), daemons(folder / "log", variables) as group:
         group.start(program, *services["s3"]["command"])
         group.wait(lambda: _listens(s3))
         group.run(*services["bucket"]["command"])
@@ -78,16 +78,16 @@ def run_services(folder: Path, environment: Mapping[str, str]) -> Iterator[Compo
         group.start(*services["webserver"]["command"])
         group.start(*services["daemon"]["command"])
         group.wait(lambda: _listens(web))
-        yield ComposeServices(f"http://127.0.0.1:{web}", around)
+        yield ComposeServices(f"http://127.0.0.1:{web}", variables)
 
 
-def _replace(words: Mapping[str, str]) -> dict[str, str]:
-    """The texts of the files, with these words replaced. Each has to be there."""
+def _replace(replacements: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of the files after the replacements. Each of them must occur."""
     texts = {name: (ROOT / name).read_text() for name in FILES}
-    unknown = [said for said in words if not any(said in text for text in texts.values())]
-    assert unknown == [], f"{FILES} do not say {unknown}: tests/compose_services.py replaces it"
-    for said, here in words.items():
-        texts = {name: text.replace(said, here) for name, text in texts.items()}
+    unknown = [old for old in replacements if not any(old in text for text in texts.values())]
+    assert unknown == [], f"tests/compose_services.py replaces {unknown}, which is in none of {FILES}"
+    for old, new in replacements.items():
+        texts = {name: text.replace(old, new) for name, text in texts.items()}
     return texts
 
 
@@ -97,5 +97,5 @@ def _listens(port: int) -> bool:
 
 
 def _serves_code(port: int) -> bool:
-    """As the health check of compose.yaml asks."""
+    """Run the health check of compose.yaml."""
     return _listens(port) and DagsterGrpcClient(port=port, host="127.0.0.1").health_check_query() == "SERVING"

@@ -61,7 +61,10 @@ TEST_CONF = {
 
 
 # The fixtures of servers that need many seconds of CPU time to start. One process runs all files that use the same server.
-SERVERS = {"cluster": re.compile(r"\bspark_cluster\b"), "nessie": re.compile(r"\bnessie_server\b|\bnessie: Server\b")}
+SERVERS = {
+    "cluster": re.compile(r"\bspark_cluster\b"),
+    "nessie": re.compile(r"\bnessie_server\b|\bnessie: Server\b|fixturevalue\(.nessie.\)"),
+}
 # The seconds of each file in the last run of the suite with several processes, in the cache of pytest.
 DURATIONS = f"gc-assets/durations-{'full' if FULL else 'usual'}"
 _durations: Counter[str] = Counter()

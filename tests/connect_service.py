@@ -1,4 +1,4 @@
-"""A Spark Connect server as others keep it: with a token, behind TLS, and with a Python that has no gc-assets."""
+"""Run a Spark Connect server like a managed one: with a token, over TLS, and with a Python without gc-assets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN = "a token with a + and a ="  # noqa: S105
 
 @dataclass(frozen=True)
 class Service:
-    """`remote` is its address with TLS. A client trusts it by `environment`. `python` runs its tasks."""
+    """A running server. `remote` is its address, clients need `environment` to trust it, and `python` runs its tasks."""
 
     remote: str
     python: Path
@@ -58,29 +58,29 @@ def _listens(port: int) -> bool:
 
 
 @contextmanager
-def _tls(folder: Path, behind: int) -> Iterator[tuple[int, Path]]:
-    """A proxy that speaks TLS in front of a port: where it listens, and the certificate to trust."""
+def _tls(folder: Path, target_port: int) -> Iterator[tuple[int, Path]]:
+    """Run a TLS proxy for a port. Yield its own port and the certificate to trust."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
-    of = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2")
-    made = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *of)
-    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2")
+    command = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *subject)
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.set_alpn_protocols(["h2"])
     loop, front = asyncio.new_event_loop(), free_port()
 
-    async def passed_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def forward(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while content := await source.read(65_536):
                 target.write(content)
                 await target.drain()
         target.close()
 
-    async def connected(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        to, back = await asyncio.open_connection("127.0.0.1", behind)
-        await asyncio.gather(passed_on(source, back), passed_on(to, target))
+    async def accept(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        to, back = await asyncio.open_connection("127.0.0.1", target_port)
+        await asyncio.gather(forward(source, back), forward(to, target))
 
-    server = loop.run_until_complete(asyncio.start_server(connected, "127.0.0.1", front, ssl=context))
+    server = loop.run_until_complete(asyncio.start_server(accept, "127.0.0.1", front, ssl=context))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

@@ -1,5 +1,7 @@
-"""How much of the suite a run plays. A usual run is what every change has to pass. `make test DEPTH=all` plays more of the same, and what
-costs most: whole nights where they run elsewhere and in buckets, a browser on Dagster's page, and the lakes of the benchmarks.
+"""Select the tests of a usual run or of the full suite.
+
+Every change must pass a usual run. `make test DEPTH=all` runs the full suite: more examples, and slow tests such as runs on clusters and in
+buckets, the page of Dagster in a browser, and the lakes of the benchmarks.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ import pytest
 C = TypeVar("C")
 
 FULL = os.environ.get("GC_ASSETS_TEST_DEPTH") == "all"
-ONLY_IN_FULL = "a part of the full suite: make test DEPTH=all"
+ONLY_IN_FULL = "only in the full suite: make test DEPTH=all"
 
-# Marks a test that a usual run leaves out.
+# Marks a test of the full suite only.
 full_suite_only = pytest.mark.skipif(not FULL, reason=ONLY_IN_FULL)
 
 
 def example_count(usual: int, full: int) -> int:
-    """A number of examples, of histories or of moments to be killed at. For a step between them the full one is the smaller."""
+    """Return the number of examples, histories or kills. If it is a step width, `full` is the smaller one."""
     return full if FULL else usual
 
 
-def select_cases(usual: Sequence[C], beyond: Sequence[C]) -> list[C]:
-    """Cases of a test: `usual` of them always, and those `beyond` that keep the same promise once more."""
-    return [*usual, *(beyond if FULL else ())]
+def select_cases(usual: Sequence[C], additional: Sequence[C]) -> list[C]:
+    """Return the `usual` cases of a test, and the `additional` ones in the full suite."""
+    return [*usual, *(additional if FULL else ())]

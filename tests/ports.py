@@ -1,15 +1,15 @@
-"""Where the servers of the tests listen."""
+"""Free ports for the servers of the tests."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-_given = set[int]()
+_used = set[int]()
 
 
 def free_port() -> int:
-    """A port below those that a system gives to whoever asks for any. It is given once."""
+    """Return a free port below the ephemeral range. Each port is returned once."""
     while True:
         port = random.SystemRandom().randrange(11_000, 32_000)
         with socket.socket() as probe:
@@ -17,6 +17,6 @@ def free_port() -> int:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in _given:
-            _given.add(port)
+        if port not in _used:
+            _used.add(port)
             return port

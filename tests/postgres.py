@@ -1,6 +1,6 @@
-"""A real Postgres server on loopback, for Dagster's instance: Debian's.
+"""Run a Postgres server of Debian on loopback, for the instance of Dagster.
 
-`python -m tests.postgres` fetches it.
+`python -m tests.postgres` installs it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from tests.debian import install, run_fetch, skip_or_fail
 from tests.s3.daemons import daemons
 
 PACKAGES = "postgresql"
-# The server runs as nobody where the tests run as root, as whom it refuses to.
+# The server refuses to run as root.
 AS_UNPRIVILEGED = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
 
 
 @contextmanager
 def run_postgres(user: str, password: str, port: int) -> Iterator[None]:
-    """A server with one user, and a database of the same name. Skips the test where there is no Postgres, or fails it."""
-    programs = _programs() or skip_or_fail(f"there is no Postgres: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
+    """Run a server with one user and a database of the same name. If Postgres is missing, skip or fail the test."""
+    programs = _programs() or skip_or_fail(f"Postgres is missing: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
     address = {"host": "127.0.0.1", "port": port, "user": user, "password": password}
     with tempfile.TemporaryDirectory(prefix="gc-assets-postgres-", ignore_cleanup_errors=True) as name:
         folder, data = Path(name), f"{name}/data"
         (folder / "password").write_text(password)
-        as_whom = ()
+        prefix = ()
         if os.geteuid() == 0:
-            as_whom = AS_UNPRIVILEGED
+            prefix = AS_UNPRIVILEGED
             for path in (folder, folder / "password"):
                 shutil.chown(path, "nobody")
         with daemons(folder / "log", {}) as group:
             entry = ("--username", user, "--pwfile", f"{name}/password", "--auth=scram-sha-256")
-            group.run(*as_whom, str(programs / "initdb"), "-D", data, *entry, "--no-sync", "--encoding=UTF8", "--locale=C")
-            here = (f"unix_socket_directories={name}", "listen_addresses=127.0.0.1", f"port={port}", "fsync=off")
-            group.start(*as_whom, str(programs / "postgres"), "-D", data, *(word for setting in here for word in ("-c", setting)))
+            group.run(*prefix, str(programs / "initdb"), "-D", data, *entry, "--no-sync", "--encoding=UTF8", "--locale=C")
+            settings = (f"unix_socket_directories={name}", "listen_addresses=127.0.0.1", f"port={port}", "fsync=off")
+            group.start(
+                *prefix, str(programs / "postgres"), "-D", data, *(argument for setting in settings for argument in ("-c", setting))
+            )
             group.wait(lambda: _answers(address))
             connection = psycopg2.connect(dbname="postgres", **address)
             connection.autocommit = True
@@ -48,8 +50,8 @@ def run_postgres(user: str, password: str, port: int) -> Iterator[None]:
             connection.close()
             try:
                 yield
-            finally:  # killed, it would leave its shared memory behind
-                group.run(*as_whom, str(programs / "pg_ctl"), "-D", data, "-m", "immediate", "stop")
+            finally:  # a killed server does not free its shared memory
+                group.run(*prefix, str(programs / "pg_ctl"), "-D", data, "-m", "immediate", "stop")
 
 
 def _answers(address: dict[str, object]) -> bool:
@@ -61,7 +63,7 @@ def _answers(address: dict[str, object]) -> bool:
 
 
 def _programs() -> Path | None:
-    """The folder of initdb and postgres; Debian keeps it off the PATH."""
+    """Return the directory of initdb and postgres, which Debian does not add to the PATH."""
     found = [*Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     if found:
         return max(found, key=lambda path: int(path.parts[-3])).parent
@@ -70,7 +72,7 @@ def _programs() -> Path | None:
 
 
 def fetch() -> None:
-    """Installs Postgres where there is none. Raises `Unavailable` where this user or machine cannot."""
+    """Install Postgres if it is missing. Raise `Unavailable` if this user or machine cannot."""
     if _programs() is None:
         install("Postgres", PACKAGES, WITHOUT)
 

@@ -1,6 +1,6 @@
-"""Work in processes that are killed for real: before a step on the disk, at a random moment, or with a whole JVM below them.
+"""Run work in processes and kill them: before a file operation, at a random time, or together with their JVM.
 
-`python -m tests.process_kills FILE` kills one piece of work again and again, see `kill_at_random`.
+`python -m tests.process_kills FILE` runs and kills work repeatedly, see `kill_at_random`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).parents[1]
-# Children are forked from a process that has imported their work, so that a start takes milliseconds.
+# Children are forked from a process that has imported their work, so that they start in milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     [
@@ -35,7 +35,7 @@ PROCESSES.set_forkserver_preload(
 
 
 def kill_before(step: int, names: Sequence[str], work: Callable[..., object], *arguments: Any) -> None:
-    """Does the work, and dies before its `step`-th call of the functions `names` of `os`. Exits with 0 where it has fewer."""
+    """Run the work, and kill the process before its `step`-th call of the functions `names` of `os`."""
     numbers = count(1)
     for name in names:
         setattr(os, name, _count_and_kill(getattr(os, name), numbers, step))
@@ -43,7 +43,7 @@ def kill_before(step: int, names: Sequence[str], work: Callable[..., object], *a
 
 
 def exit_code(target: Callable[..., object], *arguments: Any) -> int | None:
-    """How a child ended that did this."""
+    """Run a function in a child process and return its exit code."""
     child = PROCESSES.Process(target=target, args=arguments)
     child.start()
     child.join(60)
@@ -61,9 +61,9 @@ def _count_and_kill(real: Callable[..., Any], numbers: count[int], step: int) ->
 
 @dataclass(frozen=True)
 class KillRounds:
-    """Work that is begun and killed `kills` times, after `least` to `most` units, and what is looked at after each kill.
+    """Work that is killed `kills` times, after `least` to `most` units, and a function that reads the state after each kill.
 
-    A unit is a second, or how long `unit` takes: a kill before that comes too early. All pickle, and have imported what they need.
+    A unit is a second, or the duration of `unit`. The functions must be picklable and have imported all modules.
     """
 
     work: Callable[[], object]
@@ -76,14 +76,14 @@ class KillRounds:
 
 
 def kill_at_random(rounds: KillRounds, file: Path) -> list[dict[str, Any]]:
-    """For each kill, whether it came before the work was through (`killed`), and what was there then (`seen`, as JSON).
+    """Return for each kill whether it interrupted the work (`killed`), and the state after it (`seen`, as JSON).
 
-    The children are forked from a process without threads that has everything imported: the moment falls into the work.
+    The children are forked from a process without threads that has imported all modules, so that the kill interrupts the work itself.
     """
     file.write_bytes(pickle.dumps(rounds))
     command = [sys.executable, "-m", "tests.process_kills", str(file)]
-    told = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True, timeout=300)
-    return json.loads(told.stdout)
+    results = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True, timeout=300)
+    return json.loads(results.stdout)
 
 
 def _fork(work: Callable[[], object]) -> int:
@@ -99,9 +99,9 @@ def _fork(work: Callable[[], object]) -> int:
 def _seconds(work: Callable[[], object] | None) -> float:
     if work is None:
         return 1.0
-    begun = time.perf_counter()
+    started = time.perf_counter()
     os.waitpid(_fork(work), 0)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def _kill_after(work: Callable[[], object], after_seconds: float) -> bool:
@@ -112,13 +112,13 @@ def _kill_after(work: Callable[[], object], after_seconds: float) -> bool:
 
 
 def kill_session(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to everything in the process's session at once, its JVM and Python workers too, until nothing of it is left."""
+    """Kill all processes in the session of a process, with its JVM and Python workers, until none is left."""
     while members := [pid for pid in _processes() if _session(pid) == process.pid]:
         for pid in members:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                continue  # it went with its parent
+                continue  # it ended with its parent
         process.poll()
         time.sleep(0.01)
     process.communicate()
@@ -129,7 +129,7 @@ def _processes() -> list[int]:
 
 
 def _session(pid: int) -> int | None:
-    """The session of a running process; null for one that is gone or waits for its parent to take notice."""
+    """Return the session of a running process, or None if the process has ended."""
     try:
         state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except (FileNotFoundError, ProcessLookupError):
@@ -139,15 +139,15 @@ def _session(pid: int) -> int | None:
 
 def main(file: str) -> None:
     rounds: KillRounds = pickle.loads(Path(file).read_bytes())  # noqa: S301  (written by `kill_at_random`)
-    luck, unit = random.Random(rounds.seed), min(_seconds(rounds.unit) for _ in range(3))
-    told = []
+    rng, unit = random.Random(rounds.seed), min(_seconds(rounds.unit) for _ in range(3))
+    results = []
     for _ in range(rounds.kills):
-        in_time = _kill_after(rounds.work, unit * luck.uniform(rounds.least, rounds.most))
-        seen = rounds.look()
-        if rounds.unit is not None and told and seen == told[-1]["seen"]:
-            unit *= 1.2  # nothing was done by then: it was measured in a quieter moment
-        told.append({"killed": in_time, "seen": seen})
-    sys.stdout.write(json.dumps(told))
+        in_time = _kill_after(rounds.work, unit * rng.uniform(rounds.least, rounds.most))
+        state = rounds.look()
+        if rounds.unit is not None and results and state == results[-1]["seen"]:
+            unit *= 1.2  # the unit was measured under less load
+        results.append({"killed": in_time, "seen": state})
+    sys.stdout.write(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ _UNWRAPPED: Final = "\b"  # click prints the paragraph after this line unchanged
 def docstring_blocks(lines: Lines) -> Iterator[Block]:
     """Yield the paragraphs and entries of a docstring without its examples.
 
-    What click does not wrap is a table or a list, so it becomes a string.
+    A table or a list, which click does not wrap, becomes a string.
     """
     paragraph: Lines = []
     kind, in_example, example_indent = "docstring", False, 0

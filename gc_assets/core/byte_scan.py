@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _SLASH: Final = ord("/")
 _DOT: Final = ord(".")
 # Bytes per pass. The masks then fit into the processor's cache.
-_WINDOW: Final = 2**17
+WINDOW_BYTES: Final = 2**17
 
 
 def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
@@ -39,9 +39,9 @@ def find_rows(values: pa.Array, hits: Callable[[NDArray[np.uint8], NDArray[np.ui
     """
     offsets, data = _offsets_and_bytes(values)
     found = np.zeros(len(values), np.bool_)
-    for start in range(int(offsets[0]), int(offsets[-1]), _WINDOW):
-        window = data[start : min(start + _WINDOW + 1, int(offsets[-1]))]
-        if start + _WINDOW >= offsets[-1]:
+    for start in range(int(offsets[0]), int(offsets[-1]), WINDOW_BYTES):
+        window = data[start : min(start + WINDOW_BYTES + 1, int(offsets[-1]))]
+        if start + WINDOW_BYTES >= offsets[-1]:
             window = np.append(window, np.uint8(0))
         mask = hits(window[:-1], window[1:])
         if mask.any():

@@ -49,7 +49,7 @@ def build_package() -> Path:
     ours = getattr(gc_assets.__loader__, "archive", None)  # this process itself runs from such a zip
     if ours is not None:
         return Path(ours)
-    home, package = Path(gc_assets.__file__).parent, Path(_package_directory().name) / f"gc_assets-{gc_assets.__version__}.zip"
+    home, package = Path(gc_assets.__file__).parent, Path(package_directory().name) / f"gc_assets-{gc_assets.__version__}.zip"
     found = (Path(folder) / name for folder, _, names in os.walk(home) for name in names)
     with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in sorted(path for path in found if "__pycache__" not in path.parts):
@@ -58,7 +58,8 @@ def build_package() -> Path:
 
 
 @cache
-def _package_directory() -> tempfile.TemporaryDirectory[str]:
+def package_directory() -> tempfile.TemporaryDirectory[str]:
+    """Create the directory of the package, once per process."""
     return tempfile.TemporaryDirectory(prefix="gc-assets-package-")
 
 

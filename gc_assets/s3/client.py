@@ -92,7 +92,7 @@ def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before
         raise UsageError("`s3.anonymous` reads without credentials and cannot change anything; set a profile or a role")
     with _CREATION:
         # Settings are frozen models, and so hashable.
-        return _client(settings, role, attempts, before_parse, os.getpid())  # pyright: ignore[reportArgumentType]
+        return create_process_client(settings, role, attempts, before_parse, os.getpid())  # pyright: ignore[reportArgumentType]
 
 
 def get_rate_limiter(settings: S3Config) -> RateLimiter:
@@ -151,7 +151,7 @@ def to_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError
 
 
 @functools.lru_cache(maxsize=64)
-def _client(settings: S3Config, role: Role, attempts: int, before_parse: BeforeParse | None, process: int) -> Any:
+def create_process_client(settings: S3Config, role: Role, attempts: int, before_parse: BeforeParse | None, process: int) -> Any:
     """Create a client. `process` prevents a forked process from using its parent's sockets."""
     del process
     session = create_session(settings, role, before_parse)

@@ -295,7 +295,7 @@ def run_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., An
         Row(name="d", title="title of d", unit="s", target=1, not_built="needs a newer Spark"),
     )
     monkeypatch.setattr(suite, "ROWS", rows)
-    monkeypatch.setattr(suite, "_compile", lambda: None)
+    monkeypatch.setattr(suite, "compile_bytecode", lambda: None)
 
     def call(*arguments: str, value: float = 1.0) -> Any:
         monkeypatch.setattr(suite, "GROUPS", {"one": fixed_group(value), "broken": Group(fail, 1, run_bytes=0, run_files=0)})

@@ -32,7 +32,7 @@ def test_find_rows_returns_rows_containing_byte(keys: list[str], start: int) -> 
 
 
 def test_pattern_across_window_border_is_found() -> None:
-    window = byte_scan._WINDOW
+    window = byte_scan.WINDOW_BYTES
     column = pa.array(["a" * (window - 1) + "//" + "b" * window, "c/d"])
     assert has_irregular_components(column).tolist() == [True, False]
 

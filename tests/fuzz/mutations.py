@@ -1,4 +1,4 @@
-"""Damages bytes as disks, networks, writers of other programs and attackers do."""
+"""Damage bytes as disks, networks, other programs and attackers do."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (flip, flip, overwrite, overwrite, insert
 
 
 def damage(raw: bytes, chance: random.Random) -> bytes:
-    """The bytes after one to four mutations."""
+    """Return the bytes after one to four mutations."""
     found = bytearray(raw)
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         if found:

@@ -1,4 +1,4 @@
-"""The readers of bytes that others wrote, with real bytes to begin from."""
+"""The readers of foreign bytes, with real bytes as a start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAME = "of-this-object"
 
 @dataclass(frozen=True)
 class Seed:
-    """Real bytes of an object, and how they are read: to a number of things, or to an error of ours that names the object."""
+    """Real bytes of an object, and a reader that returns a count or raises a project error."""
 
     reader: str
     raw: bytes
@@ -51,14 +51,15 @@ def _containers(root: Path) -> Iterator[Seed]:
         with SAMPLES[kind](root / kind, cast(pytest.FixtureRequest, None)) as sample:
             read = Read.of(sample)
         for container, raw, _ in read.containers.values():
-            # Of a chunk manifest the references are counted. Two of them may name one chunk, which is told once.
+            # The count of a chunk manifest is that of its references, and two of them may name one
+            # chunk.
             is_counted = container.expected_entries is not None and container.kind != Kind.CHUNK_MANIFEST
             name, is_promised = f"{kind} {container.kind}", is_counted or sample.checksums
             yield Seed(name, raw, _decoder(read, container), is_promised, container.address)
 
 
 def _decoder(read: Read, container: Container) -> Callable[[bytes], int]:
-    """Reads without the length that the parent tells, which would find most damage at once."""
+    """Return a decoder without the expected length, which would detect most damage."""
     open_ended = replace(container, size_bytes=None)
     return lambda raw: read.lake.decode(open_ended, raw).num_rows
 

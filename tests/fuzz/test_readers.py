@@ -1,4 +1,4 @@
-"""Readers of bytes that others wrote: whatever stands there, they answer soon, or name the object."""
+"""Readers of foreign bytes end quickly, with rows or with an error that names the object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seed]:
 
 
 def test_damaged_objects_are_refused_or_read_in_bounded_time() -> None:
-    """`make fuzz` goes on for an hour."""
+    """`make fuzz` runs for an hour."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--seconds", str(SECONDS), "--seed", "11"],
         cwd=Path(__file__).parents[2],

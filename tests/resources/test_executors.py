@@ -29,7 +29,7 @@ def test_package_is_complete_and_importable(tmp_path: Path) -> None:
 def test_package_is_reproducible() -> None:
     first = hashlib.sha256(executors.build_package().read_bytes()).digest()
     executors.build_package.cache_clear()
-    executors._package_directory.cache_clear()
+    executors.package_directory.cache_clear()
     assert hashlib.sha256(executors.build_package().read_bytes()).digest() == first
 
 

@@ -1,4 +1,4 @@
-"""Processes of servers that never outlive the process that started them, however it ends."""
+"""Server processes that always end with the process that started them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 STARTED_WITHIN_SECONDS = 240
-# Leads the process group. Its input ends when we do, whether we close it or are killed. A signal at the death of the parent would not do:
-# it comes when the thread ends that started the process.
+# The leader of the process group. Its input ends with our process, even if we are killed. A
+# parent-death signal would not suffice: it is sent when the starting thread ends.
 KEEPER = "cat >/dev/null; kill -KILL 0"
 
 
 @dataclass
 class Daemons:
-    """The processes of one server, in a group of their own. Their output goes to `log`, a file for each."""
+    """The processes of one server, in their own process group. `log` has one output file per
+    program.
+    """
 
     log: Path
     environment: Mapping[str, str]
@@ -31,26 +33,26 @@ class Daemons:
         self._keeper = subprocess.Popen(["sh", "-c", KEEPER], stdin=subprocess.PIPE, process_group=0)
 
     def run(self, *command: str) -> None:
-        """A step that ends. Raises `RuntimeError` with the words of a command that failed or does not end."""
+        """Run a command to its end. Raises `RuntimeError` with its output if it fails or hangs."""
         step = self._start_process(command)
         with suppress(subprocess.TimeoutExpired):
             step.wait(STARTED_WITHIN_SECONDS)
         if step.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)} failed, or goes on after {STARTED_WITHIN_SECONDS} s:\n{self._read_logs()}")
+            raise RuntimeError(f"{' '.join(command)} failed, or still runs after {STARTED_WITHIN_SECONDS} s:\n{self._read_logs()}")
 
     def start(self, *command: str) -> None:
-        """A process that stays."""
+        """Start a process that keeps running."""
         self._staying.append(self._start_process(command))
 
     def wait(self, is_up: Callable[[], bool]) -> None:
-        """Returns when the server is up. Raises `RuntimeError` where a process ends instead, or time runs out."""
+        """Wait until the server is up. Raises `RuntimeError` if a process ends or the time is over."""
         deadline = time.monotonic() + STARTED_WITHIN_SECONDS
         up = False
         while not up:
             up = is_up()
             ended = [process.args for process in self._staying if process.poll() is not None]
             if ended or time.monotonic() > deadline:
-                raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended at once: {ended}\n{self._read_logs()}")
+                raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended early: {ended}\n{self._read_logs()}")
             time.sleep(0 if up else 0.05)
 
     def stop(self) -> None:

@@ -1,9 +1,11 @@
-"""An S3 server through a proxy that knows every request and can spoil it: before the server acts, after it, or in its answer.
+"""A proxy in front of an S3 server that records requests and injects faults.
 
-    with proxied(ceph, Rule(lists, answer_slow_down, times=2)) as proxy:
+A fault applies before the server acts, after it, or to its answer:
+
+    with run_proxy(ceph, Rule(lists, answer_slow_down, times=2)) as proxy:
         proxy.server.client().list_objects_v2(Bucket=bucket)
 
-Requests go on byte for byte, the Host header too: a signature for the proxy is one for the server behind it.
+Requests are forwarded byte for byte, including the Host header, so their signatures stay valid.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ from xml.sax.saxutils import unescape
 
 from tests.s3.servers import S3Server
 
-# Of one connection, or set anew for the answer as it is sent on.
+# Headers of one connection, or set again for the forwarded answer.
 OWN_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 ENTITIES = {"&quot;": '"', "&apos;": "'", "&#xA;": "\n", "&#xD;": "\r", "&#10;": "\n", "&#13;": "\r"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """The `number`-th request, from 1. `target` is path and query, `keys` what a DeleteObjects names, `port` the client's."""
+    """One request.
+
+    `number` counts from 1. `target` is path and query, `keys` are those of a DeleteObjects, `port`
+    is the client's.
+    """
 
     number: int
     method: str
@@ -52,13 +58,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request on its way, and what a fault can do with it. `before` are the answers of earlier requests by their numbers."""
+    """One request, and the actions of a fault. `before` are the answers of earlier requests by
+    number.
+    """
 
     request: Request
     before: dict[int, Answer]
     forward: Callable[[], Answer]
     reply: Callable[[Answer], None]
-    # Sends only so many bytes of the body that the head promises, and closes the connection.
+    # Sends only this number of bytes of the body, and closes the connection.
     cut: Callable[[Answer, int], None]
     drop: Callable[[], None]
 
@@ -68,7 +76,9 @@ Fault = Callable[[Exchange], None]
 
 @dataclass
 class Rule:
-    """What happens to the first `times` requests for which `when` is true. The first rule that fits counts."""
+    """A fault for the first `times` requests for which `when` is true. The first matching rule
+    applies.
+    """
 
     when: Callable[[Request], bool]
     fault: Fault
@@ -84,7 +94,7 @@ def nth(number: int) -> Callable[[Request], bool]:
 
 
 def lists(request: Request) -> bool:
-    """Whether it asks for a page of objects or of versions."""
+    """Return True for a request of a page of objects or versions."""
     return request.method == "GET" and ("list-type" in request.query or "versions" in request.query)
 
 
@@ -101,12 +111,12 @@ def delay(seconds: float) -> Fault:
 
 
 def drop_request(exchange: Exchange) -> None:
-    """The server never hears of it."""
+    """Close the connection before the server receives the request."""
     exchange.drop()
 
 
 def drop_answer(exchange: Exchange) -> None:
-    """The server has acted, and nobody hears of it."""
+    """Close the connection after the server has acted."""
     exchange.forward()
     exchange.drop()
 
@@ -125,12 +135,12 @@ def cut_body(exchange: Exchange) -> None:
 
 
 def repeat_answer_to(number: int) -> Fault:
-    """The answer of an earlier request, as a cache gives it."""
+    """Return the answer of an earlier request, as a cache does."""
     return lambda exchange: exchange.reply(exchange.before[number])
 
 
 def rewrite(change: Callable[[bytes], bytes]) -> Fault:
-    """The server's answer with another body."""
+    """Change the body of the server's answer."""
 
     def fault(exchange: Exchange) -> None:
         answer = exchange.forward()
@@ -140,7 +150,7 @@ def rewrite(change: Callable[[bytes], bytes]) -> Fault:
 
 
 def call_before(hook: Callable[[], object]) -> Fault:
-    """Calls, then lets the request through: kill a process here, and the server still gets what it had sent."""
+    """Call the hook, then forward the request: as if the client dies after it was sent."""
 
     def fault(exchange: Exchange) -> None:
         hook()
@@ -150,7 +160,7 @@ def call_before(hook: Callable[[], object]) -> Fault:
 
 
 def call_after(hook: Callable[[], object]) -> Fault:
-    """Calls when the server has acted and the client has not heard of it."""
+    """Call the hook after the server has acted and before the client receives the answer."""
 
     def fault(exchange: Exchange) -> None:
         answer = exchange.forward()
@@ -161,7 +171,7 @@ def call_after(hook: Callable[[], object]) -> Fault:
 
 
 def call_instead(hook: Callable[[], object]) -> Fault:
-    """Calls, and the server never hears of the request: the process died before it was sent."""
+    """Call the hook instead of forwarding the request: as if the client dies before it was sent."""
 
     def fault(exchange: Exchange) -> None:
         hook()
@@ -177,7 +187,9 @@ def error_answer(status: int, code: str) -> Answer:
 
 @dataclass
 class Proxy:
-    """`server` is what stands behind, at the address of the proxy. `requests` come in the order in which they arrived."""
+    """A running proxy. `server` is the upstream server at the proxy's address. `requests` are in
+    order of arrival.
+    """
 
     server: S3Server
     rules: list[Rule]
@@ -186,7 +198,7 @@ class Proxy:
     _lock: Lock = field(default_factory=Lock)
 
     def record_request(self, method: str, target: str, body: bytes, port: int) -> tuple[Request, Fault]:
-        """Records a request, and tells what happens to it."""
+        """Record a request and return its fault."""
         is_batch = method == "POST" and "delete" in parse_qs(urlsplit(target).query, keep_blank_values=True)
         keys = tuple(unescape(key, ENTITIES) for key in re.findall(r"<Key>(.*?)</Key>", body.decode(), re.DOTALL)) if is_batch else ()
         with self._lock:
@@ -201,45 +213,44 @@ class Proxy:
 
 @contextmanager
 def run_proxy(server: S3Server, *rules: Rule) -> Iterator[Proxy]:
-    listening = _Listening(("127.0.0.1", 0), _Handler)
-    behind = str(urlsplit(server.endpoint).netloc)
-    listening.behind = behind
-    listening.proxy = Proxy(replace(server, endpoint=f"http://127.0.0.1:{listening.server_port}"), list(rules))
-    thread = Thread(target=listening.serve_forever, args=(0.01,))
+    server_of_proxy = _ProxyServer(("127.0.0.1", 0), _Handler)
+    server_of_proxy.upstream = str(urlsplit(server.endpoint).netloc)
+    server_of_proxy.proxy = Proxy(replace(server, endpoint=f"http://127.0.0.1:{server_of_proxy.server_port}"), list(rules))
+    thread = Thread(target=server_of_proxy.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield listening.proxy
+        yield server_of_proxy.proxy
     finally:
-        listening.shutdown()
+        server_of_proxy.shutdown()
         thread.join()
-        listening.server_close()
+        server_of_proxy.server_close()
 
 
-class _Listening(ThreadingHTTPServer):
+class _ProxyServer(ThreadingHTTPServer):
     request_queue_size = 128
-    behind: str
+    upstream: str
     proxy: Proxy
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Quiet: a client that was killed or lost patience closes its connection."""
+        """Ignore errors: a killed client closes its connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
-    server: _Listening
+    server: _ProxyServer
 
     def do_any(self) -> None:
         body = self._body()
         if len(body) < int(self.headers.get("Content-Length", 0)):
-            self._drop()  # the client died as it sent: no server takes this for a whole request
+            self._drop()  # the client died while sending: the request is incomplete
             return
         proxy = self.server.proxy
         request, fault = proxy.record_request(self.command, self.path, body, self.client_address[1])
 
         def forward() -> Answer:
-            proxy.answers[request.number] = self._parse_delete_keys(body)
+            proxy.answers[request.number] = self._forward(body)
             return proxy.answers[request.number]
 
         fault(Exchange(request, proxy.answers, forward, self._reply, self._cut, self._drop))
@@ -247,13 +258,13 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_any  # noqa: N815
 
     def handle_expect_100(self) -> bool:
-        """A client waits a second for this answer, which would lie in the buffer."""
+        """Flush the answer, for which a client waits up to a second."""
         goes_on = super().handle_expect_100()
         self.wfile.flush()
         return goes_on
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
@@ -265,20 +276,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(chunks)
 
-    def _parse_delete_keys(self, body: bytes) -> Answer:
-        behind = http.client.HTTPConnection(self.server.behind, timeout=60)
+    def _forward(self, body: bytes) -> Answer:
+        connection = http.client.HTTPConnection(self.server.upstream, timeout=60)
         try:
-            behind.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in OWN_HEADERS | {"expect"}:
-                    behind.putheader(name, value)
+                    connection.putheader(name, value)
             if body or "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
-                behind.putheader("Content-Length", str(len(body)))
-            behind.endheaders(body)
-            answer = behind.getresponse()
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            answer = connection.getresponse()
             return Answer(answer.status, tuple(answer.getheaders()), answer.read())
         finally:
-            behind.close()
+            connection.close()
 
     def _reply(self, answer: Answer) -> None:
         self._head(answer)
@@ -292,7 +303,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _head(self, answer: Answer) -> None:
         self.send_response_only(answer.status)
-        # An answer to HEAD tells the length of a body that it does not have.
+        # An answer to HEAD has the length of a body that is not sent.
         own = OWN_HEADERS - {"content-length"} if self.command == "HEAD" else OWN_HEADERS
         for name, value in answer.headers:
             if name.lower() not in own:

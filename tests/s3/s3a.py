@@ -1,6 +1,8 @@
-"""What Spark needs to read S3 by itself: hadoop-aws of pyspark's Hadoop, and those modules of the AWS SDK that reading takes (14 MB).
+"""The JARs with which Spark reads S3 itself: hadoop-aws, and the modules of the AWS SDK that
+reading needs.
 
-hadoop-aws asks for the SDK's bundle of 690 MB. Modules by their names are as good. What pyspark brings is left out.
+hadoop-aws depends on the SDK's bundle of 690 MB. The single modules are enough (14 MB). JARs of
+pyspark are left out.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import pyspark
 
 from tests.s3.servers import S3Server, Unavailable
 
-# As the pom of hadoop-project 3.5.0 has them.
+# Versions of the POM of hadoop-project 3.5.0.
 SDK, ACCELERATOR = "2.35.4", "1.3.1"
 MODULES = ("s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
-OF_PYSPARK = "io.netty,org.apache.httpcomponents,commons-codec,commons-logging,org.slf4j"
+PYSPARK_GROUPS = "io.netty,org.apache.httpcomponents,commons-codec,commons-logging,org.slf4j"
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
@@ -27,30 +29,30 @@ def hadoop_version() -> str:
 
 
 def fetch() -> list[Path]:
-    """The jars, fetched by Maven once. Raises `Unavailable` where they cannot be had."""
+    """Fetch the JARs once, with Maven, and return them. Raises `Unavailable` if this is impossible."""
     hadoop = hadoop_version()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gc-assets" / f"s3a-{hadoop}-{SDK}"
     if not cache.is_dir():
         maven = shutil.which("mvn")
         if maven is None:
             raise Unavailable("hadoop-aws is fetched by Maven and there is no mvn: apt-get install -y maven")
-        fetching = cache.with_name(f".fetching-{os.getpid()}")
-        fetching.mkdir(parents=True)
-        (fetching / "pom.xml").write_text(_pom(hadoop))
-        jars = fetching / "jars"
-        options = [f"-DoutputDirectory={jars}", "-DincludeScope=runtime", f"-DexcludeGroupIds={OF_PYSPARK}"]
+        download = cache.with_name(f".fetching-{os.getpid()}")
+        download.mkdir(parents=True)
+        (download / "pom.xml").write_text(_pom(hadoop))
+        jars = download / "jars"
+        options = [f"-DoutputDirectory={jars}", "-DincludeScope=runtime", f"-DexcludeGroupIds={PYSPARK_GROUPS}"]
         done = subprocess.run(
-            [maven, "-q", "-B", "-U", "-f", str(fetching / "pom.xml"), PLUGIN, *options], capture_output=True, text=True, check=False
+            [maven, "-q", "-B", "-U", "-f", str(download / "pom.xml"), PLUGIN, *options], capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise Unavailable(f"Maven cannot fetch hadoop-aws {hadoop}: {(done.stdout + done.stderr).strip()[-2000:]}")
         jars.rename(cache)
-        shutil.rmtree(fetching)
+        shutil.rmtree(download)
     return sorted(cache.glob("*.jar"))
 
 
 def settings(server: S3Server) -> dict[str, str]:
-    """Spark's settings for a server, as docs/configuration.md names them."""
+    """Return Spark's settings for a server, as in docs/configuration.md."""
     options = {
         "endpoint": server.endpoint,
         "endpoint.region": "us-east-1",

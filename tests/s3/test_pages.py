@@ -1,4 +1,4 @@
-"""Listings of a real server, of one that is spoilt on the way, and of pages that no server should write."""
+"""Listings of a real server, through a proxy with faults, and of scripted pages."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ MANY = [f"many/{number:04d}" for number in range(1400, 2500)]
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that the test's own thread would make between attempts. Other threads of the process sleep on."""
-    made, here, sleep = list[float](), threading.get_ident(), time.sleep
+    """Return the pauses between attempts of the test's own thread, without sleeping."""
+    pauses, thread, sleep = list[float](), threading.get_ident(), time.sleep
 
     def pause(seconds: float) -> None:
-        if threading.get_ident() == here:
-            made.append(seconds)
+        if threading.get_ident() == thread:
+            pauses.append(seconds)
         else:
             sleep(seconds)
 
     monkeypatch.setattr("gc_assets.s3.pages.time.sleep", pause)
-    return made
+    return pauses
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Bucket:
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(lambda key: client.put_object(Bucket=self.name, Key=key, Body=key.encode()), keys))
 
-    def by_boto(self) -> list[tuple[bytes, int, str]]:
+    def list_with_boto3(self) -> list[tuple[bytes, int, str]]:
         listed = self.server.client().get_paginator("list_objects_v2").paginate(Bucket=self.name)
         return [(item["Key"].encode(), item["Size"], item["ETag"].strip('"')) for page in listed for item in page.get("Contents", [])]
 
 
 @pytest.fixture(scope="module")
 def bucket(ceph: S3Server) -> Bucket:
-    """1,100 objects and the odd ones: two pages."""
+    """A bucket with 1,100 objects and the odd keys: two pages."""
     made = Bucket(ceph, ceph.bucket())
     made.put(*MANY, *ODD_KEYS)
     return made
@@ -85,7 +85,7 @@ def keys(listed: Iterator[Page]) -> list[bytes]:
 
 
 def in_bytes(*texts: str) -> list[bytes]:
-    """The texts in the order of their bytes, which is the order of S3."""
+    """Return the texts in byte order, which is the order of S3."""
     return sorted(text.encode() for text in texts)
 
 
@@ -95,13 +95,15 @@ def in_bytes(*texts: str) -> list[bytes]:
 def test_listing_of_several_pages_equals_boto3(bucket: Bucket) -> None:
     listed = list(pages.list_objects(bucket.server.settings, bucket.name, ""))
     assert [len(page.keys) for page in listed] == [1000, 100 + len(ODD_KEYS)]
-    assert rows(iter(listed)) == bucket.by_boto()
+    assert rows(iter(listed)) == bucket.list_with_boto3()
     assert keys(iter(listed)) == in_bytes(*MANY, *ODD_KEYS)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_odd_keys_are_listed_exactly_at_any_page_end(bucket: Bucket, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceph writes its tokens into XML without encoding, where a control character is no XML and `a+b` reads as `a b`."""
+    """Ceph does not encode its tokens: a control character is invalid XML, and `a+b` is read as `a
+    b`.
+    """
     monkeypatch.setattr(pages, "PAGE_KEYS", size)
     assert keys(pages.list_objects(bucket.server.settings, bucket.name, "k/")) == in_bytes(
         *(key for key in ODD_KEYS if key.startswith("k/"))
@@ -139,7 +141,7 @@ def test_empty_bucket_has_one_empty_page(ceph: S3Server) -> None:
 
 @pytest.fixture(scope="module")
 def versioned(ceph: S3Server) -> Bucket:
-    """Objects from before the versioning, several versions, and delete markers; the odd keys too."""
+    """Objects from before versioning, several versions, and delete markers, with odd keys."""
     made = Bucket(ceph, ceph.bucket())
     client = ceph.client()
     made.put("old", "k/a+b")
@@ -161,9 +163,9 @@ def test_versions_and_markers_equal_boto3_at_any_page_end(versioned: Bucket, siz
         for page in listed
         for key, version, latest, marker, size_bytes in zip(page.keys, page.version_ids, page.latest, page.markers, page.sizes, strict=True)
     ]
-    told = versioned.server.client().list_object_versions(Bucket=versioned.name)
-    assert not told["IsTruncated"]
-    entries = [(item, False) for item in told["Versions"]] + [(item, True) for item in told["DeleteMarkers"]]
+    answer = versioned.server.client().list_object_versions(Bucket=versioned.name)
+    assert not answer["IsTruncated"]
+    entries = [(item, False) for item in answer["Versions"]] + [(item, True) for item in answer["DeleteMarkers"]]
     expected = {(item["Key"].encode(), item["VersionId"], item["IsLatest"], marker, item.get("Size", 0)) for item, marker in entries}
     assert set(found) == expected
     assert len(found) == len(expected)
@@ -194,7 +196,7 @@ def test_missing_bucket_is_reported_with_an_action(ceph: S3Server) -> None:
 
 
 def test_denied_bucket_is_reported_with_an_action(bucket: Bucket, waits: list[float]) -> None:
-    """Nothing is asked again that was refused for good."""
+    """A refusal is not retried."""
     as_stranger = bucket.server.as_stranger().settings
     with pytest.raises(PermissionError, match=rf"the policy does not allow this.*s3://{bucket.name}/"):
         list(pages.list_objects(as_stranger, bucket.name, ""))
@@ -232,12 +234,12 @@ def test_listing_uses_the_proxy_of_the_environment(bucket: Bucket, waits: list[f
     assert proxy.requests[0].target.startswith(f"http://s3.example.test/{bucket.name}?")
 
 
-# Through a proxy that spoils it
+# Through a proxy with faults
 
 
 @pytest.fixture
 def five_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of five keys, so that the odd keys are three."""
+    """Use pages of five keys, so that the odd keys need three."""
     monkeypatch.setattr(pages, "PAGE_KEYS", 5)
 
 
@@ -277,7 +279,7 @@ def test_refusal_without_s3_error_is_not_retried(bucket: Bucket, waits: list[flo
 
 
 @pytest.mark.parametrize(
-    "fault,words",
+    "fault,message",
     [
         (answer_slow_down, "SlowDown: by the proxy; the server asks for fewer requests; set `s3.max_requests_per_second`"),
         (answer_error_in_200, "InternalError: by the proxy"),
@@ -285,9 +287,9 @@ def test_refusal_without_s3_error_is_not_retried(bucket: Bucket, waits: list[flo
         (drop_request, "check the network and `s3.endpoint`"),
     ],
 )
-def test_page_fails_after_eight_attempts(bucket: Bucket, fault: Fault, words: str, waits: list[float]) -> None:
+def test_page_fails_after_eight_attempts(bucket: Bucket, fault: Fault, message: str, waits: list[float]) -> None:
     with run_proxy(bucket.server, Rule(always, fault, times=99)) as proxy:
-        with pytest.raises(OSError, match=rf"{words}.*s3://{bucket.name}/k/"):
+        with pytest.raises(OSError, match=rf"{message}.*s3://{bucket.name}/k/"):
             list(pages.list_objects(proxy.server.settings, bucket.name, "k/"))
         assert len(proxy.requests) == 8
     assert len(waits) == 7
@@ -325,11 +327,11 @@ def test_page_without_is_truncated_raises_store_error(bucket: Bucket, five_keys:
         listed_through(bucket, Rule(nth(1), without))
 
 
-# Pages by hand
+# Scripted pages
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *bodies: str) -> Callable[[], list[bytes]]:
-    """A listing whose pages are these."""
+def list_scripted_pages(monkeypatch: pytest.MonkeyPatch, *bodies: str) -> Callable[[], list[bytes]]:
+    """Return a listing of these pages."""
     remaining = iter(bodies)
 
     class Client:
@@ -345,38 +347,38 @@ def entry(key: str) -> str:
     return f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
 
 
-LAST, GOES_ON = "<IsTruncated>false</IsTruncated>", "<IsTruncated>true</IsTruncated>"
+LAST, TRUNCATED = "<IsTruncated>false</IsTruncated>", "<IsTruncated>true</IsTruncated>"
 
 
 @pytest.mark.parametrize(
-    "bodies,words",
+    "bodies,message",
     [
         ([LAST + entry("b") + entry("a")], "not in byte order"),
         ([LAST + entry("a") + entry("a")], "not in byte order"),
         ([LAST + entry("\U0001f9ca") + entry("\uff21")], "not in byte order"),
-        ([GOES_ON + entry("b"), LAST + entry("a")], "starts with b'a', but the previous page ended with b'b'"),
-        ([GOES_ON + entry("b"), LAST + entry("b")], "starts with b'b', but the previous page ended with b'b'"),
-        ([GOES_ON], "IsTruncated is 'true' after 0 keys"),
+        ([TRUNCATED + entry("b"), LAST + entry("a")], "starts with b'a', but the previous page ended with b'b'"),
+        ([TRUNCATED + entry("b"), LAST + entry("b")], "starts with b'b', but the previous page ended with b'b'"),
+        ([TRUNCATED], "IsTruncated is 'true' after 0 keys"),
         (["<IsTruncated>maybe</IsTruncated>" + entry("a")], "IsTruncated is 'maybe' after 1 keys"),
         ([LAST + entry("a") + "<Contents><Size>1</Size></Contents>"], "cannot parse the entry after b'a'"),
         ([LAST + "<Contents><Key/><Size>1</Size></Contents>"], "cannot parse the first entry"),
         ([LAST + "<Contents><Key>a</Key><LastModified>t</LastModified></Contents>"], "'Size'"),
     ],
 )
-def test_inconsistent_pages_are_refused(bodies: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreError, match=words):
-        scripted(monkeypatch, *bodies)()
+def test_inconsistent_pages_are_refused(bodies: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match=message):
+        list_scripted_pages(monkeypatch, *bodies)()
 
 
 def test_key_is_decoded_only_with_encoding_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert scripted(monkeypatch, LAST + entry("a%2Bb+c"))() == [b"a%2Bb+c"]
-    assert scripted(monkeypatch, "<EncodingType>url</EncodingType>" + LAST + entry("a%2Bb+c"))() == [b"a+b c"]
+    assert list_scripted_pages(monkeypatch, LAST + entry("a%2Bb+c"))() == [b"a%2Bb+c"]
+    assert list_scripted_pages(monkeypatch, "<EncodingType>url</EncodingType>" + LAST + entry("a%2Bb+c"))() == [b"a+b c"]
 
 
 @pytest.mark.parametrize("token", ["&#1;", "&#x1F;", "\x01", "&#xFFFE;", "&#65535;", "\ufffe"])
 def test_control_character_in_a_token_is_ignored(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = f"{GOES_ON}<NextContinuationToken>{token}</NextContinuationToken>{entry('a')}"
-    assert scripted(monkeypatch, first, LAST + entry("b"))() == [b"a", b"b"]
+    first = f"{TRUNCATED}<NextContinuationToken>{token}</NextContinuationToken>{entry('a')}"
+    assert list_scripted_pages(monkeypatch, first, LAST + entry("b"))() == [b"a", b"b"]
 
 
 def test_unknown_error_contains_its_code(ceph: S3Server, waits: list[float]) -> None:

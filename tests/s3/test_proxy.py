@@ -1,4 +1,4 @@
-"""Each fault of the proxy as a client sees it that does not ask again."""
+"""Each fault of the proxy, seen by a client without retries."""
 
 from __future__ import annotations
 
@@ -42,26 +42,25 @@ def server(request: pytest.FixtureRequest) -> S3Server:
     return shared_server(request.param)
 
 
-def once(proxy: Proxy, **more: Any) -> Any:
-    """A client without retries."""
+def client_without_retries(proxy: Proxy, **more: Any) -> Any:
     return proxy.server.client(retries={"total_max_attempts": 1}, **more)
 
 
-def there(server: S3Server, bucket: str) -> list[str]:
+def list_keys(server: S3Server, bucket: str) -> list[str]:
     return [item["Key"] for item in server.client().list_objects_v2(Bucket=bucket).get("Contents", [])]
 
 
 def test_proxy_without_rules_changes_nothing(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server) as proxy:
-        client = once(proxy)
+        client = client_without_retries(proxy)
         client.put_object(Bucket=bucket, Key="k", Body=b"body", Metadata={"a": "b"})
         client.put_object(Bucket=bucket, Key="empty", Body=b"")
         assert client.head_object(Bucket=bucket, Key="k")["ContentLength"] == 4
         assert client.get_object(Bucket=bucket, Key="k", Range="bytes=1-2")["Body"].read() == b"od"
         assert client.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k"})["CopyObjectResult"]
         client.delete_object(Bucket=bucket, Key="k")
-        assert there(proxy.server, bucket) == ["copy", "empty"]
+        assert list_keys(proxy.server, bucket) == ["copy", "empty"]
         with pytest.raises(ClientError, match="404"):
             client.head_object(Bucket=bucket, Key="k")
         with pytest.raises(ClientError, match="AccessDenied"):
@@ -71,14 +70,14 @@ def test_proxy_without_rules_changes_nothing(server: S3Server) -> None:
 def test_odd_keys_pass_through_the_proxy(ceph: S3Server) -> None:
     bucket = ceph.bucket()
     with run_proxy(ceph) as proxy:
-        once(proxy).put_object(Bucket=bucket, Key=ODD, Body=b"x")
-        assert there(proxy.server, bucket) == [ODD] == there(ceph, bucket)
+        client_without_retries(proxy).put_object(Bucket=bucket, Key=ODD, Body=b"x")
+        assert list_keys(proxy.server, bucket) == [ODD] == list_keys(ceph, bucket)
 
 
 def test_requests_are_recorded_with_batch_keys(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server) as proxy:
-        client = once(proxy)
+        client = client_without_retries(proxy)
         client.put_object(Bucket=bucket, Key="a&b", Body=b"x")
         client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "a&b"}, {"Key": "\u00e9 \"'<>\n"}]})
         client.list_objects_v2(Bucket=bucket, Prefix="a b")
@@ -94,45 +93,45 @@ def test_requests_are_recorded_with_batch_keys(server: S3Server) -> None:
 def test_delayed_request_is_executed(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(always, delay(0.3))) as proxy:
-        begun = time.monotonic()
-        once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
-        assert time.monotonic() - begun >= 0.3
-        assert there(server, bucket) == ["k"]
+        start = time.monotonic()
+        client_without_retries(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert time.monotonic() - start >= 0.3
+        assert list_keys(server, bucket) == ["k"]
 
 
 def test_client_timeout_ends_before_the_server_acts(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(always, delay(3))) as proxy:
         with pytest.raises(ReadTimeoutError):
-            once(proxy, read_timeout=0.1).put_object(Bucket=bucket, Key="k", Body=b"x")
-        assert there(server, bucket) == []
+            client_without_retries(proxy, read_timeout=0.1).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert list_keys(server, bucket) == []
         deadline = time.monotonic() + 60
-        while there(server, bucket) == [] and time.monotonic() < deadline:
+        while list_keys(server, bucket) == [] and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert there(server, bucket) == ["k"]
+        assert list_keys(server, bucket) == ["k"]
 
 
 @pytest.mark.parametrize("fault,done", [(drop_request, False), (drop_answer, True)])
 def test_connection_is_dropped_before_or_after_execution(server: S3Server, fault: Fault, done: bool) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(always, fault)) as proxy, pytest.raises(ConnectionClosedError):
-        once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
-    assert there(server, bucket) == ["k"] * done
+        client_without_retries(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+    assert list_keys(server, bucket) == ["k"] * done
 
 
 def test_slow_down_answer_prevents_execution(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(always, answer_slow_down)) as proxy:
         with pytest.raises(ClientError, match="SlowDown"):
-            once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
-        assert there(proxy.server, bucket) == []
+            client_without_retries(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert list_keys(proxy.server, bucket) == []
 
 
 def test_body_is_truncated(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x" * 100_000)
     with run_proxy(server, Rule(always, cut_body)) as proxy:
-        client = once(proxy)
+        client = client_without_retries(proxy)
         with pytest.raises(ResponseStreamingError, match="IncompleteRead"):
             client.get_object(Bucket=bucket, Key="k")["Body"].read()
         assert len(client.get_object(Bucket=bucket, Key="k")["Body"].read()) == 100_000
@@ -141,32 +140,32 @@ def test_body_is_truncated(server: S3Server) -> None:
 def test_earlier_answer_is_repeated(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(nth(3), repeat_answer_to(1))) as proxy:
-        assert there(proxy.server, bucket) == []
-        once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
-        assert there(proxy.server, bucket) == []
-        assert there(proxy.server, bucket) == ["k"]
+        assert list_keys(proxy.server, bucket) == []
+        client_without_retries(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert list_keys(proxy.server, bucket) == []
+        assert list_keys(proxy.server, bucket) == ["k"]
 
 
 def test_error_has_status_200(server: S3Server) -> None:
-    """botocore knows the few operations that S3 documents so, a copy among them."""
+    """botocore handles the operations for which S3 documents this, such as a copy."""
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
     with run_proxy(server, Rule(always, answer_error_in_200)) as proxy, pytest.raises(ClientError, match="InternalError"):
-        once(proxy).copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k"})
-    assert there(server, bucket) == ["k"]
+        client_without_retries(proxy).copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k"})
+    assert list_keys(server, bucket) == ["k"]
 
 
 def test_answer_is_rewritten(server: S3Server) -> None:
     bucket = server.bucket()
     server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
     with run_proxy(server, Rule(lists, rewrite(lambda body: body.replace(b"<Key>k<", b"<Key>other<")))) as proxy:
-        assert there(proxy.server, bucket) == ["other"]
+        assert list_keys(proxy.server, bucket) == ["other"]
 
 
 def test_first_matching_rule_applies_limited_times(server: S3Server) -> None:
     bucket = server.bucket()
     with run_proxy(server, Rule(lists, answer_slow_down, times=2), Rule(always, drop_request)) as proxy:
-        client = once(proxy)
+        client = client_without_retries(proxy)
         for expected in ("SlowDown", "SlowDown", "Connection was closed"):
             with pytest.raises(Exception, match=expected):
                 client.list_objects_v2(Bucket=bucket)
@@ -195,8 +194,8 @@ def test_process_is_killed_around_any_request(ceph: S3Server, hook: Any, written
         child.start()
         child.join()
         deadline = time.monotonic() + 60
-        while there(ceph, bucket) != written and time.monotonic() < deadline:
+        while list_keys(ceph, bucket) != written and time.monotonic() < deadline:
             time.sleep(0.02)
     assert child.exitcode == -signal.SIGKILL
-    assert there(ceph, bucket) == written
+    assert list_keys(ceph, bucket) == written
     assert len(proxy.requests) == 2

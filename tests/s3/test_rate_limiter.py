@@ -1,4 +1,4 @@
-"""Requests are spaced, and a limit holds for all clients of a process."""
+"""Requests are spaced, and a limit applies to all clients of a process."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from gc_assets.s3.client import get_rate_limiter
 from gc_assets.s3.rate_limiter import RateLimiter
 
 
-def times_of(pace_of_requests: float | None, asked_at: list[float]) -> list[float]:
-    """When requests are sent that are asked for at these moments."""
+def send_times(per_second: float | None, requested_at: list[float]) -> list[float]:
+    """Return when requests are sent that are requested at these times."""
     clock, sent = [0.0], list[float]()
 
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    pace = RateLimiter(pace_of_requests, lambda: clock[0], sleep)
-    for moment in asked_at:
-        clock[0] = max(clock[0], moment)
-        pace.wait()
+    limiter = RateLimiter(per_second, lambda: clock[0], sleep)
+    for time in requested_at:
+        clock[0] = max(clock[0], time)
+        limiter.wait()
         sent.append(round(clock[0], 6))
     return sent
 
 
 def test_requests_are_spaced() -> None:
-    assert times_of(10, [0, 0, 0, 0]) == [0, 0.1, 0.2, 0.3]
+    assert send_times(10, [0, 0, 0, 0]) == [0, 0.1, 0.2, 0.3]
 
 
 def test_pause_allows_no_burst() -> None:
-    assert times_of(10, [0, 5, 5, 5]) == [0, 5, 5.1, 5.2]
+    assert send_times(10, [0, 5, 5, 5]) == [0, 5, 5.1, 5.2]
 
 
 def test_requests_without_a_limit_do_not_wait() -> None:
-    assert times_of(None, [0, 0, 0]) == [0, 0, 0]
+    assert send_times(None, [0, 0, 0]) == [0, 0, 0]
 
 
 def test_batch_delete_counts_as_many_requests() -> None:
     now, slept = [0.0], list[float]()
-    pace = RateLimiter(100, lambda: now[0], slept.append)
-    pace.wait(50)
-    pace.wait()
+    limiter = RateLimiter(100, lambda: now[0], slept.append)
+    limiter.wait(50)
+    limiter.wait()
     assert slept == [0.5]
 
 
 def test_processes_share_the_budget() -> None:
     with share_budget(4):
-        assert times_of(10, [0, 0, 0]) == [0, 0.4, 0.8]
-    assert times_of(10, [0, 0, 0]) == [0, 0.1, 0.2]
+        assert send_times(10, [0, 0, 0]) == [0, 0.4, 0.8]
+    assert send_times(10, [0, 0, 0]) == [0, 0.1, 0.2]
 
 
-def sent_in(pace: RateLimiter, now: list[float], seconds: float) -> int:
-    """How many requests one thread that does nothing else sends in so many seconds, at 200 a second at most."""
+def count_sent(limiter: RateLimiter, now: list[float], seconds: float) -> int:
+    """Return how many requests a busy thread sends within `seconds`, at most 200 per second."""
     sent, end = 0, now[0] + seconds
     while now[0] < end:
-        pace.wait()
+        limiter.wait()
         now[0] += 0.005
         sent += 1
     return sent
@@ -65,34 +65,34 @@ def sent_in(pace: RateLimiter, now: list[float], seconds: float) -> int:
 
 def test_slow_down_halves_the_rate_and_then_it_recovers() -> None:
     now = [0.0]
-    pace = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
-    before = sent_in(pace, now, 5)
-    for _ in range(20):  # all that was under way is refused
-        pace.slow_down()
-    slowed = [sent_in(pace, now, 1) for _ in range(15)]
-    assert before / 5 == pytest.approx(200, rel=0.05)
-    assert slowed[0] == pytest.approx(100, rel=0.1)
-    assert all(early <= late for early, late in pairwise(slowed))
-    assert slowed[-1] == pytest.approx(200, rel=0.05)
+    limiter = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    initial = count_sent(limiter, now, 5)
+    for _ in range(20):  # all requests in flight are refused
+        limiter.slow_down()
+    rates = [count_sent(limiter, now, 1) for _ in range(15)]
+    assert initial / 5 == pytest.approx(200, rel=0.05)
+    assert rates[0] == pytest.approx(100, rel=0.1)
+    assert all(early <= late for early, late in pairwise(rates))
+    assert rates[-1] == pytest.approx(200, rel=0.05)
 
 
 def test_early_slow_down_does_not_last() -> None:
     now = [0.0]
-    pace = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
-    pace.wait()
-    pace.slow_down()
-    assert 10 <= sent_in(pace, now, 1) <= 12
-    sent_in(pace, now, 60)
-    assert sent_in(pace, now, 1) > 60
+    limiter = RateLimiter(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    limiter.wait()
+    limiter.slow_down()
+    assert 10 <= count_sent(limiter, now, 1) <= 12
+    count_sent(limiter, now, 60)
+    assert count_sent(limiter, now, 1) > 60
 
 
 def test_repeated_slow_down_keeps_reducing_the_rate() -> None:
     now = [0.0]
-    pace = RateLimiter(1000, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    limiter = RateLimiter(1000, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     for _ in range(30):
-        sent_in(pace, now, 2)
-        pace.slow_down()
-    assert sent_in(pace, now, 1) <= 4
+        count_sent(limiter, now, 2)
+        limiter.slow_down()
+    assert count_sent(limiter, now, 1) <= 4
 
 
 def test_clients_of_both_roles_share_one_rate_limiter() -> None:

@@ -1,4 +1,4 @@
-"""Requests are counted as a server meets them, and a server that asks for fewer gets fewer."""
+"""Requests are counted as the server receives them, and SlowDown reduces their rate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.s3.proxy import Proxy, Rule, always, answer_slow_down, lists, run_pro
 from tests.s3.servers import S3Server
 
 
-def by_kind(proxy: Proxy) -> dict[str, int]:
-    """What arrived, as a price list names it."""
-    met = Counter[str]()
+def count_by_kind(proxy: Proxy) -> dict[str, int]:
+    """Return the received requests by billing category."""
+    counts = Counter[str]()
     for request in proxy.requests:
         is_batch = request.method == "POST" and bool(request.keys)
-        met["LIST" if lists(request) else "DELETE" if is_batch else request.method] += 1
-    return dict(met)
+        counts["LIST" if lists(request) else "DELETE" if is_batch else request.method] += 1
+    return dict(counts)
 
 
 def test_requests_and_retries_are_counted_by_kind(ceph: S3Server) -> None:
@@ -34,7 +34,7 @@ def test_requests_and_retries_are_counted_by_kind(ceph: S3Server) -> None:
         assert sum(len(page.keys) for page in pages.list_objects(proxy.server.settings, bucket, "")) == 3
         client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": key} for key in ("a", "b")]})
         client.delete_object(Bucket=bucket, Key="c")
-        assert tally.sent.counts == by_kind(proxy) == {"PUT": 4, "HEAD": 1, "GET": 1, "LIST": 2, "DELETE": 2}
+        assert tally.sent.counts == count_by_kind(proxy) == {"PUT": 4, "HEAD": 1, "GET": 1, "LIST": 2, "DELETE": 2}
 
 
 def test_copy_is_counted_as_copy(ceph: S3Server) -> None:
@@ -48,9 +48,9 @@ def test_copy_is_counted_as_copy(ceph: S3Server) -> None:
 
 
 def test_operation_maps_to_its_billing_category() -> None:
-    named = {"ListParts": "LIST", "GetBucketVersioning": "GET", "UploadPartCopy": "COPY", "UploadPart": "PUT"}
-    named |= {"CompleteMultipartUpload": "PUT", "AbortMultipartUpload": "DELETE", "DeleteObjects": "DELETE"}
-    assert {operation: request_kind(operation) for operation in named} == named
+    categories = {"ListParts": "LIST", "GetBucketVersioning": "GET", "UploadPartCopy": "COPY", "UploadPart": "PUT"}
+    categories |= {"CompleteMultipartUpload": "PUT", "AbortMultipartUpload": "DELETE", "DeleteObjects": "DELETE"}
+    assert {operation: request_kind(operation) for operation in categories} == categories
 
 
 def test_requests_have_a_price_on_aws_or_if_configured() -> None:

@@ -1,4 +1,4 @@
-"""What the servers of the tests promise to all other tests."""
+"""Properties of the test servers that all other tests rely on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_server_runs_and_buckets_are_empty(server: S3Server) -> None:
 
 
 def test_one_of_eight_creators_wins_on_ceph(ceph: S3Server) -> None:
-    """versitygw looks before it writes and not as it links: with it, two may win."""
+    """versitygw checks before it writes and not when it links, so two may win."""
     bucket, client = ceph.bucket(), ceph.client(retries={"total_max_attempts": 1})
 
     def creates(number: int) -> str:
@@ -102,7 +102,8 @@ def test_ceph_accepts_small_parts(ceph: S3Server) -> None:
 
 
 def test_lifecycle_day_takes_seconds_on_ceph(tmp_path: Path) -> None:
-    # A server of its own: each day Ceph begins with the first bucket that has rules, and with six of them never comes to the last.
+    # A separate server: each day Ceph starts with the first bucket with rules, and with six of them
+    # it never reaches the last.
     with ceph_rgw(tmp_path) as ceph:
         bucket, client = ceph.bucket(), ceph.client()
         client.put_object(Bucket=bucket, Key="tmp/k", Body=b"x")
@@ -163,13 +164,15 @@ def test_failed_server_start_is_reported_and_leaves_nothing(server: S3Server, mo
         taken.bind(("127.0.0.1", 0))
         ports = iter([taken.getsockname()[1], free_port()])
         monkeypatch.setattr("tests.s3.servers.free_port", lambda: next(ports))
-        with pytest.raises(RuntimeError, match=r"ended at once: .*(radosgw|versitygw)"), SERVERS[server.kind](tmp_path):
+        with pytest.raises(RuntimeError, match=r"ended early: .*(radosgw|versitygw)"), SERVERS[server.kind](tmp_path):
             pass
     assert processes_of(tmp_path) == []
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines of the servers that were started for the folder, which every one of them has in its command or environment."""
+    """Return the command lines of the servers for a directory, which is in their command or
+    environment.
+    """
     return [line for path in Path("/proc").iterdir() if path.name.isdecimal() if (line := _line_of(path, str(folder)))]
 
 
@@ -181,7 +184,7 @@ def _line_of(process: Path, folder: str) -> str:
     return line if folder in line + environment and "tests.s3.servers" not in line else ""
 
 
-# A machine without them
+# A machine without the servers
 
 
 @pytest.mark.parametrize(
@@ -194,10 +197,10 @@ def test_missing_server_reports_how_to_install_it(start: Any, packages: str, mon
         pass
 
 
-@pytest.mark.parametrize("wanted,end", [("", "Skipped"), ("required", "Failed")])
-def test_missing_server_skips_or_fails_the_test(wanted: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mode,end", [("", "Skipped"), ("required", "Failed")])
+def test_missing_server_skips_or_fails_the_test(mode: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SERVERS, "missing", _missing)
-    monkeypatch.setenv("GC_ASSETS_TEST_S3", wanted)
+    monkeypatch.setenv("GC_ASSETS_TEST_S3", mode)
     with pytest.raises(BaseException, match="not here") as raised:
         shared_server("missing")
     assert type(raised.value).__name__ == end
@@ -209,7 +212,7 @@ def _missing(folder: Path) -> Any:
 
 def test_no_server_is_started_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GC_ASSETS_TEST_S3", "none")
-    with pytest.raises(pytest.skip.Exception, match="no S3 server is wanted"):
+    with pytest.raises(pytest.skip.Exception, match="S3 servers are disabled"):
         shared_server("ceph")
 
 

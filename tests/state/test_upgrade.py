@@ -63,7 +63,7 @@ class Release:
 
     @property
     def root(self) -> Path:
-        """The directory that the lakes' metadata names."""
+        """The directory in the metadata of the lakes."""
         return Path(f"/tmp/gc-assets-state-{self.version}")  # noqa: S108
 
     @property
@@ -116,7 +116,7 @@ OF_0_3_0 = Release(
 
 
 @dataclass(frozen=True)
-class Upgraded:
+class UpgradedState:
     """A state of an earlier release under the current code. `trash`: key to sha256 of the files in quarantine."""
 
     release: Release
@@ -140,7 +140,7 @@ class Upgraded:
 
 
 def contents(root: Path) -> dict[str, str]:
-    """Key to sha256 of every file under a directory but the collector's own."""
+    """Map each file under a directory to its sha256, without the files of gc-assets."""
     found = [path for path in root.rglob("*") if path.is_file() and ".gc-assets" not in path.relative_to(root).parts]
     return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
@@ -179,29 +179,29 @@ def name_inodes(release: Release, run: Path) -> None:
 
 
 @pytest.fixture(scope="module", params=[OF_0_2_0, OF_0_3_0], ids=lambda release: release.version)
-def upgraded(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Upgraded]:
+def upgraded(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[UpgradedState]:
     release: Release = request.param
     root = release.root
     with root.with_name(f"{root.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(root, ignore_errors=True)
         unpack(DATA / f"state-{release.version}" / "state.tar.xz", root.parent)
-        if not release.rehearsals:  # the tests go on by a clock of their own
+        if not release.rehearsals:  # the tests set their own clock
             config = root / "lakes.yaml"
             config.write_text(config.read_text().replace("mode: apply", "mode: apply, rehearsals: allowed"))
         for receipt in sorted(root.glob("state/lake/deletion_log/*/*/_receipt.json")):
             name_inodes(release, receipt.parent)
-        yield Upgraded(release, contents(release.trash_of(release.applied)))
+        yield UpgradedState(release, contents(release.trash_of(release.applied)))
         shutil.rmtree(root)
 
 
 @pytest.fixture
 def cache_of_0_3_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the metadata that 0.3.0 decoded. Only there are the contents of a table that cannot be read now."""
+    """Use the metadata that 0.3.0 decoded, the only copy of the contents of unreadable tables."""
     monkeypatch.setattr("gc_assets.stages.mark.manifest_entries.__version__", "0.3.0")
 
 
-def test_every_plan_is_listed_with_its_status(upgraded: Upgraded) -> None:
+def test_plans_keep_their_status(upgraded: UpgradedState) -> None:
     release = upgraded.release
     found = {plan["plan_id"]: plan for plan in upgraded.json("plans")}
     applied, approved = found[release.applied], found[release.approved]
@@ -211,25 +211,25 @@ def test_every_plan_is_listed_with_its_status(upgraded: Upgraded) -> None:
     assert applied["approved_by"] == approved["approved_by"] == release.approved_by
 
 
-def test_the_id_of_every_plan_is_still_its_digest(upgraded: Upgraded) -> None:
+def test_plan_id_is_the_digest(upgraded: UpgradedState) -> None:
     headers = [find_plan(upgraded.platform.config, plan_id[:8]).header for plan_id in upgraded.release.statuses]
     assert [header.plan_id for header in headers if is_intact(header)] == list(upgraded.release.statuses)
 
 
-def test_an_approved_plan_has_its_rows_its_approval_and_the_current_policy(upgraded: Upgraded) -> None:
+def test_approved_plan_keeps_rows_approval_and_policy(upgraded: UpgradedState) -> None:
     release = upgraded.release
     plan = find_plan(upgraded.platform.config, release.approved[:8])
     assert (plan.header.rows, plan.verdict.approved_by) == (sum(release.actions.values()), release.approved_by)
     assert plan.header.policy_digest == upgraded.platform.config.policy_digest()
 
 
-def test_a_plan_names_what_could_not_be_read(upgraded: Upgraded) -> None:
+def test_plan_names_unreadable_tables(upgraded: UpgradedState) -> None:
     header = find_plan(upgraded.platform.config, upgraded.release.approved[:8]).header
     assert {item.lake: item.table_name for item in header.unreadable} == upgraded.release.unreadable
     assert {str(item.good_on) for item in header.unreadable} <= {"2026-11-22"}
 
 
-def test_a_delivered_event_is_not_sent_again(upgraded: Upgraded) -> None:
+def test_delivered_event_is_not_sent_again(upgraded: UpgradedState) -> None:
     cursor = upgraded.release.root / "notifications_cursor.json"
     if not cursor.exists():
         pytest.skip("0.2.0 sent no notifications")
@@ -240,10 +240,10 @@ def test_a_delivered_event_is_not_sent_again(upgraded: Upgraded) -> None:
             instance=instance, cursor=cursor.read_text(), resources={"collector": Collector.of(at)}, definitions=definitions
         )
         result = definitions.resolve_sensor_def("notifications").evaluate_tick(context)
-    assert result.skip_message == "nothing new"
+    assert result.skip_message == "no new event"
 
 
-def test_a_plan_that_is_used_up_is_not_approved_and_changes_nothing(upgraded: Upgraded) -> None:
+def test_finished_plan_is_refused_and_changes_nothing(upgraded: UpgradedState) -> None:
     before = contents(upgraded.release.root / "lake")
     for plan_id, status in upgraded.release.statuses.items():
         if plan_id != upgraded.release.approved:
@@ -253,13 +253,13 @@ def test_a_plan_that_is_used_up_is_not_approved_and_changes_nothing(upgraded: Up
     assert contents(upgraded.release.trash_of(upgraded.release.applied)) == upgraded.trash
 
 
-def test_doctor_fails_only_what_it_failed_before(upgraded: Upgraded) -> None:
+def test_doctor_reports_the_same_failures(upgraded: UpgradedState) -> None:
     found = json.loads(upgraded("doctor", "--format", "json").stdout)
     assert {(finding["subject"], finding["check"]) for finding in found if finding["verdict"] == "fail"} == upgraded.release.failures
 
 
 @pytest.mark.parametrize("position", [0, -1], ids=["first run", "last run"])
-def test_its_tables_are_shown(upgraded: Upgraded, position: int) -> None:
+def test_show_reads_old_tables(upgraded: UpgradedState, position: int) -> None:
     day = upgraded.release.run_dates[position]
     of_lakes = ("lake_refs", "commit_graph", "reachable_snapshots", "live_files", "policy_table", "current_rules")
     for asset in of_lakes:
@@ -272,14 +272,14 @@ def test_its_tables_are_shown(upgraded: Upgraded, position: int) -> None:
     assert len(upgraded.json("show", "expiry_plan", "--run-date", day, "--lake", "weather")) == (4 if position == 0 else 0)
 
 
-def test_columns_that_the_release_did_not_write_are_none_in_the_deletion_log(upgraded: Upgraded) -> None:
+def test_missing_columns_of_deletion_log_are_null(upgraded: UpgradedState) -> None:
     rows = upgraded.json("show", "deletion_log", "--run-date", upgraded.release.first)
     assert sorted(row["phase"] for row in rows) == ["quarantine"] * upgraded.release.quarantined + ["restore"]
     assert {row["outcome"] for row in rows} == {"done"}
     assert {row.get("version_id") for row in rows} == {None}
 
 
-def test_explain_and_report_name_its_plans(upgraded: Upgraded, tmp_path: Path) -> None:
+def test_explain_and_report_name_old_plans(upgraded: UpgradedState, tmp_path: Path) -> None:
     release = upgraded.release
     explained = upgraded("explain", min(upgraded.trash), "--run-date", release.last)
     assert explained.exit_code == 0, explained.stderr
@@ -289,14 +289,14 @@ def test_explain_and_report_name_its_plans(upgraded: Upgraded, tmp_path: Path) -
     assert release.approved in (tmp_path / "report.html").read_text()
 
 
-def test_the_ledger_lists_the_quarantined_files(upgraded: Upgraded, spark: SparkSession) -> None:
+def test_ledger_lists_quarantined_files(upgraded: UpgradedState, spark: SparkSession) -> None:
     at = upgraded.platform
     waiting = quarantine_ledger(spark, at.run_context(at.clock.today()).state, "lake").collect()
     assert {row["key"] for row in waiting} == upgraded.trash.keys()
     assert {(row["source_plan_id"], row["quarantine"]) for row in waiting} == {(upgraded.release.applied, "trash")}
 
 
-def test_an_approved_plan_leaves_every_object_that_changed(upgraded: Upgraded, cache_of_0_3_0: None) -> None:
+def test_apply_of_old_plan_spares_changed_objects(upgraded: UpgradedState, cache_of_0_3_0: None) -> None:
     """Unpacking gives every file a new inode, so no file is the planned one."""
     release = upgraded.release
     before = contents(release.root / "lake")
@@ -308,7 +308,7 @@ def test_an_approved_plan_leaves_every_object_that_changed(upgraded: Upgraded, c
     assert contents(release.trash_of(release.applied)) == upgraded.trash
 
 
-def test_restore_brings_back_files_and_history(upgraded: Upgraded) -> None:
+def test_restore_restores_files_and_history(upgraded: UpgradedState) -> None:
     release = upgraded.release
     records = {(row["phase"], row["outcome"]): row["files"] for row in upgraded.json("restore", "--plan", release.applied, "--history")}
     assert records == {("restore", "done"): len(upgraded.trash), ("history", "undone"): 4}
@@ -320,16 +320,16 @@ def test_restore_brings_back_files_and_history(upgraded: Upgraded) -> None:
         assert [snapshot.id for snapshot in weather.ancestry(branch=branch)]
 
 
-def test_a_run_is_refused_while_only_the_cache_of_the_earlier_release_has_the_contents(upgraded: Upgraded) -> None:
-    """Each release decodes metadata anew, and what cannot be read cannot be decoded."""
+def test_run_fails_if_only_old_cache_has_the_contents(upgraded: UpgradedState) -> None:
+    """Each release decodes all metadata again, which fails for unreadable metadata."""
     if not upgraded.release.unreadable:
-        pytest.skip("every table of this state can be read")
+        pytest.skip("every table of this state is readable")
     refused = upgraded("run", day=upgraded.release.next_run_date)
     assert refused.exit_code == 1
     assert "metadata objects of commits that must be kept are unreadable" in refused.stderr
 
 
-def test_the_next_run_continues(upgraded: Upgraded, cache_of_0_3_0: None) -> None:
+def test_next_run_continues(upgraded: UpgradedState, cache_of_0_3_0: None) -> None:
     release = upgraded.release
     ran = upgraded("run", day=release.next_run_date)
     assert ran.exit_code in {0, 3}, ran.stderr  # 3: a gate may refuse its plan
@@ -339,10 +339,10 @@ def test_the_next_run_continues(upgraded: Upgraded, cache_of_0_3_0: None) -> Non
     assert len(upgraded.json("show", "manifest_entries", "--lake", "shop", day=release.next_run_date)) > 0
 
 
-def test_the_next_run_keeps_what_an_unreadable_table_needed(upgraded: Upgraded) -> None:
+def test_next_run_keeps_files_of_unreadable_tables(upgraded: UpgradedState) -> None:
     release = upgraded.release
     if not release.unreadable:
-        pytest.skip("every table of this state can be read")
+        pytest.skip("every table of this state is readable")
     newest = max(upgraded.json("plans", day=release.next_run_date), key=lambda plan: plan["run_date"])
     header = find_plan(upgraded.platform.config, newest["plan_id"]).header
     assert {(item.lake, item.table_name, item.since.date(), item.good_on) for item in header.unreadable} == {
@@ -360,11 +360,11 @@ def test_the_next_run_keeps_what_an_unreadable_table_needed(upgraded: Upgraded) 
     assert returns <= live_files("shop", release.next_run_date)
 
 
-def test_a_run_decodes_everything_anew_once_all_can_be_read(upgraded: Upgraded) -> None:
+def test_run_decodes_all_once_all_are_readable(upgraded: UpgradedState) -> None:
     release = upgraded.release
     undamaged = release.root / "undamaged"
     if not undamaged.exists():
-        pytest.skip("every table of this state can be read")
+        pytest.skip("every table of this state is readable")
     for path in filter(Path.is_file, undamaged.rglob("*")):
         path.rename(release.root / "lake" / path.relative_to(undamaged))
     ran = upgraded("run", day="2026-11-25")

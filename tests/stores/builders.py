@@ -1,4 +1,4 @@
-"""A storage on disk, its planned rows, and what lies where: shared by the tests of stores."""
+"""A storage on disk and its planned rows, for the tests of stores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write(root: Path, key: str, content: bytes = b"content", mtime_ns: int = 1_7
 
 
 def plan(root: Path, key: str, action: Action = "quarantine", *, etag: str | None = None) -> PlannedAction:
-    """The row a plan would hold for the file as it is now; `etag` for one that is elsewhere by now."""
+    """Return the row of a plan for the file as it is. `etag` replaces its identity."""
     identity = etag or etag_of((root / key).lstat())
     source = None if action == "quarantine" else PLAN
     return PlannedAction(key, action, int(identity.split("-")[0]), identity, None, source)
@@ -46,7 +46,7 @@ def plan(root: Path, key: str, action: Action = "quarantine", *, etag: str | Non
 
 @contextmanager
 def memory_directory() -> Iterator[Path]:
-    """A fresh directory, in memory where the machine has such a place: hundreds of fsyncs take no time there."""
+    """Create a temporary directory, in memory if possible, so that hundreds of fsyncs take no time."""
     memory = Path("/dev/shm")  # noqa: S108  (a random name below it)
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as directory:
         yield Path(directory)
@@ -57,14 +57,16 @@ def trash(root: Path, key: str, plan_id: str = PLAN) -> Path:
 
 
 def contents(root: Path) -> dict[str, tuple[bytes, int]]:
-    """Bytes and mtime of every file below the root, the collector's own prefix included but for its lease."""
+    """Return bytes and mtime of every file under the root, including the trash and without the
+    lease.
+    """
     files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     found = {str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
     return {key: value for key, value in found.items() if not key.startswith((".gc-assets/lease", ".gc-assets/fencing", ".gc-assets/."))}
 
 
 def list_completely(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> ListingBatch:
-    """The whole listing, rounds and all, as one step."""
+    """List a storage in all rounds, as one step."""
     tasks = list(plan_listing(str(location), parallelism))
     steps: list[ListingBatch] = []
     while tasks:
@@ -75,8 +77,8 @@ def list_completely(location: Path | str, parallelism: int = 2, budget: int = 10
     objects = pa.Table.from_batches(batches).combine_chunks() if batches else None
     if objects is None:
         return ListingBatch(pa.RecordBatch.from_pylist([], schema=pa.schema([("key", pa.string())])))
-    whole = objects.to_batches()
-    return ListingBatch(whole[0] if whole else batches[0], tuple(problem for step in steps for problem in step.problems))
+    combined = objects.to_batches()
+    return ListingBatch(combined[0] if combined else batches[0], tuple(problem for step in steps for problem in step.problems))
 
 
 def keys(step: ListingBatch) -> list[str]:
@@ -84,7 +86,7 @@ def keys(step: ListingBatch) -> list[str]:
 
 
 def apply(root: Path, state: Path, rows: Sequence[PlannedAction], mode: QuarantineMode, clock: Clock) -> list[Outcome]:
-    """A whole run: lease, log, actions, release."""
+    """Apply rows: lease, log, actions, release."""
     lease = acquire(str(root), PLAN, str(os.getpid()), clock)
     log = open_log(Files(str(state)), "wal", PLAN, len(rows))
     outcomes = list(execute(rows, open_quarantine(mode, str(root), PLAN), log, lease, clock, batch_size=2))
@@ -93,7 +95,7 @@ def apply(root: Path, state: Path, rows: Sequence[PlannedAction], mode: Quaranti
 
 
 def apply_concurrently(start, root: Path, state: Path, rows: Sequence[PlannedAction], mode: QuarantineMode, clock: Clock) -> None:
-    """Exits with 3 where another process holds the lease."""
+    """Exit with 3 if another process holds the lease."""
     start.wait()
     try:
         apply(root, state, rows, mode, clock)

@@ -1,7 +1,7 @@
-"""What a store must guarantee (`stores/protocol.py`), as tests that every store passes.
+"""The guarantees of `stores/protocol.py`, as tests that every store passes.
 
-A store joins by an entry of `STORES`: a place of its own for each test, and the hand of another writer, which uses nothing of
-ours. What is special to a store is tested beside it, in `tests/stores/<scheme>/`.
+A store joins with an entry of `STORES`: its own location for each test, and another writer that
+uses no code of this project. Tests of a single store are in `tests/stores/<scheme>/`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
 from tests.stores.s3_bench import open_s3_bench
 
 TICK = timedelta(microseconds=1)
-# Keys that some store, library or shell takes for others.
+# Keys that some store, library or shell confuses with others.
 ODD_KEYS = [
     "plain",
     "t/a b",
@@ -62,7 +62,10 @@ ODD_KEYS = [
 
 
 class Bench(Protocol):
-    """A store under test, and another writer. `tick` is how coarse the store's times are, `many` how many objects take a second or so."""
+    """A store under test, and another writer.
+
+    `tick` is the resolution of the store's times. `many` objects take about a second.
+    """
 
     store: Store
     connections: Connections
@@ -74,7 +77,7 @@ class Bench(Protocol):
     def get(self, key: str) -> bytes | None: ...
     def remove(self, key: str) -> None: ...
     def everything(self) -> set[str]:
-        """Everything that lies there, the reserved prefix included."""
+        """Return the keys of all objects, including those under the reserved prefix."""
         ...
 
 
@@ -84,7 +87,7 @@ class LocalBench:
     store: Store
     connections: Connections = DEFAULT_CONNECTIONS
     mode: QuarantineMode = "trash"
-    # The kernel dates a file by the last tick of its clock.
+    # The kernel dates a file with the last tick of its clock.
     tick: timedelta = timedelta(milliseconds=20)
     many: int = 1000
 
@@ -92,7 +95,7 @@ class LocalBench:
         path, staged = self.root / key, self.root.parent / f"staged-{uuid.uuid4().hex}"
         path.parent.mkdir(parents=True, exist_ok=True)
         staged.write_bytes(content)
-        staged.replace(path)  # beside the one that it replaces for a moment, so that it never gets that one's inode
+        staged.replace(path)  # both files exist for a moment, so the new one never gets the inode of the old one
 
     def get(self, key: str) -> bytes | None:
         path = self.root / key
@@ -118,7 +121,7 @@ STORES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
     "ceph": lambda: open_s3_bench("ceph"),
     "ceph_versioned": lambda: open_s3_bench("ceph", versioned=True),
 }
-# Ceph 16 heeds no condition in a bucket that keeps versions.
+# Ceph 16 ignores conditions in a bucket with versions.
 CONDITIONAL = {name: STORES[name] for name in ("local", "ceph")}
 MODES_OF: dict[str, tuple[QuarantineMode, ...]] = {
     "local": ("trash", "deferred"),
@@ -135,30 +138,30 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 @pytest.fixture(params=CONDITIONAL)
 def conditional(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """A store that writes on a condition, as leases and edits need it."""
+    """A store with conditional writes, which leases and edits need."""
     with CONDITIONAL[request.param]() as opened:
         yield opened
 
 
 @dataclass(frozen=True)
 class QuarantineBench:
-    """A bench, and one of its store's ways to quarantine."""
+    """A bench, and a quarantine mode of its store."""
 
     bench: Bench
     mode: QuarantineMode
 
     def __call__(self, *rows: PlannedAction, resumed: Sequence[PlannedAction] = ()) -> list[str]:
-        """The verdicts of one batch; whatever is not done says why."""
+        """Act on one batch and return its verdicts. Every verdict except `done` must have an error."""
         results = self.bench.store.quarantine(self.mode, PLAN).act(rows, resumed)
         assert all(bool(result.error) == (result.verdict != "done") for result in results)
         return [result.verdict for result in results]
 
     def plan_row(self, key: str, action: Action = "quarantine") -> PlannedAction:
-        """The row that a plan would hold for the object that stands there now."""
+        """Return the row of a plan for the current object."""
         return self.follow_up(row_of(inventory(self.bench.store)[key]), action)
 
     def follow_up(self, row: PlannedAction, action: Action) -> PlannedAction:
-        """The same object, for the act that follows its quarantine."""
+        """Return the row for an action on the same object after its quarantine."""
         return replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN)
 
 
@@ -183,7 +186,7 @@ def address(store: Store, key: str) -> str:
 def listing(
     store: Store, budget: int = 10**9, unchanged: frozenset[str] = frozenset(), settled_before: datetime | None = None
 ) -> tuple[pa.Table, list[Directory]]:
-    """All rounds of a listing, its tasks sent through a pickle; what an executor does."""
+    """Run all rounds of a listing. Tasks are pickled, as for executors."""
     tasks = list(store.plan_listing(2, unchanged, settled_before))
     batches: list[pa.RecordBatch] = []
     directories: list[Directory] = []
@@ -197,7 +200,7 @@ def listing(
 
 
 def inventory(store: Store, budget: int = 10**9) -> dict[str, dict[str, Any]]:
-    """The listed rows by their keys, each of which was met once."""
+    """Return the listed rows by key. Each key must be listed once."""
     rows = listing(store, budget)[0].to_pylist()
     by_key = {row["key"]: row for row in rows}
     assert len(by_key) == len(rows)
@@ -209,30 +212,30 @@ def inventory(store: Store, budget: int = 10**9) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("budget", [3, 10**9])
 def test_listing_contains_every_object_that_always_existed(bench: Bench, budget: int) -> None:
-    there = {f"{place}{number:02d}" for place in ("", "t/", "t/deep/", "u/") for number in range(25)}
-    for key in there:
+    keys_of_test = {f"{folder}{number:02d}" for folder in ("", "t/", "t/deep/", "u/") for number in range(25)}
+    for key in keys_of_test:
         bench.put(key, b"x")
-    over = Event()
+    is_over = Event()
 
     def churn() -> None:
         for number in count():
-            keys = [f"{place}passing-{number % 40:02d}" for place in ("", "t/", "t/deep/", "u/", f"new-{number % 7}/")]
+            keys = [f"{folder}passing-{number % 40:02d}" for folder in ("", "t/", "t/deep/", "u/", f"new-{number % 7}/")]
             for key in keys:
                 bench.put(key, b"passing")
             for key in keys:
                 bench.remove(key)
-            if over.is_set():
+            if is_over.is_set():
                 return
 
     writer = Thread(target=churn)
     writer.start()
     try:
         for _ in range(example_count(4, 10)):
-            met = inventory(bench.store, budget).keys()
-            assert there <= met
-            assert all("passing-" in key for key in met - there)
+            listed = inventory(bench.store, budget).keys()
+            assert keys_of_test <= listed
+            assert all("passing-" in key for key in listed - keys_of_test)
     finally:
-        over.set()
+        is_over.set()
         writer.join()
 
 
@@ -272,14 +275,14 @@ def test_unchanged_and_listed_objects_are_complete(bench: Bench) -> None:
     for number in range(12):
         bench.put(f"data/{number % 4}/{number}", b"x")
     settled = datetime.now(UTC) + timedelta(hours=1)
-    before, directories = listing(bench.store, settled_before=settled)
+    first, directories = listing(bench.store, settled_before=settled)
     bench.put("data/0/new", b"x")
     bench.remove("data/1/1")
     unchanged = bench.store.find_unchanged_directories(directories)
-    again = listing(bench.store, unchanged=unchanged)[0].to_pylist()
-    for batch in before.to_batches():
-        again += bench.store.select_unchanged_objects(batch, pa.array(sorted(unchanged), pa.string())).to_pylist()
-    assert sorted(again, key=lambda row: row["key"]) == sorted(inventory(bench.store).values(), key=lambda row: row["key"])
+    found = listing(bench.store, unchanged=unchanged)[0].to_pylist()
+    for batch in first.to_batches():
+        found += bench.store.select_unchanged_objects(batch, pa.array(sorted(unchanged), pa.string())).to_pylist()
+    assert sorted(found, key=lambda row: row["key"]) == sorted(inventory(bench.store).values(), key=lambda row: row["key"])
 
 
 def test_object_has_one_identity_in_every_call(bench: Bench) -> None:
@@ -302,16 +305,16 @@ def test_missing_object_raises_file_not_found(bench: Bench) -> None:
 
 
 def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
-    place, length, over = address(conditional.store, "a"), 200_000, Event()
-    met: set[bytes] = set()
+    name, length, is_over = address(conditional.store, "a"), 200_000, Event()
+    first_bytes: set[bytes] = set()
 
     def read() -> None:
-        while not over.is_set():
+        while not is_over.is_set():
             with suppress(FileNotFoundError):
-                content = conditional.store.objects.read(place)
+                content = conditional.store.objects.read(name)
                 assert len(content) == length
                 assert len(set(content)) == 1
-                met.add(content[:1])
+                first_bytes.add(content[:1])
 
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read) for _ in range(2)]
@@ -319,22 +322,22 @@ def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
             for number in count():
                 if number % 10 == 0:
                     with suppress(FileNotFoundError):
-                        conditional.store.editable.remove(place, conditional.store.editable.read_with_etag(place)[1])
-                    conditional.store.editable.create(place, bytes([number % 250]) * length)
-                etag = conditional.store.editable.read_with_etag(place)[1]
-                conditional.store.editable.replace(place, bytes([number % 250]) * length, etag)
-                if (number > 30 and len(met) > 5) or any(reader.done() for reader in readers):
+                        conditional.store.editable.remove(name, conditional.store.editable.read_with_etag(name)[1])
+                    conditional.store.editable.create(name, bytes([number % 250]) * length)
+                etag = conditional.store.editable.read_with_etag(name)[1]
+                conditional.store.editable.replace(name, bytes([number % 250]) * length, etag)
+                if (number > 30 and len(first_bytes) > 5) or any(reader.done() for reader in readers):
                     break
         finally:
-            over.set()
+            is_over.set()
         for reader in readers:
             reader.result()
 
 
 def _read_everywhere(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
-    place = address(store, key)
-    by_prefix = any(name == place for name, _, _ in store.objects.list(store.location))
-    return store.objects.read(place), store.objects.size(place), by_prefix, key in inventory(store)
+    name = address(store, key)
+    by_prefix = any(name == name for name, _, _ in store.objects.list(store.location))
+    return store.objects.read(name), store.objects.size(name), by_prefix, key in inventory(store)
 
 
 def test_finished_write_is_visible_to_all_processes(bench: Bench) -> None:
@@ -377,30 +380,30 @@ def _racer(start: Any, results: Any, number: int, work: Callable[..., Any], args
     results.put((number, work(*args)))
 
 
-def run_concurrently(work: Callable[..., Any], of: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What `work` answers in processes that begin it at the same time."""
-    start, results = PROCESSES.Barrier(len(of)), PROCESSES.Queue()
-    racers = [PROCESSES.Process(target=_racer, args=(start, results, number, work, args)) for number, args in enumerate(of)]
-    for racer in racers:
-        racer.start()
-    answers = dict(results.get(timeout=60) for _ in racers)
-    for racer in racers:
-        racer.join()
-    return [answers[number] for number in range(len(of))]
+def run_concurrently(work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return what `work` returns in processes that start it at the same time."""
+    start, results = PROCESSES.Barrier(len(arguments)), PROCESSES.Queue()
+    processes = [PROCESSES.Process(target=_racer, args=(start, results, number, work, args)) for number, args in enumerate(arguments)]
+    for process in processes:
+        process.start()
+    answers = dict(results.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    return [answers[number] for number in range(len(arguments))]
 
 
 def test_change_applies_only_to_the_object_that_was_read(conditional: Bench) -> None:
-    editable, place = conditional.store.editable, address(conditional.store, "t/a")
+    editable, name = conditional.store.editable, address(conditional.store, "t/a")
     conditional.put("t/a", b"read")
-    _, etag = editable.read_with_etag(place)
+    _, etag = editable.read_with_etag(name)
     conditional.put("t/a", b"newer")
     with pytest.raises(ObjectChanged):
-        editable.replace(place, b"ours", etag)
+        editable.replace(name, b"ours", etag)
     with pytest.raises(ObjectChanged):
-        editable.remove(place, etag)
+        editable.remove(name, etag)
     assert conditional.get("t/a") == b"newer"
     conditional.remove("t/a")
-    for change in (lambda: editable.replace(place, b"ours", etag), lambda: editable.remove(place, etag)):
+    for change in (lambda: editable.replace(name, b"ours", etag), lambda: editable.remove(name, etag)):
         with pytest.raises(FileNotFoundError):
             change()
     assert conditional.get("t/a") is None
@@ -432,7 +435,7 @@ def test_modification_times_follow_the_stores_clock(bench: Bench) -> None:
         readings.append(bench.store.now())
     assert times == sorted(times)
     assert readings == sorted(readings)
-    assert all(open_reader.tzinfo is not None for open_reader in readings)
+    assert all(time.tzinfo is not None for time in readings)
     for number in range(20):
         pair = times[2 * number : 2 * number + 2]
         assert all(readings[number] - bench.tick <= time <= readings[number + 1] + bench.tick for time in pair)
@@ -442,7 +445,7 @@ def test_modification_times_follow_the_stores_clock(bench: Bench) -> None:
 
 
 def put_all(bench: Bench, keys: Sequence[str]) -> None:
-    """Objects that each hold their own key."""
+    """Write objects that contain their own key."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: bench.put(key, key.encode()), keys))
 
@@ -566,8 +569,8 @@ def test_unsupported_mode_is_refused_by_name(bench: Bench) -> None:
 def test_identity_contains_the_modification_time(bench: Bench) -> None:
     bench.put("t/a", b"x")
     listed = inventory(bench.store)["t/a"]
-    (told,) = bench.store.modification_times(pa.array([listed["etag"]])).to_pylist()
-    assert timedelta(0) <= listed["last_modified"] - told < timedelta(seconds=1)
+    (modified,) = bench.store.modification_times(pa.array([listed["etag"]])).to_pylist()
+    assert timedelta(0) <= listed["last_modified"] - modified < timedelta(seconds=1)
     assert bench.store.modification_times(pa.array([None, "nothing"], pa.string())).null_count == 2
 
 
@@ -578,25 +581,25 @@ def at(moment: timedelta) -> Clock:
     return Clock(NOW + moment)
 
 
-def take(bench: Bench, clock: Clock = CLOCK, owner: str = "night run") -> Lease:
+def take(bench: Bench, clock: Clock = CLOCK, owner: str = "nightly run") -> Lease:
     return bench.store.acquire(PLAN, owner, clock)
 
 
 def later(lease: Lease, moment: timedelta) -> Any:
-    """The same lease at another time."""
+    """Return the same lease at another time."""
     return replace(lease, clock=at(moment))
 
 
 def test_live_lease_is_refused_with_its_holder(bench: Bench) -> None:
     assert bench.store.holder() is None
     lease = take(bench)
-    with pytest.raises(GateRefused, match="night run") as refusal:
-        take(bench, at(LEASE_DURATION - TICK), "somebody else")
-    for words in (PLAN, NOW.isoformat(), (NOW + LEASE_DURATION).isoformat()):
-        assert words in str(refusal.value)
+    with pytest.raises(GateRefused, match="nightly run") as refusal:
+        take(bench, at(LEASE_DURATION - TICK), "another user")
+    for text in (PLAN, NOW.isoformat(), (NOW + LEASE_DURATION).isoformat()):
+        assert text in str(refusal.value)
     holder = bench.store.holder()
     assert holder is not None
-    assert (holder.owner, holder.plan_id, holder.token) == ("night run", PLAN, lease.token)
+    assert (holder.owner, holder.plan_id, holder.token) == ("nightly run", PLAN, lease.token)
     assert holder.is_live(NOW)
     assert not holder.is_live(NOW + LEASE_DURATION)
     lease.release()
@@ -614,10 +617,10 @@ def test_fencing_token_grows_after_release(bench: Bench) -> None:
 
 def test_expired_lease_is_taken_over(bench: Bench) -> None:
     first = take(bench)
-    second = take(bench, at(LEASE_DURATION), "somebody else")
+    second = take(bench, at(LEASE_DURATION), "another user")
     assert second.token > first.token
     for stopped in (first.check, first.renew):
-        with pytest.raises(GateRefused, match="somebody else"):
+        with pytest.raises(GateRefused, match="another user"):
             stopped()
     first.release()
     second.check()
@@ -659,7 +662,7 @@ def _take(store: Store, clock: Clock, owner: str) -> int | None:
 def test_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) -> None:
     old = take(bench).token if before == "expired" else 0
     won = list[int]()
-    for _ in range(5):  # where a store answers slowly each may step back for the others
+    for _ in range(5):  # on a slow store each process may step back for the others
         won = won or [
             token for token in run_concurrently(_take, [(bench.store, at(LEASE_DURATION), str(number)) for number in range(4)]) if token
         ]
@@ -667,7 +670,7 @@ def test_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) 
     assert won[0] > old
 
 
-# Values, and what doctor asks
+# Values, and the checks of doctor
 
 
 def test_values_for_executors_pickle(bench: Bench) -> None:
@@ -685,9 +688,9 @@ def test_values_for_executors_pickle(bench: Bench) -> None:
 
 
 def test_opening_a_store_makes_no_change(bench: Bench) -> None:
-    again = open_store(bench.store.location, bench.connections)
-    assert again == bench.store
-    assert (again.scheme, bench.everything()) == (bench.store.scheme, set())
+    reopened = open_store(bench.store.location, bench.connections)
+    assert reopened == bench.store
+    assert (reopened.scheme, bench.everything()) == (bench.store.scheme, set())
 
 
 def test_probe_returns_traits_and_removes_canaries(conditional: Bench) -> None:

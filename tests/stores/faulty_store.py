@@ -1,7 +1,8 @@
-"""A fake: faults over a real store. What is listed, moved and read is real, and only the answers lie.
+"""A real store with injected faults. Listings, moves and reads are real, only answers are wrong.
 
-Each lie is one that real stores tell (`LIES`). Whether it is told is drawn from the seed, the verb and the object, never from the order of
-calls, so threads and executors change nothing. An object that is asked for again under the same seed gets the same lie.
+Each fault is one of real stores (`FAULT_ODDS`). Whether it occurs depends on the seed, the call and
+the object, never on the order of calls, so threads and executors make no difference. The same seed
+gives the same faults.
 """
 
 from __future__ import annotations
@@ -47,31 +48,35 @@ Fault = Literal[
     "act fails",
     "lease",
 ]
-# The lies, and of how many answers each one spoils one, where it is told at all.
+# The faults, each with the average number of answers per occurrence if it is enabled.
 FAULT_ODDS: Final[dict[Fault, int]] = {
-    "late": 2,  # an object written just now is not listed
-    "twice": 6,  # a listing names an object twice
+    "late": 2,  # a recently written object is not listed
+    "twice": 6,  # a listing contains an object twice
     "page again": 2,  # a listing repeats a page
-    "listing fails": 3,  # it ends with an error after a part of its answers
-    "refs fail": 8,  # the same where a lake lists
-    "coarse": 1,  # times are told in whole seconds
+    "listing fails": 3,  # a listing ends with an error after a part of its pages
+    "refs fail": 8,  # the same for listings of lakes
+    "coarse": 1,  # times have whole seconds
     "skew": 1,  # the store's clock is ahead or behind
-    "key lost": 4,  # the store acted on a key, and what it answers is a failure
-    "key fails": 4,  # the store did not act on a key
-    "act lost": 3,  # it acted on a batch, and there is no answer
-    "act fails": 3,  # it acted on a part of a batch, and there is no answer
-    "lease": 6,  # the lease was renewed, and there is no answer
+    "key lost": 4,  # the store acts on a key, but returns a failure
+    "key fails": 4,  # the store does not act on a key
+    "act lost": 3,  # the store acts on a batch, but does not answer
+    "act fails": 3,  # the store acts on a part of a batch, but does not answer
+    "lease": 6,  # the lease is renewed, but the store does not answer
 }
-# What is younger may be missing from a listing.
+# Younger objects may be missing from a listing.
 LATE: Final = timedelta(minutes=10)
-# S3 refuses requests of a host whose clock differs by more.
+# S3 refuses requests of a host with a larger clock skew.
 MAX_SKEW: Final = timedelta(minutes=15)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Which lies are told. Under another number others are told about the same object. `now` is the time by which objects are young."""
+    """The enabled faults.
+
+    Another `number` gives other faults for the same object. `now` is the time relative to which
+    objects are young.
+    """
 
     seed: str
     number: int
@@ -79,43 +84,43 @@ class Faults:
     now: datetime
 
     def has(self, lie: Fault, *about: object) -> bool:
-        return lie in self.enabled and self._drawn(self.number, lie, *about) % FAULT_ODDS[lie] == 0
+        return lie in self.enabled and self._draw(self.number, lie, *about) % FAULT_ODDS[lie] == 0
 
     def part(self, items: Sequence[T], *about: object) -> Sequence[T]:
-        """The first items, all but at least one."""
-        return items[: self._drawn(self.number, "part", *about) % max(1, len(items))]
+        """Return the first items, without at least one."""
+        return items[: self._draw(self.number, "part", *about) % max(1, len(items))]
 
     @property
     def skew(self) -> timedelta:
-        """How far the store's clock is ahead. It is the same under every number."""
+        """Return how far the store's clock is ahead. It is the same for every number."""
         spread = 2 * MAX_SKEW // timedelta(seconds=1) + 1
-        return timedelta(seconds=self._drawn("skew") % spread) - MAX_SKEW if "skew" in self.enabled else timedelta()
+        return timedelta(seconds=self._draw("skew") % spread) - MAX_SKEW if "skew" in self.enabled else timedelta()
 
-    def _drawn(self, *about: object) -> int:
+    def _draw(self, *about: object) -> int:
         return int.from_bytes(hashlib.sha256(repr((self.seed, *about)).encode()).digest()[:8], "big")
 
 
-def with_faults(kind: StoreKind, lies: Callable[[], Faults]) -> StoreKind:
-    """A kind of store that tells the lies of the moment at which a store or objects are opened."""
+def with_faults(kind: StoreKind, choose_faults: Callable[[], Faults]) -> StoreKind:
+    """Return a kind of store with the faults at the time when a store or objects are opened."""
 
-    def opened(location: str, connections: Connections) -> Store:
-        return cast("Store", FaultyStore(kind.open(location, connections), lies()))
+    def open_faulty(location: str, connections: Connections) -> Store:
+        return cast("Store", FaultyStore(kind.open(location, connections), choose_faults()))
 
     def anywhere(connections: Connections) -> EditableObjects:
-        return cast("EditableObjects", FaultyObjects(kind.anywhere(connections), lies()))
+        return cast("EditableObjects", FaultyObjects(kind.anywhere(connections), choose_faults()))
 
-    return replace(kind, open=opened, anywhere=anywhere)
+    return replace(kind, open=open_faulty, anywhere=anywhere)
 
 
 @dataclass(frozen=True)
 class _Faulty:
-    """Answers as `real` does, wherever a class below does not."""
+    """Delegates to `real` whatever a subclass does not define."""
 
     real: Any
     faults: Faults
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what pickle asks for before there is anything to ask
+        if name.startswith("__"):  # pickle looks these up before the fields exist
             raise AttributeError(name)
         return getattr(self.real, name)
 
@@ -142,41 +147,43 @@ class FaultyStore(_Faulty):
 
 class FaultyTask(_Faulty):
     def run(self, budget: int) -> Iterator[ListingBatch]:
-        answers = [self._told(number, listed) for number, listed in enumerate(self.real.run(budget))]
+        answers = [self._inject(number, listed) for number, listed in enumerate(self.real.run(budget))]
         if self.faults.has("listing fails", self.real):
             yield from self.faults.part(answers, self.real)
-            raise StoreError(f"{self.real}: the listing ended with a lie: 503 Slow Down")
+            raise StoreError(f"{self.real}: the listing ended with an injected fault: 503 Slow Down")
         for number, listed in enumerate(answers):
             yield listed
             if self.faults.has("page again", number):
                 yield ListingBatch(listed.objects)
 
-    def _told(self, number: int, listed: ListingBatch) -> ListingBatch:
+    def _inject(self, number: int, listed: ListingBatch) -> ListingBatch:
         objects, keys = listed.objects, listed.objects.column("key").to_pylist()
         young = pc.greater(objects.column("last_modified"), pa.scalar(self.faults.now - LATE, pa.timestamp("us", "UTC"))).to_pylist()
-        rows = [at for at, key in enumerate(keys) if not (young[at] and self.faults.has("late", key))]
-        rows += [at for at in rows if self.faults.has("twice", keys[at])]
-        told = objects.take(pa.array(rows, pa.int64()))
+        rows = [number for number, key in enumerate(keys) if not (young[number] and self.faults.has("late", key))]
+        rows += [number for number in rows if self.faults.has("twice", keys[number])]
+        rows_with_faults = objects.take(pa.array(rows, pa.int64()))
         if self.faults.has("coarse"):
-            place = told.schema.get_field_index("last_modified")
-            seconds = pc.floor_temporal(told.column("last_modified"), unit="second").cast(told.schema.field(place).type)
-            told = told.set_column(place, told.schema.field(place), seconds)
-        return replace(listed, objects=told, directories=() if len(rows) != len(keys) else listed.directories)
+            column = rows_with_faults.schema.get_field_index("last_modified")
+            seconds = pc.floor_temporal(rows_with_faults.column("last_modified"), unit="second").cast(
+                rows_with_faults.schema.field(column).type
+            )
+            rows_with_faults = rows_with_faults.set_column(column, rows_with_faults.schema.field(column), seconds)
+        return replace(listed, objects=rows_with_faults, directories=() if len(rows) != len(keys) else listed.directories)
 
 
 class FaultyQuarantine(_Faulty):
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
-        about = [planned.action_key for planned in batch]
-        if self.faults.has("act fails", about):
-            self.real.act(self.faults.part(batch, about), resumed)
-            raise StoreError("a batch ended with a lie: connection reset")
-        acted = [planned for planned in batch if not self.faults.has("key fails", planned.action_key)]
-        done = dict(zip(acted, self.real.act(acted, resumed), strict=True))
-        if self.faults.has("act lost", about):
-            raise StoreError("a batch ended with a lie: read timed out")
+        batch_keys = [planned.action_key for planned in batch]
+        if self.faults.has("act fails", batch_keys):
+            self.real.act(self.faults.part(batch, batch_keys), resumed)
+            raise StoreError("a batch ended with an injected fault: connection reset")
+        executed = [planned for planned in batch if not self.faults.has("key fails", planned.action_key)]
+        done = dict(zip(executed, self.real.act(executed, resumed), strict=True))
+        if self.faults.has("act lost", batch_keys):
+            raise StoreError("a batch ended with an injected fault: read timed out")
         for planned in batch:
             if planned not in done or self.faults.has("key lost", planned.action_key):
-                done[planned] = Result(FAILED, "a lie: 500 Internal Error")
+                done[planned] = Result(FAILED, "injected fault: 500 Internal Error")
         return [done[planned] for planned in batch]
 
 
@@ -184,20 +191,20 @@ class FaultyLease(_Faulty):
     def renew(self) -> None:
         self.real.renew()
         if self.faults.has("lease", "renew", self.real.token):
-            raise StoreError("the lease was renewed with a lie: read timed out")
+            raise StoreError("the lease was renewed with an injected fault: read timed out")
 
     def check(self) -> None:
         self.real.check()
         if self.faults.has("lease", "check", self.real.token):
-            raise StoreError("the lease was read with a lie: read timed out")
+            raise StoreError("the lease was read with an injected fault: read timed out")
 
 
 class FaultyObjects(_Faulty):
-    """Objects as lakes read them. A lake that lists them late would miss a ref, so that is not told here."""
+    """Objects of lakes. Late listings are not injected, because a lake would miss a ref."""
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         found = list(self.real.list(prefix))
         if self.faults.has("refs fail", prefix):
             yield from self.faults.part(found, prefix)
-            raise OSError(f"{prefix}: the listing ended with a lie: 503 Slow Down")
+            raise OSError(f"{prefix}: the listing ended with an injected fault: 503 Slow Down")
         yield from found

@@ -1,4 +1,4 @@
-"""A bucket of a real S3 server as a store under test, and another writer there: boto3."""
+"""A bucket of a real S3 server as a store under test, with boto3 as the other writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFIX = "lake/ä b+%2F/"
 
 @dataclass(frozen=True)
 class S3Bench:
-    """`prefix` is where the storage lies in the bucket."""
+    """`prefix` is the storage's prefix in the bucket."""
 
     server: S3Server
     client: Any
@@ -32,7 +32,7 @@ class S3Bench:
     store: Store
     connections: Connections
     mode: QuarantineMode
-    # Answers to GET and HEAD say the time in whole seconds.
+    # Answers to GET and HEAD have times in whole seconds.
     tick: timedelta = timedelta(seconds=1)
     many: int = example_count(40, 100)
 
@@ -48,7 +48,7 @@ class S3Bench:
             raise
 
     def remove(self, key: str) -> None:
-        """For good, with all versions: what lies below a delete marker is not gone."""
+        """Remove an object permanently, with all versions, including those under a delete marker."""
         listed = self.client.list_object_versions(Bucket=self.bucket, Prefix=self.prefix + key)
         versions = [item for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, [])]
         for item in versions:
@@ -62,22 +62,25 @@ class S3Bench:
 
 @functools.cache
 def _bucket(server: S3Server, *, versioned: bool) -> str:
-    """One for all tests; each has a prefix of its own in it."""
+    """Return a bucket that all tests share. Each test has its own prefix."""
     return server.bucket(versioned=versioned)
 
 
 @contextmanager
 def open_s3_bench(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own: bool = False) -> Iterator[S3Bench]:
-    """A place of its own below a prefix in a bucket of the suite's server of that kind; `own` where the test changes the bucket."""
-    server, below = shared_server(kind), f"{prefix}{secrets.token_hex(4)}/"
+    """Return a new storage under its own prefix in a shared bucket of the server.
+
+    With `own`, the bucket is new, for tests that change its settings.
+    """
+    server, storage_prefix = shared_server(kind), f"{prefix}{secrets.token_hex(4)}/"
     bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
     connections = Connections(default=server.settings)
     yield S3Bench(
         server,
         server.client(),
         bucket,
-        below,
-        open_store(f"s3://{bucket}/{below}", connections),
+        storage_prefix,
+        open_store(f"s3://{bucket}/{storage_prefix}", connections),
         connections,
         "versioned" if versioned else "trash",
     )

@@ -1,4 +1,6 @@
-"""A plan's actions through the write-ahead log: nothing twice, nothing forgotten, books closed."""
+"""A plan's actions through the write-ahead log: nothing happens twice, and all outcomes are
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,15 @@ def log(tmp_path):
 
 
 class Counting:
-    """A quarantine that remembers what it was asked; `answers` are given first, then the disk's own."""
+    """A quarantine that records its calls. `answers` are returned first, then the results of the
+    disk.
+    """
 
     def __init__(self, root, mode="trash", answers=()):
-        self.inner, self.asked, self.answers = open_quarantine(mode, str(root), PLAN), [], list(answers)
+        self.inner, self.calls, self.answers = open_quarantine(mode, str(root), PLAN), [], list(answers)
 
     def act(self, batch, resumed=()):
-        self.asked.append([planned.key for planned in batch])
+        self.calls.append([planned.key for planned in batch])
         if self.answers:
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
@@ -80,7 +84,7 @@ def test_second_run_returns_the_same_outcomes_without_changes(root, lease, log):
     write(root, "0", b"a new file of the same name")
     second = Counting(root)
     assert list(execute(rows, second, log, lease, Clock(NOW + timedelta(hours=1)), batch_size=2)) == first
-    assert second.asked == []
+    assert second.calls == []
     assert (root / "0").read_bytes() == b"a new file of the same name"
 
 
@@ -89,31 +93,33 @@ def test_second_run_may_use_other_batches_and_order(root, lease, log):
     first = verdicts(execute(rows[:6], Counting(root), log, lease, CLOCK, batch_size=4))
     second = Counting(root)
     assert verdicts(execute(rows[::-1], second, log, lease, CLOCK, batch_size=5)) == first | {"6": "done", "7": "done", "8": "done"}
-    assert sorted(key for batch in second.asked for key in batch) == ["6", "7", "8"]
+    assert sorted(key for batch in second.calls for key in batch) == ["6", "7", "8"]
 
 
 def test_outcomes_of_an_abandoned_attempt_do_not_count(root, lease, log):
-    """An engine gives up an executor that it does not hear of any more, and repeats its task elsewhere while that one goes on."""
+    """An engine abandons a silent executor and repeats its task on another one, while the first
+    still runs.
+    """
     rows = [plan(root, write(root, f"{n}").name) for n in range(4)]
     everything = dict.fromkeys("0123", "done")
 
-    class GivenUp(Counting):
+    class Abandoned(Counting):
         def act(self, batch, resumed=()):
             half = super().act(batch[:2], resumed)
             assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
             return half + super().act(batch[2:], resumed)
 
     with pytest.raises(StateError, match="another attempt of this work began"):
-        list(execute(rows, GivenUp(root), log, lease, CLOCK))
+        list(execute(rows, Abandoned(root), log, lease, CLOCK))
     assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
 
 
-@pytest.mark.parametrize("verdicts_told", [("done", "absent"), ("absent", "done"), ("changed", "done")])
-def test_done_wins_over_other_outcomes_of_two_attempts(root, lease, log, verdicts_told):
+@pytest.mark.parametrize("pair", [("done", "absent"), ("absent", "done"), ("changed", "done")])
+def test_done_wins_over_other_outcomes_of_two_attempts(root, lease, log, pair):
     row = plan(root, write(root, "a").name)
-    for told in verdicts_told:
+    for verdict in pair:
         name = log.write_intent(0, lease.token, [row])
-        log.write_outcomes(0, name, [Outcome(row, told, None, NOW, lease.token)])
+        log.write_outcomes(0, name, [Outcome(row, verdict, None, NOW, lease.token)])
     assert log.read_history(0).settled[row.action_key].verdict == "done"
     assert [outcome.verdict for _, outcome in log.read_quarantined(0)] == ["done"]
 
@@ -125,7 +131,7 @@ def test_settled_outcome_is_final(root, lease, log, verdict):
     again = Counting(root)
     found = list(execute(rows, again, log, lease, CLOCK))
     assert [(outcome.verdict, outcome.error) for outcome in found] == [(verdict, "why")]
-    assert again.asked == []
+    assert again.calls == []
 
 
 def test_failed_row_is_retried(root, lease, log):
@@ -140,12 +146,12 @@ def test_intent_precedes_the_action_and_outcome_follows(root, lease, log, tmp_pa
     rows = [plan(root, write(root, "a").name)]
     seen = {}
 
-    class Looking(Counting):
+    class Recording(Counting):
         def act(self, batch, resumed=()):
             seen["before"] = sorted(path.name.split(".", 1)[1] for path in (tmp_path / "state/wal/share-00000").iterdir())
             return super().act(batch, resumed)
 
-    list(execute(rows, Looking(root), log, lease, CLOCK))
+    list(execute(rows, Recording(root), log, lease, CLOCK))
     files = sorted((tmp_path / "state/wal/share-00000").iterdir())
     assert seen["before"] == ["intent.jsonl"]
     assert [path.name.split(".", 1)[1] for path in files] == ["intent.jsonl", "outcome.jsonl"]
@@ -169,7 +175,7 @@ def test_log_returns_certain_and_possible_moves_with_their_time(root, lease, log
 def test_denied_row_may_have_been_moved(root, lease, log):
     rows = [plan(root, write(root, name).name) for name in ("interrupted", "never begun")]
     log.write_intent(0, lease.token, rows[:1])
-    list(execute(rows, Counting(root, answers=[Result("denied", "for good")]), log, lease, CLOCK))
+    list(execute(rows, Counting(root, answers=[Result("denied", "permanently")]), log, lease, CLOCK))
     assert dict(log.read_quarantined(0)) == {rows[0]: None}
 
 
@@ -201,9 +207,9 @@ def test_lease_is_checked_before_each_batch(root, log):
 
 
 def test_suspended_holder_does_not_undo_a_later_restore(root, tmp_path, log):
-    """Its lease ended meanwhile; the next one restored and is gone again."""
+    """Its lease expired while it was suspended. The next holder has restored and ended."""
 
-    class Slept:
+    class Suspended:
         shares = log.shares
         read_history, write_outcomes = log.read_history, log.write_outcomes
 
@@ -214,13 +220,13 @@ def test_suspended_holder_does_not_undo_a_later_restore(root, tmp_path, log):
 
     rows = [plan(root, write(root, f"{n}").name) for n in range(2)]
     with pytest.raises(GateRefused, match="lost: expected token 1, found no lease"):
-        list(execute(rows, Counting(root), Slept(), acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
+        list(execute(rows, Counting(root), Suspended(), acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
     assert contents(root).keys() >= {"0", "1"}
     assert not (root / ".gc-assets/trash").exists()
 
 
 def test_batch_under_a_lost_lease_has_no_outcome(root, log):
-    class Slept(Counting):
+    class Suspended(Counting):
         def act(self, batch, resumed=()):
             results = super().act(batch, resumed)
             acquire(str(root), "restore", "fast", Clock(NOW + LEASE_DURATION)).release()
@@ -228,7 +234,7 @@ def test_batch_under_a_lost_lease_has_no_outcome(root, log):
 
     rows = [plan(root, write(root, "a").name)]
     with pytest.raises(GateRefused, match="lost"):
-        list(execute(rows, Slept(root), log, acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
+        list(execute(rows, Suspended(root), log, acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
     assert log.read_history(0).settled == {}
     assert dict(log.read_quarantined(0)) == {rows[0]: None}
     (outcome,) = execute(rows, Counting(root), log, acquire(str(root), PLAN, "next", CLOCK), CLOCK)
@@ -249,7 +255,7 @@ def test_versions_of_one_key_have_separate_outcomes(root, lease, log):
     for row in rows:
         list(execute([row], store, log, lease, CLOCK))
     again = list(execute(rows, store, log, lease, CLOCK))
-    assert store.asked == [["a"]] * 3
+    assert store.calls == [["a"]] * 3
     table = to_deletion_log(again, PLAN, "versioned", "run").to_pylist()
     assert [(row["version_id"], row["outcome"], row["run_id"]) for row in table] == [
         ("v1", "done", "run"),
@@ -261,15 +267,15 @@ def test_versions_of_one_key_have_separate_outcomes(root, lease, log):
 def test_only_the_version_of_the_intent_is_resumed(root, lease, log):
     rows = [PlannedAction("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2")]
     log.write_intent(0, lease.token, rows[:1])
-    met = []
+    resumed_versions = []
 
-    class Resumed(Counting):
+    class RecordingResumed(Counting):
         def act(self, batch, resumed=()):
-            met.extend(row.version_id for row in batch if row in resumed)
+            resumed_versions.extend(row.version_id for row in batch if row in resumed)
             return [Result("done")] * len(batch)
 
-    list(execute(rows, Resumed(root), log, lease, CLOCK))
-    assert met == ["v1"]
+    list(execute(rows, RecordingResumed(root), log, lease, CLOCK))
+    assert resumed_versions == ["v1"]
 
 
 def test_log_of_an_older_release_is_read(root, lease, log, tmp_path):
@@ -280,7 +286,7 @@ def test_log_of_an_older_release_is_read(root, lease, log, tmp_path):
         path.write_text("".join(json.dumps({k: v for k, v in item.items() if k not in {"version_id", "kind"}}) + "\n" for item in old))
     again = Counting(root)
     assert [(outcome.planned, outcome.verdict) for outcome in execute([row], again, log, lease, CLOCK)] == [(row, "done")]
-    assert again.asked == []
+    assert again.calls == []
 
 
 def test_log_of_another_plan_is_refused(log):
@@ -305,7 +311,7 @@ def test_unreadable_log_raises_state_error(root, lease, log, tmp_path, kind, con
     again = Counting(root)
     with pytest.raises(StateError, match=rf"damaged\.{kind}\.jsonl"):
         list(execute(rows, again, log, lease, CLOCK))
-    assert again.asked == []
+    assert again.calls == []
 
 
 def test_unknown_verdict_raises_state_error(root, lease, log, tmp_path):
@@ -343,17 +349,17 @@ def settles_every_key_once(base, data):
     rows = [plan(root, write(root, f"t{n % 3}/{n}", str(n).encode()).relative_to(root).as_posix()) for n in range(12)]
     mine = acquire(str(root), PLAN, "test", CLOCK)
     log = open_log(Files(str(base / "state")), "wal", PLAN, 120_000)
-    asked: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for _ in range(data.draw(st.integers(0, 3))):
         counting = Counting(root)
         part = data.draw(st.lists(st.sampled_from(rows), unique=True))
         list(execute(part, counting, log, mine, CLOCK, batch_size=data.draw(st.integers(1, 5))))
-        asked.update(key for batch in counting.asked for key in batch)
+        calls.update(key for batch in counting.calls for key in batch)
     last = Counting(root)
     found = list(execute(rows, last, log, mine, CLOCK))
-    asked.update(key for batch in last.asked for key in batch)
+    calls.update(key for batch in last.calls for key in batch)
     assert verdicts(found) == {row.key: "done" for row in rows}
-    assert set(asked.values()) == {1}
+    assert set(calls.values()) == {1}
     assert {key: content for key, (content, _) in contents(root).items()} == {
         f".gc-assets/trash/{PLAN}/t{n % 3}/{n}": str(n).encode() for n in range(12)
     }

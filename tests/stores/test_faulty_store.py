@@ -1,4 +1,4 @@
-"""The store that lies tells what it is asked to tell, the same each time, and does nothing else than the store behind it."""
+"""The faulty store injects the enabled faults reproducibly, and otherwise equals the real store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.stores.faulty_store import MAX_SKEW, Fault, Faults, with_faults
 NOW = datetime.now(UTC)
 
 
-def told(root: Path, lie: Fault, *about: object) -> Store:
-    """A store that tells this lie about that."""
-    lies = next(candidate for number in count() if (candidate := Faults("s", number, frozenset({lie}), NOW)).has(lie, *about))
-    return with_faults(LOCAL, lambda: lies).open(f"file://{root}/", DEFAULT_CONNECTIONS)
+def open_with_fault(root: Path, fault: Fault, *about: object) -> Store:
+    """Return a store with this fault for these arguments."""
+    faults = next(candidate for number in count() if (candidate := Faults("s", number, frozenset({fault}), NOW)).has(fault, *about))
+    return with_faults(LOCAL, lambda: faults).open(f"file://{root}/", DEFAULT_CONNECTIONS)
 
 
 def keys(store: Store) -> list[str]:
@@ -39,30 +39,30 @@ def test_store_without_faults_equals_the_real_store(tmp_path: Path) -> None:
 def test_only_recent_objects_are_listed_late(tmp_path: Path) -> None:
     write(tmp_path, "old")
     write(tmp_path, "new", mtime_ns=int(NOW.timestamp() * 1e9))
-    assert keys(told(tmp_path, "late", "new")) == ["old"]
+    assert keys(open_with_fault(tmp_path, "late", "new")) == ["old"]
 
 
 def test_object_or_page_is_listed_twice(tmp_path: Path) -> None:
     write(tmp_path, "a")
-    assert keys(told(tmp_path, "twice", "a")) == ["a", "a"]
-    assert keys(told(tmp_path, "page again", 0)) == ["a", "a"]
+    assert keys(open_with_fault(tmp_path, "twice", "a")) == ["a", "a"]
+    assert keys(open_with_fault(tmp_path, "page again", 0)) == ["a", "a"]
 
 
 def test_answer_is_lost_after_the_action(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write(tmp_path, "b")
     first, second = plan(tmp_path, "a"), plan(tmp_path, "b")
-    (lost,) = told(tmp_path, "key lost", first.action_key).quarantine("trash", PLAN).act([first])
+    (lost,) = open_with_fault(tmp_path, "key lost", first.action_key).quarantine("trash", PLAN).act([first])
     assert (lost.verdict, trash(tmp_path, "a").exists()) == ("failed", True)
-    with pytest.raises(StoreError, match="lie"):
-        told(tmp_path, "act lost", [second.action_key]).quarantine("trash", PLAN).act([second])
+    with pytest.raises(StoreError, match="injected fault"):
+        open_with_fault(tmp_path, "act lost", [second.action_key]).quarantine("trash", PLAN).act([second])
     assert trash(tmp_path, "b").exists()
 
 
 def test_failed_key_is_not_changed(tmp_path: Path) -> None:
     write(tmp_path, "a")
     row = plan(tmp_path, "a")
-    (failed,) = told(tmp_path, "key fails", row.action_key).quarantine("trash", PLAN).act([row])
+    (failed,) = open_with_fault(tmp_path, "key fails", row.action_key).quarantine("trash", PLAN).act([row])
     assert (failed.verdict, (tmp_path / "a").exists()) == ("failed", True)
 
 

@@ -1,4 +1,4 @@
-"""Killed for real before every step on the disk, a second run ends what the first began and loses nothing."""
+"""A run is killed before every step on the disk. The next run completes it and loses nothing."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ from tests.stores.builders import CLOCK, NOW, PLAN, apply, apply_concurrently, c
 
 KEYS = ("t/a", "t/deep/b", "u/c")
 LATER = Clock(NOW + LEASE_DURATION)
-# Fewer than this would mean that steps went uncounted.
+# With fewer steps, some would not be counted.
 FEWEST_STEPS = 20
 
 
 STEPS = ("mkdir", "rename", "link", "unlink", "replace", "fsync")
 
 
-def build(base: Path, mode, action):
-    """Three planned files among two live ones; for purge and restore already in quarantine. Returns root, rows, bytes before the plan."""
+def build_storage(base: Path, mode, action):
+    """Create three planned files and two live ones. For purge and restore the former are in
+    quarantine.
+
+    Returns root, rows, and the contents before the plan.
+    """
     root = base / "storage"
     for key in (*KEYS, "t/live", "live"):
         write(root, key, key.encode())
-    before = contents(root)
+    initial = contents(root)
     rows = [plan(root, key, action) for key in KEYS]
     if action != "quarantine":
         results = open_quarantine(mode, str(root), PLAN).act([plan(root, key) for key in KEYS])
         assert [result.verdict for result in results] == ["done"] * 3
-    return root, rows, before
+    return root, rows, initial
 
 
-def connections(root: Path, key: str) -> list[Path]:
+def existing_paths(root: Path, key: str) -> list[Path]:
     return [path for path in (root / key, trash(root, key)) if path.exists()]
 
 
@@ -47,39 +51,39 @@ def connections(root: Path, key: str) -> list[Path]:
 def test_next_run_completes_a_run_killed_at_any_step(mode, action):
     for step in count(1):
         with memory_directory() as base:
-            if not killed_and_ended(base, step, mode, action):
+            if not kill_and_complete(base, step, mode, action):
                 break
     assert step > FEWEST_STEPS
 
 
-def killed_and_ended(base, step, mode, action) -> bool:
-    """False where the run ended before that step."""
-    root, rows, before = build(base, mode, action)
+def kill_and_complete(base, step, mode, action) -> bool:
+    """Return False if the run ended before that step."""
+    root, rows, initial = build_storage(base, mode, action)
     code = exit_code(kill_before, step, STEPS, apply, root, base / "state", rows, mode, CLOCK)
     assert code in {0, -signal.SIGKILL}
     for key in KEYS:
-        found = connections(root, key)
+        found = existing_paths(root, key)
         assert {path.read_bytes() for path in found} <= {key.encode()}
         assert found or action == "purge", f"{key} is lost after a kill before step {step}"
     outcomes = apply(root, base / "state", rows, mode, LATER)
     require_balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
     assert [(outcome.planned, outcome.verdict) for outcome in outcomes] == [(row, "done") for row in rows]
-    assert contents(root) == expected(before, mode, action)
+    assert contents(root) == expected_contents(initial, mode, action)
     return code != 0
 
 
-def expected(before, mode, action):
-    live = {key: value for key, value in before.items() if key not in KEYS}
+def expected_contents(initial, mode, action):
+    live = {key: value for key, value in initial.items() if key not in KEYS}
     if action == "purge":
         return live
     if action == "restore" or mode == "deferred":
-        return before
-    return live | {f".gc-assets/trash/{PLAN}/{key}": before[key] for key in KEYS}
+        return initial
+    return live | {f".gc-assets/trash/{PLAN}/{key}": initial[key] for key in KEYS}
 
 
 @pytest.mark.parametrize("mode", ["trash", "deferred"])
 def test_file_written_after_the_kill_is_left_alone(tmp_path, mode):
-    root, rows, _ = build(tmp_path, mode, "quarantine")
+    root, rows, _ = build_storage(tmp_path, mode, "quarantine")
     assert exit_code(kill_before, 12, STEPS, apply, root, tmp_path / "state", rows, mode, CLOCK) == -signal.SIGKILL
     for key in KEYS:
         (root / key).unlink(missing_ok=True)
@@ -90,7 +94,7 @@ def test_file_written_after_the_kill_is_left_alone(tmp_path, mode):
 
 
 def test_one_of_two_concurrent_applies_is_refused(tmp_path):
-    root, rows, before = build(tmp_path, "trash", "quarantine")
+    root, rows, initial = build_storage(tmp_path, "trash", "quarantine")
     (root / ".gc-assets").mkdir(exist_ok=True)
     start = PROCESSES.Barrier(2)
     children = [
@@ -101,5 +105,5 @@ def test_one_of_two_concurrent_applies_is_refused(tmp_path):
     for child in children:
         child.join(300)
     codes = sorted(child.exitcode for child in children)
-    assert codes in ([0, 3], [0, 0])  # 0, 0: the first had finished and released before the second asked
-    assert contents(root) == expected(before, "trash", "quarantine")
+    assert codes in ([0, 3], [0, 0])  # 0, 0: the first had released the lease before the second one started
+    assert contents(root) == expected_contents(initial, "trash", "quarantine")

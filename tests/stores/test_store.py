@@ -1,4 +1,4 @@
-"""Which locations and quarantines a release has stores for, and whose an address is."""
+"""The locations and quarantine modes that a release supports, and the store of an address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gc_assets.stores.store import SCHEMES, find_unsupported_settings, open_obje
 PACKAGE = Path(__file__).parents[2] / "gc_assets"
 
 
-def refused(**keys: Any) -> list[tuple[str, str]]:
+def refusal(**keys: Any) -> list[tuple[str, str]]:
     return list(find_unsupported_settings(StorageConfig.model_validate({"name": "s", "location": "/data/lake", **keys})))
 
 
@@ -25,38 +25,38 @@ def refused(**keys: Any) -> list[tuple[str, str]]:
 )
 def test_every_spelling_of_a_path_opens_the_local_store(location: str) -> None:
     assert (open_store(location).scheme, open_store(location).location) == ("file", location)
-    assert refused(location=location) == []
+    assert refusal(location=location) == []
 
 
 @pytest.mark.parametrize("location", ["gs://bucket/", "hdfs://name/x"])
 def test_unsupported_location_is_refused_with_alternatives(location: str) -> None:
-    with pytest.raises(UsageError, match=rf"'{location}'.* this release sweeps file://"):
+    with pytest.raises(UsageError, match=rf"'{location}'.* this release supports file://"):
         open_store(location)
-    ((key, why),) = refused(location=location)
-    assert (key, why.startswith(f"{location!r} : this release sweeps file://")) == ("location", True)
+    ((key, why),) = refusal(location=location)
+    assert (key, why.startswith(f"{location!r} : this release supports file://")) == ("location", True)
 
 
 @pytest.mark.parametrize("location", ["s3://bucket/prefix/", "s3a://bucket/prefix", "S3N://bucket/prefix/"])
 def test_every_spelling_of_a_bucket_opens_the_s3_store(location: str) -> None:
     assert (open_store(location).scheme, open_store(location).location) == ("s3", location)
-    assert refused(location=location) == []
+    assert refusal(location=location) == []
 
 
 def test_s3_settings_of_a_local_storage_are_refused() -> None:
-    ((key, why),) = refused(s3={"region": "eu-west-1"})
+    ((key, why),) = refusal(s3={"region": "eu-west-1"})
     assert (key, why) == ("s3", "a file:// storage does not use it; leave it out")
 
 
 @pytest.mark.parametrize("location, why", [("file://nas/data/", "'nas'"), ("/data/../lake", r"`\.\.`")])
 def test_invalid_location_is_refused(location: str, why: str) -> None:
-    ((key, found),) = refused(location=location)
+    ((key, found),) = refusal(location=location)
     assert key == "location"
     assert why.replace("\\", "") in found
 
 
 def test_unsupported_quarantine_is_refused_with_alternatives() -> None:
-    assert [refused(quarantine=mode) for mode in SCHEMES["file"].quarantines] == [[], []]
-    ((key, why),) = refused(quarantine="versioned")
+    assert [refusal(quarantine=mode) for mode in SCHEMES["file"].quarantines] == [[], []]
+    ((key, why),) = refusal(quarantine="versioned")
     assert key == "quarantine"
     assert why.startswith("'versioned' : ")
     assert why.endswith("use trash or deferred")
@@ -68,11 +68,11 @@ BUCKET = {"location": "s3://lake/warehouse/"}
 @pytest.mark.parametrize("kind", ["s3", "plain"])
 @pytest.mark.parametrize("location", ["s3://reports/lake/daily/", "/data/reports", "file:///data/reports/"])
 def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> None:
-    assert refused(**BUCKET, inventory={"kind": kind, "location": location}) == []
+    assert refusal(**BUCKET, inventory={"kind": kind, "location": location}) == []
 
 
 @pytest.mark.parametrize(
-    "storage, inventory, key, words",
+    "storage, inventory, key, message",
     [
         ({}, {}, "inventory", "a file:// storage is always listed; leave it out"),
         (
@@ -86,9 +86,9 @@ def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> N
         (BUCKET, {"location": "s3:///reports/"}, "inventory.location", "'s3:///reports/'"),
     ],
 )
-def test_unusable_inventory_is_refused_by_its_key(storage: dict[str, Any], inventory: dict[str, Any], key: str, words: str) -> None:
-    ((found, why),) = refused(**storage, inventory={"kind": "s3", "location": "s3://reports/lake/daily/", **inventory})
-    assert (found, words in why) == (key, True)
+def test_unusable_inventory_is_refused_by_its_key(storage: dict[str, Any], inventory: dict[str, Any], key: str, message: str) -> None:
+    ((found, why),) = refusal(**storage, inventory={"kind": "s3", "location": "s3://reports/lake/daily/", **inventory})
+    assert (found, message in why) == (key, True)
 
 
 def test_scheme_of_the_address_selects_the_store(tmp_path: Path) -> None:
