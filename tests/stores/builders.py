@@ -38,7 +38,7 @@ def write(root: Path, key: str, content: bytes = b"content", mtime_ns: int = 1_7
 
 
 def plan(root: Path, key: str, action: Action = "quarantine", *, etag: str | None = None) -> PlannedAction:
-    """Return the row of a plan for the file as it is. `etag` replaces its identity."""
+    """Return the row of a plan for the current file. `etag` replaces its identity."""
     identity = etag or etag_of((root / key).lstat())
     source = None if action == "quarantine" else PLAN
     return PlannedAction(key, action, int(identity.split("-")[0]), identity, None, source)

@@ -335,9 +335,9 @@ def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
 
 
 def _read_everywhere(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
-    name = address(store, key)
-    by_prefix = any(name == name for name, _, _ in store.objects.list(store.location))
-    return store.objects.read(name), store.objects.size(name), by_prefix, key in inventory(store)
+    file = address(store, key)
+    is_listed = any(name == file for name, _, _ in store.objects.list(store.location))
+    return store.objects.read(file), store.objects.size(file), is_listed, key in inventory(store)
 
 
 def test_finished_write_is_visible_to_all_processes(bench: Bench) -> None:

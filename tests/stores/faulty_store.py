@@ -161,14 +161,12 @@ class FaultyTask(_Faulty):
         young = pc.greater(objects.column("last_modified"), pa.scalar(self.faults.now - LATE, pa.timestamp("us", "UTC"))).to_pylist()
         rows = [number for number, key in enumerate(keys) if not (young[number] and self.faults.has("late", key))]
         rows += [number for number in rows if self.faults.has("twice", keys[number])]
-        rows_with_faults = objects.take(pa.array(rows, pa.int64()))
+        faulty = objects.take(pa.array(rows, pa.int64()))
         if self.faults.has("coarse"):
-            column = rows_with_faults.schema.get_field_index("last_modified")
-            seconds = pc.floor_temporal(rows_with_faults.column("last_modified"), unit="second").cast(
-                rows_with_faults.schema.field(column).type
-            )
-            rows_with_faults = rows_with_faults.set_column(column, rows_with_faults.schema.field(column), seconds)
-        return replace(listed, objects=rows_with_faults, directories=() if len(rows) != len(keys) else listed.directories)
+            column = faulty.schema.get_field_index("last_modified")
+            seconds = pc.floor_temporal(faulty.column("last_modified"), unit="second").cast(faulty.schema.field(column).type)
+            faulty = faulty.set_column(column, faulty.schema.field(column), seconds)
+        return replace(listed, objects=faulty, directories=() if len(rows) != len(keys) else listed.directories)
 
 
 class FaultyQuarantine(_Faulty):

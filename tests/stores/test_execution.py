@@ -103,14 +103,14 @@ def test_outcomes_of_an_abandoned_attempt_do_not_count(root, lease, log):
     rows = [plan(root, write(root, f"{n}").name) for n in range(4)]
     everything = dict.fromkeys("0123", "done")
 
-    class Abandoned(Counting):
+    class AbandonedAttempt(Counting):
         def act(self, batch, resumed=()):
             half = super().act(batch[:2], resumed)
             assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
             return half + super().act(batch[2:], resumed)
 
     with pytest.raises(StateError, match="another attempt of this work began"):
-        list(execute(rows, Abandoned(root), log, lease, CLOCK))
+        list(execute(rows, AbandonedAttempt(root), log, lease, CLOCK))
     assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
 
 
@@ -209,7 +209,7 @@ def test_lease_is_checked_before_each_batch(root, log):
 def test_suspended_holder_does_not_undo_a_later_restore(root, tmp_path, log):
     """Its lease expired while it was suspended. The next holder has restored and ended."""
 
-    class Suspended:
+    class SuspendedLog:
         shares = log.shares
         read_history, write_outcomes = log.read_history, log.write_outcomes
 
@@ -220,13 +220,13 @@ def test_suspended_holder_does_not_undo_a_later_restore(root, tmp_path, log):
 
     rows = [plan(root, write(root, f"{n}").name) for n in range(2)]
     with pytest.raises(GateRefused, match="lost: expected token 1, found no lease"):
-        list(execute(rows, Counting(root), Suspended(), acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
+        list(execute(rows, Counting(root), SuspendedLog(), acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
     assert contents(root).keys() >= {"0", "1"}
     assert not (root / ".gc-assets/trash").exists()
 
 
 def test_batch_under_a_lost_lease_has_no_outcome(root, log):
-    class Suspended(Counting):
+    class SuspendedAttempt(Counting):
         def act(self, batch, resumed=()):
             results = super().act(batch, resumed)
             acquire(str(root), "restore", "fast", Clock(NOW + LEASE_DURATION)).release()
@@ -234,7 +234,7 @@ def test_batch_under_a_lost_lease_has_no_outcome(root, log):
 
     rows = [plan(root, write(root, "a").name)]
     with pytest.raises(GateRefused, match="lost"):
-        list(execute(rows, Suspended(root), log, acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
+        list(execute(rows, SuspendedAttempt(root), log, acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
     assert log.read_history(0).settled == {}
     assert dict(log.read_quarantined(0)) == {rows[0]: None}
     (outcome,) = execute(rows, Counting(root), log, acquire(str(root), PLAN, "next", CLOCK), CLOCK)
@@ -415,7 +415,7 @@ def test_failed_release_does_not_hide_the_first_error(root, lease, caplog):
     with pytest.raises(GateRefused, match="the first failure"), release_on_exit(lease):
         raise GateRefused("the first failure")
     assert "lease 1 could not be released" in caplog.text
-    with pytest.raises(StoreError, match="no lease"), release_on_exit(lease):
+    with pytest.raises(StoreError, match="cannot parse the lease"), release_on_exit(lease):
         pass
 
 
