@@ -1,6 +1,7 @@
-"""Reports as vendors and people write them, from what a bucket holds. Written by the documented layouts, with none of the code under test.
+"""Inventory reports about a bucket, written by the documented layouts without the code under test.
 
-The layouts are those of AWS S3 Inventory (User Guide, storage-inventory-location) and of `docs/s3-reference.md` for reports of one's own.
+The layouts are those of AWS S3 Inventory (User Guide, storage-inventory-location), and of
+`docs/s3-reference.md` for plain reports.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.stores.s3_bench import S3Bench
 Row = dict[str, Any]
 Put = Callable[[str, bytes], None]
 
-# The field of the configuration, the column of ORC and Parquet, its type in Arrow and in each `fileSchema`.
+# Field of the configuration, column of ORC and Parquet, Arrow type, and type in each `fileSchema`.
 FIELDS: Final = (
     ("Bucket", "bucket", pa.string(), "string", "required binary {} (UTF8)"),
     ("Key", "key", pa.string(), "string", "required binary {} (UTF8)"),
@@ -42,17 +43,20 @@ FIELDS: Final = (
     ("StorageClass", "storage_class", pa.string(), "string", "optional binary {} (UTF8)"),
     ("EncryptionStatus", "encryption_status", pa.string(), "string", "optional binary {} (UTF8)"),
 )
-OF_VERSIONS: Final = {"VersionId", "IsLatest", "IsDeleteMarker"}
+VERSION_FIELDS: Final = {"VersionId", "IsLatest", "IsDeleteMarker"}
 
 
-def list_rows(bench: S3Bench, everything: bool = True) -> list[Row]:
-    """What boto3 lists, by the names of the columns of ORC and Parquet; the storage's prefix, or the whole bucket."""
-    prefix = "" if everything else bench.prefix
-    asked = {"Bucket": bench.bucket, "Prefix": prefix}
+def list_rows(bench: S3Bench, whole_bucket: bool = True) -> list[Row]:
+    """Return what boto3 lists, with the column names of ORC and Parquet.
+
+    Lists the whole bucket, or the storage's prefix.
+    """
+    prefix = "" if whole_bucket else bench.prefix
+    params = {"Bucket": bench.bucket, "Prefix": prefix}
     if bench.mode != "versioned":
-        found = [item for page in bench.client.get_paginator("list_objects_v2").paginate(**asked) for item in page.get("Contents", [])]
+        found = [item for page in bench.client.get_paginator("list_objects_v2").paginate(**params) for item in page.get("Contents", [])]
         return [_row(bench.bucket, item) for item in found]
-    pages = list(bench.client.get_paginator("list_object_versions").paginate(**asked))
+    pages = list(bench.client.get_paginator("list_object_versions").paginate(**params))
     versions = [{**item, "IsDeleteMarker": False} for page in pages for item in page.get("Versions", [])]
     versions += [{**item, "IsDeleteMarker": True} for page in pages for item in page.get("DeleteMarkers", [])]
     return [{**_row(bench.bucket, item), **_version(item)} for item in versions]
@@ -60,9 +64,9 @@ def list_rows(bench: S3Bench, everything: bool = True) -> list[Row]:
 
 def _row(bucket: str, item: Mapping[str, Any]) -> Row:
     etag = item.get("ETag")
-    named: Row = {"bucket": bucket, "key": item["Key"], "last_modified_date": item["LastModified"]}
-    named |= {"size": item.get("Size"), "e_tag": etag and etag.strip('"'), "storage_class": item.get("StorageClass")}
-    return {**named, "encryption_status": "NOT-SSE"}
+    values: Row = {"bucket": bucket, "key": item["Key"], "last_modified_date": item["LastModified"]}
+    values |= {"size": item.get("Size"), "e_tag": etag and etag.strip('"'), "storage_class": item.get("StorageClass")}
+    return {**values, "encryption_status": "NOT-SSE"}
 
 
 def _version(item: Mapping[str, Any]) -> Row:
@@ -71,7 +75,7 @@ def _version(item: Mapping[str, Any]) -> Row:
 
 @dataclass
 class S3Report:
-    """An S3 Inventory of these rows in `<below>YYYY-MM-DDTHH-MMZ/`. What a test spoils is a field."""
+    """An S3 Inventory of these rows in `YYYY-MM-DDTHH-MMZ/`. Fields inject defects."""
 
     rows: Sequence[Row]
     scan: datetime
@@ -92,7 +96,7 @@ class S3Report:
             files.append({"key": f"reports/{self.bucket}/daily/{name}", "size": len(content), "MD5checksum": md5})
             self._put(put, name, content)
         folder = f"{self.scan:%Y-%m-%dT%H-%MZ}/"
-        said = {
+        document = {
             "sourceBucket": self.bucket,
             "destinationBucket": "arn:aws:s3:::reports",
             "version": "2016-11-30",
@@ -101,21 +105,21 @@ class S3Report:
             "fileSchema": self._schema(),
             "files": files,
         }
-        content = json.dumps({**said, **self.manifest}).encode()
+        content = json.dumps({**document, **self.manifest}).encode()
         self._put(put, f"{folder}manifest.json", content)
         put(f"hive/dt={self.scan:%Y-%m-%d-%H-%M}/symlink.txt", b"")
         if not self.unfinished:
             self._put(put, f"{folder}manifest.checksum", hashlib.md5(content, usedforsecurity=False).hexdigest().encode())
 
     def _put(self, put: Put, name: str, content: bytes) -> None:
-        spoilt = self.spoil(name, content)
-        if spoilt is not None:
-            put(name, spoilt)
+        damaged = self.spoil(name, content)
+        if damaged is not None:
+            put(name, damaged)
 
     def _columns(self) -> list[tuple[str, str, pa.DataType, str, str]]:
         versions = any("version_id" in row for row in self.rows)
-        named = self.fields or [name for name, *_ in FIELDS if versions or name not in OF_VERSIONS]
-        return [next(column for column in FIELDS if column[0] == name) for name in named]
+        names = self.fields or [name for name, *_ in FIELDS if versions or name not in VERSION_FIELDS]
+        return [next(column for column in FIELDS if column[0] == name) for name in names]
 
     def _schema(self) -> str:
         columns = self._columns()
@@ -152,13 +156,13 @@ def _cell(name: str, value: object) -> str:
     return "" if value is None else quote_plus(str(value), safe="/*-._") if name == "Key" else str(value)
 
 
-# The columns of a report of one's own, by those of ORC and Parquet.
-OWN: Final = {"size": "size_bytes", "last_modified_date": "last_modified", "e_tag": "etag"}
+# Columns of a plain report, by those of ORC and Parquet.
+PLAIN_COLUMNS: Final = {"size": "size_bytes", "last_modified_date": "last_modified", "e_tag": "etag"}
 
 
 @dataclass
 class PlainReport:
-    """A report of one's own."""
+    """A plain report of these rows."""
 
     rows: Sequence[Row]
     scan: datetime
@@ -170,13 +174,13 @@ class PlainReport:
 
     def write(self, put: Put) -> None:
         folder = f"{self.scan:%Y-%m-%dT%H-%M-%SZ}/"
-        rows = [{OWN.get(name, name): value for name, value in row.items() if name != "encryption_status"} for row in self.rows]
+        rows = [{PLAIN_COLUMNS.get(name, name): value for name, value in row.items() if name != "encryption_status"} for row in self.rows]
         content = self._csv(rows) if self.file_format == "csv" else self._parquet(rows)
         put(f"{folder}part-0.{self.file_format}", content)
         file = {"name": f"part-0.{self.file_format}", "size": len(content), "rows": len(rows), **self.file}
         versions = any("version_id" in row for row in rows)
-        said = {"bucket": self.bucket, "prefix": self.prefix, "format": self.file_format, "versions": versions, "files": [file]}
-        put(f"{folder}manifest.json", json.dumps({**said, **self.manifest}).encode())
+        document = {"bucket": self.bucket, "prefix": self.prefix, "format": self.file_format, "versions": versions, "files": [file]}
+        put(f"{folder}manifest.json", json.dumps({**document, **self.manifest}).encode())
 
     def _csv(self, rows: Sequence[Row]) -> bytes:
         text = io.StringIO(newline="")
@@ -201,8 +205,8 @@ def write_to_disk(root: Path) -> Put:
     return put
 
 
-def write_to_bucket(client: Any, bucket: str, below: str) -> Put:
-    return lambda name, content: client.put_object(Bucket=bucket, Key=below + name, Body=content)
+def write_to_bucket(client: Any, bucket: str, prefix: str) -> Put:
+    return lambda name, content: client.put_object(Bucket=bucket, Key=prefix + name, Body=content)
 
 
 def open_report_lister(bench: S3Bench, location: str, kind: str = "s3", **settings: Any) -> Lister:

@@ -1,4 +1,4 @@
-"""What a report shows is what the listing of a real bucket shows; and what a report must be to be believed."""
+"""A report lists what the listing of a real bucket lists, and an unusable report is refused."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tests.stores.inventories.report_builders import (
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 S3_FORMATS = ("CSV", "ORC", "Parquet")
-OWN_FORMATS = ("csv", "parquet")
-# Each breaks a reader that decodes, trims, quotes or normalises.
+PLAIN_FORMATS = ("csv", "parquet")
+# Each breaks a reader that decodes, trims, quotes or normalizes.
 ODD = [
     "a",
     "sp ace/plus+/%2F/%252F",
@@ -57,11 +57,11 @@ RESERVED = [".gc-assets/lease", ".gc-assets/trash/p/a"]
 
 
 def scan() -> datetime:
-    """A scan that begins after everything that was put, in whole minutes as folders are named."""
+    """Return a scan time after all writes, in whole minutes like the names of folders."""
     return datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
-def listed(lister: Lister, now: datetime, budget: int = 10**9) -> tuple[list[Row], list[Problem], int]:
+def run_listing(lister: Lister, now: datetime, budget: int = 10**9) -> tuple[list[Row], list[Problem], int]:
     tasks: list[Any] = list(lister.plan(2, now, frozenset(), now, None).tasks)
     steps: list[ListingBatch] = []
     while tasks:
@@ -72,9 +72,9 @@ def listed(lister: Lister, now: datetime, budget: int = 10**9) -> tuple[list[Row
     return rows, [problem for step in steps for problem in step.problems], sum(step.report_rows for step in steps)
 
 
-def shown(lister: Lister, now: datetime, budget: int = 10**9) -> dict[str, Row]:
-    """Rows by their keys, each of which was met once, but for where they come from."""
-    rows, problems, _ = listed(lister, now, budget)
+def list_by_key(lister: Lister, now: datetime, budget: int = 10**9) -> dict[str, Row]:
+    """Return the rows by key, each listed once, without their source."""
+    rows, problems, _ = run_listing(lister, now, budget)
     assert not problems
     by_key = {row["key"]: {**row, "source": "listing"} for row in rows}
     assert len(by_key) == len(rows)
@@ -101,19 +101,19 @@ def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
 @pytest.mark.parametrize("file_format", S3_FORMATS)
 def test_s3_inventory_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     S3Report(list_rows(bench), scan(), file_format, bench.bucket).write(write_to_disk(tmp_path))
-    assert shown(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
+    assert list_by_key(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
 
-@pytest.mark.parametrize("file_format", OWN_FORMATS)
+@pytest.mark.parametrize("file_format", PLAIN_FORMATS)
 def test_plain_report_equals_the_listing(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
     PlainReport(list_rows(bench), scan(), file_format, bench.bucket).write(write_to_disk(tmp_path))
-    assert shown(open_report_lister(bench, str(tmp_path), "plain"), scan()) == inventory(bench.store)
+    assert list_by_key(open_report_lister(bench, str(tmp_path), "plain"), scan()) == inventory(bench.store)
 
 
 def test_report_in_another_bucket_equals_the_listing(bench: S3Bench) -> None:
     with open_s3_bench("ceph", own=True) as reports:
         S3Report(list_rows(bench), scan(), "Parquet", bench.bucket).write(write_to_bucket(reports.client, reports.bucket, reports.prefix))
-        assert shown(open_report_lister(bench, reports.store.location), scan()) == inventory(bench.store)
+        assert list_by_key(open_report_lister(bench, reports.store.location), scan()) == inventory(bench.store)
 
 
 @pytest.mark.parametrize("file_format", S3_FORMATS)
@@ -121,7 +121,7 @@ def test_csv_columns_follow_the_schema(bench: S3Bench, tmp_path: Path, file_form
     fields = ["ETag", "LastModifiedDate", "Key", "StorageClass", "Size", "Bucket"]
     fields += ["IsDeleteMarker", "IsLatest", "VersionId"] if bench.mode == "versioned" else []
     S3Report(list_rows(bench), scan(), file_format, bench.bucket, fields=fields).write(write_to_disk(tmp_path))
-    assert shown(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
+    assert list_by_key(open_report_lister(bench, str(tmp_path)), scan()) == inventory(bench.store)
 
 
 def test_file_beyond_the_budget_is_postponed(bench: S3Bench, tmp_path: Path) -> None:
@@ -130,17 +130,17 @@ def test_file_beyond_the_budget_is_postponed(bench: S3Bench, tmp_path: Path) -> 
     (task,) = lister.plan(2, scan(), frozenset(), scan(), None).tasks
     (first,) = task.run(1)
     assert (first.objects.num_rows, len(first.leftover)) == (0, 3)
-    assert shown(lister, scan(), budget=1) == inventory(bench.store)
+    assert list_by_key(lister, scan(), budget=1) == inventory(bench.store)
 
 
-# Rows that no bucket was asked for.
+# Rows without a bucket
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SCAN = NOW - timedelta(hours=8)
 
 
 def row(key: str, **values: Any) -> Row:
-    named = {
+    defaults = {
         "bucket": "source",
         "key": key,
         "size": 1,
@@ -148,11 +148,11 @@ def row(key: str, **values: Any) -> Row:
         "e_tag": "e",
         "storage_class": "STANDARD",
     }
-    return {**named, "encryption_status": "SSE-S3", **values}
+    return {**defaults, "encryption_status": "SSE-S3", **values}
 
 
-class _Bucket:
-    """A fake of `SourceBucket`: a storage that no server holds, so that a report can say anything."""
+class FakeBucket:
+    """A fake of `SourceBucket` without a server, so that a report can contain anything."""
 
     bucket = "source"
 
@@ -170,12 +170,12 @@ class _Bucket:
         raise AssertionError(key)
 
 
-def of(location: Path, kind: str = "s3", source_bucket: _Bucket | None = None, **settings: Any) -> ReportLister:
+def open_lister(location: Path, kind: str = "s3", source_bucket: FakeBucket | None = None, **settings: Any) -> ReportLister:
     inventory = InventoryConfig.model_validate({"kind": kind, "location": str(location), **settings})
-    return ReportLister(inventory, source_bucket or _Bucket(), LocalReportFiles(Connections()))
+    return ReportLister(inventory, source_bucket or FakeBucket(), LocalReportFiles(Connections()))
 
 
-def met(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:
+def list_rows_and_problems(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:
     steps = [step for task in lister.plan(2, NOW, frozenset(), NOW, None).tasks for step in task.run(10**9)]
     rows = [row for step in steps for row in step.objects.to_pylist()]
     assert len({row["key"] for row in rows}) == len(rows)
@@ -183,7 +183,7 @@ def met(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:
 
 
 def unreadable(lister: ReportLister) -> str:
-    (problem,) = met(lister)[1]
+    (problem,) = list_rows_and_problems(lister)[1]
     assert problem.is_incomplete
     return f"{problem.key}: {problem.detail}"
 
@@ -204,8 +204,8 @@ def test_report_keys_are_read_byte_for_byte(tmp_path: Path, kind: str, file_form
     rows = [row(f"lake/{key}", size=number) for number, key in enumerate(found)]
     written = S3Report(rows, SCAN, file_format) if kind == "s3" else PlainReport(rows, SCAN, file_format)
     written.write(write_to_disk(tmp_path))
-    rows_by_key, problems = met(of(tmp_path, kind))
-    assert {key: shown["size_bytes"] for key, shown in rows_by_key.items()} == {key: number for number, key in enumerate(found)}
+    rows_by_key, problems = list_rows_and_problems(open_lister(tmp_path, kind))
+    assert {key: list_by_key["size_bytes"] for key, list_by_key in rows_by_key.items()} == {key: number for number, key in enumerate(found)}
     assert not problems
 
 
@@ -216,8 +216,8 @@ def test_rows_outside_the_storage_are_dropped(tmp_path: Path, file_format: str) 
     older = row("lake/deleted", **{**versions, "version_id": "v0", "is_latest": False})
     others = [row(key, **versions) for key in ("lakes/x", "lak", "other/a", "lake/.gc-assets/lease/1", "LAKE/a")]
     S3Report([row("lake/a", **versions), marker, older, *others], SCAN, file_format).write(write_to_disk(tmp_path))
-    rows, problems = met(of(tmp_path, source_bucket=_Bucket(versions=True)))
-    assert {key: shown["version_id"] for key, shown in rows.items()} == {"a": "v1"}
+    rows, problems = list_rows_and_problems(open_lister(tmp_path, source_bucket=FakeBucket(versions=True)))
+    assert {key: list_by_key["version_id"] for key, list_by_key in rows.items()} == {"a": "v1"}
     assert not problems
 
 
@@ -229,7 +229,7 @@ def test_unaddressable_key_is_reported_and_kept(tmp_path: Path) -> None:
     fields = ["Bucket", "Key", "Size", "LastModifiedDate", "ETag"]
     S3Report([], SCAN, fields=fields, manifest={"files": files}).write(write_to_disk(tmp_path))
     write_to_disk(tmp_path)("data/x.csv.gz", content)
-    found, problems = met(of(tmp_path))
+    found, problems = list_rows_and_problems(open_lister(tmp_path))
     assert list(found) == ["a"]
     assert [(problem.key, problem.kind, problem.is_incomplete) for problem in problems] == [
         ("\\xff", "not_utf8", False),
@@ -239,12 +239,12 @@ def test_unaddressable_key_is_reported_and_kept(tmp_path: Path) -> None:
 
 def test_versions_of_an_unversioned_bucket_are_dropped(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="", is_latest=True, is_delete_marker=False)], SCAN).write(write_to_disk(tmp_path))
-    assert met(of(tmp_path))[0]["a"]["version_id"] is None
+    assert list_rows_and_problems(open_lister(tmp_path))[0]["a"]["version_id"] is None
 
 
 def test_object_from_before_versioning_has_version_null(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id=None, is_latest=True, is_delete_marker=False)], SCAN).write(write_to_disk(tmp_path))
-    assert met(of(tmp_path, source_bucket=_Bucket(versions=True)))[0]["a"]["version_id"] == "null"
+    assert list_rows_and_problems(open_lister(tmp_path, source_bucket=FakeBucket(versions=True)))[0]["a"]["version_id"] == "null"
 
 
 # Which report counts
@@ -253,14 +253,14 @@ def test_object_from_before_versioning_has_version_null(tmp_path: Path) -> None:
 def test_newest_finished_report_is_used(tmp_path: Path) -> None:
     for hours, key in ((60, "oldest"), (30, "older"), (8, "newest")):
         S3Report([row(f"lake/{key}")], NOW - timedelta(hours=hours), files=1).write(write_to_disk(tmp_path))
-    assert list(met(of(tmp_path))[0]) == ["newest"]
+    assert list(list_rows_and_problems(open_lister(tmp_path))[0]) == ["newest"]
 
 
 def test_unfinished_report_is_skipped_and_reported_by_doctor(tmp_path: Path) -> None:
     S3Report([row("lake/before")], SCAN - timedelta(days=1), files=1).write(write_to_disk(tmp_path))
     S3Report([row("lake/unfinished")], SCAN, files=1, unfinished=True).write(write_to_disk(tmp_path))
-    lister = of(tmp_path)
-    assert list(met(lister)[0]) == ["before"]
+    lister = open_lister(tmp_path)
+    assert list(list_rows_and_problems(lister)[0]) == ["before"]
     findings = list(lister.examine(StorageConfig(name="s", location="s3://source/lake/"), NOW))
     assert [(finding.check, finding.verdict) for finding in findings] == [("inventory", "warn"), ("inventory", "ok")]
     assert "2026-11-22T04-00Z/manifest.checksum: not finished" in findings[0].found
@@ -270,7 +270,7 @@ def test_unfinished_report_is_skipped_and_reported_by_doctor(tmp_path: Path) -> 
 def test_report_time_is_the_earlier_of_folder_and_manifest(tmp_path: Path) -> None:
     earlier = SCAN - timedelta(hours=3)
     S3Report([row("lake/a")], SCAN, manifest={"creationTimestamp": str(int(earlier.timestamp() * 1000))}).write(write_to_disk(tmp_path))
-    report = of(tmp_path).plan(2, NOW, frozenset(), NOW, None).report
+    report = open_lister(tmp_path).plan(2, NOW, frozenset(), NOW, None).report
     assert report is not None
     assert (report.as_of, report.rows) == (earlier, None)
 
@@ -281,16 +281,16 @@ def test_report_time_is_the_earlier_of_folder_and_manifest(tmp_path: Path) -> No
 @pytest.mark.parametrize("age, refused", [("8h", False), ("7h59m", True)])
 def test_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, refused: bool) -> None:
     S3Report([row("lake/a")], SCAN).write(write_to_disk(tmp_path))
-    lister = of(tmp_path, max_inventory_age=age)
+    lister = open_lister(tmp_path, max_inventory_age=age)
     if refused:
         assert "2026-11-22T04:00:00+00:00: older than max_inventory_age (7h59m)" in refusal(lister)
     else:
-        assert list(met(lister)[0]) == ["a"]
+        assert list(list_rows_and_problems(lister)[0]) == ["a"]
 
 
 def test_report_from_the_future_is_refused(tmp_path: Path) -> None:
     S3Report([row("lake/a")], NOW + timedelta(hours=1)).write(write_to_disk(tmp_path))
-    assert "set the clocks" in refusal(of(tmp_path))
+    assert "set the clocks" in refusal(open_lister(tmp_path))
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -317,12 +317,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_unusable_s3_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
-    spoilt, source_bucket, words = REFUSED[case]
+    defect, source_bucket, text = REFUSED[case]
     tmp_path.joinpath("data").mkdir()
     if case != "no report":
-        S3Report([row("lake/a")], SCAN, **spoilt).write(write_to_disk(tmp_path))
-    message = refusal(of(tmp_path, source_bucket=_Bucket(**source_bucket)))
-    assert words in message
+        S3Report([row("lake/a")], SCAN, **defect).write(write_to_disk(tmp_path))
+    message = refusal(open_lister(tmp_path, source_bucket=FakeBucket(**source_bucket)))
+    assert text in message
     assert str(tmp_path) in message
 
 
@@ -330,23 +330,23 @@ def _cut(name: str, content: bytes) -> bytes:
     return content[:-3] if name.startswith("data/") else content
 
 
-def _flipped(name: str, content: bytes) -> bytes:
+def _flip_bit(name: str, content: bytes) -> bytes:
     return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:] if name.startswith("data/") else content
 
 
-def _gone(name: str, content: bytes) -> bytes | None:
+def _remove(name: str, content: bytes) -> bytes | None:
     return None if name.startswith("data/") else content
 
 
 DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "cut": ({"spoil": _cut}, "bytes, expected"),
-    "flipped": ({"spoil": _flipped}, "its MD5 is"),
-    "gone": ({"spoil": _gone}, "No such file"),
+    "flipped": ({"spoil": _flip_bit}, "its MD5 is"),
+    "gone": ({"spoil": _remove}, "No such file"),
     "of another bucket": ({"rows": [row("lake/a", bucket="other")]}, "a row belongs to bucket 'other', expected 'source'"),
     "without a size": ({"rows": [row("lake/a", size=None)]}, "the row of b'a' has no size_bytes"),
-    "with a size of words": ({"rows": [row("lake/a", size="large")]}, "'large'"),
-    "with a time of words": ({"rows": [row("lake/a", last_modified_date="lately")]}, "'lately'"),
-    "with a flag of words": ({"rows": [row("lake/a", version_id="v", is_latest="may", is_delete_marker=False)]}, "'may', expected true"),
+    "with a size of text": ({"rows": [row("lake/a", size="large")]}, "'large'"),
+    "with a time of text": ({"rows": [row("lake/a", last_modified_date="lately")]}, "'lately'"),
+    "with a flag of text": ({"rows": [row("lake/a", version_id="v", is_latest="may", is_delete_marker=False)]}, "'may', expected true"),
     "without an etag": ({"rows": [row("lake/a", e_tag=None)]}, "the row of b'a' has no etag"),
     "of another format": ({"manifest": {"fileFormat": "Parquet", "fileSchema": "message s3 { optional int64 size; optional int64 "
                           "last_modified_date; optional binary e_tag }"}}, "Parquet magic bytes not found"),
@@ -355,41 +355,41 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_damaged_file_makes_the_listing_incomplete(tmp_path: Path, case: str) -> None:
-    spoilt, words = DAMAGED[case]
-    values: dict[str, Any] = {"rows": [row("lake/a")], "scan": SCAN, "files": 1, **spoilt}
+    defect, text = DAMAGED[case]
+    values: dict[str, Any] = {"rows": [row("lake/a")], "scan": SCAN, "files": 1, **defect}
     S3Report(**values).write(write_to_disk(tmp_path))
-    message = unreadable(of(tmp_path))
-    assert words in message
+    message = unreadable(open_lister(tmp_path))
+    assert text in message
     assert f"{tmp_path}/data/11220400-0000.csv.gz" in message
 
 
 def test_row_without_is_latest_makes_the_listing_incomplete(tmp_path: Path) -> None:
     S3Report([row("lake/a", version_id="v", is_latest=None, is_delete_marker=False)], SCAN, files=1).write(write_to_disk(tmp_path))
-    assert "a row has no value in is_latest" in unreadable(of(tmp_path, source_bucket=_Bucket(versions=True)))
+    assert "a row has no value in is_latest" in unreadable(open_lister(tmp_path, source_bucket=FakeBucket(versions=True)))
 
 
-OWN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+PLAIN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "keys that are not the storage's": (
         {"prefix": "lake/sub/"},
         "lists keys that begin with 'lake/sub/', but the storage has the prefix 'lake/'",
     ),
     "another bucket": ({"manifest": {"bucket": "other"}}, "lists bucket 'other'"),
     "no rows": ({"file": {"rows": None}}, "rows is None, expected a whole number"),
-    "a file elsewhere": ({"file": {"name": "../part-0.parquet"}}, "expected a file name without a slash"),
+    "a file in another folder": ({"file": {"name": "../part-0.parquet"}}, "expected a file name without a slash"),
     "no JSON": ({"manifest": {"files": "part-0.parquet"}}, "files is 'part-0.parquet', expected a list"),
 }
 
 
-@pytest.mark.parametrize("case", OWN_REFUSED)
+@pytest.mark.parametrize("case", PLAIN_REFUSED)
 def test_unusable_plain_report_is_refused_by_name(tmp_path: Path, case: str) -> None:
-    spoilt, words = OWN_REFUSED[case]
-    PlainReport([row("lake/a")], SCAN, **spoilt).write(write_to_disk(tmp_path))
-    assert words in refusal(of(tmp_path, "plain"))
+    defect, text = PLAIN_REFUSED[case]
+    PlainReport([row("lake/a")], SCAN, **defect).write(write_to_disk(tmp_path))
+    assert text in refusal(open_lister(tmp_path, "plain"))
 
 
 def test_storage_without_prefix_contains_all_keys(tmp_path: Path) -> None:
     S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(write_to_disk(tmp_path))
-    assert set(met(of(tmp_path, source_bucket=_Bucket(prefix="")))[0]) == {"lake/a", "b"}
+    assert set(list_rows_and_problems(open_lister(tmp_path, source_bucket=FakeBucket(prefix="")))[0]) == {"lake/a", "b"}
 
 
 def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
@@ -404,13 +404,13 @@ def test_look_up_returns_sizes_and_names_a_refused_key() -> None:
 @pytest.mark.parametrize("prefix", ["", "la", "lake/"])
 def test_report_covers_storages_under_its_prefix(tmp_path: Path, prefix: str) -> None:
     PlainReport([row("lake/a")], SCAN, prefix=prefix).write(write_to_disk(tmp_path))
-    assert list(met(of(tmp_path, "plain"))[0]) == ["a"]
+    assert list(list_rows_and_problems(open_lister(tmp_path, "plain"))[0]) == ["a"]
 
 
-@pytest.mark.parametrize("file_format", OWN_FORMATS)
+@pytest.mark.parametrize("file_format", PLAIN_FORMATS)
 def test_file_with_missing_rows_makes_the_listing_incomplete(tmp_path: Path, file_format: str) -> None:
     PlainReport([row("lake/a")], SCAN, file_format, file={"rows": 2}).write(write_to_disk(tmp_path))
-    assert "it has 1 rows, expected 2 from the manifest" in unreadable(of(tmp_path, "plain"))
+    assert "it has 1 rows, expected 2 from the manifest" in unreadable(open_lister(tmp_path, "plain"))
 
 
 @pytest.mark.parametrize("missing", ["key", "size_bytes", "last_modified", "etag"])
@@ -418,13 +418,13 @@ def test_plain_report_without_a_column_is_refused(tmp_path: Path, missing: str) 
     names = {"key": "key", "size_bytes": "size", "last_modified": "last_modified_date", "etag": "e_tag"}
     short = {name: value for name, value in row("lake/a").items() if name != names[missing]}
     PlainReport([short], SCAN).write(write_to_disk(tmp_path))
-    assert f"there is no column {missing}, only" in unreadable(of(tmp_path, "plain"))
+    assert f"there is no column {missing}, only" in unreadable(open_lister(tmp_path, "plain"))
 
 
 def test_empty_report_lists_no_objects(tmp_path: Path) -> None:
     for file_format in S3_FORMATS:
         S3Report([], SCAN, file_format, files=1, fields=["Key", "Size", "LastModifiedDate", "ETag"]).write(write_to_disk(tmp_path))
-        assert met(of(tmp_path)) == ({}, [])
+        assert list_rows_and_problems(open_lister(tmp_path)) == ({}, [])
 
 
 @pytest.mark.parametrize("first", [b"\n", b"\xff\xfe,key\n"])
@@ -432,4 +432,4 @@ def test_plain_csv_without_header_makes_the_listing_incomplete(tmp_path: Path, f
     content = first + b"lake/a,1,2026-11-01T00:00:00Z,e\n"
     PlainReport([], SCAN, "csv", file={"size": len(content), "rows": 1}).write(write_to_disk(tmp_path))
     write_to_disk(tmp_path)(f"{SCAN:%Y-%m-%dT%H-%M-%SZ}/part-0.csv", content)
-    assert "expected column names" in unreadable(of(tmp_path, "plain"))
+    assert "expected column names" in unreadable(open_lister(tmp_path, "plain"))

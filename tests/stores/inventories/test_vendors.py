@@ -1,4 +1,4 @@
-"""Reports of Azure and of Google Cloud Storage, as their manifests and rows are documented. No store of this release is about either."""
+"""Reports of Azure and Google Cloud Storage, as documented. No store of this release uses them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SCAN = datetime(2026, 1, 5, 1, tzinfo=UTC)
 AT = datetime(2025, 12, 1, 2, 3, 4, tzinfo=UTC)
 
 
-def read(path: Path, rows: list[Row], file_format: str, normalised: RowNormalizer, bucket: str) -> list[Row]:
-    """What comes back of rows that a vendor's file holds."""
+def normalize(path: Path, rows: list[Row], file_format: str, normalizer: RowNormalizer, bucket: str) -> list[Row]:
+    """Write rows to a file and return them normalized."""
     if file_format == "csv":
         text = io.StringIO(newline="")
         writer = csv.writer(text)
         writer.writerow(rows[0])
         writer.writerows([_cell(value) for value in row.values()] for row in rows)
         path.write_bytes(text.getvalue().encode())
-        return [row for batch in read_batches(str(path), "csv", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
+        return [row for batch in read_batches(str(path), "csv", None, set(rows[0])) for row in normalizer(batch, bucket).to_pylist()]
     pq.write_table(pa.Table.from_pylist(rows), path)
-    return [row for batch in read_batches(str(path), "parquet", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
+    return [row for batch in read_batches(str(path), "parquet", None, set(rows[0])) for row in normalizer(batch, bucket).to_pylist()]
 
 
 def _cell(value: object) -> object:
@@ -46,7 +46,7 @@ def _cell(value: object) -> object:
 # Azure
 
 
-def azure_manifest(**said: Any) -> bytes:
+def azure_manifest(**changes: Any) -> bytes:
     filters = {"blobTypes": ["blockBlob"], "includeBlobVersions": True, "prefixMatch": ["lake/warehouse/"]}
     rule = {"filters": filters, "format": "parquet", "objectType": "blob", "schedule": "daily"}
     document = {
@@ -55,13 +55,13 @@ def azure_manifest(**said: Any) -> bytes:
         "files": [{"blob": "2026/01/05/01-00-00/rule/rule.parquet", "size": 9}],
         "inventoryCompletionTime": "2026-01-05T01:10:00Z",
         "inventoryStartTime": "2026-01-05T01:00:00Z",
-        "ruleDefinition": {**rule, **said.pop("rule", {})},
+        "ruleDefinition": {**rule, **changes.pop("rule", {})},
         "ruleName": "rule",
         "status": "Succeeded",
         "summary": {"objectCount": 4, "totalObjectSize": 7},
         "version": "1.0",
     }
-    return json.dumps({**document, **said}).encode()
+    return json.dumps({**document, **changes}).encode()
 
 
 def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
@@ -86,9 +86,9 @@ def test_azure_manifest_with_wrong_checksum_is_refused() -> None:
         azure_read(azure_manifest(), b"0123")
 
 
-@pytest.mark.parametrize("prefixes, words", [([], "all"), (["lake/", "other/"], "2")])
-def test_azure_rule_without_exactly_one_container_is_refused(prefixes: list[str], words: str) -> None:
-    with pytest.raises(FormatError, match=f"it covers {words} containers"):
+@pytest.mark.parametrize("prefixes, message", [([], "all"), (["lake/", "other/"], "2")])
+def test_azure_rule_without_exactly_one_container_is_refused(prefixes: list[str], message: str) -> None:
+    with pytest.raises(FormatError, match=f"it covers {message} containers"):
         azure_read(azure_manifest(rule={"filters": {"prefixMatch": prefixes}}))
 
 
@@ -105,7 +105,7 @@ def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: st
         blob("lake/gone", Deleted=True),
         blob("lake/snapshot", Snapshot="2026-01-01T00:00:00.0000000Z"),
     ]
-    found = read(tmp_path / "rule", rows, file_format, azure.normalize_rows, "lake")
+    found = normalize(tmp_path / "rule", rows, file_format, azure.normalize_rows, "lake")
     assert [row["is_latest"] for row in found] == [True, False, False, False]
     assert found[0] == {
         "key": "a b+%2F//\u00e9".encode(),
@@ -121,7 +121,7 @@ def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: st
 
 def test_azure_row_of_another_container_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="a row has the name b'lakes/a', expected one in container 'lake'"):
-        read(tmp_path / "rule", [blob("lake/a"), blob("lakes/a")], "csv", azure.normalize_rows, "lake")
+        normalize(tmp_path / "rule", [blob("lake/a"), blob("lakes/a")], "csv", azure.normalize_rows, "lake")
 
 
 # Google Cloud Storage
@@ -129,7 +129,7 @@ def test_azure_row_of_another_container_is_refused(tmp_path: Path) -> None:
 SHARDS = {f"7f_2026-01-05T01:00_{number}.csv": 5 for number in range(2)}
 
 
-def gcs_manifest(**said: Any) -> bytes:
+def gcs_manifest(**changes: Any) -> bytes:
     document = {
         "report_config": {"display_name": "daily"},
         "records_processed": 3,
@@ -138,7 +138,7 @@ def gcs_manifest(**said: Any) -> bytes:
         "shard_count": 2,
         "report_shards_file_names": list(SHARDS),
     }
-    return json.dumps({**document, **said}).encode()
+    return json.dumps({**document, **changes}).encode()
 
 
 def test_gcs_manifest_has_shards_time_and_row_count() -> None:
@@ -148,7 +148,7 @@ def test_gcs_manifest_has_shards_time_and_row_count() -> None:
 
 
 @pytest.mark.parametrize(
-    "said, words",
+    "changes, message",
     [
         ({"shard_count": 3}, "it lists 2 files, expected 3"),
         ({"report_shards_file_names": [*list(SHARDS)[:1], "7f_9.csv"]}, "its file 7f_9.csv is missing"),
@@ -157,19 +157,19 @@ def test_gcs_manifest_has_shards_time_and_row_count() -> None:
         ({"report_shards_file_names": [], "shard_count": 0}, "its files have 0 formats"),
     ],
 )
-def test_incomplete_gcs_report_is_refused(said: dict[str, Any], words: str) -> None:
-    with pytest.raises(FormatError, match=words):
-        gcs.parse_manifest(gcs_manifest(**said), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
+def test_incomplete_gcs_report_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        gcs.parse_manifest(gcs_manifest(**changes), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
 def test_only_live_gcs_objects_are_the_latest(tmp_path: Path, file_format: str) -> None:
     named = {"bucket": "lake", "size": 3, "updated": AT, "etag": "CJ=", "generation": 17, "storageClass": "STANDARD"}
     rows = [{"name": "a\nb", **named, "timeDeleted": None}, {"name": "c", **named, "timeDeleted": SCAN}]
-    found = read(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "lake")
+    found = normalize(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "lake")
     assert [(row["key"], row["is_latest"], row["version_id"], row["last_modified"]) for row in found] == [
         (b"a\nb", True, "17", AT),
         (b"c", False, "17", AT),
     ]
     with pytest.raises(FormatError, match="a row belongs to bucket 'lake', expected 'other'"):
-        read(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "other")
+        normalize(tmp_path / "shard", rows, file_format, gcs.normalize_rows, "other")

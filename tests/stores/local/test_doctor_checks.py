@@ -1,4 +1,4 @@
-"""What doctor says of a storage on a local disk."""
+"""The checks of `doctor` for a storage on a local disk."""
 
 from __future__ import annotations
 

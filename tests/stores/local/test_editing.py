@@ -1,4 +1,4 @@
-"""Single objects on a local disk, changed on the condition that they are still what was read: no writer's object is ever lost."""
+"""Conditional changes of single objects on a local disk. No writer's object is ever lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.process_kills import PROCESSES
 from tests.stores.builders import memory_directory
 
 OBJECTS = EditableLocalObjects()
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def etag(path: Path) -> str:
     return OBJECTS.read_with_etag(f"file://{path}")[1]
 
 
-def written_by_another(path: Path, content: bytes) -> None:
-    """As the library writes: a new file renamed over the old one."""
-    beside = path.with_name("upload#1")
-    beside.write_bytes(content)
-    beside.rename(path)
+def replace_as_other_writer(path: Path, content: bytes) -> None:
+    """Rename a new file over the old one, like Icechunk's library."""
+    staged = path.with_name("upload#1")
+    staged.write_bytes(content)
+    staged.rename(path)
 
 
 def test_replaced_object_has_new_bytes_and_identity(file: Path):
@@ -60,15 +60,15 @@ def test_replace_keeps_the_mode(file: Path, mode: int):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_replace_keeps_the_owner(file: Path):
-    os.chown(file, NOBODY, NOBODY)
+    os.chown(file, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
     OBJECTS.replace(str(file), b"new", etag(file))
-    assert (file.stat().st_uid, file.stat().st_gid) == (NOBODY, NOBODY)
+    assert (file.stat().st_uid, file.stat().st_gid) == (UNPRIVILEGED_UID, UNPRIVILEGED_UID)
 
 
 @pytest.mark.parametrize("change", ["replace", "remove"])
 def test_object_of_another_writer_is_left_alone(file: Path, change: str):
     read = etag(file)
-    written_by_another(file, b"theirs")
+    replace_as_other_writer(file, b"theirs")
     with pytest.raises(ObjectChanged, match=r"A.*expected.*found"):
         OBJECTS.replace(str(file), b"mine", read) if change == "replace" else OBJECTS.remove(str(file), read)
     assert file.read_bytes() == b"theirs"
@@ -96,7 +96,7 @@ def test_missing_directory_does_not_affect_the_working_directory(tmp_path: Path,
 
 def test_object_written_during_remove_is_put_back(file: Path, monkeypatch: pytest.MonkeyPatch):
     read = etag(file)
-    meanwhile(monkeypatch, "require_etag", lambda: written_by_another(file, b"a commit"))
+    run_after_step(monkeypatch, "require_etag", lambda: replace_as_other_writer(file, b"a commit"))
     with pytest.raises(ObjectChanged):
         OBJECTS.remove(str(file), read)
     assert file.read_bytes() == b"a commit"
@@ -105,29 +105,29 @@ def test_object_written_during_remove_is_put_back(file: Path, monkeypatch: pytes
 
 def test_later_of_two_objects_written_during_remove_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch):
     read = etag(file)
-    meanwhile(monkeypatch, "require_etag", lambda: written_by_another(file, b"a commit"))
+    run_after_step(monkeypatch, "require_etag", lambda: replace_as_other_writer(file, b"a commit"))
     before_putting_back = editing.put_back
 
-    def a_second_commit(aside, place):
-        written_by_another(file, b"the next commit")
+    def put_back_after_commit(aside, place):
+        replace_as_other_writer(file, b"the next commit")
         before_putting_back(aside, place)
 
-    monkeypatch.setattr(editing, "put_back", a_second_commit)
+    monkeypatch.setattr(editing, "put_back", put_back_after_commit)
     with pytest.raises(ObjectChanged):
         OBJECTS.remove(str(file), read)
     assert file.read_bytes() == b"the next commit"
     assert names(file) == ["A"]
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act) -> None:
-    """Lets another writer act right after a step."""
+def run_after_step(monkeypatch: pytest.MonkeyPatch, step: str, act) -> None:
+    """Let another writer act right after a step."""
     real = getattr(editing, step)
 
-    def interrupted(*arguments):
+    def step_and_act(*arguments):
         real(*arguments)
         act()
 
-    monkeypatch.setattr(editing, step, interrupted)
+    monkeypatch.setattr(editing, step, step_and_act)
 
 
 def test_object_written_during_replace_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch):
@@ -135,7 +135,7 @@ def test_object_written_during_replace_is_left_alone(file: Path, monkeypatch: py
 
     def slow(*arguments, **named):
         real(*arguments, **named)
-        written_by_another(file, b"theirs")
+        replace_as_other_writer(file, b"theirs")
 
     monkeypatch.setattr(editing, "write_staged", slow)
     with pytest.raises(ObjectChanged):
@@ -162,30 +162,30 @@ def test_create_makes_the_directory(tmp_path: Path):
 
 @pytest.mark.parametrize("what", ["the object", "its directory"])
 def test_change_through_a_symbolic_link_is_refused(tmp_path: Path, file: Path, what: str):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    target = tmp_path / "elsewhere"
+    target.mkdir()
     read = etag(file)
     if what == "the object":
-        file.rename(elsewhere / "A")
-        file.symlink_to(elsewhere / "A")
+        file.rename(target / "A")
+        file.symlink_to(target / "A")
     else:
-        file.rename(elsewhere / "A")
+        file.rename(target / "A")
         file.parent.rmdir()
-        file.parent.symlink_to(elsewhere)
+        file.parent.symlink_to(target)
     for change in (lambda: OBJECTS.replace(str(file), b"mine", read), lambda: OBJECTS.remove(str(file), read)):
         with pytest.raises((OSError, StoreError)):
             change()
-    assert (elsewhere / "A").read_bytes() == b"old"
-    assert [entry.name for entry in elsewhere.iterdir()] == ["A"]
+    assert (target / "A").read_bytes() == b"old"
+    assert [entry.name for entry in target.iterdir()] == ["A"]
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
-    """Root may write anywhere; a test of permissions needs another user."""
+def as_unprivileged_user() -> Iterator[None]:
+    """Switch to another user, because root may write to every directory."""
     if os.geteuid() != 0:
         yield
         return
-    os.seteuid(NOBODY)
+    os.seteuid(UNPRIVILEGED_UID)
     try:
         yield
     finally:
@@ -204,7 +204,7 @@ def test_read_only_directory_is_not_changed(change: str):
         read = etag(file)
         target = file.with_name("B") if change == "create" else file
         arguments = {"replace": (b"mine", read), "remove": (read,), "create": (b"mine",)}[change]
-        with as_nobody(), pytest.raises(PermissionError):
+        with as_unprivileged_user(), pytest.raises(PermissionError):
             getattr(OBJECTS, change)(str(target), *arguments)
         assert file.read_bytes() == b"old"
         assert names(file) == ["A"]
@@ -221,7 +221,7 @@ def test_file_whose_owner_cannot_be_kept_is_not_replaced():
         for directory in (base, file.parent):
             directory.chmod(0o777)
         read = etag(file)
-        with as_nobody(), pytest.raises(PermissionError):
+        with as_unprivileged_user(), pytest.raises(PermissionError):
             OBJECTS.replace(str(file), b"mine", read)
         assert file.read_bytes() == b"old"
         assert names(file) == ["A"]

@@ -1,4 +1,4 @@
-"""A listing that passes over unchanged directories finds exactly what a full one finds."""
+"""A listing that skips unchanged directories finds exactly what a full one finds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.stores.builders import write
 SETTLED = datetime.max.replace(tzinfo=UTC)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["write", "remove", "move", "night", "drop", "replace"]),
+        st.sampled_from(["write", "remove", "move", "list", "drop", "replace"]),
         st.sampled_from(["data/p1/", "data/p2/", "data/s/t/p3/", "data/", "data/p1/deep/", ""]),
         st.sampled_from(["a", "b", "c"]),
     ),
@@ -31,14 +31,14 @@ STEPS = st.lists(
 )
 
 
-def listed(root: Path, unchanged: frozenset[str] = frozenset()) -> tuple[dict[str, str], list[Directory]]:
-    """Etag by key, and the directories that need not be read again."""
-    found, directories = listed_rows(root, unchanged)
+def list_etags(root: Path, unchanged: frozenset[str] = frozenset()) -> tuple[dict[str, str], list[Directory]]:
+    """Return etags by key, and the directories that can be skipped later."""
+    found, directories = list_rows(root, unchanged)
     return etags(found), directories
 
 
-def listed_rows(root: Path, unchanged: frozenset[str] = frozenset()) -> tuple[list[pa.RecordBatch], list[Directory]]:
-    """Rows of the inventory, and the directories that need not be read again."""
+def list_rows(root: Path, unchanged: frozenset[str] = frozenset()) -> tuple[list[pa.RecordBatch], list[Directory]]:
+    """Return rows of the inventory, and the directories that can be skipped later."""
     tasks = list(plan_listing(str(root), 2, unchanged, SETTLED))
     found: list[pa.RecordBatch] = []
     directories: list[Directory] = []
@@ -55,20 +55,20 @@ def etags(batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
 
 
 @dataclass
-class Nights:
-    """What is known of a storage's objects from night to night, carried over by the collector's own functions."""
+class IncrementalListing:
+    """The known objects of a storage, updated from run to run with the functions under test."""
 
     root: Path
-    below: str = ""
+    prefix: str = ""
     objects: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA))
     directories: list[Directory] = field(default_factory=list[Directory])
 
     def list(self) -> frozenset[str]:
-        """Lists what changed; the keys of the directories that were not listed again."""
-        known = [item for item in self.directories if item.key.startswith(self.below)]
+        """List the changes, and return the keys of the skipped directories."""
+        known = [item for item in self.directories if item.key.startswith(self.prefix)]
         unchanged = find_unchanged_directories(str(self.root), known)
         kept = select_unchanged_objects(self.objects, pa.array(sorted(unchanged), pa.string()))
-        found, read = listed_rows(self.root, unchanged)
+        found, read = list_rows(self.root, unchanged)
         assert kept.num_rows == sum(item.objects for item in known if item.key in unchanged)
         self.objects = pa.Table.from_batches([kept, *found]).combine_chunks().to_batches()[0] if kept.num_rows or found else kept
         self.directories = [item for item in known if item.key in unchanged] + read
@@ -78,11 +78,11 @@ class Nights:
         return etags([self.objects])
 
 
-def tick(root: Path, clock: Iterator[int], times: dict[Path, int]) -> None:
-    """Gives each directory that changed a new time: the file system's own clock may stand still between two changes."""
+def tick(root: Path, counter: Iterator[int], times: dict[Path, int]) -> None:
+    """Give each changed directory a new time, because the file system's clock may stand still."""
     for path in [root, *root.rglob("*")]:
         if path.is_dir() and path.stat().st_mtime_ns != times.get(path):
-            times[path] = next(clock)
+            times[path] = next(counter)
             os.utime(path, ns=(times[path], times[path]))
 
 
@@ -91,9 +91,9 @@ def tick(root: Path, clock: Iterator[int], times: dict[Path, int]) -> None:
 def test_incremental_listing_equals_a_full_listing(steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        nights = Nights(root)
+        incremental = IncrementalListing(root)
         clock, times = itertools.count(1_000), dict[Path, int]()
-        for verb, place, name in [*steps, ("night", "", "")]:
+        for verb, place, name in [*steps, ("list", "", "")]:
             path = root / place / name
             if verb == "write" and not path.exists():
                 write(root, f"{place}{name}")
@@ -103,25 +103,25 @@ def test_incremental_listing_equals_a_full_listing(steps: list[tuple[str, str, s
                 path.rename(root / "data/p2/moved")
             elif verb == "drop" and place and (root / place).is_dir():
                 shutil.rmtree(root / place)
-            elif verb == "replace" and path.is_file():  # another object of that name, which is how stores replace one
+            elif verb == "replace" and path.is_file():  # stores replace an object by another file of the same name
                 path.unlink()
                 write(root, f"{place}{name}", b"other")
             tick(root, clock, times)
-            if verb == "night":
-                nights.list()
-                assert len(nights.etags()) == nights.objects.num_rows
-                assert nights.etags() == listed(root)[0]
+            if verb == "list":
+                incremental.list()
+                assert len(incremental.etags()) == incremental.objects.num_rows
+                assert incremental.etags() == list_etags(root)[0]
 
 
 def test_only_changed_directories_are_read(tmp_path: Path) -> None:
     write(tmp_path, "data/old/a")
     write(tmp_path, "data/new/b")
-    _, directories = listed(tmp_path)
+    _, directories = list_etags(tmp_path)
     assert {item.key: item.objects for item in directories} == {"data/old/": 1, "data/new/": 1}
     write(tmp_path, "data/new/c")
     os.utime(tmp_path / "data/new", ns=(1, 1))
     assert find_unchanged_directories(str(tmp_path), directories) == {"data/old/"}
-    found, _ = listed(tmp_path, frozenset({"data/old/"}))
+    found, _ = list_etags(tmp_path, frozenset({"data/old/"}))
     assert set(found) == {"data/new/b", "data/new/c"}
 
 
@@ -131,7 +131,7 @@ def test_directory_with_subdirectories_is_always_read(tmp_path: Path) -> None:
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "link").symlink_to(tmp_path / "data")
     write(tmp_path, "linked/c")
-    assert {item.key for item in listed(tmp_path)[1]} == {"data/deep/"}
+    assert {item.key for item in list_etags(tmp_path)[1]} == {"data/deep/"}
 
 
 def test_recently_changed_directory_is_read_again(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_recently_changed_directory_is_read_again(tmp_path: Path) -> None:
 
 def test_removed_or_linked_directory_is_changed(tmp_path: Path) -> None:
     write(tmp_path, "data/p/a")
-    _, directories = listed(tmp_path)
+    _, directories = list_etags(tmp_path)
     (tmp_path / "data/p").rename(tmp_path / "moved")
     assert find_unchanged_directories(str(tmp_path), directories) == frozenset()
     (tmp_path / "data/p").symlink_to(tmp_path / "moved")

@@ -1,4 +1,4 @@
-"""One plan at a time changes a storage."""
+"""At most one plan changes a storage at a time."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def at(moment: timedelta) -> Clock:
     return Clock(NOW + moment)
 
 
-def take(root: Path, clock: Clock = CLOCK, owner: str = "night run"):
+def take(root: Path, clock: Clock = CLOCK, owner: str = "nightly run"):
     return acquire(f"file://{root}/", "plan-a", owner, clock)
 
 
-def on_disk(root: Path) -> dict:
+def read_lease_file(root: Path) -> dict:
     return json.loads((root / ".gc-assets/lease.json").read_text())
 
 
 def test_lease_file_contains_holder_and_times(tmp_path):
     lease = take(tmp_path)
-    assert on_disk(tmp_path) == {
-        "owner": "night run",
+    assert read_lease_file(tmp_path) == {
+        "owner": "nightly run",
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "plan_id": "plan-a",
@@ -49,10 +49,10 @@ def test_lease_file_contains_holder_and_times(tmp_path):
 def test_live_lease_is_refused_with_owner_times_and_action(tmp_path):
     take(tmp_path)
     with pytest.raises(GateRefused) as refusal:
-        take(tmp_path, at(LEASE_DURATION - TICK), "somebody else")
-    for words in ("night run", "plan-a", "2026-11-21T12:00:00+00:00", "2026-11-21T12:10:00+00:00", "lease.json"):
-        assert words in str(refusal.value)
-    assert on_disk(tmp_path)["owner"] == "night run"
+        take(tmp_path, at(LEASE_DURATION - TICK), "another user")
+    for text in ("nightly run", "plan-a", "2026-11-21T12:00:00+00:00", "2026-11-21T12:10:00+00:00", "lease.json"):
+        assert text in str(refusal.value)
+    assert read_lease_file(tmp_path)["owner"] == "nightly run"
 
 
 def test_other_users_cannot_read_or_lock_the_lease(tmp_path):
@@ -74,7 +74,7 @@ def test_hanging_lock_raises_after_the_time_limit(tmp_path, monkeypatch):
 
 
 def test_token_is_higher_than_the_recorded_one(tmp_path):
-    assert acquire(f"file://{tmp_path}/", "plan-a", "night run", CLOCK, after=41).token == 42
+    assert acquire(f"file://{tmp_path}/", "plan-a", "nightly run", CLOCK, after=41).token == 42
 
 
 def test_token_grows_without_the_counter(tmp_path):

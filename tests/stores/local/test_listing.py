@@ -1,4 +1,4 @@
-"""The listing of a local storage: everything once, whatever its shape and however it is cut."""
+"""The listing of a local storage contains everything once, for any tree and any division."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stores.builders import keys, list_completely, write
 
 
 def oracle(root: Path) -> dict[str, str]:
-    """Every regular file by `find`, which shares nothing with the code under test."""
+    """Return every regular file with `find`, which shares no code with the listing."""
     out = subprocess.run(["find", str(root), "-type", "f", "-printf", r"%P\0"], capture_output=True, check=True).stdout
     names = [name.decode() for name in out.split(b"\0") if name]
     return {name: etag_of((root / name).lstat()) for name in names}
@@ -283,7 +283,7 @@ def test_root_removed_after_planning_makes_the_inventory_incomplete(tmp_path):
 
 
 def test_different_root_on_a_machine_makes_the_inventory_incomplete(tmp_path):
-    """As where the disk is not mounted: what stands there is empty, and without a fault."""
+    """If the disk is not mounted, the mount point is an empty directory."""
     write(tmp_path, "storage/t/metadata/v1.metadata.json")
     tasks = plan_listing(str(tmp_path / "storage"), 2)
     (tmp_path / "storage").rename(tmp_path / "disk")

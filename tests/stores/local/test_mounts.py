@@ -1,4 +1,4 @@
-"""Which directories of storages have two names by the kernel's table of mounts, as recorded on real machines."""
+"""Directories of storages with two paths, from the kernel's mount tables of real machines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_export_mounted_twice_is_an_alias() -> None:
         "40 27 254:0 /data /data rw shared:1 - ext4 /dev/vda rw",
         "40 27 254:0 /data/a /data/a rw - ext4 /dev/vda rw",
         "40 27 254:0 /data/a/x /data/a/x rw - ext4 /dev/vda rw",
-        "40 27 254:0 /elsewhere /data/a/mnt rw - ext4 /dev/vda rw",
+        "40 27 254:0 /other /data/a/mnt rw - ext4 /dev/vda rw",
         "40 27 254:0 /data/a/x /srv/x rw - ext4 /dev/vda rw",
         "40 27 254:0 /var/hosts /etc/hosts rw - ext4 /dev/vda rw",
         "40 27 254:0 /data/b /data/a/mnt rw - ext4 /dev/vda rw\n41 40 0:23 / /data/a/mnt rw - tmpfs tmpfs rw",
@@ -82,7 +82,7 @@ def bound(tmp_path: Path) -> Iterator[Path]:
         (tmp_path / name).mkdir(parents=True)
     done = subprocess.run(["mount", "--bind", tmp_path / "b/x", tmp_path / "a/mnt"], check=False, capture_output=True)
     if done.returncode:
-        pytest.skip("only root may mount; the recorded tables above say the same")
+        pytest.skip("only root may mount; the recorded tables cover the same")
     yield tmp_path
     subprocess.run(["umount", tmp_path / "a/mnt"], check=True)
 
@@ -114,8 +114,8 @@ def test_only_remote_file_systems_may_hang() -> None:
 
 
 @pytest.fixture
-def hung(tmp_path: Path) -> Iterator[Path]:
-    """A mount whose server is there and never says a word, as that of a dead NFS server."""
+def hanging_mount(tmp_path: Path) -> Iterator[Path]:
+    """A mount whose server never answers, like that of a dead NFS server."""
     point = tmp_path / "hung"
     point.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -134,8 +134,8 @@ def hung(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("read", ["read", "read_with_etag"])
-def test_read_from_a_hanging_mount_raises_with_the_object(hung: Path, read: str) -> None:
+def test_read_from_a_hanging_mount_raises_with_the_object(hanging_mount: Path, read: str) -> None:
     objects = EditableLocalObjects(read_seconds=0.3)
     with pytest.raises(TimeoutError, match=r"no complete answer in 0\.3 s .*/hung/manifest"):
-        getattr(objects, read)(f"file://{hung}/manifest")
-    assert not mounts.may_hang(str(hung.parent)), "a disk of this machine is read without a thread"
+        getattr(objects, read)(f"file://{hanging_mount}/manifest")
+    assert not mounts.may_hang(str(hanging_mount.parent)), "a disk of this machine is read without a thread"

@@ -1,4 +1,4 @@
-"""Addresses of local disks, and whole reads by them."""
+"""Addresses of local disks, and complete reads of them."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ def test_list_raises_for_an_unreadable_directory(tmp_path, monkeypatch):
     write(tmp_path, "closed/b")
     real = os.scandir
 
-    def denied(path):
+    def deny(path):
         if b"closed" in path:
             raise PermissionError(13, "Permission denied", path)
         return real(path)
 
-    monkeypatch.setattr(os, "scandir", denied)
+    monkeypatch.setattr(os, "scandir", deny)
     with pytest.raises(PermissionError, match="closed"):
         list(OBJECTS.list(f"{tmp_path}/"))
 

@@ -1,4 +1,4 @@
-"""What happens to one planned object, in both ways to quarantine."""
+"""The effect on one planned object, in both quarantine modes."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class TestTrash:
         (tmp_path / "a").chmod(0o2775)
         os.chown(tmp_path / "a", -1, 4321) if os.getuid() == 0 else pytest.skip("needs root, to make a directory of another group")
 
-        def refused(*_):
+        def refuse(*_):
             raise PermissionError(errno.EPERM, "not yours")
 
-        monkeypatch.setattr(os, "fchown", refused)
+        monkeypatch.setattr(os, "fchown", refuse)
         assert verdict(tmp_path, "trash", planned) == "done"
         assert trash(tmp_path, "a").stat().st_mode & 0o777 == 0o705
 
@@ -181,7 +181,7 @@ class TestTrash:
         assert {key: content for key, (content, _) in contents(tmp_path).items()} == {"a": b"committed just now"}
 
     def test_file_moved_by_an_abandoned_attempt_is_done(self, tmp_path, monkeypatch):
-        """Else nobody would know of the copy in the trash."""
+        """Otherwise the copy in the trash would not be recorded."""
         planned, look = plan(tmp_path, write(tmp_path, "a").name), Entry.identity
 
         def late(entry):
@@ -303,7 +303,7 @@ class TestBoth:
             write(tmp_path, "t/a", b"old", status.st_mtime_ns)
         before = contents(tmp_path)
         verdicts, errors = act(tmp_path, mode, planned)
-        in_trash = mode == "trash" and action == "purge"  # a purge looks in the trash, where nothing is
+        in_trash = mode == "trash" and action == "purge"  # a purge looks in the empty trash
         assert verdicts == (["absent"] if in_trash else ["changed"])
         assert in_trash or planned.etag in errors[0]
         assert contents(tmp_path) == before
