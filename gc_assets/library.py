@@ -57,7 +57,7 @@ def _table_method(table: Table):
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """The published tables of one run date, with one method for each table.
+    """Published tables of one run date, with one method for each table.
 
     `deletion_log` and `expiry_log` contain all executions of the date's plans. `manifest_entries`
     contains all entries that were decoded up to the date.
@@ -155,7 +155,7 @@ class PublishedRun:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRuns:
-    """The runs of a configuration, and their common records: plans and quarantine."""
+    """Runs of a configuration, and their common records: plans and quarantine."""
 
     platform: Platform
 

@@ -31,7 +31,7 @@ PROBED_KEYS: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a check.
+    """Result of a check.
 
     Attributes:
         numbers: The numbers that decided.

@@ -36,7 +36,7 @@ CHECKS: Final = [RECEIPT, COMPLETE, NO_FAILED_KEY]
 
 
 class Mode(Enum):
-    """The mode of a run. `configured` is the storage's mode in lakes.yaml, which is `plan` by
+    """Mode of a run. `configured` is the storage's mode in lakes.yaml, which is `plan` by
     default.
     """
 

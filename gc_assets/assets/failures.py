@@ -23,7 +23,7 @@ PERMANENT_ERRORS: Final = (FileNotFoundError, PermissionError, IsADirectoryError
 
 
 class StepFailure(Model):
-    """The error that ended a step.
+    """Error that ended a step.
 
     Attributes:
         text: The message.

@@ -30,7 +30,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """The global options, which can precede or follow the command."""
+    """Global options, which can precede or follow the command."""
 
     config: str | None = None
     verbose: bool = False

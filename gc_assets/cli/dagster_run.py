@@ -39,7 +39,7 @@ WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_RE
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The assets of a run. By default, everything is selected.
+    """Assets of a run. By default, everything is selected.
 
     Attributes:
         lakes: Only these lakes. Without `storages`, no storage is swept.

@@ -29,7 +29,7 @@ _REFRESHES_PER_SECOND: Final = 2
 
 
 class CommandProgress:
-    """The progress of a command: the running stage, or the activity of the command between stages."""
+    """Progress of a command: the running stage, or the activity of the command between stages."""
 
     def __init__(self) -> None:
         self._activity = ""

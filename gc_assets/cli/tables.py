@@ -23,7 +23,7 @@ _MIN_WORD: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The texts of a column. A `rigid` column is never wrapped or shortened. A `right` column is
+    """Texts of a column. A `rigid` column is never wrapped or shortened. A `right` column is
     aligned to the right.
     """
 

@@ -51,7 +51,7 @@ class Gates(Model):
 
 
 class Money(Model):
-    """The price of storage, for reports. Without it reports show no prices."""
+    """Price of storage, for reports. Without it reports show no prices."""
 
     usd_per_gb_month: Annotated[float, BeforeValidator(check_number)] = Field(
         gt=0, allow_inf_nan=False, description="Price of one GB (10^9 bytes) per month."
@@ -79,7 +79,7 @@ class AssetMetadata(Model):
 
 
 class InventoryConfig(Model):
-    """The location, format and maximum age of the inventory reports of a storage."""
+    """Location, format and maximum age of the inventory reports of a storage."""
 
     kind: Literal["s3", "plain", "azure", "gcs"] = Field(description="Format of the reports.")
     location: str = Field(description="Directory with one subdirectory per report, named after the time of its scan.")
@@ -138,7 +138,7 @@ class StorageConfig(AssetMetadata):
 
 
 class LakeConfig(AssetMetadata):
-    """The options of every lake, and the methods that its kind implements."""
+    """Options of every lake, and the methods that its kind implements."""
 
     name: Name
     kind: str
@@ -247,7 +247,7 @@ def _validate_lake(value: Any, info: ValidationInfo) -> Any:
 
 
 class SparkConfig(Model):
-    """The Spark that runs the stages."""
+    """Spark that runs the stages."""
 
     mode: Literal["session", "connect", "submit", "emr_serverless", "databricks"] = "session"
     master: str = Field(default=LOCAL, description="For `session` and `submit`: the Spark master, `local[N]` or a cluster's.")

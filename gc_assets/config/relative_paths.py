@@ -12,7 +12,7 @@ from gc_assets.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class BaseFolder:
-    """The directory of the file, and the key (`lakes[2]`) whose paths are resolved. Errors name
+    """Directory of the file, and the key (`lakes[2]`) whose paths are resolved. Errors name
     both.
     """
 

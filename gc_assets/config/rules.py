@@ -35,7 +35,7 @@ class RefRule(Model):
 
 
 class DefaultRule(Model):
-    """The rule for refs that no pattern matches."""
+    """Rule for refs that no pattern matches."""
 
     keep: CutoffValue = None
     max_age: Duration | None = None
@@ -73,7 +73,7 @@ def _by_age(value: Any) -> Any:
 
 
 class DanglingRetention(Model):
-    """The retention of commits that no ref reaches."""
+    """Retention of commits that no ref reaches."""
 
     dangling: Annotated[CutoffValue, AfterValidator(_by_age)] = Field(
         default=None, description="How long a commit that no ref reaches is kept. `forever` keeps all of them."
@@ -93,7 +93,7 @@ class DanglingRetention(Model):
 
 
 class RefRetention(DanglingRetention):
-    """The retention of refs. Without a `default`, everything is kept."""
+    """Retention of refs. Without a `default`, everything is kept."""
 
     default: Annotated[DefaultRule, BeforeValidator(_as_rule, json_schema_input_type=DefaultRule | CutoffValue)] = DefaultRule(
         keep="forever"

@@ -24,7 +24,7 @@ _ROLE = r"^arn:[a-z0-9-]+:iam::\d*:role/.+$"
 
 
 class S3Config(Model):
-    """The connection to one S3 server, with one role for reading and one for changes."""
+    """Connection to one S3 server, with one role for reading and one for changes."""
 
     endpoint: str | None = Field(
         default=None, pattern=r"^https?://[^/@]+/?$", description="The server's address, such as https://s3.example.org. Default: AWS."
@@ -74,7 +74,7 @@ class S3Config(Model):
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The connection of every address. Pickles, and contains no secret.
+    """Connection of every address. Pickles, and contains no secret.
 
     Attributes:
         s3: Settings of locations on S3 that have their own.

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 
 class Owner(NamedTuple):
-    """The lake, and in an Iceberg lake the table, that claims a prefix."""
+    """Lake, and in an Iceberg lake the table, that claims a prefix."""
 
     lake: str
     table_uuid: str | None
@@ -75,7 +75,7 @@ def find_wide_prefixes(locations: Iterable[tuple[str, str]]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The claimed prefixes of a storage with their owners.
+    """Claimed prefixes of a storage with their owners.
 
     Attributes:
         owners: Owner of each prefix. None shields everything under the prefix, whatever claims are

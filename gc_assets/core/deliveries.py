@@ -22,7 +22,7 @@ def _current_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """The ids of the delivered events of each target."""
+    """Ids of the delivered events of each target."""
 
     by_target: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 

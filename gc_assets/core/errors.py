@@ -5,13 +5,13 @@ Each message names the object, what was found, what was expected, and the next s
 
 
 class GcError(Exception):
-    """The work failed (exit code 1): an unreadable object, a damaged table, an error of a store."""
+    """Work failed (exit code 1): an unreadable object, a damaged table, an error of a store."""
 
     exit_code = 1
 
 
 class UsageError(GcError):
-    """The request or the configuration is wrong (exit code 2). The user can correct it without data
+    """Request or the configuration is wrong (exit code 2). The user can correct it without data
     loss.
     """
 
@@ -37,7 +37,7 @@ class StoreError(GcError):
 
 
 class ObjectChanged(StoreError):
-    """The object to change is no longer the one that was read. Nothing was changed."""
+    """Object to change is no longer the one that was read. Nothing was changed."""
 
 
 class StateError(GcError):

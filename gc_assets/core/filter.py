@@ -44,7 +44,7 @@ _BitArray = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
-    """The parameters that two filters must share to be merged.
+    """Parameters that two filters must share to be merged.
 
     Attributes:
         keys: Number of keys that the filter is sized for.
@@ -82,7 +82,7 @@ class FilterSpec:
 
 
 class Filter:
-    """The bits of a filter, and its spec."""
+    """Bits of a filter, and its spec."""
 
     def __init__(self, spec: FilterSpec, bits: _BitArray) -> None:
         self.spec = spec

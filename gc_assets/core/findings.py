@@ -16,7 +16,7 @@ FAIL: Final = "fail"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check on one subject. `todo` is the advice, empty if the check passed."""
+    """Result of a check on one subject. `todo` is the advice, empty if the check passed."""
 
     subject: str
     check: str

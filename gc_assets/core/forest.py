@@ -52,7 +52,7 @@ def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The number of refs that reach a snapshot, and up to `REFS_SHOWN` of their names."""
+    """Number of refs that reach a snapshot, and up to `REFS_SHOWN` of their names."""
 
     count: int
     names: tuple[str, ...]

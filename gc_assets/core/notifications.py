@@ -41,7 +41,7 @@ class FailedApply:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The plan of the last run of a storage.
+    """Plan of the last run of a storage.
 
     Attributes:
         header: The plan.
@@ -58,7 +58,7 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class StorageSummary:
-    """The state of a storage.
+    """State of a storage.
 
     Attributes:
         storage: Name of the storage.
@@ -75,7 +75,7 @@ class StorageSummary:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """The text of an event.
+    """Text of an event.
 
     Attributes:
         event: The event.

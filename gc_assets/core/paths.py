@@ -25,7 +25,7 @@ _ALIASES: Final[dict[str, Scheme]] = {"file": FILE, "s3": S3, "s3a": S3, "s3n": 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The root of a storage: an absolute path, or `bucket/prefix`. It always ends in one `/`."""
+    """Root of a storage: an absolute path, or `bucket/prefix`. It always ends in one `/`."""
 
     scheme: Scheme
     root: str

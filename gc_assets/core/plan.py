@@ -55,7 +55,7 @@ class Amount(_Model):
 
 @dataclass(frozen=True, slots=True)
 class LiveCount:
-    """The number of live files of a storage, and of each of its lakes."""
+    """Number of live files of a storage, and of each of its lakes."""
 
     files: int
     by_lake: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -67,7 +67,7 @@ class LiveCount:
 
 
 class GateResult(_Model):
-    """The result of one gate. `overridable` is True if an approval may override it by name."""
+    """Result of one gate. `overridable` is True if an approval may override it by name."""
 
     name: str
     passed: bool
@@ -130,7 +130,7 @@ class Unreadable(_Model):
 
 
 class Uploads(_Model):
-    """The unfinished multipart uploads that a plan aborts.
+    """Unfinished multipart uploads that a plan aborts.
 
     Attributes:
         count: Number of uploads.
@@ -150,7 +150,7 @@ class Uploads(_Model):
 
 
 class PlanSummary(_Model):
-    """The part of a plan header that lists show. `refused_by` names the failed gates."""
+    """Part of a plan header that lists show. `refused_by` names the failed gates."""
 
     plan_id: str
     storage: str

@@ -16,7 +16,7 @@ from gc_assets.core.chains import Chains, Ints, topological_order
 
 @dataclass(frozen=True, slots=True)
 class RefSets:
-    """The sets of refs that reach the nodes.
+    """Sets of refs that reach the nodes.
 
     Attributes:
         set_of: Number of the set of each node.

@@ -47,7 +47,7 @@ class Requests:
 
 
 class Tally:
-    """The requests since the tally was opened or last taken."""
+    """Requests since the tally was opened or last taken."""
 
     def __init__(self) -> None:
         self.sent = Requests()

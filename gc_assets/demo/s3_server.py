@@ -29,7 +29,7 @@ PID: Final = "pid"
 
 @dataclass(frozen=True, slots=True)
 class DemoServer:
-    """The port of the server, and the keys of its only user. They do not change between starts."""
+    """Port of the server, and the keys of its only user. They do not change between starts."""
 
     port: int
     access_key: str

@@ -21,7 +21,7 @@ from gc_assets.state.files import Files
 
 @dataclass(frozen=True)
 class ParquetScan:
-    """The parts of a table to read: paths relative to the state, sizes in bytes, and the columns."""
+    """Parts of a table to read: paths relative to the state, sizes in bytes, and the columns."""
 
     files: Files
     schema: pa.Schema

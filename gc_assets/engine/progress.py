@@ -46,7 +46,7 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """The progress of a running stage.
+    """Progress of a running stage.
 
     Attributes:
         name: Table, owner and run date.

@@ -35,7 +35,7 @@ SHARED_TABLES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The configuration, clock and run date of a run.
+    """Configuration, clock and run date of a run.
 
     Attributes:
         config: The configuration.

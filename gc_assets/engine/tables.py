@@ -383,7 +383,7 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """The part of `write_frame` that runs in executors.
+    """Part of `write_frame` that runs in executors.
 
     A callable value, because it must pickle in classic sessions and in Spark Connect.
     """

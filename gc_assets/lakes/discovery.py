@@ -27,7 +27,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryTarget:
-    """The address of a server or catalog, a local path, or a location on S3.
+    """Address of a server or catalog, a local path, or a location on S3.
 
     A local folder is one target, and so is each folder under it, down to three levels.
     """
@@ -52,7 +52,7 @@ class DiscoveryTarget:
         """Send a GET request. Return the status and the parsed body, None for a body that is no JSON.
 
         Raises:
-            LakeUnreadable: The server does not answer.
+            LakeUnreadable: If the server does not answer.
         """
         import urllib3
 
@@ -91,7 +91,7 @@ def list_folders(address: str) -> Iterator[str]:
     Folders whose names begin with a dot are skipped.
 
     Raises:
-        OSError: A folder cannot be read, so lakes in it would be missed.
+        OSError: If a folder cannot be read, so lakes in it would be missed.
     """
     yield address
     if scheme_of(address) != FILE or not (root := Path("/", Location.parse(address).root)).is_dir():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class Kind:
-    """The complete list of file kinds. A reader raises `FormatError` for any other kind."""
+    """Complete list of file kinds. A reader raises `FormatError` for any other kind."""
 
     METADATA_JSON = "metadata_json"
     VERSION_HINT = "version_hint"

@@ -27,7 +27,7 @@ _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """The identity of a table, as its metadata file records it.
+    """Identity of a table, as its metadata file records it.
 
     `newest` is the time of its newest snapshot in milliseconds since 1970.
     """
@@ -54,7 +54,7 @@ class MetadataPattern:
 
 
 class TableRole(StrEnum):
-    """The use of a kind table by the stages that serve all kinds."""
+    """Use of a kind table by the stages that serve all kinds."""
 
     # Lists files that retained commits name and that the owner's rules release: `storage`, `key`,
     # and `deduplicated`, which is true for a file that another reference keeps.

@@ -37,7 +37,7 @@ def config_of(document: Mapping[str, Any]) -> Config:
     """Build a configuration from the content of a lakes.yaml. Relative paths are not resolved.
 
     Raises:
-        pydantic.ValidationError: The content is invalid.
+        pydantic.ValidationError: If the content is invalid.
     """
     return Config.of(document, config_models())
 
@@ -96,7 +96,7 @@ def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[s
         storages: Locations of the configured storages.
 
     Raises:
-        UsageError: The kind's libraries are not installed. The message names the extra.
+        UsageError: If the kind's libraries are not installed. The message names the extra.
     """
     kind = kind_of(config)
     missing = missing_modules(kind)

@@ -175,7 +175,7 @@ class UnreadableTable:
 
 @dataclass(frozen=True, slots=True)
 class FrozenRefs:
-    """The state of a lake that can change, as one run froze it.
+    """State of a lake that can change, as one run froze it.
 
     Attributes:
         refs: All branches and tags with their heads.
@@ -249,7 +249,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The decision of the policy on every commit, and the edits of history that follow.
+    """Decision of the policy on every commit, and the edits of history that follow.
 
     Attributes:
         reachable: One row per commit of the graph, with the columns of `reachable_snapshots`.
@@ -267,7 +267,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryOutcome:
-    """The result of one action.
+    """Result of one action.
 
     Attributes:
         verdict: `done`: this call made the edit. `absent`: the lake was already in this state.
@@ -300,7 +300,7 @@ class Lake(Protocol):
             as_of: Time of the run.
 
         Raises:
-            LakeUnreadable: Anything else cannot be read, such as the list of tables. The message
+            LakeUnreadable: If anything else cannot be read, such as the list of tables. The message
                 names it.
         """
         ...
@@ -309,7 +309,7 @@ class Lake(Protocol):
         """Yield the commits of one source.
 
         Raises:
-            LakeUnreadable: The commits cannot be read completely.
+            LakeUnreadable: If the commits cannot be read completely.
         """
         ...
 
@@ -321,7 +321,7 @@ class Lake(Protocol):
             lake always uses the same schema.
 
         Raises:
-            FormatError: The bytes are damaged, or a count differs from the expected one. The
+            FormatError: If the bytes are damaged, or a count differs from the expected one. The
                 message names the container.
         """
         ...
@@ -397,7 +397,7 @@ class IncrementalLake(Lake, Protocol):
                 ancestors are yielded too. Commits that the lake no longer has are left out.
 
         Raises:
-            LakeUnreadable: The commits cannot be read completely.
+            LakeUnreadable: If the commits cannot be read completely.
         """
         ...
 
@@ -422,7 +422,7 @@ class FilteredLake(Lake, Protocol):
         """Verify that refs that are missing from the list do not exist.
 
         Raises:
-            LakeUnreadable: The server does not confirm for each of `names` that it does not exist.
+            LakeUnreadable: If the server does not confirm for each of `names` that it does not exist.
         """
         ...
 

@@ -23,7 +23,7 @@ _TIMEOUT_SECONDS: Final = TIMEOUT_SECONDS + 5
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """The result of a delivery.
+    """Result of a delivery.
 
     Attributes:
         delivered: The number of delivered events by target.

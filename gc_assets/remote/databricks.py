@@ -95,7 +95,7 @@ def _open_workspace(settings: Databricks) -> WorkspaceClient:
 
 
 class WorkspaceJobs:
-    """The part of the Jobs API that dagster-databricks uses, with the id of the started run."""
+    """Part of the Jobs API that dagster-databricks uses, with the id of the started run."""
 
     def __init__(self, jobs: Any, host: str) -> None:
         self._jobs = jobs
@@ -169,7 +169,7 @@ class WorkspaceJobs:
 
 
 class _WorkspaceClient:
-    """The part of a workspace client that dagster-databricks uses."""
+    """Part of a workspace client that dagster-databricks uses."""
 
     def __init__(self, jobs: WorkspaceJobs) -> None:
         self.jobs = jobs

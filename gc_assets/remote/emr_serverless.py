@@ -44,7 +44,7 @@ def run_job(
 
 
 class EmrJob:
-    """The part of the EMR Serverless API that dagster-aws uses, with the id of the started job run."""
+    """Part of the EMR Serverless API that dagster-aws uses, with the id of the started job run."""
 
     def __init__(self, emr: Any, application_id: str) -> None:
         self._emr = emr

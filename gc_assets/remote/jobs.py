@@ -22,7 +22,7 @@ from gc_assets.resources.platform import Platform
 
 @dataclass(frozen=True)
 class Jobs:
-    """The jobs of a platform. `as_of` and `first` are those of its definitions."""
+    """Jobs of a platform. `as_of` and `first` are those of its definitions."""
 
     platform: Platform
     as_of: datetime | None

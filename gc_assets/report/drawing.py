@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The newest commits of a table or repository, oldest first.
+    """Newest commits of a table or repository, oldest first.
 
     Attributes:
         hidden: The number of older commits that are not drawn.

@@ -71,7 +71,7 @@ Sample = tuple[str, tuple[str, ...], float]
 
 
 class RunMetrics(Collector):
-    """The metrics of the last runs of a configuration."""
+    """Metrics of the last runs of a configuration."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config, self._clock, self._state = config, clock, State.of(config)

@@ -17,7 +17,7 @@ from gc_assets.stages.read.usage import TableUsage
 
 @dataclass(frozen=True, slots=True)
 class RefUsage:
-    """The live bytes of a table that some refs keep. Each file is counted once, at one commit that
+    """Live bytes of a table that some refs keep. Each file is counted once, at one commit that
     needs it.
     """
 
@@ -86,7 +86,7 @@ class PlannedUpload:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedPlan:
-    """The quarantined files of one plan. A plan created at `purge_from` or later can purge them."""
+    """Quarantined files of one plan. A plan created at `purge_from` or later can purge them."""
 
     plan_id: str
     files: int
@@ -107,7 +107,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """The bytes of a storage, including quarantine, at one stage of its plan."""
+    """Bytes of a storage, including quarantine, at one stage of its plan."""
 
     when: str
     size_bytes: int
@@ -182,7 +182,7 @@ class StoragePage:
 
 @dataclass(frozen=True, slots=True)
 class TableRequests:
-    """The requests to object stores for one table of a lake or storage."""
+    """Requests to object stores for one table of a lake or storage."""
 
     owner: str
     table: str
@@ -191,7 +191,7 @@ class TableRequests:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The report of one run date.
+    """Report of one run date.
 
     Attributes:
         warnings: Warnings about all figures: a rehearsal, lowered limits, a past date.

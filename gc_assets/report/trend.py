@@ -21,7 +21,7 @@ RIGHT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The bytes of a storage in one run: kept, needed only by expired history, and other garbage."""
+    """Bytes of a storage in one run: kept, needed only by expired history, and other garbage."""
 
     run_date: date
     kept: int

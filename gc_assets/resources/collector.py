@@ -16,7 +16,7 @@ from gc_assets.resources.spark import SparkRuntime
 
 @dataclass(frozen=True)
 class Collector:
-    """The arguments of all stages. `as_of` replaces the start of the run date when ages are
+    """Arguments of all stages. `as_of` replaces the start of the run date when ages are
     measured.
     """
 

@@ -85,7 +85,7 @@ def get_client(settings: S3Config, role: Role, attempts: int = _ATTEMPTS, before
             handlers.
 
     Raises:
-        UsageError: The profile or its credentials do not exist, or an anonymous client would change
+        UsageError: If the profile or its credentials do not exist, or an anonymous client would change
             something.
     """
     if role == "change" and settings.anonymous:
@@ -112,8 +112,8 @@ def translate_errors(address: str) -> Generator[None]:
     """Convert botocore's errors to an `OSError` with a readable message.
 
     Raises:
-        FileNotFoundError: The object does not exist.
-        PermissionError: The server refuses the request. A retry does not help.
+        FileNotFoundError: If the object does not exist.
+        PermissionError: If the server refuses the request. A retry does not help.
         OSError: Any other failure. A retry may help.
     """
     try:

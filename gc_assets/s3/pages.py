@@ -50,7 +50,7 @@ _REPLACEMENT: Final = "\ufffd"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The objects of one page, in order, as columns.
+    """Objects of one page, in order, as columns.
 
     Attributes:
         keys: Whole keys, as bytes.
@@ -94,8 +94,8 @@ def list_objects(
         role: The credentials to use.
 
     Raises:
-        OSError: The server refuses a request, or does not answer after all attempts.
-        StoreError: The pages are inconsistent.
+        OSError: If the server refuses a request, or does not answer after all attempts.
+        StoreError: If the pages are inconsistent.
     """
     params: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": PAGE_KEYS}
     params |= {"StartAfter": after.decode()} if after else {}
@@ -290,7 +290,7 @@ def parse_response(body: bytes, location: str) -> tuple[Any, str]:
     """Return the root of a page's XML and the prefix of its tags.
 
     Raises:
-        OSError: The body is no page. A server may send an error with status 200.
+        OSError: If the body is no page. A server may send an error with status 200.
     """
     try:
         root = _parse_xml(body)

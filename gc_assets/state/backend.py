@@ -15,7 +15,7 @@ class FileStat(NamedTuple):
 
 
 class VersionedContent(NamedTuple):
-    """The content of a file and the version that `replace_if` compares. Both are None if it is
+    """Content of a file and the version that `replace_if` compares. Both are None if it is
     missing.
     """
 

@@ -11,7 +11,7 @@ from typing import Final
 
 
 class ColumnType(Enum):
-    """The type of a column. `arrow_types.py` maps it to an Arrow type."""
+    """Type of a column. `arrow_types.py` maps it to an Arrow type."""
 
     STRING = "string"
     BINARY = "binary"

@@ -88,7 +88,7 @@ class CompactedSegment(_Model):
 
 
 class CompactedSegments(RenamedKeys, _Model):
-    """The content of `_folds.json`.
+    """Content of `_folds.json`.
 
     Attributes:
         segments: The current segments.
@@ -104,7 +104,7 @@ class CompactedSegments(RenamedKeys, _Model):
 
 
 class SegmentList(NamedTuple):
-    """The list of the compacted segments of a table, and the stored object that contained it."""
+    """List of the compacted segments of a table, and the stored object that contained it."""
 
     content: CompactedSegments
     seen: VersionedContent
@@ -143,7 +143,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The files that contain the rows of `runs` of one table.
+    """Files that contain the rows of `runs` of one table.
 
     `compacted` maps run ids to compacted segments. Other runs have their own files.
     """

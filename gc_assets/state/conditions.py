@@ -36,7 +36,7 @@ _ROUNDS: Final = 4
 
 
 class ConditionalStore(Protocol):
-    """The operations that the check needs."""
+    """Operations that the check needs."""
 
     @property
     def server(self) -> Hashable:

@@ -150,7 +150,7 @@ Entries = dict[str, IndexEntry]
 
 
 class IndexContent(NamedTuple):
-    """The entries of an index, and the stored object that contained them."""
+    """Entries of an index, and the stored object that contained them."""
 
     entries: Entries
     at: VersionedContent
@@ -158,7 +158,7 @@ class IndexContent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The index object at `path`. Entries are keyed by run id."""
+    """Index object at `path`. Entries are keyed by run id."""
 
     files: Files
     path: str

@@ -98,7 +98,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The tables of gc-assets under one root."""
+    """Tables of gc-assets under one root."""
 
     files: Files
 

@@ -25,7 +25,7 @@ Amounts = dict[str, Amount]
 
 
 class Summary(RenamedKeys):
-    """The summary of one table.
+    """Summary of one table.
 
     Attributes:
         TABLE: Name of the table.
@@ -53,7 +53,7 @@ def requests_of(summary: Mapping[str, Any]) -> Requests:
 
 
 class IndexSummary(RenamedKeys):
-    """The part of a summary that the index of runs keeps, so that no receipt has to be opened."""
+    """Part of a summary that the index of runs keeps, so that no receipt has to be opened."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
@@ -75,7 +75,7 @@ class PolicyTableSummary(Summary):
 
 
 class FreezeTime(IndexSummary):
-    """The time of a freeze, and whether it was a rehearsal."""
+    """Time of a freeze, and whether it was a rehearsal."""
 
     frozen_at: Moment
     rehearsal: bool
@@ -101,7 +101,7 @@ class UnreadTable(BaseModel):
 
 
 class LakeRefsSummary(Summary):
-    """The summary of `lake_refs`.
+    """Summary of `lake_refs`.
 
     Attributes:
         min_age_seconds: Age under which the lake's own system keeps an object.
@@ -127,7 +127,7 @@ class LakeRefsSummary(Summary):
 
 
 class CommitGraphSummary(Summary):
-    """The summary of `commit_graph`.
+    """Summary of `commit_graph`.
 
     Attributes:
         known: Number of commits that were reused from an earlier graph.
@@ -144,7 +144,7 @@ class CommitGraphSummary(Summary):
 
 
 class ReachableSnapshotsSummary(Summary):
-    """The summary of `reachable_snapshots`.
+    """Summary of `reachable_snapshots`.
 
     `unread` is the reason why the policy is unknown and every commit is retained, or None.
     """
@@ -178,7 +178,7 @@ class SnapshotHistorySummary(Summary):
 
 
 class SegmentSummary(IndexSummary):
-    """The summary of one segment of the cache of decoded containers.
+    """Summary of one segment of the cache of decoded containers.
 
     Attributes:
         decoded_as: Fingerprint of the decoder settings.
@@ -190,7 +190,7 @@ class SegmentSummary(IndexSummary):
 
 
 class ManifestEntriesSummary(Summary):
-    """The summary of `manifest_entries`.
+    """Summary of `manifest_entries`.
 
     Attributes:
         levels: Number of levels of containers that this run decoded.
@@ -210,7 +210,7 @@ class ManifestEntriesSummary(Summary):
 
 
 class LiveFilesSummary(Summary):
-    """The summary of `live_files`.
+    """Summary of `live_files`.
 
     Attributes:
         files: Number of rows. Files that only expired or dangling commits name, and files that
@@ -268,7 +268,7 @@ class LiveFilesSummary(Summary):
 
 
 class ComparisonSummary(IndexSummary):
-    """The fingerprint of rows that proved wrong after reuse, or None."""
+    """Fingerprint of rows that proved wrong after reuse, or None."""
 
     wrong: str | None = None
 
@@ -301,7 +301,7 @@ class Problem(BaseModel):
 
 
 class UnfinishedUploads(BaseModel):
-    """The unfinished multipart uploads of a storage.
+    """Unfinished multipart uploads of a storage.
 
     Attributes:
         uploads: Number of uploads.
@@ -326,7 +326,7 @@ class UnfinishedUploads(BaseModel):
 
 
 class StorageInventorySummary(Summary):
-    """The summary of `storage_inventory`.
+    """Summary of `storage_inventory`.
 
     Attributes:
         problems: Number of entries that are not plain files, by kind.
@@ -365,7 +365,7 @@ class SweepSummary(IndexSummary):
 
 
 class OrphanFilesSummary(Summary):
-    """The summary of `orphan_files`.
+    """Summary of `orphan_files`.
 
     A field that ends in `_count` is the total of the samples in the field without this ending.
 
@@ -425,7 +425,7 @@ class PlanIndexSummary(IndexSummary):
 
 
 class DeletionLogSummary(Summary):
-    """The outcomes of an apply or a restore.
+    """Outcomes of an apply or a restore.
 
     Attributes:
         plan_id: The id of the plan, or of the restore.

@@ -82,8 +82,8 @@ def execute(
         batch_size: Rows per batch.
 
     Raises:
-        GateRefused: The lease is lost.
-        StateError: Another attempt of the same rows has begun since this one read the log.
+        GateRefused: If the lease is lost.
+        StateError: If another attempt of the same rows has begun since this one read the log.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
         history = log.read_history(share)

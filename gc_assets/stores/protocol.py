@@ -59,7 +59,7 @@ QuarantineMode = Literal["trash", "versioned", "deferred"]
 
 @dataclass(frozen=True, slots=True)
 class PlannedAction:
-    """The columns of a `deletion_plan` row that a store needs.
+    """Columns of a `deletion_plan` row that a store needs.
 
     Attributes:
         key: The key, relative to the storage.
@@ -88,7 +88,7 @@ class PlannedAction:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a store for one key.
+    """Result of a store for one key.
 
     `changed` means that the key has another object. `denied` means that a retry will not help, and
     `failed` that it may.
@@ -140,7 +140,7 @@ class Quarantine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a storage's lease, as recorded in the storage. Times are ISO 8601 in UTC."""
+    """Holder of a storage's lease, as recorded in the storage. Times are ISO 8601 in UTC."""
 
     owner: str
     host: str
@@ -158,7 +158,7 @@ class Holder:
 
 
 class Lease(Protocol):
-    """The right of one plan to change a storage. Pickles; executors check it before each batch."""
+    """Right of one plan to change a storage. Pickles; executors check it before each batch."""
 
     @property
     def token(self) -> int:
@@ -358,7 +358,7 @@ class Lister(Protocol):
         """Plan the listing like `Store.plan_listing`, at the time `now`.
 
         Raises:
-            StoreError: The storage or its report cannot be read, or the report must not be used.
+            StoreError: If the storage or its report cannot be read, or the report must not be used.
         """
         ...
 
@@ -402,7 +402,7 @@ class ReportFiles(Protocol):
 
 
 class SourceBucket(Protocol):
-    """The bucket that inventory reports list.
+    """Bucket that inventory reports list.
 
     Pickles. Methods raise `OSError` if it does not answer.
     """
@@ -430,7 +430,7 @@ class SourceBucket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The traits of a store, as canary objects proved them.
+    """Traits of a store, as canary objects proved them.
 
     A store without `create_if_absent` cannot have a lease. `delete_if_match` is the number of keys
     per request for which the store itself compares the etag.
@@ -487,7 +487,7 @@ class Store(Protocol):
                 without one. They divide the work and never change what is listed.
 
         Raises:
-            StoreError: The location does not exist or cannot be read. An empty inventory would make
+            StoreError: If the location does not exist or cannot be read. An empty inventory would make
                 every live file look lost.
         """
         ...
@@ -512,7 +512,7 @@ class Store(Protocol):
         aliases.
 
         Raises:
-            StoreError: The address cannot be resolved.
+            StoreError: If the address cannot be resolved.
         """
         ...
 
@@ -536,7 +536,7 @@ class Store(Protocol):
             limit: The maximum number of uploads that are examined.
 
         Raises:
-            OSError: The uploads cannot be listed.
+            OSError: If the uploads cannot be listed.
         """
         ...
 
@@ -567,8 +567,8 @@ class Store(Protocol):
             after: The new token is higher than this.
 
         Raises:
-            GateRefused: Another lease is live. The message names its holder.
-            StoreError: The storage or its lease cannot be read.
+            GateRefused: If another lease is live. The message names its holder.
+            StoreError: If the storage or its lease cannot be read.
         """
         ...
 
@@ -576,7 +576,7 @@ class Store(Protocol):
         """Return the holder of the lease, live or expired, or None without a lease.
 
         Raises:
-            StoreError: The lease cannot be read.
+            StoreError: If the lease cannot be read.
         """
         ...
 
@@ -597,8 +597,8 @@ class Store(Protocol):
         Writes under the reserved prefix and cleans up.
 
         Raises:
-            OSError: The storage cannot be written.
-            StoreError: The storage cannot be written.
+            OSError: If the storage cannot be written.
+            StoreError: If the storage cannot be written.
         """
         ...
 

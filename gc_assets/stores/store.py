@@ -32,7 +32,7 @@ def open_store(location: str, connections: Connections = DEFAULT_CONNECTIONS) ->
         places: How each location is reached.
 
     Raises:
-        UsageError: No store supports the location.
+        UsageError: If no store supports the location.
     """
     kind = SCHEMES.get(scheme_of(location))
     if kind is None:

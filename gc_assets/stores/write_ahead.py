@@ -60,7 +60,7 @@ class ShareHistory:
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadLog:
-    """The log of one plan in `directory` of the state. Pickles. Files are only added."""
+    """Log of one plan in `directory` of the state. Pickles. Files are only added."""
 
     files: Files
     directory: str
@@ -172,7 +172,7 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     Called under the lease of the storage, before executors use the log.
 
     Raises:
-        StateError: The directory contains the log of another plan.
+        StateError: If the directory contains the log of another plan.
     """
     path = f"{directory}/log.json"
     try:

@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The metadata of a container file, its sync marker and the offset of its first block."""
+    """Metadata of a container file, its sync marker and the offset of its first block."""
 
     metadata: dict[bytes, bytes]
     sync: bytes
@@ -83,7 +83,7 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """The records of several files with one schema, in order.
+    """Records of several files with one schema, in order.
 
     `indices` holds the position of each file in the input, `counts` its number of records.
     """

@@ -51,12 +51,12 @@ _MIN_PART_LENGTH = 4
 
 
 class CommitRejected(GcError):
-    """The catalog rejected a commit because the table changed. Nothing was written."""
+    """Catalog rejected a commit because the table changed. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePointer:
-    """The name of a table and the address of its current metadata.json.
+    """Name of a table and the address of its current metadata.json.
 
     `name` is `namespace.table`, with dots between nested namespaces.
     """
@@ -90,7 +90,7 @@ def list_tables(
 
 
 class CatalogClient:
-    """The tables of one catalog.
+    """Tables of one catalog.
 
     Threads may share an instance. Each thread has its own pyiceberg client, because these clients
     are not thread-safe.

@@ -72,7 +72,7 @@ def _split_url(address: str) -> SplitResult | None:
 
 
 class IcebergRetention(DanglingRetention):
-    """The tables' own `history.expire.*` and ref settings, with overrides.
+    """Tables' own `history.expire.*` and ref settings, with overrides.
 
     An override of None leaves the setting of the table. The ages and the count replace table-level
     defaults only. The settings of a ref have priority, as in Iceberg. A rule in `refs` replaces all
@@ -105,7 +105,7 @@ class HistoryConfig(Model):
 
 
 class IcebergLakeConfig(LakeConfig):
-    """The tables of one pyiceberg catalog.
+    """Tables of one pyiceberg catalog.
 
     `catalog` holds pyiceberg's properties. `tables` are shell patterns for `namespace.table`.
     """

@@ -22,7 +22,7 @@ CONCURRENT_READS = 16
 
 @dataclass(frozen=True, slots=True)
 class CatalogExpiry:
-    """The execution of approved edits in one catalog.
+    """Execution of approved edits in one catalog.
 
     `read_registration` reads the registration of a name and a metadata address. `policy` computes
     the current retention of all registrations of one table.
@@ -63,7 +63,7 @@ class CatalogExpiry:
 
 @dataclass(frozen=True, slots=True)
 class _CatalogIndex:
-    """The names and metadata addresses of each table uuid, and the reasons of unreadable tables.
+    """Names and metadata addresses of each table uuid, and the reasons of unreadable tables.
 
     `unreadable` maps the name of a table to the reason.
     """

@@ -55,7 +55,7 @@ READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
-    """The tables of one catalog. `objects` reads metadata.json files.
+    """Tables of one catalog. `objects` reads metadata.json files.
 
     Only `freeze` and `expire` open the catalog, in the driver. A pickled instance for executors has
     neither a connection nor credentials.

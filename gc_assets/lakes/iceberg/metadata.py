@@ -58,7 +58,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """The content of one metadata.json.
+    """Content of one metadata.json.
 
     `unlisted_statistics` are the statistics files of snapshots that are no longer listed.
     """

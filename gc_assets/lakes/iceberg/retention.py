@@ -41,7 +41,7 @@ class _KeepRule:
 
 @dataclass(frozen=True, slots=True)
 class _WalkState:
-    """The limits of a branch's walk at a snapshot. A later walk with smaller limits stops there."""
+    """Limits of a branch's walk at a snapshot. A later walk with smaller limits stops there."""
 
     cutoff: float
     remaining: int
@@ -56,7 +56,7 @@ class _LapsedRef:
 
 @dataclass(frozen=True, slots=True)
 class _TableHistory:
-    """The snapshots of one table uuid, and its registrations with their refs."""
+    """Snapshots of one table uuid, and its registrations with their refs."""
 
     uuid: str
     rows: Sequence[int]
@@ -81,7 +81,7 @@ class _TableHistory:
 
 @dataclass(slots=True)
 class _Verdicts:
-    """The kept snapshots and lapsed refs of all registrations of one table.
+    """Kept snapshots and lapsed refs of all registrations of one table.
 
     The rule that keeps a snapshot the longest has priority. A ref lapses only if it lapses in all
     registrations.

@@ -17,7 +17,7 @@ from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The snapshots and refs to remove from one registration.
+    """Snapshots and refs to remove from one registration.
 
     `base` is the metadata that the removal was computed from. `actions` are the approved edits that
     the removal executes.
@@ -41,7 +41,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Revalidation:
-    """The removals to commit, at most one per registration.
+    """Removals to commit, at most one per registration.
 
     `settled` holds the actions that need no commit. Their verdict is `absent` or `changed`.
     """

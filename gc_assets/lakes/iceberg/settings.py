@@ -53,7 +53,7 @@ class AgeLimit:
 
 @dataclass(frozen=True, slots=True)
 class RefLimits:
-    """The limits of one ref.
+    """Limits of one ref.
 
     `ref_age` applies to the head and decides whether the ref lapses. A branch that does not lapse
     keeps its newest `keep_last` snapshots and those that `age` keeps.
@@ -66,7 +66,7 @@ class RefLimits:
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """The retention of a table at one time.
+    """Retention of a table at one time.
 
     `unreferenced` applies to snapshots that no kept ref reaches. It is the age of the table, as in
     Iceberg, unless the configuration sets `retention.dangling`.

@@ -29,7 +29,7 @@ Policy = Callable[[Sequence[Registration]], Retention]
 
 @dataclass(slots=True)
 class TableExpiry:
-    """The edits of one table in all its registrations.
+    """Edits of one table in all its registrations.
 
     Attributes:
         catalog: The client of the catalog.

@@ -38,7 +38,7 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ChunkManifest:
-    """The references of a manifest.
+    """References of a manifest.
 
     Attributes:
         chunk_ids: Distinct native chunk ids, shape (n, 12).
@@ -68,7 +68,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
         raw: Content of the file.
 
     Raises:
-        FormatError: The file is damaged or unknown.
+        FormatError: If the file is damaged or unknown.
     """
     buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.CHUNK_MANIFEST))
     root = buffer.root(_MANIFEST_FIELDS)

@@ -18,7 +18,7 @@ _DANGLING: Final = Cutoff(max_age=timedelta(days=7))
 
 
 class IcechunkRetention(RefRetention):
-    """The history to keep. Without a `default`, every snapshot that a ref reaches is kept."""
+    """History to keep. Without a `default`, every snapshot that a ref reaches is kept."""
 
     tags: TagPolicy = "keep"
 
@@ -27,7 +27,7 @@ class IcechunkRetention(RefRetention):
 
 
 class IcechunkExpiry(Model):
-    """The edits of history.
+    """Edits of history.
 
     Attributes:
         semantics: The rule for edits, see `gc_assets/lakes/icechunk/expiration.py`.

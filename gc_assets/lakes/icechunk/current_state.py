@@ -17,7 +17,7 @@ Refusal = tuple[ExpiryVerdict, str] | None
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """The parent of each snapshot and the head of each ref."""
+    """Parent of each snapshot and the head of each ref."""
 
     parents: Mapping[str, str | None]
     heads: Mapping[tuple[RefType, str], str]
@@ -32,7 +32,7 @@ class CurrentState:
 
 @dataclass(frozen=True, slots=True)
 class RequestedEdits:
-    """The edits that the policy requires now.
+    """Edits that the policy requires now.
 
     Several refs can require the same edit, so the ref of an action is not part of its key.
     """

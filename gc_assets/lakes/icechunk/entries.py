@@ -27,7 +27,7 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     """Return the distinct children of a snapshot or a chunk manifest.
 
     Raises:
-        FormatError: The container is damaged, or its size or count differs from the expected one.
+        FormatError: If the container is damaged, or its size or count differs from the expected one.
     """
     source = f"{container.kind} {container.address}"
     if container.kind not in FOLDERS:

@@ -38,8 +38,8 @@ def unwrap(source: str, raw: bytes, file_type: int) -> bytes:
         file_type: Expected type in the header.
 
     Raises:
-        SpecVersionError: The file has another spec version than 1.
-        FormatError: The file is damaged, incomplete or of another type.
+        SpecVersionError: If the file has another spec version than 1.
+        FormatError: If the file is damaged, incomplete or of another type.
     """
     if len(raw) < HEADER_BYTES or not raw.startswith(MAGIC):
         raise FormatError(

@@ -63,7 +63,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The snapshots by position, with the values that every walk needs.
+    """Snapshots by position, with the values that every walk needs.
 
     Attributes:
         stamps: Time of each snapshot in microseconds since 1970.
@@ -123,7 +123,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The part of a ref's history that its rule keeps.
+    """Part of a ref's history that its rule keeps.
 
     Attributes:
         last: The oldest kept snapshot. `NO_PARENT` if nothing is kept. If clocks were wrong, an
@@ -147,7 +147,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """The required edits, and the snapshots that are kept after them.
+    """Required edits, and the snapshots that are kept after them.
 
     Attributes:
         edits: New parents of snapshots.

@@ -17,7 +17,7 @@ ABSENT = 0
 
 @dataclass(frozen=True, slots=True)
 class VTable:
-    """The layout of a table.
+    """Layout of a table.
 
     `fields[i]` is the distance of field i from the start of the table, or `ABSENT` for the default
     value.
@@ -45,7 +45,7 @@ class FlatBuffer:
         """Return the layout at `at` for tables up to position `table`.
 
         Raises:
-            FormatError: The table has a field that the schema does not have. It may name objects,
+            FormatError: If the table has a field that the schema does not have. It may name objects,
                 which would look like garbage.
         """
         size, table_bytes = self._number(_U16, at), self._number(_U16, at + 2)

@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The snapshots and refs of a repository.
+    """Snapshots and refs of a repository.
 
     Attributes:
         missing_parent: By position, the id of a parent that is not among the snapshots.
@@ -72,7 +72,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
         config: The configuration with the rules.
 
     Raises:
-        LakeUnreadable: The head of a ref is not among the snapshots.
+        LakeUnreadable: If the head of a ref is not among the snapshots.
     """
     ids = commits["commit_id"].to_pylist()
     parents = [next(iter(named or ()), None) for named in commits["parents"].to_pylist()]

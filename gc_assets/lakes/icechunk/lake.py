@@ -55,7 +55,7 @@ class IcechunkLake:
         """Read all branches and tags. Deleted tags are not refs, but their files are pinned.
 
         Raises:
-            LakeUnreadable: A ref cannot be read, or the repository has no refs or spec version 2.
+            LakeUnreadable: If a ref cannot be read, or the repository has no refs or spec version 2.
         """
         return self._freeze()
 
@@ -67,7 +67,7 @@ class IcechunkLake:
         whether it is needed.
 
         Raises:
-            LakeUnreadable: The store fails, there is no snapshot, or a snapshot has the name of
+            LakeUnreadable: If the store fails, there is no snapshot, or a snapshot has the name of
                 another one.
         """
         listed = self._snapshot_objects()

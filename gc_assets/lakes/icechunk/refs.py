@@ -35,7 +35,7 @@ _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 @dataclass(frozen=True, slots=True)
 class RefListing:
-    """The refs, tags before branches and by name, and all their files, including deleted tags."""
+    """Refs, tags before branches and by name, and all their files, including deleted tags."""
 
     refs: tuple[Ref, ...]
     files: tuple[ContentRoot, ...]
@@ -54,7 +54,7 @@ def read_refs(lake: str, objects: Objects, repository: str) -> RefListing:
     under both names. Therefore refs are valid only if a second listing contains the same refs.
 
     Raises:
-        LakeUnreadable: An object cannot be read or parsed, or the refs keep changing.
+        LakeUnreadable: If an object cannot be read or parsed, or the refs keep changing.
     """
     changed = LakeUnreadable(
         f"lake {lake}: refs in {repository}/refs/ changed during each of {_MAX_READS} attempts to read them; run again with fewer writes"

@@ -32,7 +32,7 @@ def restore(actions: Sequence[ExpiryAction], state: CurrentState, editor: Editor
 
 
 class _Restoration:
-    """The parents including restored ones, and the snapshots with a complete history."""
+    """Parents including restored ones, and the snapshots with a complete history."""
 
     def __init__(self, state: CurrentState, editor: Editor) -> None:
         self._heads = state.heads

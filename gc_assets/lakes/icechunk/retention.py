@@ -31,7 +31,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     """Apply the policy to the commit graph. `reachable` has the order of `commits`.
 
     Raises:
-        LakeUnreadable: The head of a ref is not among the commits, or a damaged snapshot is
+        LakeUnreadable: If the head of a ref is not among the commits, or a damaged snapshot is
             reachable or protected.
     """
     graph = read_graph(refs, commits, as_of, config)

@@ -80,7 +80,7 @@ def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
     same bytes when it expires its own snapshots (verified with 1.1.21).
 
     Raises:
-        FormatError: The snapshot is the first one and has no field for a parent, or the result is
+        FormatError: If the snapshot is the first one and has no field for a parent, or the result is
             not the same snapshot with the new parent.
     """
     payload = envelope.unwrap(source, raw, envelope.SNAPSHOT)

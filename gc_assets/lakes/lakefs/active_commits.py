@@ -42,7 +42,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The result by position of the commit.
+    """Result by position of the commit.
 
     Attributes:
         active: Whether the commit is active.
@@ -57,7 +57,7 @@ class Activity:
 
 @dataclass(slots=True)
 class _Walk:
-    """The longest walk at a commit. `until` is None at a head and for a walk without an end."""
+    """Longest walk at a commit. `until` is None at a head and for a walk without an end."""
 
     cutoff: datetime | None
     max_age: timedelta | None
@@ -67,7 +67,7 @@ class _Walk:
 
 @dataclass(slots=True)
 class _Walks:
-    """The walks by age and by count, by position of the commit.
+    """Walks by age and by count, by position of the commit.
 
     Attributes:
         by_age: The longest walk at each commit.

@@ -26,7 +26,7 @@ _INTERVAL_BATCH: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The pairs in the order of the table: user keys, and the positions of values in `buffer`."""
+    """Pairs in the order of the table: user keys, and the positions of values in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -44,7 +44,7 @@ def read_blocks(source: str, blocks: list[bytes]) -> Entries:
     """Return all entries of decompressed data blocks in order. Keys have no trailer.
 
     Raises:
-        FormatError: A block is damaged, or an entry does not set a value.
+        FormatError: If a block is damaged, or an entry does not set a value.
     """
     buffer = Buffer.of(source, blocks)
     starts, ends = _intervals(buffer, blocks)

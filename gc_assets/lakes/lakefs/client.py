@@ -49,7 +49,7 @@ _HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address and the credentials of a server.
+    """Address and the credentials of a server.
 
     Attributes:
         base_url: Address without `/api/v1`.
@@ -71,7 +71,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The properties of a repository. `server_time` is the time of the server's clock."""
+    """Properties of a repository. `server_time` is the time of the server's clock."""
 
     storage_namespace: str
     read_only: bool
@@ -80,7 +80,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The server's garbage collection rules: days by branch, and days for all other branches.
+    """Server's garbage collection rules: days by branch, and days for all other branches.
 
     If the server lists a branch twice, the last entry applies.
     """
@@ -91,7 +91,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """The ids of the metaranges with all commits, branches and tags."""
+    """Ids of the metaranges with all commits, branches and tags."""
 
     commits: str
     branches: str
@@ -156,7 +156,7 @@ class RepositoryClient:
         """Yield the objects of a ref in order of path, including staged ones.
 
         Raises:
-            RefDeleted: The ref does not exist.
+            RefDeleted: If the ref does not exist.
         """
         api, what = ObjectsApi(self._api), f"objects of {ref}"
 
@@ -233,7 +233,7 @@ class RepositoryClient:
         """Let the server write its list of uncommitted objects, and return the location of each page.
 
         Raises:
-            LakeUnreadable: The server repeats a continuation token. lakeFS does so permanently if
+            LakeUnreadable: If the server repeats a continuation token. lakeFS does so permanently if
                 a page's time limit is shorter than the time to read one branch.
         """
         api, what = InternalApi(self._api), "prepare_uncommited"

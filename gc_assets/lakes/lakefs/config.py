@@ -17,7 +17,7 @@ from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 
 
 class LakeFsRetention(RefRetention):
-    """The history to keep: the server's garbage collection rules, or those of the configuration.
+    """History to keep: the server's garbage collection rules, or those of the configuration.
 
     Without rules, the whole history is kept.
     """
@@ -82,7 +82,7 @@ class LakeFsLakeConfig(LakeConfig):
         """Return the rules for history, and the current lifecycle rules for paths.
 
         Raises:
-            UsageError: The file with the rules cannot be read or is invalid.
+            UsageError: If the file with the rules cannot be read or is invalid.
         """
         # The server's rules are read and frozen together with the refs.
         from_server = [policy_row("retention.source=server", None, Cutoff(forever=True), as_of)]

@@ -30,7 +30,7 @@ def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa
         storages: Locations of the configured storages, for addresses of another mount point.
 
     Raises:
-        FormatError: The container is damaged, or its count differs from the expected one.
+        FormatError: If the container is damaged, or its count differs from the expected one.
     """
     source = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)

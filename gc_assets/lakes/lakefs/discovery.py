@@ -25,7 +25,7 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     The location of a namespace on the server's own disk (`local://…`) is unknown.
 
     Raises:
-        UsageError: The target is a lakeFS server, and the variables are not set.
+        UsageError: If the target is a lakeFS server, and the variables are not set.
     """
     if not target.is_server:
         return

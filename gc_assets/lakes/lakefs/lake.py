@@ -72,7 +72,7 @@ class LakeFsLake:
         """Read all branches, including hidden ones, all tags, and all staged objects.
 
         Raises:
-            LakeUnreadable: Something cannot be read, clocks differ, or another repository uses the
+            LakeUnreadable: If something cannot be read, clocks differ, or another repository uses the
                 same storage.
         """
         client = RepositoryClient(self._server(), self._config.repository)

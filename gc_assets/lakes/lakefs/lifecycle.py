@@ -75,7 +75,7 @@ def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime |
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The decision on each path of an object.
+    """Decision on each path of an object.
 
     Attributes:
         released: Whether every branch that reaches the object releases it.

@@ -31,7 +31,7 @@ def read_metarange(source: str, object_id: str, raw: bytes, entity: str | None =
     """Return the ranges in order of key.
 
     Raises:
-        FormatError: The metarange is damaged, or ranges overlap.
+        FormatError: If the metarange is damaged, or ranges overlap.
     """
     records = read_records(source, object_id, raw, METARANGES, entity)
     count, buffer = len(records), records.buffer

@@ -28,7 +28,7 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
         storages: Locations of the configured storages.
 
     Raises:
-        LakeUnreadable: No storage or several storages match a local namespace.
+        LakeUnreadable: If no storage or several storages match a local namespace.
     """
     if configured is not None:
         return str(Location.parse(configured))
@@ -48,7 +48,7 @@ def refuse_overlap(lake: str, repository: str, own_namespace: str, namespaces: M
     """Verify that no other repository of the server has an overlapping namespace.
 
     Raises:
-        LakeUnreadable: A namespace overlaps. The files of that repository would look like orphans.
+        LakeUnreadable: If a namespace overlaps. The files of that repository would look like orphans.
     """
     own = _normalize(own_namespace)
     for name, namespace in sorted(namespaces.items()):

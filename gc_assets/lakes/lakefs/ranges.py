@@ -44,7 +44,7 @@ def read_range(source: str, object_id: str, raw: bytes) -> pa.RecordBatch:
         One row per entry with the columns `OBJECTS`, and addresses as written.
 
     Raises:
-        FormatError: The range is damaged or unknown.
+        FormatError: If the range is damaged or unknown.
     """
     records = read_records(source, object_id, raw, RANGES)
     count, buffer = len(records), records.buffer

@@ -24,7 +24,7 @@ METARANGES: Final = "metaranges"
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The keys in order, and the positions of each record's identity and data in `buffer`."""
+    """Keys in order, and the positions of each record's identity and data in `buffer`."""
 
     buffer: Buffer
     keys: pa.BinaryArray
@@ -48,7 +48,7 @@ def read_records(source: str, object_id: str, raw: bytes, table_type: str, entit
         entity: Branch, tag or commit for a refs dump, None for the objects of a commit.
 
     Raises:
-        FormatError: The table has another type, entity or content, or its counts are wrong.
+        FormatError: If the table has another type, entity or content, or its counts are wrong.
     """
     table = read_sstable(source, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))

@@ -72,7 +72,7 @@ def read_commits(source: str, object_id: str, raw: bytes, location: str) -> Iter
         location: Location of the namespace, which ends in `/`.
 
     Raises:
-        FormatError: The range is damaged.
+        FormatError: If the range is damaged.
     """
     records = read_records(source, object_id, raw, RANGES, COMMIT)
     count, buffer = len(records), records.buffer

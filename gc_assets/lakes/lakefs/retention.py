@@ -35,7 +35,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     never edited.
 
     Raises:
-        LakeUnreadable: A head or a parent is not among the commits, so the dump is incomplete.
+        LakeUnreadable: If a head or a parent is not among the commits, so the dump is incomplete.
     """
     graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
     for problem in graph.problems:
@@ -78,7 +78,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """The rules for the refs of a run, frozen from the server or configured."""
+    """Rules for the refs of a run, frozen from the server or configured."""
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs

@@ -53,7 +53,7 @@ def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[S
         heads: Head commit by branch.
 
     Raises:
-        RefDeleted: A branch or its head cannot be listed, but the branch still exists.
+        RefDeleted: If a branch or its head cannot be listed, but the branch still exists.
     """
     with ThreadPoolExecutor(_LISTERS) as listers:
         found = list(listers.map(lambda branch: _try_staged_on(client, branch, heads[branch]), sorted(heads)))
@@ -92,7 +92,7 @@ def read_server_list(lake: str, objects: Objects, location: str, pages: Sequence
         pages: Locations of the pages on the server.
 
     Raises:
-        LakeUnreadable: The files of a page cannot be read or do not exist.
+        LakeUnreadable: If the files of a page cannot be read or do not exist.
     """
     found: list[StagedObject] = []
     for page in pages:

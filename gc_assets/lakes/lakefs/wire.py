@@ -50,7 +50,7 @@ class Buffer:
         """Return the unsigned varint at each position, and the position after it.
 
         Raises:
-            FormatError: A varint has more than 64 bits.
+            FormatError: If a varint has more than 64 bits.
         """
         first = self.data[at]
         values = (first & 0x7F).astype(np.uint64)
@@ -141,7 +141,7 @@ def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: M
         wanted: Name by field number: `name` for a varint, `name:bytes` for length-delimited bytes.
 
     Raises:
-        FormatError: A message contains a group, a field exceeds its message, or a wanted field has
+        FormatError: If a message contains a group, a field exceeds its message, or a wanted field has
             another wire type.
     """
     found_fields: dict[int, list[tuple[Positions, Numbers, Positions]]] = {number: [] for number in wanted}

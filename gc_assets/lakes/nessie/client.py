@@ -59,7 +59,7 @@ class _TransientError(Exception):
 
 
 class _NotFoundError(LakeUnreadable):
-    """The server reports that a ref or commit does not exist."""
+    """Server reports that a ref or commit does not exist."""
 
 
 class NessieClient:

@@ -77,7 +77,7 @@ def read_commits(
 
 
 class _LogWalk:
-    """The state of a walk: the commits that were read and the ends of logs."""
+    """State of a walk: the commits that were read and the ends of logs."""
 
     def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake

@@ -13,7 +13,7 @@ from gc_assets.config.rules import RefRetention
 
 
 class NessieRetention(RefRetention):
-    """The cut-offs of refs. Without a `default`, all commits are kept. A head is always kept."""
+    """Cut-offs of refs. Without a `default`, all commits are kept. A head is always kept."""
 
     state_at_cutoff: bool = Field(
         default=True,
@@ -22,7 +22,7 @@ class NessieRetention(RefRetention):
 
 
 class NessieLakeConfig(LakeConfig):
-    """The Iceberg tables and views of all refs of one Nessie server (REST API v2)."""
+    """Iceberg tables and views of all refs of one Nessie server (REST API v2)."""
 
     kind: Literal["nessie"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
     uri: Annotated[str, Field(pattern=r"^https?://")] = Field(description="Root of API v2, such as http://localhost:19120/api/v2.")

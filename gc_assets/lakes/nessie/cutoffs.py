@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetainedLog:
-    """The retained part of a log.
+    """Retained part of a log.
 
     The complete state at `oldest`, the oldest of `commits`, is live. `at_cutoff` is the commit that
     is retained only as the state at the cut-off, or None.

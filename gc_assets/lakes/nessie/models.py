@@ -17,7 +17,7 @@ class _Answer(BaseModel):
 
 
 class ServerConfig(_Answer):
-    """The answer of `GET config`.
+    """Answer of `GET config`.
 
     `no_ancestor` is the hash of the empty state. It is not a commit, but the parent of every root
     commit.
@@ -42,7 +42,7 @@ class Reference(_Answer):
 
 
 class NamedReference(_Answer):
-    """The answer of `GET trees/{name}`."""
+    """Answer of `GET trees/{name}`."""
 
     reference: Reference
 

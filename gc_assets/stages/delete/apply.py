@@ -49,8 +49,8 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     restore needs no approval.
 
     Raises:
-        GateRefused: The plan is not approved, expired before it began, belongs to another storage or
-            policy, or fails a gate of the verification mark. Nothing is changed then.
+        GateRefused: If the plan is not approved, expired before it began, belongs to another storage
+            or policy, or fails a gate of the verification mark. Nothing is changed then.
     """
     header, state = plan.header, context.state
     already = nothing_to_do(plan)

@@ -138,7 +138,7 @@ class RowExecutor:
     executors or in this process.
 
     Raises:
-        StateError: The write-ahead log is not visible to this process.
+        StateError: If the write-ahead log is not visible to this process.
     """
 
     store: Store

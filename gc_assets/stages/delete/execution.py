@@ -57,7 +57,7 @@ _COPY_IDENTITY: Final = ("etag", "version_id", "quarantine")
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The result of an apply.
+    """Result of an apply.
 
     Attributes:
         published: The published log, or None if no file was to be changed.
@@ -234,7 +234,7 @@ class PlanExecution:
         The plan is finished if this run executed all its phases and no row failed.
 
         Raises:
-            GateRefused: The lease is lost.
+            GateRefused: If the lease is lost.
         """
         self.lease.check()
         header, state, verdict = self.plan.header, self.context.state, self.plan.verdict

@@ -70,7 +70,7 @@ class EditOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """The outcomes of a plan's edits.
+    """Outcomes of a plan's edits.
 
     Attributes:
         counts: The number of edits by verdict.
@@ -89,7 +89,7 @@ class ExpiryResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord:
-    """The recorded edits of one lake of a plan.
+    """Recorded edits of one lake of a plan.
 
     `intent.json` is written before the first edit, `<token>-<n>.outcome.json` after edits. The
     token is that of the storage's lease, so a run that lost the lease overwrites no record of
@@ -132,7 +132,7 @@ class ExpiryRecord:
         """Return the newest outcome of each action.
 
         Raises:
-            StateError: A record is damaged.
+            StateError: If a record is damaged.
         """
         names = sorted(name for name in self._names() if name.endswith(".outcome.json"))
         return {item.action: item for name in names for item in self._outcomes(name)}
@@ -166,7 +166,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
     """Return the plan's edits by lake.
 
     Raises:
-        StateError: They are not the approved ones.
+        StateError: If they are not the approved ones.
     """
     rows = planned_actions(context.state, plan.published)
     found = f"{digest(rows):016x}"
@@ -235,7 +235,7 @@ def make_edits(
     The lease is checked between edits, which also renews it.
 
     Raises:
-        GateRefused: The lease is lost. The next run then finds out which edits were made.
+        GateRefused: If the lease is lost. The next run then finds out which edits were made.
     """
     resumed, recorded = record.is_begun, record.outcomes()
     pending = [action for action in actions if action not in recorded or not recorded[action].is_final]
@@ -313,7 +313,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     Restore the plan's files first. Lakes that are no longer configured are skipped.
 
     Raises:
-        UsageError: No edit of the plan can be undone.
+        UsageError: If no edit of the plan can be undone.
     """
     opened = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
     done = [

@@ -20,7 +20,7 @@ from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary, Stora
 
 @dataclass(frozen=True, slots=True)
 class PlanContent:
-    """The content of a plan as written.
+    """Content of a plan as written.
 
     Attributes:
         written: The rows of the plan.
@@ -39,7 +39,7 @@ class PlanContent:
 
 @dataclass(slots=True)
 class _Counts:
-    """The rows of a plan by action, by reason of quarantine, and by action and file kind."""
+    """Rows of a plan by action, by reason of quarantine, and by action and file kind."""
 
     by_action: dict[str, Totals] = field(default_factory=dict[str, Totals])
     by_reason: dict[str, Totals] = field(default_factory=dict[str, Totals])

@@ -17,7 +17,7 @@ from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """The tables of a run date from which the plan of a storage is made.
+    """Tables of a run date from which the plan of a storage is made.
 
     Attributes:
         context: The run context.

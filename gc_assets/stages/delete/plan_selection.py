@@ -32,7 +32,7 @@ def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> Pl
     The restore of files that are needed again requires no approval, in a storage with mode `apply`.
 
     Raises:
-        UsageError: The plan belongs to another storage or run date.
+        UsageError: If the plan belongs to another storage or run date.
     """
     if plan_id:
         plan = find_plan(context.config, plan_id)

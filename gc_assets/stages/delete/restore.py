@@ -65,8 +65,8 @@ def restore(
         key: Restore this key.
 
     Raises:
-        UsageError: Neither plan, prefix nor key is given.
-        GateRefused: Another run holds the lease, the lease is lost, or the storage does not allow
+        UsageError: If neither plan, prefix nor key is given.
+        GateRefused: If another run holds the lease, the lease is lost, or the storage does not allow
             rehearsals. A restore whose lease was lost does not count and must be repeated.
     """
     if plan_id is None and prefix is None and key is None:
@@ -150,7 +150,7 @@ def _read_moved(
     """Yield readers of the files that these plans' write-ahead logs moved or may have moved.
 
     Raises:
-        StateError: The plan of a log is not in the state.
+        StateError: If the plan of a log is not in the state.
     """
     files = context.state.files
     for plan_id in sorted(plan_ids):

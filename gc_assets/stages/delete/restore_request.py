@@ -29,7 +29,7 @@ _NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """The files to restore. `history` also requests to undo the plan's edits of history."""
+    """Files to restore. `history` also requests to undo the plan's edits of history."""
 
     storage: str
     plan: StoredPlan | None
@@ -44,7 +44,7 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """The result of a restore.
+    """Result of a restore.
 
     `by_outcome` has the keys `restore/<outcome>` and, if edits of history were undone,
     `history/<outcome>`.
@@ -76,7 +76,7 @@ def resolve_request(
     """Return the request for these options. `key` may be an address.
 
     Raises:
-        UsageError: The options name nothing, several storages, or an unknown plan.
+        UsageError: If the options name nothing, several storages, or an unknown plan.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)

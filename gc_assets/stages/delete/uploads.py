@@ -88,7 +88,7 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
     """Return the plan's uploads.
 
     Raises:
-        StateError: They are not the approved ones.
+        StateError: If they are not the approved ones.
     """
     rows, approved = planned_uploads(state, plan.published), plan.header.uploads
     found = f"{digest(rows):016x}"
@@ -116,7 +116,7 @@ def abort_uploads(
     `revalidation` and `unreadable` come from the verification mark.
 
     Raises:
-        GateRefused: The lease is lost.
+        GateRefused: If the lease is lost.
     """
     header, rows = plan.header, approved_uploads(context.state, plan)
     log_activity(f"abort: {header.uploads}")

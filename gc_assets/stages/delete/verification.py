@@ -62,7 +62,7 @@ def verification_context(context: RunContext, plan: StoredPlan, verification_id:
 
 @dataclass(frozen=True)
 class PlanRows:
-    """The rows of a plan, verified to be the approved ones.
+    """Rows of a plan, verified to be the approved ones.
 
     A small number of rows is kept in memory, so that exactly the verified rows are executed.
     """
@@ -77,7 +77,7 @@ class PlanRows:
         """Return the rows of a plan.
 
         Raises:
-            StateError: The digest of the rows is not the one in the plan's id.
+            StateError: If the digest of the rows is not the one in the plan's id.
         """
         in_memory = read_rows(state, DELETION_PLAN, plan.published) if is_small(spark) else None
         rows = cls(spark, state, plan, in_memory)
@@ -164,9 +164,9 @@ def make_verification_mark(
         resumed: An earlier apply of the plan began.
 
     Raises:
-        GateRefused: A gate fails that the approval does not override.
-        LakeUnreadable: A table became unreadable after the plan was applied in part.
-        StateError: The rows of the plan are not the approved ones.
+        GateRefused: If a gate fails that the approval does not override.
+        LakeUnreadable: If a table became unreadable after the plan was applied in part.
+        StateError: If the rows of the plan are not the approved ones.
     """
     header = plan.header
     mark_context = verification_context(context, plan, verification_id)

@@ -60,7 +60,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
     the summary gives the reason.
 
     Raises:
-        LakeUnreadable: A source could not be read.
+        LakeUnreadable: If a source could not be read.
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
@@ -107,7 +107,7 @@ def graph_fingerprint(context: RunContext, lake_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PreviousGraph:
-    """The last published graph of a lake.
+    """Last published graph of a lake.
 
     Attributes:
         run: Its run, or None if no graph is published.
@@ -126,7 +126,7 @@ class _PreviousGraph:
         """Open the last graph if its commits can be reused.
 
         Raises:
-            StateError: The graph of an incremental lake is damaged. No other table records the
+            StateError: If the graph of an incremental lake is damaged. No other table records the
                 commits of deleted refs.
         """
         is_incremental = as_incremental(lake) is not None

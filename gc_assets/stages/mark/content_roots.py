@@ -106,7 +106,7 @@ def read_content_roots(tables: RootTables) -> pa.Table:
     Pinned files have the rank `REACHED` and no commit.
 
     Raises:
-        StateError: A commit of the graph has no known state. Without a rank its files would be
+        StateError: If a commit of the graph has no known state. Without a rank its files would be
             garbage.
     """
     retention = RetentionTables(
@@ -119,7 +119,7 @@ def read_content_roots(tables: RootTables) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class RetentionTables:
-    """The result of a retention policy for every commit of a graph.
+    """Result of a retention policy for every commit of a graph.
 
     Attributes:
         reachable: Columns of `reachable_snapshots`.

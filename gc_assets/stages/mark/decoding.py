@@ -162,7 +162,7 @@ class Decode:
 
 
 class _SegmentWriter:
-    """The output of one task: entries, containers, edges, locations and failures."""
+    """Output of one task: entries, containers, edges, locations and failures."""
 
     def __init__(self, files: Files, run: TableRun) -> None:
         # Separate parts, so that readers of files skip the containers by the statistics of parts.

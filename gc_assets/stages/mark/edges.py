@@ -34,7 +34,7 @@ def read_edges(files: Files, paths: Sequence[str]) -> pa.Table:
 
 
 class EdgeIndex:
-    """The edges of a lake by parent."""
+    """Edges of a lake by parent."""
 
     def __init__(self, edges: pa.Table) -> None:
         self._edges = edges

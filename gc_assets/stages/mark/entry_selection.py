@@ -48,7 +48,7 @@ def select_entries(
         prefix: Directory of the written parts in the run.
 
     Raises:
-        StateError: A part is missing, unreadable or damaged.
+        StateError: If a part is missing, unreadable or damaged.
     """
     if not paths:
         return ()

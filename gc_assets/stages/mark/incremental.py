@@ -47,7 +47,7 @@ BASELINE_DAMAGED: Final = "the previous run is damaged"
 
 
 class BaselineInvalid(Exception):
-    """The baseline is unusable; the message gives the reason."""
+    """Baseline is unusable; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class FullRecompute:
-    """The decision to compute every row.
+    """Decision to compute every row.
 
     Attributes:
         reason: Why, for the summary. A detail with addresses may follow after a colon.
@@ -210,7 +210,7 @@ def _changed_released_files(
     """Return the released files of the baseline and of this run, or nothing if they are equal.
 
     Raises:
-        StateError: The table of the baseline is damaged.
+        StateError: If the table of the baseline is damaged.
     """
     table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES)
     inputs = [text for name, text in last.receipt.inputs.items() if table is not None and name.split("/")[-2] == table.name]

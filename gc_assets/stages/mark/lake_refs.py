@@ -47,7 +47,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     `historical`: its plan can be shown but not applied.
 
     Raises:
-        LakeUnreadable: The lake could not be read, or hides a ref that the previous freeze has.
+        LakeUnreadable: If the lake could not be read, or hides a ref that the previous freeze has.
     """
     state = context.state
     frozen = context.find(LAKE_REFS, lake_name)

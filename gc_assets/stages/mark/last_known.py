@@ -35,7 +35,7 @@ WHOLE_LAKE: Final = ""
 
 @dataclass(frozen=True)
 class LastKnown:
-    """The content roots and claims of a lake in an earlier run. Pickles.
+    """Content roots and claims of a lake in an earlier run. Pickles.
 
     Attributes:
         files: The files of the state.

@@ -62,7 +62,7 @@ def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table
     in `lost` are skipped.
 
     Raises:
-        LakeUnreadable: A live content has such a snapshot.
+        LakeUnreadable: If a live content has such a snapshot.
     """
     if roots.contents is None:
         return

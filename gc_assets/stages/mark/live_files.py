@@ -55,7 +55,7 @@ from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The tables that the live set of a run is computed from.
+    """Tables that the live set of a run is computed from.
 
     Attributes:
         roots: Tables of the content roots, by name.
@@ -80,7 +80,7 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _WalkResult:
-    """The result of the walk.
+    """Result of the walk.
 
     Attributes:
         scratch: The output that only the rows need.
@@ -110,7 +110,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     the plans of its storages are refused.
 
     Raises:
-        LakeUnreadable: No earlier run read the lake, so the live set would be too small.
+        LakeUnreadable: If no earlier run read the lake, so the live set would be too small.
     """
     inputs = _Inputs(
         find_root_inputs(context, lake_name),

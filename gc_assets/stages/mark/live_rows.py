@@ -65,7 +65,7 @@ class RowOrigin:
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """The written table, its amounts, and how its rows were obtained.
+    """Written table, its amounts, and how its rows were obtained.
 
     `reused` is None if every row was computed.
     """
@@ -105,7 +105,7 @@ class WalkOutput:
 
 @dataclass(frozen=True)
 class LiveRowWriter:
-    """The inputs of the rows of one run.
+    """Inputs of the rows of one run.
 
     Attributes:
         cache: Segments of the entry cache.
@@ -129,7 +129,7 @@ class LiveRowWriter:
             full: Result of `full_recompute_reason`.
 
         Raises:
-            BaselineInvalid: The baseline is unusable.
+            BaselineInvalid: If the baseline is unusable.
         """
         if full is not None and self.walk.all_rows_reusable:
             raise BaselineInvalid(full.reason)  # there are no witnesses to compute rows from

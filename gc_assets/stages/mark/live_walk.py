@@ -62,7 +62,7 @@ class CachePaths:
 
 @dataclass(frozen=True, slots=True)
 class _Containers:
-    """The containers of a walk by what is known of their bytes.
+    """Containers of a walk by what is known of their bytes.
 
     Attributes:
         lengths: Column of decoded lengths; null if the container is optional

@@ -83,7 +83,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     """Publish the segment of this run: the entries of all containers that the cache does not have.
 
     Raises:
-        LakeUnreadable: Executors do not find containers that the driver finds.
+        LakeUnreadable: If executors do not find containers that the driver finds.
     """
     state = context.state
     inputs = find_root_inputs(context, lake_name)
@@ -124,7 +124,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The inputs of one level of containers.
+    """Inputs of one level of containers.
 
     Attributes:
         known: Parts with the decoded containers.
@@ -172,7 +172,7 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
         failures: Containers that executors could not read (columns address, absent).
 
     Raises:
-        LakeUnreadable: This process finds one of the absent containers.
+        LakeUnreadable: If this process finds one of the absent containers.
     """
     absent = failures.filter(failures.column("absent")).column("address").to_pylist()
     found = [address for address, size in zip(absent, read_sizes(objects, absent), strict=True) if size >= 0]

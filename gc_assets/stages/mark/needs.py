@@ -63,7 +63,7 @@ def _one_sided_rows(tagged: pa.Table, names: list[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class DecodedContainers:
-    """The containers of the cache.
+    """Containers of the cache.
 
     Attributes:
         index: All containers (columns container, entries).
@@ -78,7 +78,7 @@ class DecodedContainers:
 
 @dataclass(frozen=True)
 class PreviousNeeds:
-    """The needs of a baseline, for the task that computes those of this run. Pickles.
+    """Needs of a baseline, for the task that computes those of this run. Pickles.
 
     Attributes:
         path: Directory of the baseline, relative to the state.

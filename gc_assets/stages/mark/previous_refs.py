@@ -35,7 +35,7 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Free
     """Refuse a lake whose listing of refs omits an existing ref of the previous freeze.
 
     Raises:
-        LakeUnreadable: Such a ref exists.
+        LakeUnreadable: If such a ref exists.
     """
     filtered = as_filtered(lake)
     if filtered is not None and (previous := _previous_freezes(context, lake_name, current.at)):

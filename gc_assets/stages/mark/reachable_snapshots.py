@@ -29,7 +29,7 @@ from gc_assets.state.summaries import CommitGraphSummary, ExpiryPlanSummary, Lak
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs of the published tables. `contents` is None for lakes without `live_contents`."""
+    """Runs of the published tables. `contents` is None for lakes without `live_contents`."""
 
     reachable: TableRun
     expiry: TableRun
@@ -44,8 +44,8 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
     gives the reason.
 
     Raises:
-        LakeUnreadable: A commit that must be kept is unreadable.
-        StateError: The policy did not return exactly one state per commit.
+        LakeUnreadable: If a commit that must be kept is unreadable.
+        StateError: If the policy did not return exactly one state per commit.
     """
     refs = context.table(LAKE_REFS, lake_name)
     graph = context.table(COMMIT_GRAPH, lake_name)

@@ -34,7 +34,7 @@ def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | 
     """Return the released files of this run, or None for a lake without such rules.
 
     Raises:
-        StateError: The lake has such rules and the table is not published.
+        StateError: If the lake has such rules and the table is not published.
     """
     table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES, context.config.lake(lake_name))
     return ReleasedFiles(table, context.table(table, lake_name)) if table is not None else None

@@ -67,7 +67,7 @@ def reuse_rows(spark: SparkSession, baseline: Baseline, run: TableRun, files: Fi
         dirty_keys: Paths of parts (columns `DIRTY_KEYS`).
 
     Raises:
-        BaselineInvalid: The baseline is damaged.
+        BaselineInvalid: If the baseline is damaged.
     """
     bundles = _bundle_parts(baseline.parts)
     task = _CopyRows(files, run, baseline.published.path, tuple(bundles), tuple(dirty_keys))
@@ -171,7 +171,7 @@ def amend_amounts(previous: Mapping[str, Amount], dropped: Mapping[str, Amount],
     """Return the amounts without those of dropped rows and with those of new rows.
 
     Raises:
-        BaselineInvalid: More would be dropped than the baseline counted.
+        BaselineInvalid: If more would be dropped than the baseline counted.
     """
     found: dict[str, Amount] = {}
     for name in sorted({*previous, *dropped, *new}):

@@ -91,7 +91,7 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
         actions: The removals (columns of `expiry_plan`).
 
     Raises:
-        StateError: The history lacks a snapshot that the verification mark lists, so its removal
+        StateError: If the history lacks a snapshot that the verification mark lists, so its removal
             would not be recorded.
     """
     state = context.state

@@ -34,7 +34,7 @@ def unread_reasons(lake_name: str, inputs: Mapping[str, PublishedTable], last_kn
     Tables that no earlier run read are left out.
 
     Raises:
-        LakeUnreadable: No earlier run read the lake.
+        LakeUnreadable: If no earlier run read the lake.
     """
     unread = list_unread_tables(inputs)
     if not unread:

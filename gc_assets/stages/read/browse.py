@@ -28,7 +28,7 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
     plans.
 
     Raises:
-        StateError: No run is published for the date.
+        StateError: If no run is published for the date.
     """
     if table is MANIFEST_ENTRIES:
         found = [run for run in state.history(group, table.name) if run.run_date <= run_date]
@@ -61,7 +61,7 @@ def batches(
     """Yield the rows of Parquet parts with the columns of the schema, at most `limit` rows.
 
     Raises:
-        StateError: An older release wrote a part without one of the columns.
+        StateError: If an older release wrote a part without one of the columns.
     """
     fields = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     left = limit
@@ -81,7 +81,7 @@ def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], 
     skipped.
 
     Raises:
-        StateError: An older release wrote a part without one of the columns.
+        StateError: If an older release wrote a part without one of the columns.
     """
     fields = pc.field(column).isin(list(values))
     found = [add_missing_columns(_read_matching(_part(state, path, schema), schema, fields), schema) for path in paths]

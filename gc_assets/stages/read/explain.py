@@ -35,7 +35,7 @@ from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, S
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The content of the tables of a run date about one key.
+    """Content of the tables of a run date about one key.
 
     `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged,
     young, unowned, external, unknown. `approval_events` are the approvals and rejections of the
@@ -58,8 +58,8 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
     If no storage contains the key, there is one explanation for each storage.
 
     Raises:
-        StateError: The run date has no tables.
-        UsageError: The storage does not exist.
+        StateError: If the run date has no tables.
+        UsageError: If the storage does not exist.
     """
     if is_address(text):
         resolved = context.resolver().resolve_one(text)

@@ -125,9 +125,9 @@ class ScenarioTask:
         """Return the task for a lake and its scenarios, by their bits.
 
         Raises:
-            UsageError: The run could not read the lake, or lifecycle rules release files of its
+            UsageError: If the run could not read the lake, or lifecycle rules release files of its
                 commits. The effect of such rules under other refs is unknown.
-            StateError: A table of the run was published again after its live set.
+            StateError: If a table of the run was published again after its live set.
         """
         live, inputs = context.table(LIVE_FILES, lake_name), find_root_inputs(context, lake_name)
         refuse_mixed(live, inputs.values())

@@ -36,7 +36,7 @@ def history_views(spark: SparkSession, context: RunContext, lake_name: str) -> N
     too. Views of another lake are replaced.
 
     Raises:
-        StateError: Nothing is published for the date.
+        StateError: If nothing is published for the date.
     """
     state = context.state
     history = read_table(spark, state, SNAPSHOT_HISTORY, context.table(SNAPSHOT_HISTORY, lake_name))

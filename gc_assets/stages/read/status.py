@@ -33,7 +33,7 @@ def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed:
             characters. They count for plans of this storage that are still to be applied.
 
     Raises:
-        StateError: The state cannot be read.
+        StateError: If the state cannot be read.
     """
     state, now = State.of(config), clock.now()
     listed = list(list_plans(config, storage.name, empty=True))

@@ -20,7 +20,7 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
 
 @dataclass(frozen=True, slots=True)
 class TableUsage:
-    """The usage of one table in a storage.
+    """Usage of one table in a storage.
 
     Attributes:
         table: The name of the table, or None for a lake that is a single repository.

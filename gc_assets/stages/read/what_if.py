@@ -50,7 +50,7 @@ CHANGED_FILES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The changes to the files that one table claims in a storage.
+    """Changes to the files that one table claims in a storage.
 
     Attributes:
         table: The name of the table, or None for a lake that is a single repository.
@@ -67,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of a scenario.
+    """Effect of a scenario.
 
     Attributes:
         expired: How many commits fewer than in the run would be retained.
@@ -92,9 +92,9 @@ def what_if(spark: SparkSession, context: RunContext, scenarios: Sequence[Scenar
     """Return the effect of each scenario on a swept run, in the given order.
 
     Raises:
-        UsageError: A ref does not exist, a lake does not support scenarios (`ScenarioTask.of`), or
+        UsageError: If a ref does not exist, a lake does not support scenarios (`ScenarioTask.of`), or
             there are more than `MAX_SCENARIOS`.
-        StateError: The run was not swept, or was marked again after that.
+        StateError: If the run was not swept, or was marked again after that.
     """
     with ExitStack() as scratch:
         return Comparison.of(spark, context, scenarios, scratch).effects()
@@ -118,7 +118,7 @@ def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The files whose liveness differs between the run and some scenario, and all side files.
+    """Files whose liveness differs between the run and some scenario, and all side files.
 
     Attributes:
         live: The bits under which these files are live (columns `SCENARIO_FILES`).

@@ -116,7 +116,7 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
     """Record that a lake is removed on purpose, so that its missing files no longer refuse plans.
 
     Raises:
-        UsageError: There is no name, or neither the configuration nor the last plans contain the
+        UsageError: If there is no name, or neither the configuration nor the last plans contain the
             lake.
     """
     if not by.strip():

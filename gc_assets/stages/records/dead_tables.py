@@ -68,7 +68,7 @@ def accept_dead_table(
         The name of the storage, and the record.
 
     Raises:
-        UsageError: There is no name, the uuid is invalid, or the location is not inside a storage.
+        UsageError: If there is no name, the uuid is invalid, or the location is not inside a storage.
     """
     if not by.strip():
         raise UsageError("accepting a table as dead needs a name: --by WHO")

@@ -17,7 +17,7 @@ from gc_assets.stores.protocol import Lease, Store
 
 
 class _Highest(BaseModel):
-    """The highest fencing token of a storage."""
+    """Highest fencing token of a storage."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -31,7 +31,7 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
     now.
 
     Raises:
-        GateRefused: Another lease is live. The message names its holder.
+        GateRefused: If another lease is live. The message names its holder.
     """
     state, path = context.state, _path(storage_name)
     lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))

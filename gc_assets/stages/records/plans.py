@@ -36,13 +36,13 @@ _NAME: Final = re.compile(r"(?P<plan_id>[0-9a-f]{64})(-(?P<number>[1-9][0-9]*))?
 
 
 class _RestoreRecord(BaseModel):
-    """The record that `restore` writes for a plan whose files it restored."""
+    """Record that `restore` writes for a plan whose files it restored."""
 
     at: datetime
 
 
 class _FinishRecord(BaseModel):
-    """The fields that lists show of the record that `apply` writes for a plan it executed
+    """Fields that lists show of the record that `apply` writes for a plan it executed
     completely.
     """
 
@@ -54,7 +54,7 @@ class _Record(RootModel[dict[str, Any]]):
 
 
 class PlanRecord(RenamedKeys):
-    """The approval events of one plan, by the names of their files, and the end of its execution."""
+    """Approval events of one plan, by the names of their files, and the end of its execution."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
     RENAMED: ClassVar = {"words": "approval_events"}
@@ -158,7 +158,7 @@ def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     lost.
 
     Raises:
-        StateError: A file is not what was written.
+        StateError: If a file is not what was written.
     """
     state = State.of(config)
     header = _header(state, published)
@@ -233,8 +233,8 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     Every byte of its rows is verified.
 
     Raises:
-        UsageError: No plan or several plans match.
-        StateError: The rows are not those that were written.
+        UsageError: If no plan or several plans match.
+        StateError: If the rows are not those that were written.
     """
     if len(plan_id) < 8:
         raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
@@ -257,8 +257,8 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
     """Record an approval, in addition to earlier events.
 
     Raises:
-        GateRefused: The plan must not be approved. The message names the gates and their overrides.
-        UsageError: The approval has no name, or the plan has no work.
+        GateRefused: If the plan must not be approved. The message names the gates and their overrides.
+        UsageError: If the approval has no name, or the plan has no work.
     """
     plan, now = _find_open_plan(config, clock, plan_id, by), clock.now()
     header = plan.header
@@ -290,7 +290,7 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
     """Record a rejection. It blocks the plan until the same name approves it.
 
     Raises:
-        GateRefused: The plan has begun or is used up. A rejection cannot undo it.
+        GateRefused: If the plan has begun or is used up. A rejection cannot undo it.
     """
     plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
     if has_begun(state, plan.header):
@@ -374,8 +374,8 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
     """Raise `GateRefused` with every failed gate that no override passes.
 
     Raises:
-        GateRefused: A gate failed and is not overridden.
-        UsageError: An override names no gate of the plan.
+        GateRefused: If a gate failed and is not overridden.
+        UsageError: If an override names no gate of the plan.
     """
     overrides = tuple(map(gate_name, overrides))
     unknown = set(overrides) - {gate_name(gate.name) for gate in header.gates}
@@ -440,7 +440,7 @@ def _record(state: State, header: PlanHeader, event: ApprovalEvent) -> ApprovalE
 
 
 class _Damage(BaseModel):
-    """The differences between the planned and the actual result of an edit of a lake's history."""
+    """Differences between the planned and the actual result of an edit of a lake's history."""
 
     plan_id: str
     lake: str
@@ -470,7 +470,7 @@ def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _RecordsFile:
-    """The records of all plans of a storage, in one object.
+    """Records of all plans of a storage, in one object.
 
     Each record repeats the files of the plan itself.
     """

@@ -23,7 +23,7 @@ NamedTimes = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class LakeAge:
-    """The age rule of one lake.
+    """Age rule of one lake.
 
     Attributes:
         cutoff: The cut-off of the lake, never later than that of the storage.
@@ -36,7 +36,7 @@ class LakeAge:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """The cut-offs of a storage and of the lakes that claim files in it. Picklable."""
+    """Cut-offs of a storage and of the lakes that claim files in it. Picklable."""
 
     cutoff: datetime
     lakes: Mapping[str, LakeAge]

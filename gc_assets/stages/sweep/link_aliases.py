@@ -42,7 +42,7 @@ def planned_by_alias(
         rows: Returns the rows of the plan (columns action, key, etag). Called only if needed.
 
     Raises:
-        StoreError: The store cannot determine the identity of a live file.
+        StoreError: If the store cannot determine the identity of a live file.
     """
     store = context.store(storage_name)
     if not store.has_aliases:

@@ -122,7 +122,7 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
     contain keys that left the live set. Their files would never become candidates.
 
     Raises:
-        GcError: A live key is missing from the published filter.
+        GcError: If a live key is missing from the published filter.
     """
     state = context.state
     live = live_tables(context)
@@ -164,7 +164,7 @@ def _look_up(keys: LiveColumn, files: Files, published: PublishedTable, expected
     """Look up every live key in the filter as read back from the state.
 
     Raises:
-        GcError: Not all keys are in the filter. The message contains the counts.
+        GcError: If not all keys are in the filter. The message contains the counts.
     """
     probe = ProbeFilter(files, tuple(published.paths()))
     rows = keys.run_task(_CountHits(probe), "probed long, hits long")

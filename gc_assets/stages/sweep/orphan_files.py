@@ -106,7 +106,7 @@ def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, r
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """The published tables that a sweep compares, and its cut-offs."""
+    """Published tables that a sweep compares, and its cut-offs."""
 
     context: RunContext
     storage: str
@@ -140,7 +140,7 @@ class _Sweep:
 
 @dataclass(frozen=True, slots=True)
 class _MetadataChecks:
-    """The live metadata that the inventory lacks or shows rewritten.
+    """Live metadata that the inventory lacks or shows rewritten.
 
     Attributes:
         reread: Metadata objects that were read again because they are not the decoded ones.
@@ -155,7 +155,7 @@ class _MetadataChecks:
 
 @dataclass(frozen=True, slots=True)
 class _Checks:
-    """The results of the sweep checks."""
+    """Results of the sweep checks."""
 
     foreign: ForeignMetadata
     behind_links: list[str]

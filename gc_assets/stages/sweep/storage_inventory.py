@@ -67,7 +67,7 @@ LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 @dataclass(frozen=True, slots=True)
 class _Reuse:
-    """The directories whose rows are copied from an earlier inventory instead of being listed."""
+    """Directories whose rows are copied from an earlier inventory instead of being listed."""
 
     baseline: PublishedTable | None
     keys: frozenset[str]
@@ -90,7 +90,7 @@ class _Reuse:
 
 @dataclass(slots=True)
 class _Listing:
-    """The reports of the listing tasks (rows of `LISTED_DDL`), and the number of tasks."""
+    """Reports of the listing tasks (rows of `LISTED_DDL`), and the number of tasks."""
 
     rows: list[Any]
     planned: int = 0
@@ -104,7 +104,7 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
     Links, names that are not UTF-8 and special files are no objects. They are published as problems.
 
     Raises:
-        StoreError: A directory could not be read. An incomplete inventory is never published.
+        StoreError: If a directory could not be read. An incomplete inventory is never published.
     """
     state, lister = context.state, context.lister(storage_name)
     run = start_run(context, storage_name, STORAGE_INVENTORY)

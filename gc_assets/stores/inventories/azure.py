@@ -45,7 +45,7 @@ def parse_manifest(content: bytes, checksum: bytes, name: str, location: str) ->
     """Parse a manifest. `location` is the container of the reports and ends in `/`.
 
     Raises:
-        FormatError: The document is not as documented, the run is unfinished or failed, or the rule
+        FormatError: If the document is not as documented, the run is unfinished or failed, or the rule
             covers several containers.
     """
     require_checksum(content, checksum, name)
@@ -79,7 +79,7 @@ def normalize_rows(raw: pa.RecordBatch, container: str) -> pa.RecordBatch:
     """Return the rows of a file as `ROWS`. Snapshots and soft-deleted blobs are not the latest.
 
     Raises:
-        FormatError: A row belongs to another container.
+        FormatError: If a row belongs to another container.
     """
     names = to_binary(get_column(raw, "Name"))
     is_own = pc.starts_with(names, pattern=f"{container}/")

@@ -35,7 +35,7 @@ def read_batches(path: str, file_format: Format, columns: Sequence[str] | None, 
         needed: Names of columns.
 
     Raises:
-        pa.ArrowException: The file does not have this format.
+        pa.ArrowException: If the file does not have this format.
     """
     if file_format == "csv":
         yield from _read_csv(path, columns, needed)

@@ -28,7 +28,7 @@ def parse_manifest(content: bytes, name: str, folder: str, bucket: str, sizes_by
         sizes_bytes: Sizes of the files in the folder by name.
 
     Raises:
-        FormatError: The document is not as documented, or a file is missing.
+        FormatError: If the document is not as documented, or a file is missing.
     """
     document = parse_document(content, name)
     shards = [str(shard).rpartition("/")[2] for shard in get_field(document, "report_shards_file_names", list, name)]
@@ -58,7 +58,7 @@ def normalize_rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
     """Return the rows of a file as `ROWS`. Deleted and replaced objects are not the latest.
 
     Raises:
-        FormatError: A row belongs to another bucket.
+        FormatError: If a row belongs to another bucket.
     """
     require_bucket(raw, "bucket", bucket)
     return pa.RecordBatch.from_arrays(

@@ -86,7 +86,7 @@ class ReportLister:
         """Return the newest finished report, and the folders of newer unfinished ones.
 
         Raises:
-            StoreError: There is no finished report.
+            StoreError: If there is no finished report.
         """
         try:
             folders = self.report_files.folders(self._location)

@@ -32,7 +32,7 @@ def parse_manifest(content: bytes, name: str, folder: str, scan: datetime) -> Ma
     """Parse the manifest of the report in `folder`, which ends in `/`.
 
     Raises:
-        FormatError: The document is not as documented.
+        FormatError: If the document is not as documented.
     """
     document = parse_document(content, name)
     files = [_file(item, name, folder) for item in get_field(document, "files", list, name)]

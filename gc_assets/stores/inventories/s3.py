@@ -53,7 +53,7 @@ def parse_manifest(content: bytes, name: str, location: str, scan: datetime) -> 
         scan: The time in the name of its folder.
 
     Raises:
-        FormatError: The document is not as AWS documents it.
+        FormatError: If the document is not as AWS documents it.
     """
     document = parse_document(content, name)
     version = get_field(document, "version", str, name)

@@ -140,8 +140,8 @@ def _copy_file(report_files: ReportFiles, file: DataFile, copy: IO[bytes]) -> No
     """Copy a file of a report, and retry a copy that was cut.
 
     Raises:
-        OSError: The file cannot be read.
-        FormatError: It differs from the manifest.
+        OSError: If the file cannot be read.
+        FormatError: If it differs from the manifest.
     """
     for attempt in range(_ATTEMPTS):
         copy.seek(0)

@@ -112,7 +112,7 @@ def read_holder(location: str) -> Holder | None:
     """Return the holder of the lease, live or expired, or None without a lease.
 
     Raises:
-        StoreError: The lease cannot be read.
+        StoreError: If the lease cannot be read.
     """
     return read_lease(Path(local_path(location)) / RESERVED_PREFIX.rstrip("/"))
 

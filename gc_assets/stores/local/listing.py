@@ -227,7 +227,7 @@ def plan_listing(
 
 @dataclass(slots=True)
 class _Progress:
-    """The remaining units of a task, those for another round, and the number of names read."""
+    """Remaining units of a task, those for another round, and the number of names read."""
 
     pending: list[Unit]
     leftover: list[Unit] = field(default_factory=list[Unit])

@@ -29,7 +29,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """The part of the file system `device` under its `root`, mounted at the directory `point`.
+    """Part of the file system `device` under its `root`, mounted at the directory `point`.
 
     Paths have no trailing `/`, so the root directory is empty.
     """

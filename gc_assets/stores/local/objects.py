@@ -35,7 +35,7 @@ def local_path(address: str) -> str:
     """Return the absolute path of `file:/p`, `file:///p`, `file://localhost/p` or `/p`, unchanged.
 
     Raises:
-        StoreError: The address has another form.
+        StoreError: If the address has another form.
     """
     rest = address
     if address[:5].lower() == "file:":
@@ -94,7 +94,7 @@ def content_of(source: BinaryIO, address: str) -> bytes:
     """Return the bytes of an open file.
 
     Raises:
-        OSError: It is no regular file, which may never end, or it is larger than any metadata.
+        OSError: If it is no regular file, which may never end, or it is larger than any metadata.
     """
     status = os.fstat(source.fileno())
     if not stat.S_ISREG(status.st_mode):
@@ -160,8 +160,8 @@ class LocalObjects:
         files.
 
         Raises:
-            OSError: A directory cannot be read.
-            StoreError: An entry is a symbolic link, a special file, or has a name that is not
+            OSError: If a directory cannot be read.
+            StoreError: If an entry is a symbolic link, a special file, or has a name that is not
                 UTF-8.
         """
         if not prefix.endswith("/"):

@@ -32,7 +32,7 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
     """Return the quarantine of a storage for one plan.
 
     Raises:
-        UsageError: The store does not support the mode, or the plan id cannot be a directory's
+        UsageError: If the store does not support the mode, or the plan id cannot be a directory's
             name.
     """
     if not _PLAN_ID.fullmatch(plan_id):

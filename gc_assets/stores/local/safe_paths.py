@@ -76,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The directory at the absolute path `root`."""
+    """Directory at the absolute path `root`."""
 
     root: str
 
@@ -91,7 +91,7 @@ class Tree:
                 end of both paths. Others are created for the owner only.
 
         Raises:
-            OutOfBounds: The key is invalid, or its path contains a symbolic link.
+            OutOfBounds: If the key is invalid, or its path contains a symbolic link.
         """
         parts = _split_key(key)
         model = _split_key(like)[:-1] if like is not None else []

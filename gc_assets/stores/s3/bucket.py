@@ -37,7 +37,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The answer to HEAD for an object. `answer` is the complete answer."""
+    """Answer to HEAD for an object. `answer` is the complete answer."""
 
     identity: str
     version_id: str | None
@@ -55,7 +55,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versioning:
-    """The versioning of a bucket.
+    """Versioning of a bucket.
 
     `status` is `Enabled`, `Suspended`, or None if versioning was never enabled.
     """
@@ -75,7 +75,7 @@ class Versioning:
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """The result for one deleted key. `marker` is the id of the created delete marker."""
+    """Result for one deleted key. `marker` is the id of the created delete marker."""
 
     error: str | None
     marker: str | None = None
@@ -161,7 +161,7 @@ class Bucket:
         that result.
 
         Raises:
-            OSError: A request failed otherwise. Other requests may have been executed.
+            OSError: If a request failed otherwise. Other requests may have been executed.
         """
         answers = dict[tuple[str, str | None], DeleteResult]()
         single, batched = list[tuple[str, str | None]](), list[tuple[str, str | None]]()

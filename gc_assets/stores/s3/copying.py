@@ -47,7 +47,7 @@ _PRESERVED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CopyMetadata:
-    """The identities in a copy's metadata: of the quarantined and of the restored object."""
+    """Identities in a copy's metadata: of the quarantined and of the restored object."""
 
     quarantined: str | None
     restored: str | None

@@ -127,7 +127,7 @@ def read_holder(bucket: Bucket) -> Holder | None:
     """Return the holder of the lease, live or expired, or None without a lease.
 
     Raises:
-        StoreError: The lease cannot be read.
+        StoreError: If the lease cannot be read.
     """
     try:
         latest = read_latest(bucket, "read")
@@ -205,7 +205,7 @@ def _create(bucket: Bucket, key: str, content: bytes) -> bool:
     """Create a lease. Returns False if another process created it first or at the same time.
 
     Raises:
-        StoreError: The server lets two processes create the same object.
+        StoreError: If the server lets two processes create the same object.
     """
     with translate_errors(bucket.address(key)):
         try:

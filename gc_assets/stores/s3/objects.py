@@ -89,7 +89,7 @@ class S3Objects:
         """List the objects under a prefix, without the collector's own prefix directly under it.
 
         Raises:
-            StoreError: A key is not UTF-8, so no address can name it.
+            StoreError: If a key is not UTF-8, so no address can name it.
         """
         if not prefix.endswith("/"):
             raise StoreError(f"cannot list {prefix!r}: a prefix must end in '/'")

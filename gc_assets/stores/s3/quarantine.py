@@ -40,7 +40,7 @@ def open_quarantine(mode: QuarantineMode, bucket: Bucket, plan_id: str) -> Quara
     """Return the quarantine of a storage for one plan.
 
     Raises:
-        UsageError: The plan id cannot be part of a key.
+        UsageError: If the plan id cannot be part of a key.
     """
     if not _PLAN_ID.fullmatch(plan_id):
         raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
@@ -306,7 +306,7 @@ class DeferredQuarantine:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The keys and versions to delete for a row, together with those of other rows.
+    """Keys and versions to delete for a row, together with those of other rows.
 
     A purge has the planned version first, and then the older versions, which are deleted if
     possible.
