@@ -23,7 +23,7 @@ from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
-from tests.stores.s3.test_quarantine import version_status
+from tests.stores.s3.bucket_actions import set_versioning
 from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
@@ -86,13 +86,13 @@ def test_only_planned_objects_are_quarantined(mode: QuarantineMode, spark: Spark
 def test_apply_waits_for_suspended_versioning(spark: SparkSession, tmp_path: Path) -> None:
     with house_of(spark, tmp_path, "versioned") as house:
         before, header = house.contents(), house.plan()
-        version_status(house.bench, "Suspended")
+        set_versioning(house.bench, "Suspended")
         assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "denied"): len(LOST)}
         assert house.contents() == before
         for name, (_, error) in log(house).items():
             assert f"'{PLACE}{name}': bucket {house.bench.bucket} no longer keeps versions" in error
             assert "enable versioning" in error
-        version_status(house.bench, "Enabled")
+        set_versioning(house.bench, "Enabled")
         house.now += timedelta(days=1)
         again = house.plan()
         assert counts(house.approve_and_apply(again).by_outcome) == {("quarantine", "done"): len(LOST)}
@@ -106,7 +106,7 @@ def test_versioning_enabled_between_runs_empties_the_trash(
     with house_of(spark, tmp_path, "trash") as house:
         before, header = house.contents(), house.plan()
         assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(LOST)}
-        version_status(house.bench, "Enabled")
+        set_versioning(house.bench, "Enabled")
         house.bench.put(f"{PLACE}later", b"later")
         house.settings["quarantine_days"] = 30
         house.now += timedelta(days=1)

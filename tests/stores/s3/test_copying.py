@@ -1,4 +1,4 @@
-"""Copies in parts, as they are made of objects above 5 GB: here of a few bytes."""
+"""Multipart copies, as for objects above 5 GB, with a few bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gc_assets.stores.s3 import copying
 from tests.s3.proxy import Request, Rule, call_before, error_answer
 from tests.stores.builders import PLAN
-from tests.stores.s3.test_quarantine import act, planned, through
+from tests.stores.s3.bucket_actions import act, open_through_proxy, plan_rows
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 CONTENT = bytes(range(256)) * 8
@@ -36,7 +36,7 @@ def put(bench: S3Bench) -> None:
     bench.client.put_object(Bucket=bench.bucket, Key=bench.prefix + "a", Body=CONTENT, Tagging="k+1=v%26", **attributes)
 
 
-def looks(bench: S3Bench, key: str = "a") -> tuple[Any, ...]:
+def read_attributes(bench: S3Bench, key: str = "a") -> tuple[Any, ...]:
     target = {"Bucket": bench.bucket, "Key": bench.prefix + key}
     head, tags = bench.client.head_object(**target), bench.client.get_object_tagging(**target)["TagSet"]
     metadata = {name: value for name, value in head["Metadata"].items() if not name.startswith("gc-assets-")}
@@ -64,11 +64,11 @@ def test_copies_keep_metadata_headers_and_tags(bench: S3Bench, parts: bool, requ
     if parts:
         request.getfixturevalue("in_parts")
     put(bench)
-    before, rows = looks(bench), planned(bench, "a")
+    before, rows = read_attributes(bench), plan_rows(bench, "a")
     assert act(bench.store, "trash", rows) == ["done"]
-    assert looks(bench, HELD) == before
+    assert read_attributes(bench, HELD) == before
     assert act(bench.store, "trash", rows, "restore") == ["done"]
-    assert looks(bench) == before
+    assert read_attributes(bench) == before
     assert act(bench.store, "trash", rows, "restore") == ["done"]
     assert not is_held(bench)
 
@@ -77,9 +77,9 @@ def test_copies_keep_metadata_headers_and_tags(bench: S3Bench, parts: bool, requ
 @pytest.mark.parametrize("where", [copies_part, completes])
 def test_failed_multipart_copy_aborts_its_upload(bench: S3Bench, where: Any) -> None:
     put(bench)
-    rows = planned(bench, "a")
+    rows = plan_rows(bench, "a")
     refused = Rule(where, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
-    with through(bench, refused) as (store, _):
+    with open_through_proxy(bench, refused) as (store, _):
         assert act(store, "trash", rows) == ["failed"]
         assert (uploads(bench), bench.get("a")) == ([], CONTENT)
         assert act(store, "trash", rows) == ["done"]
@@ -89,9 +89,9 @@ def test_failed_multipart_copy_aborts_its_upload(bench: S3Bench, where: Any) -> 
 @pytest.mark.usefixtures("in_parts")
 def test_next_copy_aborts_the_upload_of_a_killed_one(bench: S3Bench) -> None:
     put(bench)
-    rows = planned(bench, "a")
+    rows = plan_rows(bench, "a")
     bench.client.create_multipart_upload(Bucket=bench.bucket, Key=bench.prefix + HELD)
-    bench.client.create_multipart_upload(Bucket=bench.bucket, Key=bench.prefix + "a")  # somebody else's
+    bench.client.create_multipart_upload(Bucket=bench.bucket, Key=bench.prefix + "a")  # of another writer
     assert act(bench.store, "trash", rows) == ["done"]
     assert [upload["Key"] for upload in uploads(bench)] == [bench.prefix + "a"]
 
@@ -99,28 +99,28 @@ def test_next_copy_aborts_the_upload_of_a_killed_one(bench: S3Bench) -> None:
 @pytest.mark.usefixtures("in_parts")
 def test_multipart_restore_does_not_replace_a_new_object(bench: S3Bench) -> None:
     put(bench)
-    rows = planned(bench, "a")
+    rows = plan_rows(bench, "a")
     assert act(bench.store, "trash", rows) == ["done"]
-    with through(bench, Rule(copies_part, call_before(partial(bench.put, "a", b"new")))) as (store, _):
+    with open_through_proxy(bench, Rule(copies_part, call_before(partial(bench.put, "a", b"new")))) as (store, _):
         assert act(store, "trash", rows, "restore") == ["changed"]
     assert (bench.get("a"), is_held(bench), uploads(bench)) == (b"new", True, [])
 
 
 def test_restore_does_not_replace_a_new_object(bench: S3Bench) -> None:
     put(bench)
-    rows = planned(bench, "a")
+    rows = plan_rows(bench, "a")
     assert act(bench.store, "trash", rows) == ["done"]
     puts = Rule(lambda request: request.method == "PUT", call_before(partial(bench.put, "a", b"new")))
-    with through(bench, puts) as (store, _):
+    with open_through_proxy(bench, puts) as (store, _):
         assert act(store, "trash", rows, "restore") == ["changed"]
     assert (bench.get("a"), is_held(bench)) == (b"new", True)
 
 
 def test_object_replaced_before_the_copy_is_not_copied(bench: S3Bench) -> None:
     put(bench)
-    rows = planned(bench, "a")
+    rows = plan_rows(bench, "a")
     copy = Rule(lambda request: request.method == "PUT", call_before(partial(bench.put, "a", b"n" * len(CONTENT))))
-    with through(bench, copy) as (store, _):
+    with open_through_proxy(bench, copy) as (store, _):
         assert act(store, "trash", rows) in (["changed"], ["failed"])
         assert act(store, "trash", rows) == ["changed"]
     assert bench.get("a") == b"n" * len(CONTENT)

@@ -1,5 +1,6 @@
-"""A server that knows us no more in the middle of a run, a place that is not there, and two machines at once: nothing is lost, every key
-has one outcome, and what is said names the place and the way out.
+"""Expired credentials, missing locations and competing machines.
+
+No object is lost, every key has one outcome, and messages name the location and an action.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from tests.s3.proxy import Exchange, Rule, call_after, drop_answer, error_answer
 from tests.s3.servers import shared_server
 from tests.state.s3_location import unused_location
 from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
-from tests.stores.s3.test_quarantine import copies, kill, planned, through
+from tests.stores.s3.bucket_actions import is_copy_to_trash, kill_first, open_through_proxy, plan_rows
 from tests.stores.s3_bench import open_s3_bench
 
 KEYS = ("a", "t/b", "u/c")
 LATER = Clock(NOW + LEASE_DURATION)
-# For HEAD S3 says nothing but the status.
+# The answer to HEAD contains only the status.
 LOG_IN = re.compile("the session token (has|may have) expired; log in again")
 
 
 def apply(
     store: Store, state: Files, rows: Sequence[PlannedAction], mode: QuarantineMode, owner: str, clock: Clock = CLOCK
 ) -> Iterator[Outcome]:
-    """A whole run with two keys in a batch: lease, log, actions, release."""
+    """Apply rows with two keys per batch: lease, log, actions, release."""
     lease = store.acquire(PLAN, owner, clock)
     log = open_log(state, "wal", PLAN, len(rows))
     yield from execute(rows, store.quarantine(mode, PLAN), log, lease, clock, batch_size=2)
     lease.release()
 
 
-def expired(exchange: Exchange) -> None:
-    """As S3 answers: status 400, and for HEAD no body that says why."""
+def answer_expired_token(exchange: Exchange) -> None:
+    """Answer like S3: status 400, without a body for HEAD."""
     exchange.reply(error_answer(400, "ExpiredToken"))
 
 
@@ -60,21 +61,21 @@ def test_next_run_completes_a_plan_after_an_expired_token(mode: QuarantineMode, 
         with open_s3_bench("ceph", versioned=versioned) as bench, memory_directory() as folder:
             for key in KEYS:
                 bench.put(key, key.encode())
-            rows, state = planned(bench, *KEYS), Files(str(folder))
-            rule = Rule(lambda request, step=step: request.number >= step, expired, times=10**9)
-            outcomes, said = list[Outcome](), list[str]()
-            with through(bench, rule) as (store, proxy):
+            rows, state = plan_rows(bench, *KEYS), Files(str(folder))
+            rule = Rule(lambda request, step=step: request.number >= step, answer_expired_token, times=10**9)
+            outcomes, messages = list[Outcome](), list[str]()
+            with open_through_proxy(bench, rule) as (store, proxy):
                 try:
                     outcomes.extend(apply(store, state, rows, mode, "we"))
                     require_balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
                 except (OSError, StoreError) as error:
-                    said.append(str(error))
+                    messages.append(str(error))
                 if len(proxy.requests) < step:
                     break
             assert {outcome.verdict for outcome in outcomes} <= {"done", "failed"}
-            said += [str(outcome.error) for outcome in outcomes if outcome.verdict == "failed"]
-            assert said
-            assert [text for text in said if not LOG_IN.search(text)] == []
+            messages += [str(outcome.error) for outcome in outcomes if outcome.verdict == "failed"]
+            assert messages
+            assert [text for text in messages if not LOG_IN.search(text)] == []
             assert [outcome.verdict for outcome in apply(bench.store, state, rows, mode, "we", LATER)] == ["done"] * 3
             back = [replace(row, action="restore", source_plan_id=PLAN) for row in rows]
             assert [result.verdict for result in bench.store.quarantine(mode, PLAN).act(back)] == ["done"] * 3
@@ -92,40 +93,40 @@ def machine(start: Any, answers: Any, store: Store, state: Files, rows: Sequence
 
 def test_two_machines_copy_each_object_once() -> None:
     keys = [f"t/{number:02}" for number in range(20)]
-    with open_s3_bench("ceph") as bench, unused_location() as (root, settings), through(bench) as (store, proxy):
+    with open_s3_bench("ceph") as bench, unused_location() as (root, settings), open_through_proxy(bench) as (store, proxy):
         for key in keys:
             bench.put(key, key.encode())
-        rows, state = planned(bench, *keys), Files(root, settings)
+        rows, state = plan_rows(bench, *keys), Files(root, settings)
         start, answers = PROCESSES.Barrier(2), PROCESSES.Queue()
         machines = [PROCESSES.Process(target=machine, args=(start, answers, store, state, rows, name)) for name in ("ada", "bob")]
         for process in machines:
             process.start()
-        told = dict(answers.get(timeout=120) for _ in machines)
+        results = dict(answers.get(timeout=120) for _ in machines)
         for process in machines:
             process.join(300)
-        done = [owner for owner, answer in told.items() if answer == ["done"] * len(keys)]
+        done = [owner for owner, answer in results.items() if answer == ["done"] * len(keys)]
         assert done
-        for owner in told.keys() - set(done):
-            assert f"storage {bench.store.location} is being changed by" in told[owner] or "lease at the same time" in told[owner]
-        assert sum(copies(request) for request in proxy.requests) == len(keys)
+        for owner in results.keys() - set(done):
+            assert f"storage {bench.store.location} is being changed by" in results[owner] or "lease at the same time" in results[owner]
+        assert sum(is_copy_to_trash(request) for request in proxy.requests) == len(keys)
         assert [bench.get(key) for key in keys] == [None] * len(keys)
         assert [bench.get(f".gc-assets/trash/{PLAN}/{key}") for key in keys] == [key.encode() for key in keys]
 
 
-def carried_out(store: Store, state: Files, rows: Sequence[PlannedAction]) -> None:
+def apply_all(store: Store, state: Files, rows: Sequence[PlannedAction]) -> None:
     list(apply(store, state, rows, "versioned", "we"))
 
 
 def test_next_run_completes_a_killed_run_with_state_on_s3() -> None:
-    """At every 20th request here, at every one of them with `make test DEPTH=all`."""
+    """At every 20th request by default, at every request with `make test DEPTH=all`."""
     for step in count(1, example_count(20, 1)):
         with open_s3_bench("ceph", versioned=True) as bench, unused_location() as (root, settings):
             for key in KEYS:
                 bench.put(key, key.encode())
-            rows, children = planned(bench, *KEYS), list[Any]()
-            killing = call_after(lambda children=children: kill(children))
-            with through(bench, Rule(nth(step), killing)) as (store, proxy):
-                children.append(PROCESSES.Process(target=carried_out, args=(store, Files(root, proxy.server.settings), rows)))
+            rows, children = plan_rows(bench, *KEYS), list[Any]()
+            killing = call_after(lambda children=children: kill_first(children))
+            with open_through_proxy(bench, Rule(nth(step), killing)) as (store, proxy):
+                children.append(PROCESSES.Process(target=apply_all, args=(store, Files(root, proxy.server.settings), rows)))
                 children[0].start()
                 children[0].join(300)
             assert children[0].exitcode in {0, -signal.SIGKILL}
@@ -163,16 +164,16 @@ def test_missing_location_is_not_an_empty_storage(monkeypatch: pytest.MonkeyPatc
 
 
 def test_wrong_region_is_reported() -> None:
-    """Ceph 16 does not look at the region."""
+    """versitygw is used, because Ceph 16 ignores the region."""
     with open_s3_bench("versity", prefix="lake/") as bench:
         bench.put("a", b"x")
-        elsewhere = Connections(default=shared_server("versity").settings.model_copy(update={"region": "eu-central-1"}))
+        other_region = Connections(default=shared_server("versity").settings.model_copy(update={"region": "eu-central-1"}))
         with pytest.raises(StoreError, match=r"cannot be listed: .*the bucket is in another region; set `s3.region`"):
-            open_store(bench.store.location, elsewhere).plan_listing(2)
+            open_store(bench.store.location, other_region).plan_listing(2)
 
 
 def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc_assets.stores.s3.bucket.TOGETHER", 2)
+    monkeypatch.setattr("gc_assets.stores.s3.bucket.KEYS_PER_DELETE", 2)
     keys = [f"t/{number}" for number in range(5)]
     no = error_answer(403, "AccessDenied")
     forbidden = Rule(lambda request: "/t/3" in str(request.keys), lambda exchange: exchange.reply(no), times=10**9)
@@ -180,8 +181,8 @@ def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.M
     with open_s3_bench("ceph", versioned=True) as bench:
         for key in keys:
             bench.put(key, key.encode())
-        rows = planned(bench, *keys)
-        with through(bench, lost, forbidden) as (store, proxy):
+        rows = plan_rows(bench, *keys)
+        with open_through_proxy(bench, lost, forbidden) as (store, proxy):
             results = store.quarantine("versioned", PLAN).act(rows)
         assert [result.verdict for result in results] == ["done", "done", "denied", "denied", "done"]
         assert "quarantine 't/3': AccessDenied" in str(results[3].error)
@@ -193,7 +194,7 @@ def test_forbidden_delete_request_denies_its_own_keys_only(monkeypatch: pytest.M
 def test_clock_skew_is_reported_and_nothing_is_deleted(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_s3_bench("ceph") as bench:
         bench.put("a", b"x")
-        rows, now = planned(bench, "a"), botocore.auth.get_current_datetime
+        rows, now = plan_rows(bench, "a"), botocore.auth.get_current_datetime
         with monkeypatch.context() as patch:
             patch.setattr(botocore.auth, "get_current_datetime", lambda **how: now(**how) + timedelta(hours=hours))
             with pytest.raises(StoreError, match=r"RequestTimeTooSkewed.*set this machine's clock"):

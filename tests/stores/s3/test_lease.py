@@ -1,4 +1,4 @@
-"""What is special to leases in buckets: races, lost answers, and what others leave at the place of a lease."""
+"""Leases in buckets: races, lost answers, and foreign objects under the prefix of leases."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gc_assets.stores.s3 import lease as leases
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import Request, Rule, drop_answer
 from tests.stores.builders import CLOCK, NOW, PLAN
-from tests.stores.s3.test_quarantine import through
+from tests.stores.s3.bucket_actions import open_through_proxy
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
-PLACE = ".gc-assets/lease/000000000001.json"
+FIRST_LEASE = ".gc-assets/lease/000000000001.json"
 RACES = 12
 
 
@@ -30,12 +30,12 @@ def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
         yield opened
 
 
-def creates(request: Request) -> bool:
+def creates_lease(request: Request) -> bool:
     return request.method == "PUT" and "/.gc-assets/lease/" in request.target
 
 
 def race(store: Store, start: Any, results: Any, name: str) -> None:
-    """Two threads a race. Each says which token it holds, and whether it still does once all have finished."""
+    """Acquire leases in two threads. Report each token, and whether its lease is valid in the end."""
 
     def racer(number: int) -> None:
         for turn in range(RACES):
@@ -78,7 +78,7 @@ def test_competing_processes_never_both_acquire_the_lease() -> None:
 
 
 def test_lost_answer_is_not_mistaken_for_another_process(bench: S3Bench) -> None:
-    with through(bench, Rule(creates, drop_answer)) as (store, _):
+    with open_through_proxy(bench, Rule(creates_lease, drop_answer)) as (store, _):
         lease = store.acquire(PLAN, "we", CLOCK)
     lease.check()
     holder = bench.store.holder()
@@ -90,11 +90,11 @@ def test_lost_answer_is_not_mistaken_for_another_process(bench: S3Bench) -> None
 
 @pytest.mark.parametrize("content", [b"", b"no json", b"[]", b"null", b'"x"', b"{}", b"\xff", b'{"expires_at": "2026-01-01T00:00:00"}'])
 def test_invalid_lease_is_reported_and_not_changed(bench: S3Bench, content: bytes) -> None:
-    bench.put(PLACE, content)
+    bench.put(FIRST_LEASE, content)
     for call in (bench.store.holder, lambda: bench.store.acquire(PLAN, "we", CLOCK)):
-        with pytest.raises(StoreError, match=PLACE):
+        with pytest.raises(StoreError, match=FIRST_LEASE):
             call()
-    assert bench.get(PLACE) == content
+    assert bench.get(FIRST_LEASE) == content
 
 
 @pytest.mark.parametrize("name", ["7.json", "000000000007", "x", "000000000001.json.bak", "-1.json"])
@@ -106,16 +106,16 @@ def test_unexpected_object_next_to_leases_is_reported(bench: S3Bench, name: str)
 
 def test_manually_removed_lease_does_not_lock_the_storage(bench: S3Bench) -> None:
     bench.store.acquire(PLAN, "they", CLOCK)
-    bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + PLACE)  # leaves a marker where there are versions
+    bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + FIRST_LEASE)  # leaves a delete marker in a bucket with versions
     lease = bench.store.acquire(PLAN, "we", CLOCK)
     lease.check()
 
 
 def test_lease_without_a_time_zone_is_invalid(bench: S3Bench) -> None:
     bench.store.acquire(PLAN, "we", CLOCK)
-    content = bench.get(PLACE) or b""
-    bench.put(PLACE, content.replace(b"+00:00", b""))
-    with pytest.raises(StoreError, match=PLACE):
+    content = bench.get(FIRST_LEASE) or b""
+    bench.put(FIRST_LEASE, content.replace(b"+00:00", b""))
+    with pytest.raises(StoreError, match=FIRST_LEASE):
         bench.store.acquire(PLAN, "others", CLOCK)
 
 
@@ -135,7 +135,7 @@ def test_slow_process_does_not_reuse_a_removed_token(bench: S3Bench, monkeypatch
     monkeypatch.setattr(leases, "read_latest", lambda bucket, role: answers.pop() if answers else latest(bucket, role))
     with pytest.raises(GateRefused, match="is being changed by 2"):
         bench.store.acquire(PLAN, "late", Clock(NOW + 2 * LEASE_DURATION))
-    assert PLACE not in bench.everything()
+    assert FIRST_LEASE not in bench.everything()
 
 
 def test_late_renewal_does_not_take_back_the_lease(bench: S3Bench) -> None:

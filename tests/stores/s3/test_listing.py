@@ -1,4 +1,4 @@
-"""Ranges of keys, and listings of a bucket that are cut into them."""
+"""Ranges of keys, and listings of a bucket that are divided into them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, ListingTask, Problem, Sto
 from gc_assets.stores.s3.listing import Range, common_prefix
 from tests.s3.proxy import Rule, error_answer, lists
 from tests.stores.contract import inventory
-from tests.stores.s3.test_quarantine import through
+from tests.stores.s3.bucket_actions import open_through_proxy
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 NEAR = [".gc-assets", ".gc-assets-x", ".gc-assets.", ".gc-assets0", ".gc-assets0/x", ".gc-assetsx", ".gc-asset", ".gc-assetz/x"]
@@ -26,23 +26,23 @@ bytes_of_keys = st.binary(max_size=4) | st.text("/0a.~", max_size=6).map(str.enc
 keys = st.lists(st.text("/0a-\u00e9+ %\x7f", min_size=1, max_size=8), max_size=30, unique=True)
 
 
-def lies_in(key: bytes, part: Range) -> bool:
+def is_in(key: bytes, part: Range) -> bool:
     return (not part.after or key > part.after) and (part.end is None or key <= part.end)
 
 
 @given(bytes_of_keys, st.none() | bytes_of_keys, st.lists(bytes_of_keys, max_size=6), st.lists(bytes_of_keys, max_size=20))
 def test_divided_range_covers_every_key_once(after: bytes, end: bytes | None, split_keys: list[bytes], found: list[bytes]) -> None:
-    whole = Range(after, end)
-    parts = whole.split(split_keys)
+    key_range = Range(after, end)
+    parts = key_range.split(split_keys)
     for key in [*found, *split_keys, after, *([end] if end is not None else [])]:
-        assert sum(lies_in(key, part) for part in parts) == lies_in(key, whole)
+        assert sum(is_in(key, part) for part in parts) == is_in(key, key_range)
 
 
-def steps(store: Store, budget: int) -> tuple[list[str], list[Problem]]:
-    return rounds(store.plan_listing(2), budget)
+def list_storage(store: Store, budget: int) -> tuple[list[str], list[Problem]]:
+    return run_rounds(store.plan_listing(2), budget)
 
 
-def rounds(planned: Sequence[ListingTask], budget: int) -> tuple[list[str], list[Problem]]:
+def run_rounds(planned: Sequence[ListingTask], budget: int) -> tuple[list[str], list[Problem]]:
     tasks, found, problems = list(planned), list[str](), list[Problem]()
     while tasks:
         for step in pickle.loads(pickle.dumps(tasks.pop())).run(budget):  # noqa: S301  (bytes made on this line)
@@ -57,8 +57,8 @@ def put_all(bench: S3Bench, names: Sequence[str]) -> None:
         list(pool.map(lambda key: bench.put(key, b"x"), names))
 
 
-def by_boto3(bench: S3Bench) -> list[str]:
-    """Sorted by their bytes, without what is reserved."""
+def list_with_boto3(bench: S3Bench) -> list[str]:
+    """Return the keys in byte order, without reserved ones."""
     found = bench.everything() - {""}
     return sorted((key for key in found if not key.startswith(RESERVED_PREFIX)), key=str.encode)
 
@@ -70,8 +70,8 @@ def test_listing_in_rounds_equals_boto3(found: list[str], versioned: bool) -> No
     with open_s3_bench("ceph", versioned=versioned) as bench:
         put_all(bench, [*found, *NEAR])
         for budget in (1, 3):
-            met, problems = steps(bench.store, budget)
-            assert sorted(met, key=str.encode) == by_boto3(bench)
+            met, problems = list_storage(bench.store, budget)
+            assert sorted(met, key=str.encode) == list_with_boto3(bench)
             assert not problems
 
 
@@ -79,14 +79,14 @@ def test_listing_in_rounds_equals_boto3(found: list[str], versioned: bool) -> No
 def odd_bucket(request: pytest.FixtureRequest) -> Iterator[tuple[S3Bench, list[str]]]:
     with open_s3_bench("ceph", versioned=request.param) as bench:
         put_all(bench, [*NEAR, *RESERVED, "a", "a/", "a/b", "a0", "é", "é/ü", "zz", "z%2F", "z+", "z ", "\U0001f333", "\uff5e"])
-        yield bench, by_boto3(bench)
+        yield bench, list_with_boto3(bench)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(split_keys=st.lists(st.text("/0az.-g~\u00e9\uff5e\U0001f333", max_size=4) | st.sampled_from([*NEAR, *RESERVED]), max_size=12))
 def test_any_split_keys_list_each_key_once(odd_bucket: tuple[S3Bench, list[str]], split_keys: list[str]) -> None:
     bench, expected = odd_bucket
-    met, problems = rounds(bench.store.plan_listing(3, split_keys=split_keys), 10**9)
+    met, problems = run_rounds(bench.store.plan_listing(3, split_keys=split_keys), 10**9)
     assert sorted(met, key=str.encode) == expected
     assert not problems
 
@@ -110,7 +110,7 @@ def test_formerly_small_storage_is_one_task() -> None:
         put_all(bench, ["a/1", "b/1", "c/1"])
         assert len(bench.store.plan_listing(2)) > 1
         assert len(bench.store.plan_listing(2, split_keys=[])) == len(bench.store.plan_listing(2, split_keys=["b/1"])) == 1
-        met, problems = rounds(bench.store.plan_listing(2, split_keys=["b/1"]), 10**9)
+        met, problems = run_rounds(bench.store.plan_listing(2, split_keys=["b/1"]), 10**9)
         assert (sorted(met), problems) == (["a/1", "b/1", "c/1"], [])
 
 
@@ -120,7 +120,7 @@ def test_names_similar_to_the_reserved_prefix_are_listed(versioned: bool, monkey
     nested = [f"{'d/' * depth}{name}" for depth in range(6) for name in ("a", "d0", "z", "d-/x")]
     with open_s3_bench("ceph", versioned=versioned) as bench:
         put_all(bench, [*NEAR, *RESERVED, *nested])
-        met, problems = steps(bench.store, 3)
+        met, problems = list_storage(bench.store, 3)
         assert sorted(met) == sorted([*NEAR, *nested])
         assert not problems
 
@@ -131,7 +131,7 @@ def test_directory_marker_object_is_listed_once(versioned: bool) -> None:
         names = [f"{name}{end}" for name in ("a/", "b/", "b/c/", "d//") for end in ("", "x", "y")]
         for _ in range(3):
             put_all(bench, names)
-        met, problems = steps(bench.store, 3)
+        met, problems = list_storage(bench.store, 3)
         assert sorted(met) == sorted(names)
         assert not problems
 
@@ -139,7 +139,7 @@ def test_directory_marker_object_is_listed_once(versioned: bool) -> None:
 def test_object_named_like_the_storage_is_reported_and_kept() -> None:
     with open_s3_bench("ceph") as bench:
         put_all(bench, ["", "a"])
-        met, problems = steps(bench.store, 3)
+        met, problems = list_storage(bench.store, 3)
         assert met == ["a"]
         assert [(problem.kind, problem.is_incomplete) for problem in problems] == [("special", False)]
 
@@ -150,15 +150,15 @@ def test_denied_page_makes_the_listing_incomplete(versioned: bool, monkeypatch: 
     with open_s3_bench("ceph", versioned=versioned) as bench:
         names = [f"k{number:02d}" for number in range(20)] + [f"d/{number}" for number in range(9)]
         put_all(bench, names)
-        with through(bench) as (store, proxy):
-            assert sorted(steps(store, 10**9)[0]) == sorted(names)
+        with open_through_proxy(bench) as (store, proxy):
+            assert sorted(list_storage(store, 10**9)[0]) == sorted(names)
             planner = len(proxy.requests)
         denied = 0
         for number in range(1, planner + 1):
             rule = Rule(lambda request, number=number: request.number >= number and lists(request), _deny)
-            with through(bench, rule) as (store, _):
+            with open_through_proxy(bench, rule) as (store, _):
                 try:
-                    met, problems = steps(store, 3)
+                    met, problems = list_storage(store, 3)
                 except StoreError:  # from the planner
                     continue
             incomplete = [problem for problem in problems if problem.is_incomplete]
@@ -169,7 +169,9 @@ def test_denied_page_makes_the_listing_incomplete(versioned: bool, monkeypatch: 
 
 @pytest.mark.parametrize("versioned", [False, True])
 def test_task_returns_the_rest_beyond_its_budget(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest version of a page's last key may stand on the next page of some servers, so that key is left over with what follows."""
+    """The newest version of a page's last key may be on the next page, so that key is left over
+    too.
+    """
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     with open_s3_bench("ceph", versioned=versioned) as bench:
         names = [f"k{number:02d}" for number in range(20)]
@@ -188,11 +190,11 @@ def test_rest_is_not_divided_if_directories_cannot_be_listed(monkeypatch: pytest
     with open_s3_bench("ceph") as bench:
         names = [f"{name}/{number}" for name in "abc" for number in range(9)]
         put_all(bench, names)
-        asked_for_directories = Rule(lambda request: "delimiter" in request.query, _deny, times=10**9)
+        deny_directories = Rule(lambda request: "delimiter" in request.query, _deny, times=10**9)
         tasks = bench.store.plan_listing(2)
-        with through(bench, asked_for_directories) as (store, proxy):
+        with open_through_proxy(bench, deny_directories) as (store, proxy):
             tasks = [replace(task, bucket=store.bucket) for task in tasks]
-            met, problems = rounds(tasks, 3)
+            met, problems = run_rounds(tasks, 3)
         assert any("delimiter" in request.query for request in proxy.requests)
         assert sorted(met) == names
         assert not problems

@@ -1,16 +1,14 @@
-"""What is special to buckets: versions and markers, requests that are lost or come late, and a process killed at any of them."""
+"""Quarantine in buckets: versions and delete markers, lost and late requests, and killed processes."""
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
 import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -32,7 +30,6 @@ from tests.depth import example_count, select_cases
 from tests.process_kills import PROCESSES
 from tests.s3.proxy import (
     Exchange,
-    Proxy,
     Request,
     Rule,
     answer_error_in_200,
@@ -48,12 +45,19 @@ from tests.s3.proxy import (
 )
 from tests.s3.servers import OWNER, STRANGER, shared_server
 from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
-from tests.stores.contract import inventory, row_of
+from tests.stores.contract import inventory
+from tests.stores.s3.bucket_actions import (
+    MODES,
+    act,
+    every_mode,
+    is_copy_to_trash,
+    kill_first,
+    open_through_proxy,
+    plan_rows,
+    set_versioning,
+    with_action,
+)
 from tests.stores.s3_bench import S3Bench, open_s3_bench
-
-MODES: list[tuple[QuarantineMode, bool]] = [("trash", False), ("deferred", False), ("versioned", True), ("deferred", True)]
-IDS = ["trash", "deferred", "versioned", "deferred_versioned"]
-every_mode = pytest.mark.parametrize("mode, versioned", MODES, ids=IDS)
 
 
 @pytest.fixture
@@ -68,54 +72,24 @@ def versions() -> Iterator[S3Bench]:
         yield bench
 
 
-@contextmanager
-def through(bench: S3Bench, *rules: Rule, kind: str = "ceph") -> Iterator[tuple[Store, Proxy]]:
-    """The same storage, reached through a proxy."""
-    with run_proxy(shared_server(kind), *rules) as proxy:
-        yield open_store(bench.store.location, Connections(default=proxy.server.settings)), proxy
-
-
-def planned(bench: S3Bench, *keys: str) -> list[PlannedAction]:
-    listed = inventory(bench.store)
-    return [row_of(listed[key]) for key in keys]
-
-
-def for_(action: Action, rows: Sequence[PlannedAction]) -> list[PlannedAction]:
-    return [replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN) for row in rows]
-
-
-def act(
-    store: Store, mode: QuarantineMode, rows: Sequence[PlannedAction], action: Action = "quarantine", *, resumed: bool = False
-) -> list[str]:
-    rows = for_(action, rows)
-    results = store.quarantine(mode, PLAN).act(rows, rows if resumed else ())
-    assert all(result.verdict == "done" or result.error for result in results)
-    assert not any(result.error for result in results if result.verdict == "done" and "older versions" not in (result.error or ""))
-    return [result.verdict for result in results]
-
-
-def batch_delete(request: Request) -> bool:
+def is_batch_delete(request: Request) -> bool:
     return request.method == "POST" and "delete" in request.query
 
 
-def single_delete(request: Request) -> bool:
+def is_single_delete(request: Request) -> bool:
     return request.method == "DELETE"
 
 
-def copies(request: Request) -> bool:
-    return request.method == "PUT" and "/.gc-assets/trash/" in request.target
-
-
-def written_before(write: Callable[[], object], fault: Callable[[Exchange], None]) -> Callable[[Exchange], None]:
-    def spoilt(exchange: Exchange) -> None:
+def write_before(write: Callable[[], object], fault: Callable[[Exchange], None]) -> Callable[[Exchange], None]:
+    def write_and_fault(exchange: Exchange) -> None:
         write()
         fault(exchange)
 
-    return spoilt
+    return write_and_fault
 
 
 def history(bench: S3Bench, key: str) -> list[str]:
-    """Versions and markers of a key, the newest first: `marker`, or the bytes."""
+    """Return versions and markers of a key, the newest first: `marker`, or the bytes."""
     listed = bench.client.list_object_versions(Bucket=bench.bucket, Prefix=bench.prefix + key)
     rows = [(item, kind) for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, []) if item["Key"] == bench.prefix + key]
     rows.sort(key=lambda row: (row[0]["IsLatest"], row[0]["LastModified"]), reverse=True)
@@ -130,10 +104,6 @@ def hide(bench: S3Bench, key: str) -> None:
     bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + key)
 
 
-def version_status(bench: S3Bench, status: str) -> None:
-    bench.client.put_bucket_versioning(Bucket=bench.bucket, VersioningConfiguration={"Status": status})
-
-
 # The same object
 
 
@@ -141,9 +111,9 @@ def version_status(bench: S3Bench, status: str) -> None:
 def test_same_bytes_written_again_are_another_object(mode: QuarantineMode, versioned: bool) -> None:
     with open_s3_bench("ceph", versioned=versioned) as bench:
         bench.put("a", b"same")
-        rows = planned(bench, "a")
+        rows = plan_rows(bench, "a")
         if not versioned:
-            time.sleep(1.1)  # without versions the time tells, in whole seconds
+            time.sleep(1.1)  # without versions only the time differs, in whole seconds
         bench.put("a", b"same")
         assert act(bench.store, mode, rows) == ["changed"]
         if mode == "deferred" and not versioned:
@@ -153,8 +123,8 @@ def test_same_bytes_written_again_are_another_object(mode: QuarantineMode, versi
 
 def test_delete_marker_never_hides_a_new_object(versions: S3Bench) -> None:
     versions.put("a", b"old")
-    rows = planned(versions, "a")
-    with through(versions, Rule(batch_delete, call_before(partial(versions.put, "a", b"new")))) as (store, _):
+    rows = plan_rows(versions, "a")
+    with open_through_proxy(versions, Rule(is_batch_delete, call_before(partial(versions.put, "a", b"new")))) as (store, _):
         assert act(store, "versioned", rows) == ["changed"]
     assert versions.get("a") == b"new"
     assert history(versions, "a") == ["new", "old"]
@@ -162,16 +132,16 @@ def test_delete_marker_never_hides_a_new_object(versions: S3Bench) -> None:
 
 def test_delete_marker_with_lost_answer_never_hides_a_new_object(versions: S3Bench) -> None:
     versions.put("a", b"old")
-    rows = planned(versions, "a")
-    fault = written_before(partial(versions.put, "a", b"new"), drop_answer)
-    with through(versions, Rule(batch_delete, fault)) as (store, _):
+    rows = plan_rows(versions, "a")
+    fault = write_before(partial(versions.put, "a", b"new"), drop_answer)
+    with open_through_proxy(versions, Rule(is_batch_delete, fault)) as (store, _):
         assert act(store, "versioned", rows) == ["changed"]
     assert versions.get("a") == b"new"
 
 
 def test_delete_marker_of_a_killed_run_never_hides_a_new_object(versions: S3Bench) -> None:
     versions.put("a", b"old")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     versions.put("a", b"new")
     hide(versions, "a")  # by the run that was killed, or by the object's writer: it is shown rather than hidden
     assert act(versions.store, "versioned", rows, resumed=True) == ["changed"]
@@ -180,7 +150,7 @@ def test_delete_marker_of_a_killed_run_never_hides_a_new_object(versions: S3Benc
 
 def test_foreign_delete_marker_is_left_alone(versions: S3Bench) -> None:
     versions.put("a", b"old")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     versions.put("a", b"new")
     hide(versions, "a")
     assert act(versions.store, "versioned", rows) == ["absent"]
@@ -190,8 +160,8 @@ def test_foreign_delete_marker_is_left_alone(versions: S3Bench) -> None:
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
 def test_object_written_during_a_retry_is_kept(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
     plain.put("a", b"old")
-    rows = planned(plain, "a")
-    with through(plain, Rule(single_delete, written_before(partial(plain.put, "a", b"new"), answer_slow_down))) as (store, _):
+    rows = plan_rows(plain, "a")
+    with open_through_proxy(plain, Rule(is_single_delete, write_before(partial(plain.put, "a", b"new"), answer_slow_down))) as (store, _):
         assert act(store, mode, rows, action) == ["changed"]
     assert plain.get("a") == b"new"
 
@@ -199,13 +169,13 @@ def test_object_written_during_a_retry_is_kept(plain: S3Bench, mode: QuarantineM
 @pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
 def test_gap_without_conditional_delete_is_one_request(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
     plain.put("a", b"old")
-    rows = planned(plain, "a")
-    with through(plain) as (store, proxy):
+    rows = plan_rows(plain, "a")
+    with open_through_proxy(plain) as (store, proxy):
         plain.put("b", b"old")
-        assert act(store, mode, planned(plain, "b"), action) == ["done"]
+        assert act(store, mode, plan_rows(plain, "b"), action) == ["done"]
         last_look = max(request.number for request in proxy.requests if request.method == "HEAD")
         assert proxy.requests[last_look].method == "DELETE"  # the next one after the look
-    with through(plain, Rule(nth(last_look), call_before(partial(plain.put, "a", b"new")))) as (store, _):
+    with open_through_proxy(plain, Rule(nth(last_look), call_before(partial(plain.put, "a", b"new")))) as (store, _):
         assert act(store, mode, rows, action) == ["changed"]
     assert plain.get("a") == b"new"
 
@@ -214,8 +184,8 @@ def test_gap_without_conditional_delete_is_one_request(plain: S3Bench, mode: Qua
 def test_conditional_delete_leaves_no_gap(mode: QuarantineMode, action: Action) -> None:
     with open_s3_bench("versity", prefix="lake/") as bench:
         bench.put("a", b"old")
-        rows = planned(bench, "a")
-        with through(bench, Rule(single_delete, call_before(partial(bench.put, "a", b"new"))), kind="versity") as (store, _):
+        rows = plan_rows(bench, "a")
+        with open_through_proxy(bench, Rule(is_single_delete, call_before(partial(bench.put, "a", b"new"))), kind="versity") as (store, _):
             assert act(store, mode, rows, action) == ["changed"]
         assert bench.get("a") == b"new"
 
@@ -225,8 +195,8 @@ def test_delete_with_lost_answer_is_done(mode: QuarantineMode, action: Action) -
     for kind in ("ceph", "versity"):
         with open_s3_bench(kind, prefix="lake/") as bench:
             bench.put("a", b"old")
-            rows = planned(bench, "a")
-            with through(bench, Rule(single_delete, drop_answer), kind=kind) as (store, _):
+            rows = plan_rows(bench, "a")
+            with open_through_proxy(bench, Rule(is_single_delete, drop_answer), kind=kind) as (store, _):
                 assert act(store, mode, rows, action) == ["done"]
             assert bench.get("a") is None
 
@@ -237,8 +207,8 @@ def test_delete_with_lost_answer_is_done(mode: QuarantineMode, action: Action) -
 def test_suspended_versioning_denies_deletes() -> None:
     with open_s3_bench("ceph", versioned=True, own=True) as bench:
         bench.put("a", b"kept")
-        rows = planned(bench, "a")
-        version_status(bench, "Suspended")
+        rows = plan_rows(bench, "a")
+        set_versioning(bench, "Suspended")
         assert act(bench.store, "versioned", rows) == ["denied"]
         assert history(bench, "a") == ["kept"]
 
@@ -246,11 +216,11 @@ def test_suspended_versioning_denies_deletes() -> None:
 def test_versioning_is_checked_immediately_before_the_delete() -> None:
     with open_s3_bench("ceph", own=True) as bench:
         bench.put("a", b"from before versioning")
-        version_status(bench, "Enabled")
-        rows = planned(bench, "a")
+        set_versioning(bench, "Enabled")
+        rows = plan_rows(bench, "a")
         assert rows[0].version_id == "null"
-        heads = Rule(lambda request: request.method == "HEAD", call_after(partial(version_status, bench, "Suspended")))
-        with through(bench, heads) as (store, _):
+        heads = Rule(lambda request: request.method == "HEAD", call_after(partial(set_versioning, bench, "Suspended")))
+        with open_through_proxy(bench, heads) as (store, _):
             assert act(store, "versioned", rows) == ["denied"]
         assert bench.get("a") == b"from before versioning"
 
@@ -258,8 +228,8 @@ def test_versioning_is_checked_immediately_before_the_delete() -> None:
 def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
     with open_s3_bench("ceph", own=True) as bench:
         bench.put("a", b"from before")
-        version_status(bench, "Enabled")
-        rows = planned(bench, "a")
+        set_versioning(bench, "Enabled")
+        rows = plan_rows(bench, "a")
         assert act(bench.store, "versioned", rows) == ["done"]
         assert act(bench.store, "versioned", rows, "restore") == ["done"]
         assert bench.get("a") == b"from before"
@@ -272,9 +242,9 @@ def test_trash_in_a_versioned_bucket_only_restores_and_purges() -> None:
     with open_s3_bench("ceph", own=True) as bench:
         for key in ("back", "gone", "still"):
             bench.put(key, key.encode())
-        rows = planned(bench, "back", "gone", "still")
+        rows = plan_rows(bench, "back", "gone", "still")
         assert act(bench.store, "trash", rows[:2]) == ["done", "done"]
-        version_status(bench, "Enabled")
+        set_versioning(bench, "Enabled")
         assert act(bench.store, "trash", rows[2:]) == ["denied"]
         assert act(bench.store, "trash", rows[:1], "restore") == ["done"]
         assert act(bench.store, "trash", rows[1:2], "purge") == ["done"]
@@ -286,8 +256,8 @@ def test_deferred_purge_in_a_versioned_bucket_removes_one_version() -> None:
     with open_s3_bench("ceph", own=True) as bench:
         for key in ("a", "b"):
             bench.put(key, b"planned")
-        rows = planned(bench, "a", "b")
-        version_status(bench, "Enabled")
+        rows = plan_rows(bench, "a", "b")
+        set_versioning(bench, "Enabled")
         bench.put("b", b"newer")
         assert act(bench.store, "deferred", rows, "purge") == ["done", "changed"]
         assert (history(bench, "a"), history(bench, "b")) == ([], ["newer", "planned"])
@@ -296,7 +266,7 @@ def test_deferred_purge_in_a_versioned_bucket_removes_one_version() -> None:
 @pytest.mark.parametrize("markers", [1, 2])
 def test_restore_removes_foreign_delete_markers(versions: S3Bench, markers: int) -> None:
     versions.put("a", b"planned")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     for _ in range(markers):
         hide(versions, "a")
     assert act(versions.store, "versioned", rows) == ["done"]
@@ -306,7 +276,7 @@ def test_restore_removes_foreign_delete_markers(versions: S3Bench, markers: int)
 
 def test_restore_under_a_newer_version_keeps_both(versions: S3Bench) -> None:
     versions.put("a", b"planned")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     assert act(versions.store, "versioned", rows) == ["done"]
     versions.put("a", b"newer")
     assert act(versions.store, "versioned", rows, "restore") == ["changed"]
@@ -315,7 +285,7 @@ def test_restore_under_a_newer_version_keeps_both(versions: S3Bench) -> None:
 
 def test_manually_restored_version_is_not_purged(versions: S3Bench) -> None:
     versions.put("a", b"planned")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     assert act(versions.store, "versioned", rows) == ["done"]
     marker = versions.client.list_object_versions(Bucket=versions.bucket, Prefix=versions.prefix + "a")["DeleteMarkers"][0]
     versions.client.delete_object(Bucket=versions.bucket, Key=marker["Key"], VersionId=marker["VersionId"])
@@ -328,7 +298,7 @@ def test_purge_never_exposes_an_older_version(versions: S3Bench, mode: Quarantin
     versions.put("a", b"older")
     time.sleep(0.02)
     versions.put("a", b"planned")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     for action in ("quarantine", "purge"):
         assert act(versions.store, mode, rows, action) == ["done"]
     assert versions.get("a") is None
@@ -344,7 +314,7 @@ def test_purge_deletes_older_versions_and_no_newer_ones(versions: S3Bench) -> No
     time.sleep(0.02)
     below = versions.client.list_object_versions(Bucket=versions.bucket, Prefix=versions.prefix + "a")
     versions.put("a", b"planned")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     assert act(versions.store, "versioned", rows) == ["done"]
     versions.put("a", b"newer")
     (result,) = versions.store.quarantine("versioned", PLAN).act([replace(row, action="purge") for row in rows])
@@ -359,20 +329,20 @@ def test_purge_deletes_older_versions_and_no_newer_ones(versions: S3Bench) -> No
 def test_protected_older_version_stays_hidden_and_is_reported() -> None:
     with open_s3_bench("ceph", versioned=True, own=True, prefix="lake/") as bench:
         bench.put("a", b"older")
-        older = planned(bench, "a")[0].version_id or ""
+        older = plan_rows(bench, "a")[0].version_id or ""
         time.sleep(0.02)
         bench.put("a", b"planned")
-        rows = planned(bench, "a")
+        rows = plan_rows(bench, "a")
         assert act(bench.store, "versioned", rows) == ["done"]
 
-        def locked(exchange: Exchange) -> None:
-            """The server, made to say that it holds the older version: a fake of Object Lock on one version."""
+        def answer_locked(exchange: Exchange) -> None:
+            """Answer that the older version is locked: a fake of Object Lock on one version."""
             answer = exchange.forward()
             gone = next(item for item in re.findall(b"<Deleted>.*?</Deleted>", answer.body) if older.encode() in item)
             held = gone.replace(b"Deleted>", b"Error>").replace(b"</Error>", b"<Code>AccessDenied</Code><Message>held</Message></Error>")
             exchange.reply(replace(answer, body=answer.body.replace(gone, held)))
 
-        with through(bench, Rule(batch_delete, locked)) as (store, _):
+        with open_through_proxy(bench, Rule(is_batch_delete, answer_locked)) as (store, _):
             (result,) = store.quarantine("versioned", PLAN).act([replace(row, action="purge") for row in rows])
         assert result.verdict == "done"
         assert f"older versions kept under a delete marker: version {older} (AccessDenied" in (result.error or "")
@@ -381,7 +351,7 @@ def test_protected_older_version_stays_hidden_and_is_reported() -> None:
 def test_many_delete_markers_hide_an_older_version_after_a_purge(versions: S3Bench) -> None:
     versions.put("a", b"older")
     versions.put("a", b"planned")
-    rows = planned(versions, "a")
+    rows = plan_rows(versions, "a")
     for _ in range(100):
         hide(versions, "a")
     assert act(versions.store, "versioned", rows, "purge") == ["done"]
@@ -403,18 +373,18 @@ def test_many_delete_markers_hide_an_older_version_after_a_purge(versions: S3Ben
 )
 def test_failed_copy_deletes_nothing_and_is_retried(plain: S3Bench, fault: Any, first: str) -> None:
     plain.put("a", b"bytes")
-    rows = planned(plain, "a")
-    with through(plain, Rule(copies, fault)) as (store, proxy):
+    rows = plan_rows(plain, "a")
+    with open_through_proxy(plain, Rule(is_copy_to_trash, fault)) as (store, proxy):
         assert act(store, "trash", rows) == [first]
         assert plain.get("a") == (b"bytes" if first == "failed" else None)
         assert act(store, "trash", rows, resumed=True) == ["done"]
-        assert not any(single_delete(request) for request in proxy.requests[: 3 if first == "failed" else 0])
+        assert not any(is_single_delete(request) for request in proxy.requests[: 3 if first == "failed" else 0])
     assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
 
 
 def test_false_copy_in_the_trash_is_replaced(plain: S3Bench) -> None:
     plain.put("a", b"bytes")
-    rows = planned(plain, "a")
+    rows = plan_rows(plain, "a")
     held = f"{plain.prefix}.gc-assets/trash/{PLAN}/a"
     plain.client.put_object(Bucket=plain.bucket, Key=held, Body=b"other", Metadata={"gc-assets-quarantined": rows[0].etag})
     assert act(plain.store, "trash", rows) == ["done"]
@@ -424,9 +394,9 @@ def test_false_copy_in_the_trash_is_replaced(plain: S3Bench) -> None:
 def test_batch_with_lost_answer_leaves_one_delete_marker(versions: S3Bench) -> None:
     for key in ("a", "b"):
         versions.put(key, b"bytes")
-    rows = planned(versions, "a", "b")
+    rows = plan_rows(versions, "a", "b")
     for action, left in (("quarantine", ["marker", "bytes"]), ("restore", ["bytes"]), ("quarantine", ["marker", "bytes"]), ("purge", [])):
-        with through(versions, Rule(batch_delete, drop_answer)) as (store, _):
+        with open_through_proxy(versions, Rule(is_batch_delete, drop_answer)) as (store, _):
             assert act(store, "versioned", rows, action) == ["done", "done"]
         assert [history(versions, key) for key in ("a", "b")] == [left, left]
 
@@ -434,14 +404,14 @@ def test_batch_with_lost_answer_leaves_one_delete_marker(versions: S3Bench) -> N
 def test_key_missing_in_the_answer_fails(versions: S3Bench) -> None:
     for key in ("a", "b"):
         versions.put(key, b"bytes")
-    rows = planned(versions, "a", "b")
+    rows = plan_rows(versions, "a", "b")
 
     def forget(exchange: Exchange) -> None:
         answer = exchange.forward()
         first, _, rest = answer.body.partition(b"<Deleted>")
         exchange.reply(replace(answer, body=first + rest.partition(b"</Deleted>")[2]))
 
-    with through(versions, Rule(batch_delete, forget)) as (store, _):
+    with open_through_proxy(versions, Rule(is_batch_delete, forget)) as (store, _):
         assert sorted(act(store, "versioned", rows)) == ["done", "failed"]
         assert act(store, "versioned", rows, resumed=True) == ["done", "done"]
     assert history(versions, "a") == ["marker", "bytes"]
@@ -464,7 +434,7 @@ def test_protected_key_is_denied_and_others_are_done(mode: QuarantineMode, versi
     with open_s3_bench("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         for key in ("a", "b", "c"):
             bench.put(key, key.encode())
-        rows = planned(bench, "a", "b", "c")
+        rows = plan_rows(bench, "a", "b", "c")
         assert act(allow(bench, "b"), mode, rows) == ["done", "denied", "done"]
         assert [bench.get(key) for key in ("a", "b", "c")] == [None, b"b", None]
 
@@ -484,7 +454,7 @@ def test_purge_of_a_locked_version_is_denied(lock: dict[str, Any]) -> None:
     bench = S3Bench(server, client, name, "lake/", open_store(f"s3://{name}/lake/", connections), connections, "versioned")
     client.put_object(Bucket=name, Key="lake/a", Body=b"locked", **lock)
     bench.put("b", b"free")
-    rows = planned(bench, "a", "b")
+    rows = plan_rows(bench, "a", "b")
     assert act(bench.store, "versioned", rows) == ["done", "done"]
     assert act(bench.store, "versioned", rows, "purge") == ["denied", "done"]
     assert act(bench.store, "versioned", rows[:1], "restore") == ["done"]
@@ -494,9 +464,9 @@ def test_purge_of_a_locked_version_is_denied(lock: dict[str, Any]) -> None:
 def test_own_delete_marker_that_cannot_be_removed_is_reported() -> None:
     with open_s3_bench("ceph", versioned=True, own=True, prefix="lake/") as bench:
         bench.put("a", b"old")
-        rows = planned(bench, "a")
+        rows = plan_rows(bench, "a")
         allow(bench, actions=["s3:Get*", "s3:List*", "s3:PutObject", "s3:DeleteObject"])
-        with run_proxy(shared_server("ceph").as_stranger(), Rule(batch_delete, call_before(partial(bench.put, "a", b"new")))) as proxy:
+        with run_proxy(shared_server("ceph").as_stranger(), Rule(is_batch_delete, call_before(partial(bench.put, "a", b"new")))) as proxy:
             store = open_store(bench.store.location, Connections(default=proxy.server.settings))
             (result,) = store.quarantine("versioned", PLAN).act(rows)
         assert result.verdict == "failed"
@@ -507,7 +477,7 @@ def test_own_delete_marker_that_cannot_be_removed_is_reported() -> None:
 def test_head_without_permission_is_denied(mode: QuarantineMode, versioned: bool) -> None:
     with open_s3_bench("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
         bench.put("a", b"x")
-        rows = planned(bench, "a")
+        rows = plan_rows(bench, "a")
         rows += [replace(rows[0], key="missing")]
         stranger = open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
         for action in ("quarantine", "restore", "purge"):
@@ -526,13 +496,13 @@ def test_keys_invalid_in_xml_are_deleted(mode: QuarantineMode, versioned: bool) 
     with open_s3_bench("ceph", versioned=versioned) as bench:
         for key in [*CONTROL, *others]:
             bench.put(key, key.encode())
-        rows, done = planned(bench, *CONTROL), ["done"] * len(CONTROL)
+        rows, done = plan_rows(bench, *CONTROL), ["done"] * len(CONTROL)
         for action in ("quarantine", "restore", "quarantine", "purge"):
             assert (
-                act(bench.store, mode, rows if mode == "deferred" or action != "quarantine" else planned(bench, *CONTROL), action) == done
+                act(bench.store, mode, rows if mode == "deferred" or action != "quarantine" else plan_rows(bench, *CONTROL), action) == done
             )
             if mode == "trash" and action == "restore":
-                rows = planned(bench, *CONTROL)
+                rows = plan_rows(bench, *CONTROL)
             hidden = action == "purge" or (action == "quarantine" and mode != "deferred")
             assert [bench.get(key) for key in CONTROL] == [None if hidden else key.encode() for key in CONTROL]
         assert {key: bench.get(key) for key in inventory(bench.store)} == {key: key.encode() for key in others}
@@ -540,7 +510,7 @@ def test_keys_invalid_in_xml_are_deleted(mode: QuarantineMode, versioned: bool) 
 
 # Killed
 
-EVERY = example_count(6, 1)
+STEP_SIZE = example_count(6, 1)
 KEYS = ("a", "t/b", "u/c")
 LIVE = ("live", "t/live")
 
@@ -550,17 +520,17 @@ def apply(store: Store, state: Path, rows: Sequence[PlannedAction], mode: Quaran
     return [outcome.verdict for outcome in execute(rows, store.quarantine(mode, PLAN), log, lease, CLOCK)]
 
 
-def killed_and_ended(bench: S3Bench, step: int, at: Any, mode: QuarantineMode, action: Action) -> bool:
-    """False where the run ended before that request."""
+def kill_and_complete(bench: S3Bench, step: int, at: Any, mode: QuarantineMode, action: Action) -> bool:
+    """Return False if the run ended before that request."""
     for key in (*KEYS, *LIVE):
         bench.put(key, key.encode())
-    rows = planned(bench, *KEYS)
+    rows = plan_rows(bench, *KEYS)
     if action != "quarantine":
         assert act(bench.store, mode, rows) == ["done"] * 3
-    rows = for_(action, rows)
+    rows = with_action(action, rows)
     lease = bench.store.acquire(PLAN, "test", CLOCK)
     children: list[Any] = []
-    with memory_directory() as state, through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
+    with memory_directory() as state, open_through_proxy(bench, Rule(nth(step), at(lambda: kill_first(children)))) as (store, _):
         children.append(PROCESSES.Process(target=apply, args=(store, state, rows, mode, lease)))
         children[0].start()
         children[0].join(300)
@@ -569,31 +539,27 @@ def killed_and_ended(bench: S3Bench, step: int, at: Any, mode: QuarantineMode, a
     stays = action == "restore" or (action == "quarantine" and mode == "deferred")
     assert [bench.get(key) for key in KEYS] == [key.encode() if stays else None for key in KEYS]
     assert [bench.get(key) for key in LIVE] == [key.encode() for key in LIVE]
-    if action == "quarantine":  # nothing of it was lost
+    if action == "quarantine":  # no object is lost
         assert act(bench.store, mode, rows, "restore") == ["done"] * 3
         assert [bench.get(key) for key in KEYS] == [key.encode() for key in KEYS]
     return children[0].exitcode != 0
 
 
-def kill(children: Sequence[Any]) -> None:
-    os.kill(children[0].pid, signal.SIGKILL)
-
-
 ACTIONS: tuple[Action, ...] = ("quarantine", "restore", "purge")
-# Where nothing moves, only a purge asks a bucket for other things if it keeps versions.
-ALIKE = [("quarantine", "deferred", True), ("restore", "deferred", True)]
+# Deferred quarantine and restore make the same requests with and without versions.
+EQUIVALENT = [("quarantine", "deferred", True), ("restore", "deferred", True)]
 KILLED = [(action, *mode) for action in ACTIONS for mode in MODES]
 
 
-@pytest.mark.parametrize("action, mode, versioned", select_cases([case for case in KILLED if case not in ALIKE], ALIKE))
+@pytest.mark.parametrize("action, mode, versioned", select_cases([case for case in KILLED if case not in EQUIVALENT], EQUIVALENT))
 def test_next_run_completes_a_run_killed_at_any_request(action: Action, mode: QuarantineMode, versioned: bool) -> None:
-    """After the server has acted on a request, which leaves things as before the next one; and before the first.
+    """The process is killed after the server has executed a request, or before the first one.
 
-    At every sixth request here, at every one of them with `make test DEPTH=all`.
+    At every sixth request by default, at every request with `make test DEPTH=all`.
     """
-    for step in count(0, EVERY):
+    for step in count(0, STEP_SIZE):
         with open_s3_bench("ceph", versioned=versioned) as bench:
-            if not killed_and_ended(bench, max(step, 1), call_after if step else call_instead, mode, action):
+            if not kill_and_complete(bench, max(step, 1), call_after if step else call_instead, mode, action):
                 break
     assert step > 3
 
@@ -623,7 +589,7 @@ def test_pickles_contain_no_secret(versioned: bool, monkeypatch: pytest.MonkeyPa
 
 def test_partial_restore_is_never_taken_for_the_object(plain: S3Bench) -> None:
     plain.put("a", b"bytes")
-    rows = planned(plain, "a")
+    rows = plan_rows(plain, "a")
     assert act(plain.store, "trash", rows) == ["done"]
     plain.client.put_object(Bucket=plain.bucket, Key=plain.prefix + "a", Body=b"", Metadata={"gc-assets-restored": rows[0].etag})
     assert act(plain.store, "trash", rows, "restore", resumed=True) == ["changed"]

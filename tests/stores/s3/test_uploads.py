@@ -1,4 +1,4 @@
-"""Uploads in parts that nobody finished, on a real server."""
+"""Unfinished multipart uploads on a real server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.s3.proxy import (
 )
 from tests.s3.servers import shared_server
 from tests.stores.builders import CLOCK, PLAN, memory_directory
-from tests.stores.s3.test_quarantine import kill, through
+from tests.stores.s3.bucket_actions import kill_first, open_through_proxy
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
 MINUTE = timedelta(minutes=1)
@@ -51,8 +51,8 @@ def bench() -> Iterator[S3Bench]:
 
 
 def begin(bench: S3Bench, key: str, *parts: bytes) -> dict[str, str]:
-    named = {"Bucket": bench.bucket, "Key": bench.prefix + key}
-    upload = {**named, "UploadId": bench.client.create_multipart_upload(**named)["UploadId"]}
+    target = {"Bucket": bench.bucket, "Key": bench.prefix + key}
+    upload = {**target, "UploadId": bench.client.create_multipart_upload(**target)["UploadId"]}
     for number, part in enumerate(parts, 1):
         bench.client.upload_part(**upload, PartNumber=number, Body=part)
     return upload
@@ -60,25 +60,25 @@ def begin(bench: S3Bench, key: str, *parts: bytes) -> dict[str, str]:
 
 def complete(bench: S3Bench, upload: dict[str, str]) -> None:
     parts = bench.client.list_parts(**upload)["Parts"]
-    whole = {"Parts": [{name: part[name] for name in ("PartNumber", "ETag")} for part in parts]}
-    bench.client.complete_multipart_upload(**upload, MultipartUpload=whole)
+    listed_parts = {"Parts": [{name: part[name] for name in ("PartNumber", "ETag")} for part in parts]}
+    bench.client.complete_multipart_upload(**upload, MultipartUpload=listed_parts)
 
 
-def old(bench: S3Bench, before: datetime | None = None) -> list[Upload]:
+def find_old(bench: S3Bench, before: datetime | None = None) -> list[Upload]:
     return list(bench.store.find_old_uploads(before or datetime.now(UTC) + MINUTE, lambda _: True, 100).uploads)
 
 
-def planned(bench: S3Bench) -> list[PlannedAction]:
-    return [PlannedAction(item.key, "abort", item.size_bytes, item.etag, item.upload_id) for item in old(bench)]
+def plan_rows(bench: S3Bench) -> list[PlannedAction]:
+    return [PlannedAction(item.key, "abort", item.size_bytes, item.etag, item.upload_id) for item in find_old(bench)]
 
 
-def left(bench: S3Bench) -> list[tuple[str, str]]:
-    """Key and id of each upload that the server has."""
+def list_uploads(bench: S3Bench) -> list[tuple[str, str]]:
+    """Return key and id of each upload on the server."""
     listed = bench.client.list_multipart_uploads(Bucket=bench.bucket, Prefix=bench.prefix)
     return sorted((item["Key"].removeprefix(bench.prefix), item["UploadId"]) for item in listed.get("Uploads", []))
 
 
-def aborted(store: Store, rows: Sequence[PlannedAction], *, resumed: bool = False) -> list[Result]:
+def abort_uploads(store: Store, rows: Sequence[PlannedAction], *, resumed: bool = False) -> list[Result]:
     results = store.upload_aborter().act(rows, rows if resumed else ())
     assert all((result.error is None) == (result.verdict == "done") for result in results)
     return results
@@ -88,7 +88,7 @@ def verdicts(results: Sequence[Result]) -> list[str]:
     return [result.verdict for result in results]
 
 
-def aborts(request: Request) -> bool:
+def is_abort(request: Request) -> bool:
     return request.method == "DELETE" and "uploadId" in request.query
 
 
@@ -117,7 +117,7 @@ def test_denied_listing_of_uploads_is_reported() -> None:
     with open_s3_bench("ceph") as bench:
         begin(bench, "one", b"x")
         denied = Rule(lambda request: "uploads" in request.query, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")))
-        with through(bench, denied) as (store, _):
+        with open_through_proxy(bench, denied) as (store, _):
             found = store.count_unfinished_uploads(datetime.now(UTC))
         assert found is not None
         assert (found.uploads, found.sized) == (0, 0)
@@ -141,24 +141,24 @@ def test_only_the_oldest_uploads_to_included_keys_are_aborted(kind: str) -> None
         assert (len(found.uploads), found.unexamined) == (2, 1)
         first, second = (item.initiated for item in found.uploads)
         assert first <= second
-        rows = [row for row in planned(bench) if row.key != "not wanted"]
+        rows = [row for row in plan_rows(bench) if row.key != "not wanted"]
         assert sorted((row.key, row.size_bytes) for row in rows) == [("a", 8), ("empty", 0), ("t/b", 1)]
-        assert verdicts(aborted(bench.store, rows)) == ["done"] * 3
-        assert [key for key, _ in left(bench)] == [".gc-assets/trash/plan/x", "not wanted"]
-        assert verdicts(aborted(bench.store, rows)) == ["absent"] * 3
-        assert verdicts(aborted(bench.store, rows, resumed=True)) == ["done"] * 3
+        assert verdicts(abort_uploads(bench.store, rows)) == ["done"] * 3
+        assert [key for key, _ in list_uploads(bench)] == [".gc-assets/trash/plan/x", "not wanted"]
+        assert verdicts(abort_uploads(bench.store, rows)) == ["absent"] * 3
+        assert verdicts(abort_uploads(bench.store, rows, resumed=True)) == ["done"] * 3
         assert bench.get("a") == b"an object of that name"
 
 
 def test_upload_age_counts_from_its_last_part(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
-    (before,) = old(bench)
-    assert old(bench, before.initiated) == []
-    assert old(bench, before.initiated + MINUTE) == [before]
+    (before,) = find_old(bench)
+    assert find_old(bench, before.initiated) == []
+    assert find_old(bench, before.initiated + MINUTE) == [before]
     time.sleep(1.1)
     bench.client.upload_part(**upload, PartNumber=2, Body=b"y")
-    assert old(bench, before.initiated + timedelta(seconds=1)) == []
-    (after,) = old(bench)
+    assert find_old(bench, before.initiated + timedelta(seconds=1)) == []
+    (after,) = find_old(bench)
     assert (after.upload_id, after.initiated) == (before.upload_id, before.initiated)
     assert after.etag != before.etag
     (last,) = bench.store.modification_times(pa.array([after.etag])).to_pylist()
@@ -167,7 +167,7 @@ def test_upload_age_counts_from_its_last_part(bench: S3Bench) -> None:
 
 def test_continued_upload_is_left_alone(bench: S3Bench) -> None:
     uploads = {key: begin(bench, key, b"x") for key in ("added", "again", "completed", "restarted", "given up")}
-    rows = planned(bench)
+    rows = plan_rows(bench)
     time.sleep(1.1)  # the times of parts that are compared are in whole seconds
     bench.client.upload_part(**uploads["added"], PartNumber=2, Body=b"y")
     bench.client.upload_part(**uploads["again"], PartNumber=1, Body=b"x")  # the same bytes
@@ -175,73 +175,75 @@ def test_continued_upload_is_left_alone(bench: S3Bench) -> None:
     for key in ("restarted", "given up"):
         bench.client.abort_multipart_upload(**uploads[key])
     restarted = begin(bench, "restarted", b"x")
-    told = {row.key: result for row, result in zip(rows, aborted(bench.store, rows), strict=True)}
+    results = {row.key: result for row, result in zip(rows, abort_uploads(bench.store, rows), strict=True)}
     expected = {"added": "changed", "again": "changed", "completed": "absent", "restarted": "absent", "given up": "absent"}
-    assert {key: result.verdict for key, result in told.items()} == expected
-    assert all(repr(key) in (result.error or "") for key, result in told.items())
+    assert {key: result.verdict for key, result in results.items()} == expected
+    assert all(repr(key) in (result.error or "") for key, result in results.items())
     kept = [("added", uploads["added"]), ("again", uploads["again"]), ("restarted", restarted)]
-    assert left(bench) == [(key, upload["UploadId"]) for key, upload in kept]
+    assert list_uploads(bench) == [(key, upload["UploadId"]) for key, upload in kept]
     assert bench.get("completed") == b"x"
 
 
 @pytest.mark.parametrize("fault", [drop_answer, drop_request, answer_slow_down])
 def test_lost_abort_request_is_retried(fault: Callable[[Exchange], None], bench: S3Bench) -> None:
     begin(bench, "a", b"x")
-    with through(bench, Rule(aborts, fault)) as (store, _):
-        assert verdicts(aborted(store, planned(bench))) == ["done"]
-    assert left(bench) == []
+    with open_through_proxy(bench, Rule(is_abort, fault)) as (store, _):
+        assert verdicts(abort_uploads(store, plan_rows(bench))) == ["done"]
+    assert list_uploads(bench) == []
 
 
 def test_upload_continued_during_a_lost_request_is_kept(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
-    rows = planned(bench)
+    rows = plan_rows(bench)
 
     def fault(exchange: Exchange) -> None:
         bench.client.upload_part(**upload, PartNumber=2, Body=b"y")
         drop_request(exchange)
 
-    with through(bench, Rule(aborts, fault)) as (store, _):
-        assert verdicts(aborted(store, rows)) == ["changed"]
-    assert left(bench) == [("a", upload["UploadId"])]
+    with open_through_proxy(bench, Rule(is_abort, fault)) as (store, _):
+        assert verdicts(abort_uploads(store, rows)) == ["changed"]
+    assert list_uploads(bench) == [("a", upload["UploadId"])]
 
 
 def test_upload_completed_before_the_abort_is_kept(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
-    rows = planned(bench)
-    with through(bench, Rule(aborts, call_before(partial(complete, bench, upload)))) as (store, _):
-        assert verdicts(aborted(store, rows)) == ["absent"]
-    assert verdicts(aborted(bench.store, rows, resumed=True)) == ["absent"]
-    assert (left(bench), bench.get("a")) == ([], b"x")
+    rows = plan_rows(bench)
+    with open_through_proxy(bench, Rule(is_abort, call_before(partial(complete, bench, upload)))) as (store, _):
+        assert verdicts(abort_uploads(store, rows)) == ["absent"]
+    assert verdicts(abort_uploads(bench.store, rows, resumed=True)) == ["absent"]
+    assert (list_uploads(bench), bench.get("a")) == ([], b"x")
 
 
 def test_documented_policies_suffice_for_uploads() -> None:
-    def allowed(bench: S3Bench, *on_objects: str) -> Store:
-        """The same storage for a user who may do no more, as docs/s3-reference.md says it."""
-        bucket, below = f"arn:aws:s3:::{bench.bucket}", f"arn:aws:s3:::{bench.bucket}/{bench.prefix}*"
-        asked = [("s3:ListBucketMultipartUploads", bucket), *((f"s3:{action}", below) for action in on_objects)]
-        statements = [{"Effect": "Allow", "Principal": "*", "Action": action, "Resource": place} for action, place in asked]
+    def open_with_policy(bench: S3Bench, *on_objects: str) -> Store:
+        """Open the storage for a user with the documented permissions only."""
+        bucket, objects = f"arn:aws:s3:::{bench.bucket}", f"arn:aws:s3:::{bench.bucket}/{bench.prefix}*"
+        actions = [("s3:ListBucketMultipartUploads", bucket), *((f"s3:{action}", objects) for action in on_objects)]
+        statements = [{"Effect": "Allow", "Principal": "*", "Action": action, "Resource": resource} for action, resource in actions]
         bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
         return open_store(bench.store.location, Connections(default=shared_server("ceph").as_stranger().settings))
 
     with open_s3_bench("ceph", prefix="lake/", own=True) as bench:
         begin(bench, "a", b"x")
-        reader = allowed(bench, "ListMultipartUploadParts")
+        reader = open_with_policy(bench, "ListMultipartUploadParts")
         (found,) = reader.find_old_uploads(datetime.now(UTC) + MINUTE, lambda _: True, 1).uploads
-        assert found == old(bench)[0]
-        (refused,) = aborted(reader, planned(bench))
+        assert found == find_old(bench)[0]
+        (refused,) = abort_uploads(reader, plan_rows(bench))
         assert refused.verdict == "denied"
         assert "abort 'a': AccessDenied" in (refused.error or "")
         assert "docs/s3-reference.md lists the permissions of each role" in (refused.error or "")
-        assert len(left(bench)) == 1
-        assert verdicts(aborted(allowed(bench, "ListMultipartUploadParts", "AbortMultipartUpload"), planned(bench))) == ["done"]
-        assert left(bench) == []
+        assert len(list_uploads(bench)) == 1
+        assert verdicts(abort_uploads(open_with_policy(bench, "ListMultipartUploadParts", "AbortMultipartUpload"), plan_rows(bench))) == [
+            "done"
+        ]
+        assert list_uploads(bench) == []
 
 
 def test_planned_upload_under_reserved_prefix_is_denied(bench: S3Bench) -> None:
     upload = begin(bench, ".gc-assets/trash/plan/x", b"x")
     row = PlannedAction(".gc-assets/trash/plan/x", "abort", 1, "any", upload["UploadId"])
-    assert verdicts(aborted(bench.store, [row])) == ["denied"]
-    assert len(left(bench)) == 1
+    assert verdicts(abort_uploads(bench.store, [row])) == ["denied"]
+    assert len(list_uploads(bench)) == 1
 
 
 # Killed
@@ -252,28 +254,28 @@ def apply(store: Store, state: Path, rows: Sequence[PlannedAction], lease: Lease
     return [outcome.verdict for outcome in execute(rows, store.upload_aborter(), log, lease, CLOCK)]
 
 
-def killed_and_ended(step: int, at: Any) -> bool:
-    """False where the run ended before that request."""
+def kill_and_complete(step: int, at: Any) -> bool:
+    """Return False if the run ended before that request."""
     with open_s3_bench("ceph") as bench, memory_directory() as state:
         for key in KEYS:
             begin(bench, key, b"x")
-        rows = planned(bench)
+        rows = plan_rows(bench)
         lease = bench.store.acquire(PLAN, "test", CLOCK)
         another = begin(bench, KEYS[0], b"x")
         children: list[Any] = []
-        with through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
+        with open_through_proxy(bench, Rule(nth(step), at(lambda: kill_first(children)))) as (store, _):
             children.append(PROCESSES.Process(target=apply, args=(store, state, rows, lease)))
             children[0].start()
             children[0].join(300)
             assert children[0].exitcode in {0, -signal.SIGKILL}
         assert apply(bench.store, state, rows, lease) == ["done"] * len(KEYS)
-        assert left(bench) == [(KEYS[0], another["UploadId"])]
+        assert list_uploads(bench) == [(KEYS[0], another["UploadId"])]
         return children[0].exitcode != 0
 
 
 def test_next_run_completes_a_run_killed_at_any_request() -> None:
-    """After the server has acted on a request, which leaves things as before the next one; and before the first."""
+    """The process is killed after the server has executed a request, or before the first one."""
     for step in count(0):
-        if not killed_and_ended(max(step, 1), call_after if step else call_instead):
+        if not kill_and_complete(max(step, 1), call_after if step else call_instead):
             break
     assert step > 3 * len(KEYS)
