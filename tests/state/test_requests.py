@@ -57,13 +57,13 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """
     for limit in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_FILES", "MAX_IN_PROCESS_BYTES", "MAX_TRIAL_ROWS", "MAX_TRIAL_BYTES"):
         monkeypatch.setattr(tasks, limit, 10**9)
-    frame = ledger.Reading.frame
+    frame = ledger.LogReader.frame
 
-    def record_log(reading: ledger.Reading, spark: SparkSession) -> DataFrame:
-        requested["log"] += reading.pieces
-        return frame(reading, spark)
+    def record_log(reader: ledger.LogReader, spark: SparkSession) -> DataFrame:
+        requested["log"] += reader.part_count
+        return frame(reader, spark)
 
-    monkeypatch.setattr(ledger.Reading, "frame", record_log)
+    monkeypatch.setattr(ledger.LogReader, "frame", record_log)
     requested, active = Counter[str](), list[str]()
     for name in REQUESTS:
         inner = getattr(Files, name)
