@@ -13,17 +13,19 @@ from tests.stores.s3_bench import S3Bench
 
 @dataclass
 class BucketHouse(Lakehouse):
-    """A storage in a bucket. `state` may lie in another; `s3` is how that one is reached."""
+    """A storage in a bucket. `state` may be in another bucket, which `s3` configures."""
 
     bench: S3Bench = field(kw_only=True)
 
     @property
     def config(self) -> Config:
-        place = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.connections.default}
-        storage = StorageConfig.model_validate({**place, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings})
+        location = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.connections.default}
+        storage = StorageConfig.model_validate(
+            {**location, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings}
+        )
         return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), s3=self.s3)
 
     def contents(self) -> dict[str, str]:
-        """Key to sha256 of every object that can be read, but the collector's own."""
+        """Return the sha256 of every readable object by key, without the collector's own."""
         keys = [key for key in self.bench.everything() if not key.startswith(RESERVED_PREFIX)]
         return {key: hashlib.sha256(self.bench.get(key) or b"").hexdigest() for key in keys}

@@ -1,4 +1,4 @@
-"""Lakes of all four kinds in one bucket, each with history to let go, with garbage, and with a reader of its own."""
+"""Lakes of all four kinds in one bucket, each with expired history, garbage, and its own reader."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ ROWS = Schema(NestedField(1, "id", LongType()))
 
 
 def file_io(server: S3Server) -> dict[str, str]:
-    """pyiceberg's own properties for the server."""
+    """Return pyiceberg's properties for the server."""
     keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key}
     return {"s3.endpoint": server.endpoint, "s3.region": REGION, **keys}
 
 
 def catalog_of(house: BucketHouse) -> dict[str, str]:
-    """pyiceberg's properties for a catalog on the disk whose warehouse is `iceberg` in the house's bucket."""
-    place = f"{house.bench.store.location}iceberg"
-    return {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": place, **file_io(house.bench.server)}
+    """Return pyiceberg's properties for a local catalog with the warehouse `iceberg` in the bucket."""
+    warehouse = f"{house.bench.store.location}iceberg"
+    return {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": warehouse, **file_io(house.bench.server)}
 
 
 class BucketLake(Protocol):
-    """A lake in a bucket. `garbage` are keys that are to go, `kept` keys that must stay."""
+    """A lake in a bucket. `garbage` are keys to be deleted, `kept` are keys that must stay."""
 
     config: Any
     garbage: set[str]
     kept: set[str]
 
     def readable(self) -> None:
-        """Every retained commit reads back in full, by the lake's own library."""
+        """Read every retained commit completely with the lake's own library."""
         ...
 
 
 class Iceberg:
-    """A table of a SQL catalog: three appends, an overwrite, and a data file of a writer that died."""
+    """A table of a SQL catalog: three appends, an overwrite, and a data file of a crashed writer."""
 
     def __init__(self, house: BucketHouse) -> None:
         self.house = house
@@ -78,10 +78,10 @@ class Iceberg:
 
 
 class Icechunk:
-    """A repository of four commits and a tag, a snapshot that no ref reaches, and a lost chunk.
+    """A repository with four commits and a tag, an unreferenced snapshot, and a lost chunk.
 
-    In a bucket that keeps versions Ceph 16 refuses every conditional put, and icechunk creates nothing there by itself. There its options
-    for one writer alone are set.
+    Ceph 16 refuses every conditional put in a bucket with versions, so icechunk cannot create
+    objects there. In such a bucket, its options for a single writer are set.
     """
 
     def __init__(self, house: BucketHouse) -> None:
@@ -127,7 +127,7 @@ class Icechunk:
 
 
 class Nessie:
-    """Two tables, of which one is dropped; each commit but the newest two is to go."""
+    """Two tables, one of them dropped. Each commit except the newest two expires."""
 
     def __init__(self, house: BucketHouse, server: Server) -> None:
         self.house = house
@@ -162,8 +162,10 @@ class Nessie:
         assert rows == {2, 3}
 
 
-class _InABucket(FakeServer):
-    """A server whose repository lies in a bucket: what it writes to its folder on the disk is put there before it answers."""
+class BucketServer(FakeServer):
+    """A server with a repository in a bucket: files of its local directory are uploaded before it
+    answers.
+    """
 
     def __init__(self, house: BucketHouse, builder: FilledRepository) -> None:
         super().__init__(builder.repository)
@@ -184,15 +186,15 @@ class _InABucket(FakeServer):
 
 
 class LakeFs:
-    """A repository of the suite's own server, with objects that expired or were never committed."""
+    """A repository of the suite's own server, with expired and uncommitted objects."""
 
     def __init__(self, house: BucketHouse) -> None:
         self.house = house
         self.builder = FilledRepository(house.root / "written")
-        self.server = _InABucket(house, self.builder)
+        self.server = BucketServer(house, self.builder)
         self.server.put()
         self.garbage = {f"ml-data/{key}" for key in self.builder.dead}
-        self.kept = {f"ml-data/{item.address}" for tree in self._shown() for item in tree.values()}
+        self.kept = {f"ml-data/{item.address}" for tree in self._list_trees() for item in tree.values()}
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -200,20 +202,20 @@ class LakeFs:
             self.config = config_of(url, "ml-data")
             yield
 
-    def _shown(self) -> list[dict[str, Any]]:
+    def _list_trees(self) -> list[dict[str, Any]]:
         repository = self.builder.repository
         return [repository.resolve(ref) or {} for ref in [*repository.branches, *repository.tags]]
 
     def readable(self) -> None:
         retained = self.house.commits("retained", "ml")
-        trees = [*self._shown(), *(self.builder.repository.trees[commit] for commit in retained)]
+        trees = [*self._list_trees(), *(self.builder.repository.trees[commit] for commit in retained)]
         assert sum(map(len, trees)) > len(self.kept)
         assert {item.path for tree in trees for item in tree.values() if not self.house.bench.get(f"ml-data/{item.address}")} == set()
 
 
 @contextmanager
 def lakes_of_all_kinds(house: BucketHouse, nessie: Server) -> Iterator[dict[str, BucketLake]]:
-    """The lakes of the house: one of each kind, by its name in the configuration, with its garbage in the bucket."""
+    """Return the lakes of the house by name, one of each kind, with their garbage in the bucket."""
     with ExitStack() as serving:
         lakefs = LakeFs(house)
         serving.enter_context(lakefs.running())

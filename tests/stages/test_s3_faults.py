@@ -1,5 +1,6 @@
-"""What can happen to a bucket between a plan and its apply, and between nights: nothing is lost, the books balance, and what is said names
-the object and the way out.
+"""Changes of a bucket between a plan and its apply, and between runs.
+
+No object is lost, the outcomes add up, and messages name the object and an action.
 """
 
 from __future__ import annotations
@@ -28,27 +29,30 @@ from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
 
-PLACE = "iceberg/db/orders/data/"
+DATA_PREFIX = "iceberg/db/orders/data/"
 LOST = ("gone", "kept", "resized", "same_bytes", "same_size")
 
 
 @contextmanager
-def house_of(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketHouse]:
-    """A table whose snapshots all stay, and five lost files below it. The house asks through a proxy."""
-    with open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench, run_proxy(shared_server("ceph"), *rules) as proxy:
+def open_house(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketHouse]:
+    """A table with retained snapshots only, and five lost files in it. Requests go through a proxy."""
+    with (
+        open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench,
+        run_proxy(shared_server("ceph"), *rules) as proxy,
+    ):
         now = next_noon(days=4)
         settings = {"quarantine": mode, "s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
         house.lakes = [Iceberg(house).config.with_retention("30d")]
         for name in LOST:
-            bench.put(f"{PLACE}{name}", name.encode())
+            bench.put(f"{DATA_PREFIX}{name}", name.encode())
         yield house
 
 
-def log(house: BucketHouse) -> dict[str, tuple[str, str]]:
-    """Name of each lost file to its outcome and error."""
-    rows = (row for row in house.rows("deletion_log") if row["key"].startswith(PLACE))
-    return {row["key"].removeprefix(PLACE): (row["outcome"], row["error"] or "") for row in rows}
+def read_outcomes(house: BucketHouse) -> dict[str, tuple[str, str]]:
+    """Return outcome and error of each lost file by name."""
+    rows = (row for row in house.rows("deletion_log") if row["key"].startswith(DATA_PREFIX))
+    return {row["key"].removeprefix(DATA_PREFIX): (row["outcome"], row["error"] or "") for row in rows}
 
 
 @pytest.mark.parametrize("mode", ["trash", "versioned"])
@@ -56,41 +60,43 @@ def test_only_planned_objects_are_quarantined(mode: QuarantineMode, spark: Spark
     def fails(request: Request) -> bool:
         return request.method == "PUT" and request.target.endswith("/kept")
 
-    # The copy of one object fails in a way that does not pass.
+    # The copy of one object fails permanently.
     rule = Rule(fails, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
-    with house_of(spark, tmp_path, mode, rule) as house:
+    with open_house(spark, tmp_path, mode, rule) as house:
         header = house.plan()
-        assert house.planned_actions(PLACE) == dict.fromkeys(LOST, "quarantine")
-        time.sleep(1.1)  # without versions the time tells the same bytes apart, in whole seconds
+        assert house.planned_actions(DATA_PREFIX) == dict.fromkeys(LOST, "quarantine")
+        time.sleep(1.1)  # without versions only the time identifies an object, in whole seconds
         now = {"same_size": b"SAME_SIZE", "same_bytes": b"same_bytes", "resized": b"longer than before"}
         for name, content in now.items():
-            house.bench.put(f"{PLACE}{name}", content)
-        house.bench.client.delete_object(Bucket=house.bench.bucket, Key=f"{house.bench.prefix}{PLACE}gone")  # by a marker, with versions
+            house.bench.put(f"{DATA_PREFIX}{name}", content)
+        house.bench.client.delete_object(
+            Bucket=house.bench.bucket, Key=f"{house.bench.prefix}{DATA_PREFIX}gone"
+        )  # creates a delete marker in a bucket with versions
         applied = house.approve_and_apply(header)
-        told = log(house)
+        outcomes = read_outcomes(house)
         expected = {**dict.fromkeys(now, "changed"), "gone": "absent", "kept": "failed"}
-        if mode == "versioned":  # the marker hides what was planned, and nothing is copied
+        if mode == "versioned":  # the delete marker hides the planned version, and nothing is copied
             expected |= {"gone": "done", "kept": "done"}
-        assert {name: outcome for name, (outcome, _) in told.items()} == expected
-        assert all(f"{PLACE}{name}" in error for name, (outcome, error) in told.items() if outcome != "done")
+        assert {name: outcome for name, (outcome, _) in outcomes.items()} == expected
+        assert all(f"{DATA_PREFIX}{name}" in error for name, (outcome, error) in outcomes.items() if outcome != "done")
         assert sum(counts(applied.by_outcome).values()) == len(LOST)
         if mode == "trash":
-            assert house.bench.get(f"{PLACE}kept") == b"kept"
+            assert house.bench.get(f"{DATA_PREFIX}kept") == b"kept"
             house.apply(header)
-            assert log(house) == told | {"kept": ("done", "")}
+            assert read_outcomes(house) == outcomes | {"kept": ("done", "")}
         house.restore(header.plan_id)
-        assert {name: house.bench.get(f"{PLACE}{name}") for name in now} == now
-        assert house.bench.get(f"{PLACE}kept") == b"kept"
+        assert {name: house.bench.get(f"{DATA_PREFIX}{name}") for name in now} == now
+        assert house.bench.get(f"{DATA_PREFIX}kept") == b"kept"
 
 
 def test_apply_waits_for_suspended_versioning(spark: SparkSession, tmp_path: Path) -> None:
-    with house_of(spark, tmp_path, "versioned") as house:
+    with open_house(spark, tmp_path, "versioned") as house:
         before, header = house.contents(), house.plan()
         set_versioning(house.bench, "Suspended")
         assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "denied"): len(LOST)}
         assert house.contents() == before
-        for name, (_, error) in log(house).items():
-            assert f"'{PLACE}{name}': bucket {house.bench.bucket} no longer keeps versions" in error
+        for name, (_, error) in read_outcomes(house).items():
+            assert f"'{DATA_PREFIX}{name}': bucket {house.bench.bucket} no longer keeps versions" in error
             assert "enable versioning" in error
         set_versioning(house.bench, "Enabled")
         house.now += timedelta(days=1)
@@ -100,46 +106,42 @@ def test_apply_waits_for_suspended_versioning(spark: SparkSession, tmp_path: Pat
         assert house.contents() == before
 
 
-def test_versioning_enabled_between_runs_empties_the_trash(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with house_of(spark, tmp_path, "trash") as house:
+def test_versioning_enabled_between_runs_empties_the_trash(spark: SparkSession, tmp_path: Path) -> None:
+    with open_house(spark, tmp_path, "trash") as house:
         before, header = house.contents(), house.plan()
         assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(LOST)}
         set_versioning(house.bench, "Enabled")
-        house.bench.put(f"{PLACE}later", b"later")
+        house.bench.put(f"{DATA_PREFIX}later", b"later")
         house.settings["quarantine_days"] = 30
         house.now += timedelta(days=1)
-        header_later = house.plan()
-        assert house.planned_actions(PLACE) == {"later": "quarantine"}
-        assert counts(house.approve_and_apply(header_later).by_outcome) == {("quarantine", "denied"): 1}
-        (_, error) = log(house)["later"]
+        next_header = house.plan()
+        assert house.planned_actions(DATA_PREFIX) == {"later": "quarantine"}
+        assert counts(house.approve_and_apply(next_header).by_outcome) == {("quarantine", "denied"): 1}
+        (_, error) = read_outcomes(house)["later"]
         assert f"bucket {house.bench.bucket} keeps versions" in error
         assert "use `quarantine: versioned`" in error
         assert house.restore(header.plan_id)[1] == {"done": len(LOST)}
         assert before.items() <= house.contents().items()
 
 
-def test_failed_listing_publishes_nothing(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_listing_publishes_nothing(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     answers: dict[str, Any] = {
         "AccessDenied": (403, "the policy does not allow this; docs/s3-reference.md lists the permissions of each role"),
         "ExpiredToken": (400, "the session token has expired; log in again"),
     }
-    spoilt: list[tuple[int, str]] = []
+    faults: list[tuple[int, str]] = []
 
     def in_the_middle(request: Request) -> bool:
-        return bool(spoilt) and lists(request) and "start-after" in request.query
+        return bool(faults) and lists(request) and "start-after" in request.query
 
     def refuse(exchange: Exchange) -> None:
-        exchange.reply(error_answer(*spoilt[0]))
+        exchange.reply(error_answer(*faults[0]))
 
-    with house_of(spark, tmp_path, "trash", Rule(in_the_middle, refuse, times=10**9)) as house:
+    with open_house(spark, tmp_path, "trash", Rule(in_the_middle, refuse, times=10**9)) as house:
         house.mark()
         for code, (status, way_out) in answers.items():
-            spoilt[:] = [(status, code)]
+            faults[:] = [(status, code)]
             with pytest.raises(StoreError) as raised:
                 storage_inventory(spark, house.run_context(), STORAGE)
             assert "could not be listed, so nothing can be planned: iceberg/" in str(raised.value)

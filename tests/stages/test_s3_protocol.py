@@ -1,9 +1,11 @@
-"""The whole protocol on a real S3 server, for lakes of all kinds at once, in each way to quarantine and with the state on S3 and on a
-disk: plan, approve, apply, restore, plan, apply, purge. In a usual run `cli/test_secrets.py` plans and applies lakes of all kinds in a
-bucket, `test_s3_faults.py` restores an Iceberg lake there, and only the store's contract purges.
+"""The whole protocol on a real S3 server: plan, approve, apply, restore, plan, apply, purge.
 
-Each module-wide story is one order of events; each test stands on what the one before it did. Objects in a bucket are as old as they
-are, so it is the clock of the nights that goes ahead.
+It covers lakes of all kinds, each quarantine mode, and the state on S3 and on a disk. In a normal
+run `cli/test_secrets.py` plans and applies lakes of all kinds in a bucket, `test_s3_faults.py`
+restores an Iceberg lake, and only the store's contract purges.
+
+A story is one sequence of events, and each test continues after the previous one. The age of
+objects in a bucket cannot be set, so the clock of the runs is moved ahead.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class BucketStory:
     before: dict[str, str]
     header: Any
     planned: set[str]
-    # What only an edit would free that this server cannot make.
+    # Objects that only an edit would free, which this server cannot make.
     held: set[str]
 
     @property
@@ -68,15 +70,15 @@ def story(
     request: pytest.FixtureRequest, spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BucketStory]:
     mode, state = request.param
-    with ExitStack() as places:
-        bench = places.enter_context(open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/"))
+    with ExitStack() as stack:
+        bench = stack.enter_context(open_s3_bench("ceph", versioned=mode == "versioned", prefix="lakes/"))
         now = next_noon(days=30)
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":
-            house.state, house.s3 = places.enter_context(unused_location())
-        lakes = places.enter_context(lakes_of_all_kinds(house, nessie_server))
+            house.state, house.s3 = stack.enter_context(unused_location())
+        lakes = stack.enter_context(lakes_of_all_kinds(house, nessie_server))
         before, header = house.contents(), house.plan()
-        # Ceph 16 replaces nothing on a condition in a bucket that keeps versions.
+        # Ceph 16 rejects every conditional replace in a bucket with versions.
         held = house.keys("deletion_plan", lake="weather", after_expiry=True) if mode == "versioned" else set[str]()
         yield BucketStory(house, lakes, before, header, house.keys("deletion_plan"), held)
 
@@ -91,7 +93,7 @@ def test_plan_contains_unreferenced_objects(story: BucketStory) -> None:
 
 
 def test_run_leaves_the_bucket_unchanged(story: BucketStory) -> None:
-    """But for what the server of lakeFS writes for whoever asks it."""
+    """Except files that the lakeFS server writes on every request."""
 
     def others(contents: dict[str, str]) -> dict[str, str]:
         return {key: digest for key, digest in contents.items() if not key.startswith("ml-data/_lakefs/")}
@@ -108,9 +110,9 @@ def test_apply_edits_histories_and_quarantines_planned_objects(story: BucketStor
         assert "this server rejects a conditional replace" in edit["error"]
         assert f"'s3://{story.house.bench.bucket}/" in edit["error"]
         assert "`gc-assets doctor`" in edit["error"]
-    books = Counter({("expire", "done"): sum(edits.values()), ("expire", "changed"): refused})
-    books |= {("quarantine", "done"): len(story.going), ("quarantine", "changed"): len(story.held)}
-    assert counts(applied.by_outcome) == +books
+    outcome_counts = Counter({("expire", "done"): sum(edits.values()), ("expire", "changed"): refused})
+    outcome_counts |= {("quarantine", "done"): len(story.going), ("quarantine", "changed"): len(story.held)}
+    assert counts(applied.by_outcome) == +outcome_counts
     gone = set(story.before) - set(story.house.contents())
     assert gone == (set[str]() if story.house.settings["quarantine"] == "deferred" else story.going)
     sent = story.house.summary("deletion_log")["requests"]
@@ -120,8 +122,8 @@ def test_apply_edits_histories_and_quarantines_planned_objects(story: BucketStor
 
 
 def test_restore_is_byte_for_byte(story: BucketStory) -> None:
-    _, books = story.house.restore(story.header.plan_id)
-    assert books == {"done": len(story.going)}
+    _, outcome_counts = story.house.restore(story.header.plan_id)
+    assert outcome_counts == {"done": len(story.going)}
     after = story.house.contents()
     assert {key: after[key] for key in story.planned} == {key: story.before[key] for key in story.planned}
     assert find_plan(story.house.config, story.header.plan_id).status_at(story.house.now) == "restored"
@@ -147,6 +149,6 @@ def test_purge_removes_planned_objects_and_nothing_else(story: BucketStory) -> N
     assert not story.going & keys
     after, live = story.house.contents(), story.before.keys() & story.house.live()
     changed = {key for key in live if after.get(key) != story.before[key]}
-    # The one snapshot whose parent was edited.
+    # The single snapshot with an edited parent.
     assert len(changed) == (0 if story.held else 1)
     assert all(key.startswith("weather/snapshots/") for key in changed)

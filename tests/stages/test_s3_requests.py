@@ -1,4 +1,6 @@
-"""What a stage sends to a bucket, in executors too, stands in its receipt, and a later night spreads its listing."""
+"""A receipt counts the requests of a stage, also in executors, and the next run divides the
+listing.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from tests.stores.s3_bench import S3Bench, open_s3_bench
 pytestmark = pytest.mark.spark
 
 
-def weather(bench: S3Bench) -> IcechunkLakeConfig:
-    """A lake, because a configuration needs one. Nobody opens it."""
+def lake_config(bench: S3Bench) -> IcechunkLakeConfig:
+    """Return a lake that is never opened, because a configuration needs one."""
     return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": f"{bench.store.location}weather/"})
 
 
@@ -30,23 +32,23 @@ def test_receipt_counts_requests_of_executors(spark: SparkSession, tmp_path: Pat
     with open_s3_bench("ceph") as bench, run_proxy(shared_server("ceph")) as proxy:
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
-        spoilt = replace(bench, connections=Connections(default=proxy.server.settings))
-        house = BucketHouse(spark, tmp_path, [weather(bench)], bench=spoilt)
+        proxied_bench = replace(bench, connections=Connections(default=proxy.server.settings))
+        house = BucketHouse(spark, tmp_path, [lake_config(bench)], bench=proxied_bench)
         storage_inventory(spark, house.run_context(), STORAGE)
         summary = house.summary("storage_inventory")
-        met = [lists(request) or "uploads" in request.query for request in proxy.requests]
+        is_listing = [lists(request) or "uploads" in request.query for request in proxy.requests]
         assert summary["tasks"] > 1
-        assert summary["requests"] == {"LIST": sum(met), "GET": len(met) - sum(met)}
+        assert summary["requests"] == {"LIST": sum(is_listing), "GET": len(is_listing) - sum(is_listing)}
         assert house.keys("storage_inventory") == {"a/1", "b/1", "c/1", "d"}
 
 
 def test_next_run_divides_a_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gc_assets.stores.s3.listing.CUT_EVERY", 10)
+    monkeypatch.setattr("gc_assets.stores.s3.listing.SPLIT_KEY_EVERY", 10)
     with open_s3_bench("ceph") as bench:
         names = {f"k{number:02d}" for number in range(40)}
         for name in names:
             bench.put(name, b"x")
-        house = BucketHouse(spark, tmp_path, [weather(bench)], bench=bench)
+        house = BucketHouse(spark, tmp_path, [lake_config(bench)], bench=bench)
         tasks = list[int]()
         for _ in range(2):
             storage_inventory(spark, house.run_context(), STORAGE)

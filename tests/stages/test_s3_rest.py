@@ -1,7 +1,8 @@
-"""The whole protocol on an Iceberg REST catalog with its warehouse in a bucket: a real Nessie, which speaks Iceberg REST under `/iceberg`.
+"""The whole protocol on an Iceberg REST catalog with its warehouse in a bucket.
 
-Nessie lists one snapshot in each metadata file, so no history is left to expire there, and files of older snapshots are named by nothing.
-It marks its tables with `gc.enabled=false`, and such a table is nobody's to collect until its owner says otherwise.
+The catalog is a real Nessie, which serves Iceberg REST under `/iceberg`. Its metadata files have
+one snapshot each, so there is no history to expire, and files of older snapshots are unreferenced.
+Nessie sets `gc.enabled=false`, and such a table is not collected until its owner changes this.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tests.stores.s3_bench import open_s3_bench
 OPTIONS, KEYS = "nessie.catalog.service.s3.default-options", "keys-of-the-tests"
 
 
-def catalog_on(server: S3Server, warehouse: str) -> dict[str, str]:
-    """Properties of a Nessie whose Iceberg catalog writes there."""
+def catalog_properties(server: S3Server, warehouse: str) -> dict[str, str]:
+    """Return properties of a Nessie with an Iceberg catalog in this warehouse."""
     return {
         "nessie.catalog.default-warehouse": "lake",
         "nessie.catalog.warehouses.lake.location": warehouse,
@@ -48,7 +49,7 @@ def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_pa
     ceph = shared_server("ceph")
     with (
         open_s3_bench("ceph", prefix="lakes/") as bench,
-        running(tmp_path / "nessie", properties=catalog_on(ceph, f"{bench.store.location}rest")) as nessie,
+        running(tmp_path / "nessie", properties=catalog_properties(ceph, f"{bench.store.location}rest")) as nessie,
     ):
         properties = {"type": "rest", "uri": f"http://127.0.0.1:{nessie.port}/iceberg", **file_io(ceph)}
         catalog = load_catalog("default", **properties)
@@ -63,7 +64,7 @@ def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_pa
         with catalog.load_table("db.orders").transaction() as change:
             change.set_properties({"gc.enabled": "true"})
         orders = catalog.load_table("db.orders")
-        here = f"{orders.location()}/".removeprefix(bench.store.location)
+        table_prefix = f"{orders.location()}/".removeprefix(bench.store.location)
         now = next_noon(days=30)
         house = BucketHouse(spark, tmp_path, settings={"quarantine": "trash"}, now=now, bench=bench)
         house.lakes = [IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": properties})]
@@ -72,16 +73,16 @@ def test_rest_catalog_tables_pass_the_whole_protocol(spark: SparkSession, tmp_pa
         planned = house.keys("deletion_plan")
         assert header.failed_gates == []
         assert header.expiry_actions == {}
-        assert f"{here}data/lost.parquet" in planned
-        assert planned == {key for key in before if key.startswith(here)} - house.live()
+        assert f"{table_prefix}data/lost.parquet" in planned
+        assert planned == {key for key in before if key.startswith(table_prefix)} - house.live()
         assert counts(house.approve_and_apply(header).by_outcome) == {("quarantine", "done"): len(planned)}
         assert set(before) - set(house.contents()) == planned
         assert house.restore(header.plan_id)[1] == {"done": len(planned)}
         assert before.items() <= house.contents().items()
         house.now += timedelta(days=5)
-        again = house.plan()
+        second = house.plan()
         assert house.keys("deletion_plan") == planned
-        assert outcomes(house.approve_and_apply(again)) == {"done"}
+        assert outcomes(house.approve_and_apply(second)) == {"done"}
         house.now += timedelta(days=1)
         purge = house.plan()
         assert house.keys("deletion_plan", action="purge") == planned

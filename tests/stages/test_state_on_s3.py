@@ -1,4 +1,4 @@
-"""A state on S3 holds the same rows as one on a disk, and everything that is done with plans works on it."""
+"""A state on S3 has the same rows as one on a disk, and all operations on plans work on it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.state.publisher import DAY, NOW
 from tests.state.s3_location import SECRET, unused_location
 
 CLOCK = Clock(NOW)
-# What no two runs have in common: names of runs and plans, moments, and the inode in an etag.
-OF_THE_RUN = {"run_id", "plan_id", "source_plan_id", "etag", "listed_etag", "at", "last_modified"}
+# Columns that differ between runs: ids, times, and the inode in an etag.
+VOLATILE_COLUMNS = {"run_id", "plan_id", "source_plan_id", "etag", "listed_etag", "at", "last_modified"}
 
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def lake_of(house: Lakehouse) -> LakeBuilder:
+def build_lake(house: Lakehouse) -> LakeBuilder:
     lake = LakeBuilder(house.root)
     orders = lake.table("db.orders", days_ago(60))
     orders.append(days_ago(50))
@@ -52,8 +52,8 @@ def lake_of(house: Lakehouse) -> LakeBuilder:
 
 
 @dataclass
-class Told:
-    """What came of each step, without the names that no two runs have in common."""
+class StepRecorder:
+    """Records the result of each step, without values that differ between runs."""
 
     house: Lakehouse
     known: set[str] = field(default_factory=set)
@@ -62,54 +62,54 @@ class Told:
     def __post_init__(self) -> None:
         self.known = {name for key in self.house.files() for name in UUID.findall(key)}
 
-    def step(self, name: str, *told: Any) -> None:
-        self.steps[name] = (*map(str, told), sorted(map(self.plain, self.house.files())), self.tables())
+    def step(self, name: str, *results: Any) -> None:
+        self.steps[name] = (*map(str, results), sorted(map(self.plain, self.house.files())), self.tables())
 
     def plain(self, text: str) -> str:
-        """A text in which the name of a file that an expiry wrote is like that of any other such file."""
+        """Replace the random part of a file name that an expiry wrote."""
         return UUID.sub(lambda found: found[0] if found[0] in self.known else "new", text)
 
     def tables(self) -> dict[str, list[str]]:
-        """The rows of every table that the night has, as text in order."""
+        """Return the rows of every table of the run, as sorted text."""
         state, found = self.house.run_context().state, dict[str, list[str]]()
         for name, table in all_tables().items():
             for group in (STORAGE, "sales"):
-                published = state.current(group, name, self.house.clock.today())
-                if published is not None:
-                    rows = read_rows(state, table, published).to_pylist(maps_as_pydicts="strict")
-                    kept = [repr({key: row[key] for key in row if key not in OF_THE_RUN}) for row in rows]
+                publish_parts = state.current(group, name, self.house.clock.today())
+                if publish_parts is not None:
+                    rows = read_rows(state, table, publish_parts).to_pylist(maps_as_pydicts="strict")
+                    kept = [repr({key: row[key] for key in row if key not in VOLATILE_COLUMNS}) for row in rows]
                     found[f"{group}/{name}"] = sorted(map(self.plain, kept))
         return found
 
 
-def night(house: Lakehouse) -> dict[str, Any]:
-    """A plan is made, approved and applied, and what it moved is restored."""
-    told = Told(house)
+def run_protocol(house: Lakehouse) -> dict[str, Any]:
+    """Create, approve and apply a plan, and restore its files."""
+    recorder = StepRecorder(house)
     header = house.plan()
-    told.step("planned", header.totals, header.expiry_actions, house.planned_actions().values())
-    told.step("applied", counts(house.approve_and_apply(header).by_outcome), house.trash(header))
-    told.step("restored", house.restore(header.plan_id)[1])
-    return told.steps
+    recorder.step("planned", header.totals, header.expiry_actions, house.planned_actions().values())
+    recorder.step("applied", counts(house.approve_and_apply(header).by_outcome), house.trash(header))
+    recorder.step("restored", house.restore(header.plan_id)[1])
+    return recorder.steps
 
 
 @full_suite_only
 @pytest.mark.spark
 def test_protocol_with_state_on_s3_has_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path / "lake")
-    lake_of(house)
+    build_lake(house)
     shutil.copytree(tmp_path / "lake", tmp_path / "kept")
-    on_disk = night(house)
+    on_disk = run_protocol(house)
     shutil.rmtree(tmp_path / "lake")
     shutil.copytree(tmp_path / "kept", tmp_path / "lake")
     with unused_location() as (root, settings):
-        again = Lakehouse(spark, tmp_path / "lake", lakes=house.lakes, state=root, s3=settings)
-        on_s3 = night(again)
-        for step, told in on_disk.items():
-            assert on_s3[step] == told, step
+        second = Lakehouse(spark, tmp_path / "lake", lakes=house.lakes, state=root, s3=settings)
+        on_s3 = run_protocol(second)
+        for step, result in on_disk.items():
+            assert on_s3[step] == result, step
         assert not (tmp_path / "lake" / "state").exists()
-        assert [finding for finding in doctor(again.run_context()) if finding.verdict == FAIL] == []
-        assert [plan.status_at(again.now) for plan in list_plans(again.config)] == ["restored"]
-        state = again.run_context().state
+        assert [finding for finding in doctor(second.run_context()) if finding.verdict == FAIL] == []
+        assert [plan.status_at(second.now) for plan in list_plans(second.config)] == ["restored"]
+        state = second.run_context().state
         holding = [item.name for item in state.files.list("", recursive=True) if SECRET.encode() in state.files.read(item.name)]
         assert holding == []
 
@@ -126,38 +126,38 @@ def live(*keys: str) -> pa.Table:
     )
 
 
-def published(state: State, *parts: pa.Table) -> Any:
+def publish_parts(state: State, *parts: pa.Table) -> Any:
     run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
     written = [write_rows(rows, LIVE_FILES, run, state.files) for rows in parts]
-    together = type(written[0])(tuple(part for one in written for part in one.parts), sum(one.digest for one in written) % 2**64)
-    return publish(state, run, together, CLOCK)
+    joined = type(written[0])(tuple(part for one in written for part in one.parts), sum(one.digest for one in written) % 2**64)
+    return publish(state, run, joined, CLOCK)
 
 
 def estimate(frame: DataFrame) -> int:
-    """What Spark thinks of the size of a frame, in bytes."""
+    """Return Spark's estimate of the size of a frame in bytes."""
     return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
 
 
 @pytest.mark.spark
 def test_spark_reads_every_row_once(spark: SparkSession, state: State, tmp_path: Path) -> None:
     parts = [live("a", "b"), live(*(f"c{number}" for number in range(200))), live("d")]
-    table = published(state, *parts)
+    table = publish_parts(state, *parts)
     frame = read_table(spark, state, LIVE_FILES, table)
     on_disk = State.at(str(tmp_path))
-    local = read_table(spark, on_disk, LIVE_FILES, published(on_disk, *parts))
+    local = read_table(spark, on_disk, LIVE_FILES, publish_parts(on_disk, *parts))
     assert [(f.name, f.dataType) for f in frame.schema] == [(f.name, f.dataType) for f in local.schema]
     assert sorted(frame.collect(), key=str) == sorted(local.collect(), key=str)
     assert read_paths(spark, state.files, LIVE_FILES.schema, []).collect() == []
     assert sorted(row["key"] for row in read_table(spark, state, LIVE_FILES, table, columns=["key"]).collect())[:2] == ["a", "b"]
-    ungiven = read_paths(spark, state.files, LIVE_FILES.schema, table.paths())
-    assert ungiven.select("key").distinct().count() == ungiven.count() == 203
+    unsized = read_paths(spark, state.files, LIVE_FILES.schema, table.paths())
+    assert unsized.select("key").distinct().count() == unsized.count() == 203
 
 
 @pytest.mark.spark
 def test_spark_gets_the_size_of_a_table(spark: SparkSession, state: State) -> None:
-    """Else it would send a table of any size to every executor where it is joined."""
+    """Without a size, Spark would broadcast a table of any size in joins."""
     if not hasattr(spark, "_jsparkSession"):
-        return  # a client of Connect does not see estimates
+        return  # a Spark Connect client has no estimates
     paths, ddl = [f"{number}.parquet" for number in range(7)], spark_schema(LIVE_FILES.schema)
     for size in (10**4, 10**6, 10**8):
         frame = scan(spark, state.files, LIVE_FILES.schema, ddl, paths, [size] * 7)
@@ -168,15 +168,15 @@ def test_spark_gets_the_size_of_a_table(spark: SparkSession, state: State) -> No
 
 @pytest.mark.spark
 def test_missing_part_raises_with_its_name(spark: SparkSession, state: State) -> None:
-    table = published(state, live("a"))
+    table = publish_parts(state, live("a"))
     state.files.delete(table.paths()[0])
     with pytest.raises(Exception, match=r"StateError: .*part-.*parquet is missing, so the table is incomplete"):
         read_table(spark, state, LIVE_FILES, table).collect()
 
 
-def test_every_metrics_mark_is_one_group(tmp_path: Path) -> None:
+def test_each_mark_reads_one_group(tmp_path: Path) -> None:
     state = State.at(str(tmp_path))
-    paths = [path for keys in ("ab", "c", "def") for path in published(state, live(*keys)).paths()]
+    paths = [path for keys in ("ab", "c", "def") for path in publish_parts(state, live(*keys)).paths()]
     fetch = ScanTask(state.files, ((paths[0],), (paths[1], paths[2])), (0, 4), LIVE_FILES.schema)
     numbers = [pa.record_batch({"id": pa.array(part, pa.int64())}) for part in ([3, 4, 5], [0, 1, 2], [6, 7])]
     keys = [key for batch in fetch(iter(numbers)) for key in batch.column(batch.schema.get_field_index("key")).to_pylist()]
