@@ -134,8 +134,8 @@ def test_failed_run_fails_its_step(idle_workspace: Workspace, lake: Path, tmp_pa
     failure = run_table(lake, tmp_path).failure
     ran = idle_workspace.last.run_id
     assert (
-        f"run {ran} of {idle_workspace.host} ended as FAILED: Workload failed, see run output for details ({NO_MODULE}); "
-        f"look at {idle_workspace.page(ran)}"
+        f"run {ran} of {idle_workspace.host} ended as FAILED: Workload failed, see run output for details ({NO_MODULE}). "
+        f"See {idle_workspace.page(ran)}."
     ) in failure
 
 

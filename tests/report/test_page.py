@@ -120,7 +120,7 @@ def test_requests_have_a_price_if_configured() -> None:
         TableRequests("sales", "manifest_entries", Requests({"GET": 7})),
     )
     text = render(RunReport(date(2026, 11, 21), NOW, "1.2.3", (), (storage(),), (), requests))
-    assert "1, 234" in text
+    assert "1,234" in text
     assert "under $0.01" in text
     assert "Requests to object stores" not in page()
 
@@ -226,7 +226,7 @@ def test_expiring_snapshots_have_their_rule() -> None:
 
 
 def test_different_live_counts_are_explained() -> None:
-    assert "114 live files are named" in page(storage(live_named=114))
+    assert "names 114 live files" in page(storage(live_named=114))
     assert "live files are named" not in page()
 
 
