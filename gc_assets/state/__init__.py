@@ -1,1 +1,1 @@
-"""The tables of gc-assets itself: schemas, files, parts and receipts. No lakes, Spark or Dagster."""
+"""Tables owned by gc-assets: schemas, files, parts and receipts. Imports no Spark or Dagster."""

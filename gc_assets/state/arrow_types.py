@@ -40,12 +40,12 @@ _SINCE: Final = "since"
 
 
 def schema_of(*columns: Column) -> pa.Schema:
-    """Return the Arrow schema of the columns. Descriptions and releases are field metadata."""
+    """Build the Arrow schema of the columns, with descriptions and releases as field metadata."""
     return pa.schema([_field(column) for column in columns])
 
 
 def is_added_column(field: pa.Field) -> bool:
-    """Return True if parts of an older release may lack the column."""
+    """Check if parts written by older releases may lack the column."""
     return _SINCE.encode() in (field.metadata or {})
 
 

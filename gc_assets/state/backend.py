@@ -1,4 +1,4 @@
-"""The operations that the state needs from a disk or an object store."""
+"""Storage operations required by the state, implemented for local disks and object stores."""
 
 from __future__ import annotations
 
@@ -8,38 +8,35 @@ from typing import Final, NamedTuple, Protocol
 
 
 class FileStat(NamedTuple):
-    """Name of a file relative to the listed directory, and its size in bytes."""
+    """File name relative to the listed directory, and size in bytes."""
 
     name: str
     size_bytes: int
 
 
 class VersionedContent(NamedTuple):
-    """Content of a file and the version that `replace_if` compares. Both are None if it is
-    missing.
-    """
+    """File content and the version compared by `replace_if`. Both are None for a missing file."""
 
     content: bytes | None
     version: str | None
 
 
 ABSENT: Final = VersionedContent(None, None)
-# Directory of the verification marks. The next apply deletes what a failed one left here, without
-# reading it.
+# Directory of verification marks. The next apply deletes leftovers of a failed one unread.
 VERIFICATION_MARKS: Final = "_recheck"
 
 
 def outlives_process(path: str) -> bool:
-    """Return True if other processes read the file after the process that wrote it has ended."""
+    """Check if the file is read by other processes after its writer has ended."""
     return not path.startswith(f"{VERIFICATION_MARKS}/")
 
 
 class Backend(Protocol):
-    """Files by their paths relative to the state. `Files` documents the methods."""
+    """Protocol for file access by path relative to the state. See `Files` for the methods."""
 
     @property
     def parallel_reads(self) -> int:
-        """Number of parallel reads that are worth their memory."""
+        """Maximum number of parallel reads, limited by memory."""
         ...
 
     def uri(self, path: str) -> str: ...

@@ -1,4 +1,4 @@
-"""Columns of the published tables, without Arrow, for commands that only need names and receipts.
+"""Column definitions of published tables, without Arrow, for commands that only need names.
 
 Times are UTC timestamps in microseconds.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class ColumnType(Enum):
-    """Type of a column. `arrow_types.py` maps it to an Arrow type."""
+    """Column type, mapped to an Arrow type by `arrow_types.py`."""
 
     STRING = "string"
     BINARY = "binary"
@@ -39,9 +39,9 @@ CONTENT_ROOTS: Final = ColumnType.CONTENT_ROOTS
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and its description.
+    """Column with its description.
 
-    `since` is the release that added it. In parts of older releases the column is null.
+    `since` is the release that added the column; it is null in parts written by older releases.
     """
 
     name: str
@@ -51,5 +51,5 @@ class Column:
 
 
 def column(name: str, type_: ColumnType, doc: str, *, since: str | None = None) -> Column:
-    """Return a column with its description."""
+    """Build a column."""
     return Column(name, type_, doc, since)

@@ -1,12 +1,12 @@
-"""Copy the rows of many small runs into few files, so that reading them needs few requests.
+"""Merge the rows of many small runs into a few files, to reduce the number of read requests.
 
-Some tables consist of the rows of many runs (`COMPACTED_TABLES`): each run adds a segment and never
-replaces another. A *compacted segment* holds copies of the rows of adjacent small runs. It is
-stored in `<group>/<asset>/_folds/<name>/`, and `<group>/<asset>/_folds.json` lists all of them. The
-runs are kept and remain authoritative: without the list, every run is read from its own files.
+In some tables (`COMPACTED_TABLES`), each run adds a segment and never replaces another. A
+*compacted segment* holds copies of rows from adjacent small runs. It is stored in
+`<group>/<asset>/_folds/<name>/` and listed in `<group>/<asset>/_folds.json`. The runs are kept and
+remain authoritative, so without the list every run is read from its own files.
 
-A compacted segment is read as a whole or not at all. A reader that needs only some of its runs uses
-a segment that was replaced recently, or the files of the runs themselves.
+A compacted segment is always read as a whole. A reader that needs only some of its runs falls back
+to a recently replaced segment or to the original run files.
 
 The first compaction of a table waits until it pays off. After that, the newest small segments are
 compacted whenever a run has rows, so the number of requests stays constant.
@@ -42,8 +42,8 @@ LIST_FILE: Final = "_folds.json"
 VERSION: Final = 2
 _READ_VERSIONS: Final = frozenset({1, VERSION})
 DIRECTORY: Final = "_folds"
-# A compaction merges this many adjacent small segments, up to this many bytes and segments. A large
-# segment is worth its own request.
+# Limits of one compaction: minimum number of adjacent small segments, maximum bytes and segments. A
+# large segment is worth its own request.
 MIN_SEGMENTS: Final = 8
 MAX_SMALL_BYTES: Final = 4 * 2**20
 MAX_COMPACTED_BYTES: Final = 64 * 2**20
@@ -54,15 +54,15 @@ MAX_SEGMENTS: Final = 256
 MAX_NEWEST_BYTES: Final = 2**20
 MIN_FIRST_SEGMENTS: Final = 3
 MIN_NEXT_SEGMENTS: Final = 2
-# A state with many runs is compacted over several runs, so that none of them takes long.
+# A large backlog is compacted over several runs, which bounds the time of each.
 MAX_COMPACTIONS: Final = 8
-# This many replaced segments remain on the list, for readers that started before the newest run.
+# Number of replaced segments kept on the list for readers that started before the newest run.
 MAX_REPLACED: Final = 2
-# A run that starts first may publish last. In logs the last entry counts, so a segment that lacks
-# such a run is unusable. The order of runs in other tables is irrelevant.
+# A run that starts first may publish last. In logs the last entry wins, so a segment without such a
+# run is unusable. In other tables, run order is irrelevant.
 ORDERED_TABLES: Final = frozenset({DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
-# The column of `deletion_log` with the run of a row. In a compacted segment, rows of older releases
-# get the run id of their segment.
+# Column of `deletion_log` with the run id of a row. Compaction fills it in for rows written by
+# older releases.
 RUN_ID: Final = "run_id"
 
 
@@ -71,15 +71,15 @@ class _Model(BaseModel):
 
 
 class CompactedPart(Part):
-    """A Parquet file of a compacted segment."""
+    """Parquet file of a compacted segment."""
 
     sha256: str
 
 
 class CompactedSegment(_Model):
-    """Copies of the rows of `runs`, in this order.
+    """Row copies of `runs`, in this order.
 
-    The order is that of the run ids for `ORDERED_TABLES`.
+    For `ORDERED_TABLES`, the runs are sorted by run id.
     """
 
     name: str
@@ -91,9 +91,9 @@ class CompactedSegments(RenamedKeys, _Model):
     """Content of `_folds.json`.
 
     Attributes:
-        segments: The current segments.
-        replaced_segments: The last replaced segments, newest first.
-        replaced_at: The time of replacement of older segments, which readers may still use.
+        segments: Current segments.
+        replaced_segments: Most recently replaced segments, newest first.
+        replaced_at: Replacement times of older segments, which may still be in use by readers.
     """
 
     RENAMED: ClassVar = {"folds": "segments", "former": "replaced_segments", "replaced": "replaced_at"}
@@ -104,20 +104,20 @@ class CompactedSegments(RenamedKeys, _Model):
 
 
 class SegmentList(NamedTuple):
-    """List of the compacted segments of a table, and the stored object that contained it."""
+    """Compacted segments of a table, with the stored object they were read from."""
 
     content: CompactedSegments
     seen: VersionedContent
 
     def has_other_runs(self, runs: Sequence[PastRun]) -> bool:
-        """Return True if a segment contains a run that is not among these."""
+        """Check if any segment contains a run outside `runs`."""
         known = {run.run_id for run in runs}
         return not all(known.issuperset(segment.runs) for segment in self.content.segments)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A Parquet file, relative to the state. `run_id` is the run of rows that do not name theirs."""
+    """Parquet file, relative to the state. `run_id` applies to rows without a run id."""
 
     path: str
     run_id: str
@@ -125,14 +125,14 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A run or an earlier compacted segment, as input of a compaction."""
+    """Compaction input: a run or an earlier compacted segment."""
 
     runs: tuple[PastRun, ...]
     compacted: CompactedSegment | None
 
     @property
     def size_bytes(self) -> int:
-        """Its size. A run of unknown size counts as large."""
+        """Size in bytes. A run of unknown size is treated as large."""
         parts = self.compacted.parts if self.compacted is not None else self.runs[0].entry.parts
         return sum(part.size_bytes if part.size_bytes is not None else MAX_COMPACTED_BYTES for part in parts)
 
@@ -143,7 +143,7 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Files that contain the rows of `runs` of one table.
+    """Files with the rows of `runs` for one table.
 
     `compacted` maps run ids to compacted segments. Other runs have their own files.
     """
@@ -152,7 +152,7 @@ class Segments:
     compacted: Mapping[str, CompactedSegment]
 
     def files(self, side: str | None = None) -> list[SegmentFile]:
-        """Return the files of the rows, or of a side table, in the order of the runs."""
+        """Return the files of the table or of a side table, in run order."""
         found: list[SegmentFile] = []
         seen_names: set[str] = set()
         for run in self.runs:
@@ -171,7 +171,7 @@ class Segments:
 
 
 def find_segments(files: Files, runs: Sequence[PastRun]) -> Segments:
-    """Return the files that contain the rows of these runs of one table."""
+    """Find the files that contain the rows of these runs."""
     if not runs:
         return Segments((), {})
     listed = read_list(files, runs[0].group, runs[0].asset).content
@@ -179,7 +179,7 @@ def find_segments(files: Files, runs: Sequence[PastRun]) -> Segments:
 
 
 def read_list(files: Files, group: str, asset: str) -> SegmentList:
-    """Return the list of the compacted segments. A missing or damaged list is empty."""
+    """Read the list of compacted segments. A missing or damaged list is treated as empty."""
     try:
         content, version = files.read_version(f"{group}/{asset}/{LIST_FILE}")
     except FileNotFoundError:
@@ -188,18 +188,18 @@ def read_list(files: Files, group: str, asset: str) -> SegmentList:
 
 
 def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> CompactedSegment | None:
-    """Merge the first long sequence of small segments, otherwise the newest ones.
+    """Merge the first long sequence of small segments, or else the newest segments.
 
     Args:
         files: The files of the state.
         runs: All runs of the table.
-        listed: The list, read before `runs`.
+        listed: Segment list, read before `runs`.
 
     Returns:
         The new segment, or None if too few segments are small or another process changed the list.
 
     Raises:
-        StateError: If a copy lacks rows of its runs, or if a segment to copy is damaged.
+        StateError: If a copy is missing rows or a source segment is damaged.
         OSError: If a file cannot be read.
     """
     if not runs:
@@ -238,7 +238,7 @@ def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> Compa
 
 
 def _add_segment(previous: CompactedSegments, new: CompactedSegment, runs: Sequence[PastRun]) -> CompactedSegments:
-    """Return the list with a new segment, which replaces all segments that it contains."""
+    """Add a segment to the list, replacing all segments that it contains."""
     useful = {segment.name for segment in _segments_by_run(previous.segments, runs).values()}
     contained = [segment for segment in previous.segments if segment.name in useful and set(segment.runs) <= set(new.runs)]
     remaining = [segment for segment in previous.segments if segment.name in useful and segment not in contained]
@@ -252,7 +252,7 @@ def _add_segment(previous: CompactedSegments, new: CompactedSegment, runs: Seque
 
 
 def find_damage(files: Files, group: str, asset: str) -> list[str]:
-    """Return a message for each listed file that is missing or damaged. Reads all of them."""
+    """Read all listed files and return a message for each missing or damaged one."""
     base = f"{group}/{asset}"
     found: list[str] = []
     listed = read_list(files, group, asset).content
@@ -269,7 +269,7 @@ def find_damage(files: Files, group: str, asset: str) -> list[str]:
 
 
 def clear_list(files: Files, group: str, asset: str) -> None:
-    """Empty the list, so that every run is read from its own files. The segments count as replaced."""
+    """Mark all segments as replaced, so that every run is read from its own files."""
 
     def clear(content: bytes | None) -> bytes:
         previous = _parse(content) or CompactedSegments()
@@ -280,9 +280,9 @@ def clear_list(files: Files, group: str, asset: str) -> None:
 
 
 def take_replaced(files: Files, group: str, asset: str, before: datetime) -> list[str]:
-    """Remove segments that were replaced before a time from the list, and return their directories.
+    """Remove segments replaced before a given time from the list, and return their directories.
 
-    Directories that were never listed are kept, because a process may be about to list them.
+    Unlisted directories are kept, because another process may be about to list them.
     """
     base = f"{group}/{asset}"
     old: set[str] = set()
@@ -302,7 +302,7 @@ def take_replaced(files: Files, group: str, asset: str, before: datetime) -> lis
 
 
 def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[_Segment] | None:
-    """Return the segments of the next compaction, or None.
+    """Select the segments of the next compaction, or None.
 
     These are the first adjacent small segments of which at least `MIN_SEGMENTS` have rows,
     otherwise the newest segments with at most `MAX_NEWEST_BYTES` in total.
@@ -344,10 +344,10 @@ def _adjacent_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Com
 
 
 def _segments_by_run(compacted_segments: Sequence[CompactedSegment], runs: Sequence[PastRun]) -> dict[str, CompactedSegment]:
-    """Return the largest usable segments by run id. No two contain the same run.
+    """Map run ids to the largest usable segments, which never overlap.
 
-    A segment is usable if all its runs are wanted and its number of rows matches the index, which
-    it does not if a run was published again.
+    A segment is usable if all its runs are wanted and its row count matches the index. A run that
+    was published again breaks the match.
     """
     wanted = {run.run_id: sum(part.rows for part in run.entry.parts) for run in runs}
     in_order = sorted(wanted) if runs and runs[0].asset in ORDERED_TABLES else None
@@ -361,7 +361,7 @@ def _segments_by_run(compacted_segments: Sequence[CompactedSegment], runs: Seque
 
 
 def _has_no_gap(segment: CompactedSegment, wanted: Sequence[str]) -> bool:
-    """Return True if the segment contains all wanted runs between its first and its last run."""
+    """Check if the segment contains all wanted runs between its first and last run."""
     return bisect_right(wanted, segment.runs[-1]) - bisect_left(wanted, segment.runs[0]) == len(segment.runs)
 
 
@@ -376,7 +376,7 @@ def _iterate_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Comp
 
 
 def _are_compatible(one: _Segment, other: _Segment) -> bool:
-    """Return True if the segments have the same decoder settings. Readers select runs by these."""
+    """Check if the segments have the same decoder settings, by which readers select runs."""
     return one.runs[0].entry.summary.get("decoded_as") == other.runs[0].entry.summary.get("decoded_as")
 
 
@@ -394,7 +394,7 @@ def _segment_parts(segment: _Segment, base: str) -> Iterator[tuple[Part, Segment
 def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, SegmentFile]], *, names_runs: bool) -> Iterator[CompactedPart]:
     """Copy all parts into one file per side table and schema.
 
-    With `names_runs` each row of the table itself gets its run id.
+    With `names_runs`, a run id is added to each row of the main table.
     """
     import pyarrow as pa  # slow to import, and not needed for reading
     import pyarrow.parquet as pq
@@ -434,7 +434,7 @@ def _add_run_id(rows: pa.Table, run_id: str) -> pa.Table:
 
 
 def _parse(content: bytes | None) -> CompactedSegments | None:
-    """Return a list, or None if it is missing, damaged or of another version."""
+    """Parse a segment list. None if it is missing, damaged or of another version."""
     try:
         document: Any = parse_json(content or b"")
         listed = document["list"]

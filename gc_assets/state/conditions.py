@@ -1,12 +1,12 @@
-"""Verify that a server evaluates conditional puts before anything depends on it.
+"""Verify that an S3 server evaluates conditional puts before relying on them.
 
-Some servers ignore the condition of a put. Two processes would then overwrite each other's tables,
-and a deletion log would be lost. Each process therefore tries each kind of condition on a canary
-object, once per bucket, before its first conditional put.
+Some servers ignore put conditions, so two processes could overwrite each other's tables and lose a
+deletion log. Before its first conditional put to a bucket, each process therefore tests every kind
+of condition on a canary object.
 
-Other servers check the condition first and write later, so that two concurrent writers may both
-succeed. A single writer cannot detect this, so a few writers race. A server may pass by luck, but
-not every time.
+Other servers check the condition first and write later, so two concurrent writers may both succeed.
+A single writer cannot detect this, so several writers race. A faulty server may pass one race by
+luck, but not every race.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from botocore.exceptions import ClientError
 from gc_assets.core.errors import StateError
 from gc_assets.s3.client import error_code
 
-# An etag that no object has.
+# Etag that matches no object.
 _UNKNOWN_ETAG: Final = "0" * 32
 # Writers per race. A process runs one race, and `doctor` a few. The time between check and write
 # grows with the content: with this size, 7 of 10 first rounds detected versitygw, and 21 of 22 runs
@@ -36,11 +36,11 @@ _ROUNDS: Final = 4
 
 
 class ConditionalStore(Protocol):
-    """Operations that the check needs."""
+    """Store operations required by the check."""
 
     @property
     def server(self) -> Hashable:
-        """Identity of the server that one check covers."""
+        """Identity of the checked server."""
         ...
 
     def uri(self, path: str) -> str: ...
@@ -54,7 +54,7 @@ class ConditionalStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EtagQuoting:
-    """How a server expects an etag in `If-Match`. Most accept it with or without quotes."""
+    """Etag format expected in `If-Match`. Most servers accept it with or without quotes."""
 
     quote: str
 
@@ -69,16 +69,16 @@ class EtagQuoting:
 _QUOTINGS: Final = (EtagQuoting(""), EtagQuoting('"'))
 
 
-# The results of this process.
+# Results cached in this process.
 _KNOWN_QUOTINGS: Final[dict[tuple[Hashable, int], EtagQuoting]] = {}
 
 
 def etag_quoting(store: ConditionalStore) -> EtagQuoting:
-    """Return how the server expects conditions.
+    """Return the etag format that the server expects in conditions.
 
     Raises:
         StateError: If the server ignores or rejects conditions.
-        OSError: If the process may not write there.
+        OSError: If the process has no write access.
     """
     key = (store.server, os.getpid())
     if key not in _KNOWN_QUOTINGS:
@@ -113,7 +113,7 @@ def _find_quoting(store: ConditionalStore) -> EtagQuoting:
 
 
 def _compares(store: ConditionalStore, name: str, spelling: EtagQuoting) -> bool:
-    """Return True if the server rejects the etag of another object and accepts the right one."""
+    """Check that the server rejects a wrong etag and accepts the right one."""
     if _put(store, name, b"wrong", _UNKNOWN_ETAG, spelling.at(_UNKNOWN_ETAG)):
         return False
     content, version = store.read_version(name)

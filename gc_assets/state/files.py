@@ -1,6 +1,6 @@
-"""Files of the state, on a local disk or an object store, and the atomic step of a publication.
+"""File access for the state on a local disk or an object store, with atomic replacement.
 
-The module knows bytes and paths, not their meaning. Paths are relative to the root.
+Paths are relative to the root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.core.paths import S3, scheme_of
 from gc_assets.state.backend import ABSENT, Backend, FileStat, VersionedContent
 from gc_assets.state.local_files import LocalFiles
 
-# Attempts of a conditional write that loses against others. More losses in a row are an error.
+# Maximum attempts of a conditional write that keeps losing to other writers.
 _ATTEMPTS: Final = 200
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -32,7 +32,7 @@ _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 class Files:
     """Files under a root: `file:///…`, a bare path, or `s3://…` (also `s3a://` and `s3n://`).
 
-    `s3` is the connection to S3. Pickles, and contains no secret: the connection opens on use.
+    `s3` is the S3 connection. Picklable and free of secrets, because the connection opens on use.
     """
 
     root: str
@@ -52,7 +52,7 @@ class Files:
 
     @property
     def are_local(self) -> bool:
-        """True on a disk that every process of the cluster reads under the same path."""
+        """True on a disk mounted under the same path in every process of the cluster."""
         return isinstance(self._backend(), LocalFiles)
 
     def uri(self, path: str) -> str:
@@ -60,21 +60,15 @@ class Files:
         return self._backend().uri(path)
 
     def spark_uri(self, path: str) -> str:
-        """Return the address of `path` for Spark's own file systems: `file://` or `s3a://`."""
+        """Return the `file://` or `s3a://` address of `path` for Spark's file systems."""
         return self._backend().spark_uri(path)
 
     def read(self, path: str) -> bytes:
-        """Return the content.
-
-        Raises:
-            FileNotFoundError: If the file does not exist.
-        """
+        """Read a file. Raises: FileNotFoundError: If the file does not exist."""
         return self._backend().read(path)
 
     def contents(self, paths: Sequence[str]) -> Iterator[bytes]:
-        """Yield the contents of files in the order of their paths, reading ahead from an object
-        store.
-        """
+        """Yield file contents in path order, reading ahead on object stores."""
         parallel = self._backend().parallel_reads
         if parallel == 1 or len(paths) == 1:
             yield from map(self.read, paths)
@@ -87,14 +81,14 @@ class Files:
                 yield running.popleft().result()
 
     def replace(self, path: str, content: bytes) -> None:
-        """Replace the content atomically: readers see either the old or the new content.
+        """Replace the content atomically, so readers see either the old or the new content.
 
-        If this raises, an object store may have written the content anyway, or may still do so.
+        If this raises on an object store, the write may still have succeeded or may succeed later.
         """
         self._backend().replace(path, content)
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Return the content and its version for `replace_if`.
+        """Read a file and its version for `replace_if`.
 
         Equal versions mean equal content (an object store's ETag).
 
@@ -104,11 +98,11 @@ class Files:
         return self._backend().read_version(path)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        """Replace `path` if it is still at `version`, or if it is missing and `version` is None.
+        """Replace `path` if it is still at `version`; None means that it must not exist.
 
-        Of several writers in any processes that read the same version, exactly one succeeds. On an
-        object store, concurrent writers of identical bytes may all succeed. A writer whose response
-        was lost may get None if another process has replaced its content since.
+        Exactly one of the writers that read the same version succeeds, across all processes. On an
+        object store, concurrent writers of identical bytes may all succeed. After a lost response,
+        a writer may get None if another process has replaced its content in the meantime.
 
         Returns:
             The new version, or None if the file was not replaced.
@@ -119,7 +113,7 @@ class Files:
         return self._backend().replace_if(path, content, version)
 
     def check_conditions(self) -> str:
-        """Return the reason why `replace_if` is reliable here.
+        """Check that `replace_if` is reliable, and return the reason.
 
         Raises:
             StateError: If it is not reliable.
@@ -127,14 +121,13 @@ class Files:
         return self._backend().check_conditions()
 
     def change(self, path: str, new: Callable[[bytes | None], bytes], seen: VersionedContent | None = None) -> VersionedContent:
-        """Replace the content with the result of `new`, and retry if another process was faster.
+        """Replace the content with the result of `new`, and retry after losing to another process.
 
         Args:
             path: The file.
-            new: Gets the current content, or None if the file is missing. It is called again after
-                a lost
-            race.
-            seen: The content that the caller has just read. It saves a request.
+            new: Called with the current content, or None for a missing file, and again after a lost
+                race.
+            seen: Content just read by the caller, to save a request.
 
         Returns:
             The content afterwards.
@@ -170,7 +163,7 @@ class Files:
         return self._backend().size(path)
 
     def sizes(self, paths: Sequence[str]) -> Sequence[int]:
-        """Return the sizes of files, with one listing per directory.
+        """Return file sizes in bytes, using one listing per directory.
 
         Raises:
             FileNotFoundError: If a file does not exist.
@@ -184,15 +177,15 @@ class Files:
         return [found[path] for path in paths]
 
     def modified_at(self, path: str) -> datetime:
-        """Return the time of the last change, by the clock of the disk or store."""
+        """Return the last modification time, by the clock of the disk or store."""
         return self._backend().modified_at(path)
 
     def list(self, path: str, *, recursive: bool = False) -> Sequence[FileStat]:
-        """Return the files under `path`, sorted by name. A missing directory is empty."""
+        """List the files under `path`, sorted by name. A missing directory is treated as empty."""
         return self._backend().list(path, recursive=recursive)
 
     def directories(self, path: str) -> Sequence[str]:
-        """Return the names of the directories directly under `path`, sorted."""
+        """List the subdirectories of `path`, sorted by name."""
         return self._backend().directories(path)
 
     def delete(self, path: str) -> None:
@@ -200,8 +193,7 @@ class Files:
         self._backend().delete(path)
 
     def delete_directory(self, path: str) -> None:
-        """Delete a directory and everything in it. On an object store a missing one is not an
-        error.
+        """Delete a directory recursively. On an object store a missing directory is not an error.
         """
         if not path.strip("/"):
             raise ValueError("refusing to delete the root of the state")
@@ -209,5 +201,5 @@ class Files:
 
 
 def is_read_only(error: OSError) -> bool:
-    """Return True if the error means that this process has no write access to the state."""
+    """Check if the error means that this process has no write access to the state."""
     return error.errno in _READ_ONLY

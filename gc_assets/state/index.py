@@ -1,7 +1,7 @@
-"""The index of the runs of one asset in one object, so that reading many runs needs one request.
+"""Run index of an asset: one object per asset, so that reading many runs takes one request.
 
-An index is derived from the receipts and can be rebuilt from them. It is replaced conditionally, so
-that concurrent publications are all recorded.
+An index can be rebuilt from the receipts. It is replaced conditionally, so no concurrent
+publication is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Model(BaseModel):
 
 
 class Part(_Model):
-    """A Parquet file of a run. Parts of side tables have the name of the side table before a slash."""
+    """Parquet file of a run. The names of side table parts start with `<side table>/`."""
 
     name: str
     rows: int
@@ -48,7 +48,7 @@ class Part(_Model):
 
 
 class IndexEntry(RenamedKeys, _Model):
-    """One run. `is_published` is False until its receipt is written, and stays so if the run dies."""
+    """Index entry of a run. `is_published` stays False until the receipt is written."""
 
     RENAMED: ClassVar = {"facts": "summary", "is_there": "is_published"}
 
@@ -68,7 +68,7 @@ class _Runs(_Model):
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """A finished run as the index describes it. Only runs of `CUMULATIVE_TABLES` have parts."""
+    """Finished run as described by the index. Only runs of `CUMULATIVE_TABLES` have parts."""
 
     group: str
     asset: str
@@ -91,7 +91,7 @@ class PastRun:
         return f"{partition_path(self.group, self.asset, self.run_date)}/{self.run_id}"
 
     def paths(self, side: str | None = None) -> list[str]:
-        """Return the Parquet files of a run of a cumulative table, or of its side table.
+        """Return the Parquet files of a cumulative table's run, or of its side table.
 
         Paths are relative to the state.
         """
@@ -100,7 +100,7 @@ class PastRun:
         return [f"{self.path}/{part.name}" for part in self.entry.parts if part.belongs_to(side)]
 
     def summary(self, model: type[_H]) -> _H:
-        """Return the summary that the index keeps.
+        """Return the summary kept in the index.
 
         Raises:
             StateError: If the receipt of the run lacks a value.
@@ -118,9 +118,9 @@ def partition_path(group: str, asset: str, run_date: date) -> str:
 
 
 def make_entry(receipt: Receipt, sha256: str, *, is_there: bool) -> IndexEntry:
-    """Return the entry of a receipt.
+    """Build the index entry of a receipt.
 
-    If the receipt lacks a value of the index summary, the entry has no summary, and only
+    If the receipt lacks a value of the index summary, the entry has no summary and
     `PastRun.summary` raises.
     """
     parts: tuple[PartFile, ...] = receipt.parts if receipt.asset in CUMULATIVE_TABLES else ()
@@ -150,7 +150,7 @@ Entries = dict[str, IndexEntry]
 
 
 class IndexContent(NamedTuple):
-    """Entries of an index, and the stored object that contained them."""
+    """Index entries, with the stored object they were read from."""
 
     entries: Entries
     at: VersionedContent
@@ -158,13 +158,13 @@ class IndexContent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Index object at `path`. Entries are keyed by run id."""
+    """Index object at `path`, with entries keyed by run id."""
 
     files: Files
     path: str
 
     def read(self) -> Entries | None:
-        """Return the entries, or None if there is no index.
+        """Read the entries, or return None if there is no index.
 
         Raises:
             StateError: If the index is damaged or of a newer release.
@@ -178,9 +178,9 @@ class Index:
         """Apply `change` to the entries and return the result.
 
         Args:
-            change: Returns the new entries. It is called again after a lost race.
+            change: Returns the new entries. Called again after a lost race.
             make: Returns the entries if there is no index yet.
-            seen: The index that the caller has just read. It saves a request.
+            seen: Index just read by the caller, to save a request.
 
         Raises:
             StateError: If the index is damaged.
@@ -200,7 +200,7 @@ class Index:
         return IndexContent(after, at)
 
     def replace(self, entries: Entries) -> None:
-        """Replace the index, readable or not, with these entries."""
+        """Overwrite the index with these entries, even if it is unreadable."""
         self.files.change(self.path, lambda _: _format(entries))
 
     def _parse(self, content: bytes) -> Entries:

@@ -1,13 +1,13 @@
-"""Publish the tables of gc-assets under one root, and look up their runs.
+"""Publish tables under the state root, and look up their runs.
 
 A run is stored in `<group>/<asset>/run_date=YYYY-MM-DD/<run id>/*.parquet` with `_receipt.json`.
-`current.json` contains the run id that counts for its date and the SHA-256 of the receipt, and is
-replaced atomically. `<group>/<asset>/_index.json` lists the runs of all dates.
+`current.json` is replaced atomically and contains the current run id of its date and the SHA-256 of
+the receipt. `<group>/<asset>/_index.json` lists the runs of all dates.
 
 A run is added to the index before its receipt is written, so the index never lacks a finished run.
-An entry without a receipt belongs to a run that died or is not finished; readers skip it. The
-receipts are authoritative: a lost index is rebuilt from them (docs/adr/0003-own-state-tables.md).
-No Spark, no Dagster.
+An entry without a receipt belongs to an unfinished or crashed run and is skipped. The receipts are
+authoritative, so a lost index is rebuilt from them (docs/adr/0003-own-state-tables.md). This module
+uses neither Spark nor Dagster.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _F = TypeVar("_F", bound=Summary)
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """A new directory of an asset and run date, invisible until `State.publish`.
+    """Unpublished run of an asset and run date, invisible to readers until `State.publish`.
 
     `path` is relative to the state.
     """
@@ -63,7 +63,7 @@ class TableRun:
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A published table: its directory relative to the state, and its receipt."""
+    """Published table: its directory relative to the state, and its receipt."""
 
     path: str
     receipt: Receipt
@@ -81,10 +81,10 @@ class PublishedTable:
         return self.receipt.files if side is None else self.receipt.side.get(side, ())
 
     def summary(self, model: type[_F]) -> _F:
-        """Return the summary of the stage.
+        """Return the stage summary.
 
         Raises:
-            StateError: If values are missing or wrong. The message names them.
+            StateError: If values are missing or invalid. The message names them.
         """
         if self.receipt.asset != model.TABLE:
             raise TypeError(f"{model.__name__} is the summary of {model.TABLE}, not of {self.receipt.asset}")
@@ -98,34 +98,34 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tables of gc-assets under one root."""
+    """Published tables under one root."""
 
     files: Files
 
     @classmethod
     def at(cls, root: str) -> State:
-        """Return the state at an address, with the default connection."""
+        """Open the state at an address, with the default connection."""
         return cls(Files(root))
 
     @classmethod
     def of(cls, config: Config) -> State:
-        """Return the state of a configuration."""
+        """Open the state of a configuration."""
         return cls(Files(config.state, config.state_s3()))
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> TableRun:
-        """Return an unused directory. Run ids sort by time."""
+        """Start a run in an unused directory. Run ids sort by time."""
         return TableRun(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.sequence_number():016x}{uuid.uuid4().hex[:4]}")
 
     def publish(self, run: TableRun, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> PublishedTable:
-        """Make the table of a run the current one of its date.
+        """Publish a run as the current table of its date.
 
         Args:
             run: The run.
             receipt: The receipt.
-            listed: All files of the run, if the caller has just listed them. It saves a request.
+            listed: All files of the run, if just listed by the caller, to save a request.
 
         Raises:
-            StateError: If a balance fails or a part is missing. Nothing is published then.
+            StateError: If a balance fails or a part is missing. The run is then not published.
         """
         wrong = [
             f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in receipt.balances if item.expected != item.found
@@ -139,7 +139,7 @@ class State:
         self.files.replace(f"{run.path}/{RECEIPT}", content)
         pointer = json.dumps({"run_id": run.run_id, "receipt_sha256": sha256}).encode()
         is_first = not any(other.run_date == run.run_date for other in index.entries.values() if other.run_id != run.run_id)
-        # Conditional, so that a put that the network delayed does not replace a newer pointer.
+        # Conditional, so that a delayed put does not replace a newer pointer.
         partition = partition_path(run.group, run.asset, run.run_date)
         self.files.change(f"{partition}/{CURRENT}", lambda _: pointer, ABSENT if is_first else None)
         index = self._add_entry(run, make_entry(receipt, sha256, is_there=True), index)
@@ -148,9 +148,9 @@ class State:
         return PublishedTable(run.path, receipt)
 
     def compact(self, group: str, asset: str, entries: Entries) -> None:
-        """Compact small runs of a cumulative table, at most `MAX_COMPACTIONS` times.
+        """Compact the small runs of a cumulative table, at most `MAX_COMPACTIONS` times.
 
-        Nothing depends on it: if it fails, a warning is logged and the runs are read one by one.
+        Compaction is optional: if it fails, a warning is logged and the runs are read one by one.
         """
         import pyarrow as pa  # slow to import, and not needed for reading
 
@@ -166,8 +166,7 @@ class State:
             _log.warning("%s/%s: its small runs were not compacted: %s", group, asset, error)
 
     def current(self, group: str, asset: str, run_date: date) -> PublishedTable | None:
-        """Return the table of a run date, verified against its receipt, or None if it was never
-        published.
+        """Return the table of a run date, verified against its receipt, or None if unpublished.
 
         Raises:
             StateError: If something is missing, incomplete or of a newer schema version.
@@ -180,9 +179,8 @@ class State:
         """Return the table of a run date.
 
         Raises:
-            StateError: If the table does not exist (the message names the command that makes it),
-                or for
-            the reasons of `current`.
+            StateError: If the table does not exist (the message names the command that publishes
+                it), or as in `current`.
         """
         found = self.current(group, asset, run_date)
         if found is None:
@@ -192,7 +190,7 @@ class State:
         return found
 
     def history(self, group: str, asset: str) -> tuple[PastRun, ...]:
-        """Return every finished run of every date, current or not, with one read of the index.
+        """Return all finished runs of all dates, current or not, with a single read of the index.
 
         Runs are ordered by date, and within a date by start.
 
@@ -209,7 +207,7 @@ class State:
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
     def segments(self, runs: Sequence[PastRun]) -> Segments:
-        """Return the files with the rows of these runs of one table, see `state.compaction`."""
+        """Find the files with the rows of these runs. See `state.compaction`."""
         return compaction.find_segments(self.files, runs)
 
     def segment_files(self, runs: Sequence[PastRun], side: str | None = None) -> list[SegmentFile]:
@@ -221,12 +219,12 @@ class State:
         return self.segments(runs).paths(side)
 
     def open(self, run: PastRun) -> PublishedTable:
-        """Return the table of a run. Its receipt is verified against the index."""
+        """Open the table of a run, and verify its receipt against the index."""
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
     def runs(self, group: str, asset: str) -> Iterator[PublishedTable]:
-        """Open every finished run, with a few requests each. `history` needs one request for all
-        runs.
+        """Open every finished run, with a few requests each. Prefer `history`, which needs one in
+        total.
         """
         return map(self.open, self.history(group, asset))
 
@@ -246,7 +244,7 @@ class State:
         return None
 
     def verify(self, table: PublishedTable) -> None:
-        """Verify the bytes of every part. Used for tables that decide what is deleted.
+        """Verify the bytes of every part, for tables that determine deletions.
 
         Raises:
             StateError: If a part is missing or damaged. The message names it.
@@ -260,13 +258,12 @@ class State:
                 )
 
     def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = ()) -> list[str]:
-        """Delete runs that are not current and older than `keep_days`, and old replaced segments.
+        """Delete non-current runs older than `keep_days`, and old replaced segments.
 
-        The assets in `protected` are kept: the old runs of cumulative tables are their content.
-        Only groups directly under the root are pruned, so no verification mark is.
+        Assets in `protected` are kept, because cumulative tables consist of their old runs. Only
+        groups directly under the root are pruned, which excludes verification marks.
 
-        Returns:
-            The deleted directories.
+        Returns: The deleted directories.
         """
         removed: list[str] = []
         limit = clock.now().timestamp() - timedelta(days=keep_days).total_seconds()
@@ -281,8 +278,8 @@ class State:
     def find_index_errors(self) -> list[str]:
         """Return a message for each difference between indexes, receipts and compacted segments.
 
-        Reads every receipt. A damaged index gives one message. A missing index gives none, because
-        the next reader rebuilds it.
+        Every receipt is read. A damaged index yields one message, a missing index none, because the
+        next reader rebuilds it.
         """
         found: list[str] = []
         for group, asset in self._assets():
@@ -307,8 +304,8 @@ class State:
         """Rebuild existing indexes from the receipts, and clear damaged lists of compacted
         segments.
 
-        Only groups directly under the root are repaired. Entries that wait for their receipt are
-        kept if the index is readable, because their runs may be about to publish.
+        Only groups directly under the root are repaired. If the index is readable, entries without
+        a receipt are kept, because their runs may still be published.
 
         Returns:
             The paths of the changed files.
@@ -338,9 +335,7 @@ class State:
         return changed
 
     def _add_entry(self, run: TableRun, entry: IndexEntry, seen: IndexContent | None = None) -> IndexContent:
-        """Add or replace the entry of a run, and mark waiting runs that have been published
-        meanwhile.
-        """
+        """Add or replace a run entry, and mark pending runs that have since been published."""
 
         def with_entry(entries: Entries) -> Entries:
             return {**{run_id: self._settle_entry(run, other) for run_id, other in entries.items()}, entry.run_id: entry}
@@ -355,7 +350,7 @@ class State:
         return other.model_copy(update={"is_published": self._receipt_sha256(path) == other.receipt_sha256})
 
     def _create_index(self, index: Index, group: str, asset: str) -> Entries:
-        """Return the entries of a state without an index, and store them if this process may write.
+        """Build the entries of a state without an index, and store them if the state is writable.
 
         The state was written by a release before 0.3, or lost its index.
         """
@@ -409,7 +404,7 @@ class State:
             ) from None
 
     def _pointer(self, partition: str) -> tuple[str, str] | None:
-        """Return the current run id of a partition and the SHA-256 of its receipt, or None."""
+        """Return the current run id of a partition and its receipt's SHA-256, or None."""
         try:
             pointer = parse_json(self.files.read(f"{partition}/{CURRENT}"))
             return pointer["run_id"], pointer["receipt_sha256"]
@@ -498,7 +493,7 @@ class State:
 
 
 def _start_time(run_id: str) -> float | None:
-    """Return the start of a run in seconds since 1970, or None if the name is not a run id."""
+    """Return the run start in seconds since 1970, or None if the name is not a run id."""
     try:
         return datetime.strptime(run_id.partition("-")[0] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
     except ValueError:

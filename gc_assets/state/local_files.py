@@ -1,4 +1,4 @@
-"""Files of the state on a local disk or a mounted file system."""
+"""State files on a local disk or a mounted file system."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Files under an absolute path. A lock file next to each file serialises conditional writers."""
+    """Files under an absolute path, with a lock file per file to serialise conditional writers."""
 
     root: str
 
@@ -106,11 +106,10 @@ class LocalFiles:
 
 
 def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the relative paths and the stat results of the entries of a directory. Links are
-    followed.
+    """Yield relative path and stat result of each directory entry, following links.
 
-    A missing directory yields nothing. Entries that disappear meanwhile are skipped, and links to
-    one of the directories `above` (device and inode).
+    A missing directory yields nothing. Entries that disappear during the listing are skipped, as
+    are links to a directory in `above` (device and inode).
 
     Raises:
         StateError: If a name is not UTF-8.

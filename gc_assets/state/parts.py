@@ -1,6 +1,6 @@
-"""Write Arrow batches as Parquet parts of a table, with size and SHA-256, in driver and executors.
+"""Write Arrow batches as Parquet parts, with size and SHA-256, in the driver or in executors.
 
-A part is built in memory and written in one put, so readers never see an incomplete part.
+Each part is built in memory and written in a single put, so readers never see a partial file.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gc_assets.state.receipts import PartFile
 # Maximum rows and bytes of a part.
 PART_ROWS = 1_000_000
 PART_BYTES = 128 * 2**20
-# Maximum rows and bytes of a row group. Rows wait uncompressed for the end of their group, so this
-# bounds the memory of a task.
+# Maximum rows and bytes of a row group. Open row groups are uncompressed, so this bounds task
+# memory.
 GROUP_ROWS = 131_072
 GROUP_BYTES = 16 * 2**20
 
 
 @dataclass
 class PartWriter:
-    """Collects batches of one schema and writes them as parts under `directory` in the state.
+    """Writer that collects batches of one schema and writes them as parts under `directory`.
 
-    `prefix` is a side table, or empty. It is part of the names of the parts. Names are unique per
-    writer, so a second attempt of a task never overwrites the first.
+    `prefix` is the side table name, or empty, and starts each part name. Part names are unique per
+    writer, so a retried task never overwrites the first attempt.
     """
 
     files: Files
@@ -43,7 +43,7 @@ class PartWriter:
     _attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add a batch. Its columns are cast to the schema by name."""
+        """Add a batch, casting its columns to the schema by name."""
         if batch.num_rows == 0:
             return
         if self._part is None:
@@ -53,7 +53,7 @@ class PartWriter:
             self._put(self._part)
 
     def close(self) -> list[PartFile]:
-        """Write the last part and return all parts, an empty list if there were no rows."""
+        """Write the last part and return all parts, or an empty list if there were no rows."""
         if self._part is not None:
             self._put(self._part)
         return self.parts
@@ -69,7 +69,7 @@ class PartWriter:
 
 
 class _OpenPart:
-    """A part under construction, row group by row group."""
+    """Part under construction, written row group by row group."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.rows = 0
@@ -94,7 +94,7 @@ class _OpenPart:
             self._end_group()
 
     def close(self) -> pa.Buffer:
-        """Return the complete part."""
+        """Complete the part and return it."""
         self._end_group()
         self._writer.close()
         return self._sink.getvalue()
@@ -107,9 +107,9 @@ class _OpenPart:
 
 
 def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """Return the rows of Parquet parts in memory. The caller makes sure that they are few.
+    """Read Parquet parts into memory. The caller ensures that they are small.
 
-    An added column is null in the rows of parts that were written before it was added.
+    Columns that are missing from older parts are filled with null.
     """
     names = columns or schema.names
     wanted = pa.schema([schema.field(name) for name in names])
@@ -118,10 +118,10 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
 
 
 def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
-    """Return the bytes of a part.
+    """Read the bytes of a part.
 
     Raises:
-        StateError: If they differ from the published bytes.
+        StateError: If the bytes differ from the published ones.
     """
     content = files.read(f"{directory}/{part.name}")
     if hashlib.sha256(content).hexdigest() != part.sha256:
@@ -136,12 +136,14 @@ def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
 
 
 def missing_columns(found: pa.Schema, wanted: pa.Schema) -> set[str]:
-    """Return the added columns that a part of an older release lacks."""
+    """Return the added columns missing from a part written by an older release."""
     return {field.name for field in wanted if is_added_column(field)} - set(found.names)
 
 
 def add_missing_columns(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:
-    """Return the rows with the columns of a schema, in its order. Missing added columns are null."""
+    """Return the rows with the columns of a schema, in schema order. Missing added columns are
+    null.
+    """
     arrays = [
         pa.nulls(rows.num_rows, field.type) if is_added_column(field) and field.name not in rows.schema.names else rows.column(field.name)
         for field in wanted

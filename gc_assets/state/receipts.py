@@ -1,4 +1,4 @@
-"""The receipt of a published table: its parts, its counts and its inputs."""
+"""Receipts of published tables: parts, counts and inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Model(BaseModel):
 
 
 class PartFile(_Model):
-    """A Parquet file of a table. `name` is relative to the directory of the run."""
+    """Parquet file of a table. `name` is relative to the run directory."""
 
     name: str
     rows: int
@@ -25,7 +25,7 @@ class PartFile(_Model):
 
 
 class Balance(_Model):
-    """A completeness check: the expected and the actual count."""
+    """Completeness check: expected and actual count."""
 
     name: str
     expected: int
@@ -33,15 +33,16 @@ class Balance(_Model):
 
 
 class Receipt(RenamedKeys, _Model):
-    """A published table.
+    """Receipt of a published table.
 
     Attributes:
-        digest: Sum of the row hashes modulo 2^64. Equal content has an equal digest in any order.
-        side: Side tables of the run by name. A name is a directory that readers of the table skip.
-        inputs: References of the input tables, by their paths.
+        digest: Sum of the row hashes modulo 2^64, independent of row order.
+        side: Side tables of the run by directory name. Readers of the main table skip these
+            directories.
+        inputs: References to the input tables, by path.
         balances: Completeness checks.
-        summary: Statistics of the stage, see `summaries.py`.
-        unsafe: Safety limits that the environment lowered.
+        summary: Stage statistics, see `summaries.py`.
+        unsafe: Safety limits lowered by the environment.
     """
 
     RENAMED: ClassVar = {"facts": "summary"}
@@ -64,17 +65,17 @@ class Receipt(RenamedKeys, _Model):
 
     @property
     def owner(self) -> str:
-        """The lake or storage that owns the table. Verification marks have a group of their own."""
+        """Lake or storage that owns the table. Verification marks have a separate group."""
         return self.group.rpartition("/")[2]
 
     @property
     def parts(self) -> tuple[PartFile, ...]:
-        """The Parquet files of the table and of its side tables."""
+        """Parquet files of the table and its side tables."""
         return (*self.files, *(part for parts in self.side.values() for part in parts))
 
     @property
     def reference(self) -> str:
-        """The text by which later receipts reference this one."""
+        """Reference to this receipt, as written in later receipts."""
         return f"{self.run_id}:{self.digest}"
 
 

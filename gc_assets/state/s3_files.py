@@ -1,7 +1,7 @@
-"""Files of the state on S3 or a compatible server.
+"""State files on S3 or a compatible server.
 
-Conditional puts replace locks. After a rejected condition, the stored bytes show whether an earlier
-attempt of the same put succeeded and only its response was lost.
+Conditional puts take the place of locks. After a rejected condition, the stored bytes show if an
+earlier attempt of the same put succeeded but lost its response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gc_assets.state.backend import FileStat
 
 # Each parallel read holds one part in memory.
 _PARALLEL_READS: Final = 4
-# Attempts for a truncated response, and for a key whose deletion failed temporarily.
+# Maximum attempts after a truncated response or a temporary deletion failure.
 _ATTEMPTS: Final = 5
 _TRANSIENT: Final = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
 
@@ -75,10 +75,10 @@ class S3Files:
         return self.put_if(path, content, version, spelling.absent() if version is None else spelling.at(version))
 
     def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> str | None:
-        """Put an object on a condition.
+        """Put an object if a condition holds.
 
-        A put whose response is lost is sent again and then finds its own object. Ceph answers a
-        lost race with status 500. After every failure the stored object decides.
+        A put whose response is lost is retried and then finds its own object. Ceph responds to a
+        lost race with status 500. After every failure, the outcome is read from the stored object.
 
         Returns:
             The ETag if the stored object is the new one, otherwise None.
@@ -109,7 +109,7 @@ class S3Files:
         return self._head(path)["ContentLength"]
 
     def modified_at(self, path: str) -> datetime:
-        """Return the time in whole seconds, because HEAD returns no fraction."""
+        """Return the modification time in whole seconds, because HEAD returns no fraction."""
         return self._head(path)["LastModified"].astimezone(UTC)
 
     def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
@@ -145,9 +145,9 @@ class S3Files:
                 pause_before_retry(attempt)
 
     def _delete(self, keys: Sequence[str], *, is_last: bool) -> list[str]:
-        """Delete keys of one page and return those that failed temporarily.
+        """Delete one page of keys and return those that failed temporarily.
 
-        Raises `OSError` for permanent failures, and for a key that the response does not mention.
+        Raises `OSError` for permanent failures and for keys missing from the response.
         """
         if not keys:
             return []
@@ -201,10 +201,10 @@ class S3Files:
 
 
 def s3_files(root: str, settings: S3Config) -> S3Files:
-    """Return the files under an address on S3.
+    """Open the files under an S3 address.
 
-    Every run writes the state. It is therefore never changed with the role that deletes files
-    (`apply_role_arn`, `apply_profile`), which a scheduled job may not be allowed to assume.
+    The deletion role (`apply_role_arn`, `apply_profile`) is never used here, because every run
+    writes the state and a scheduled job may not be allowed to assume that role.
     """
     bucket, key = bucket_and_key(root)
     nightly = settings.model_copy(update={"apply_profile": None, "apply_role_arn": None})
@@ -212,7 +212,7 @@ def s3_files(root: str, settings: S3Config) -> S3Files:
 
 
 def _is_refusal(error: OSError) -> bool:
-    """Return True if the server evaluated the condition and rejected the put."""
+    """Check if the server evaluated the condition and rejected the put."""
     return isinstance(error, FileNotFoundError) or (
         isinstance(error.__cause__, ClientError) and error_code(error.__cause__) in PRECONDITION
     )

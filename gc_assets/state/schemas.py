@@ -1,8 +1,7 @@
-"""The published tables that all lakes and storages share: columns, keys and the version of the
-layout.
+"""Published tables shared by all lakes and storages: columns, keys and layout version.
 
-Times are UTC timestamps in microseconds. Sizes are bytes. Column names are the public contract:
-readers need only Parquet.
+Times are UTC timestamps in microseconds. Sizes are bytes. Column names are a public contract,
+because any Parquet reader can use the tables.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from gc_assets.state.columns import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Version of the layout of the state, in every receipt. 2: the keys that release 0.4 renamed, such as
-# `facts` -> `summary` in receipts. Version 1 (releases up to 0.3) is still read. An earlier release
-# refuses a newer version and asks for an upgrade.
+# Layout version of the state, in every receipt. 2: keys renamed in release 0.4, e.g. `facts` ->
+# `summary` in receipts. Version 1 (releases up to 0.3) is still read. An earlier release refuses a
+# newer version and asks for an upgrade.
 SCHEMA_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
 class Table:
-    """A published table.
+    """Definition of a published table.
 
     Attributes:
-        name: Name of the asset.
+        name: Asset name.
         doc: Description.
-        scope: `lake` or `storage`, the owner of the table.
+        scope: Owner of the table: `lake` or `storage`.
         key: Columns that identify a row.
         columns: The columns.
-        by_apply: True if only the execution of a plan writes it.
+        by_apply: True if the table is written only by plan execution.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Table:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the columns, with their descriptions as metadata."""
+        """Arrow schema of the columns, with their descriptions as metadata."""
         from gc_assets.state.arrow_types import schema_of  # slow to import, and not needed by commands that show no rows
 
         return schema_of(*self.columns)
@@ -71,7 +70,7 @@ TABLE_NAME = column("table_name", STRING, "`namespace.table`; null in a lake of 
 
 
 def table(name: str, scope: str, doc: str, key: tuple[str, ...], *columns: Column, by_apply: bool = False) -> Table:
-    """Return a table of these columns. `scope` is `lake` or `storage`."""
+    """Define a table. `scope` is `lake` or `storage`."""
     return Table(name, doc, scope, key, columns, by_apply)
 
 
@@ -338,7 +337,7 @@ DELETION_LOG = table(
     by_apply=True,
 )
 
-# In the order of the run. A table of only one lake kind is declared in the package of the kind.
+# In run order. Tables of a single lake kind are declared in the package of that kind.
 SHARED_TABLES: Final = (
     POLICY_TABLE,
     CURRENT_RULES,

@@ -1,8 +1,8 @@
-"""Directories and schemas of the side tables, grouped by the table whose receipt lists them.
+"""Directories and schemas of side tables, grouped by main table.
 
-A side table is published under the receipt of a table, in a directory of its run. The leading
-underscore hides the directory from readers that read every Parquet file of a table. Scratch side
-tables exist only while a run computes its table.
+A side table is published with the receipt of its main table, in a subdirectory of the run. The
+leading underscore hides the subdirectory from generic Parquet readers. Scratch side tables exist
+only while a run computes its table.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ UNCOMMITTED: Final = schema_of(
 
 # --- commit_graph ---
 
-# The sources of a graph, if they have digests. Schema: `SOURCES`.
+# Sources of a graph, if they have digests. Schema: `SOURCES`.
 READ_FROM_SIDE: Final = "_read_from"
-# Scratch: commits that the driver read for the executors. Schema: `COMMIT_GRAPH`.
+# Scratch: commits read by the driver for the executors. Schema: `COMMIT_GRAPH`.
 DRIVER_COMMITS_SIDE: Final = "_passed_on"
 
 # --- manifest_entries ---
@@ -114,14 +114,14 @@ UNREADABLE_CONTAINERS: Final = pa.schema(
     ]
 )
 
-# Scratch: the containers of one level that have to be decoded, one part per task.
+# Scratch: pending containers of one level, one part per task.
 TASKS_SIDE: Final = "_tasks"
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
 
 # --- potential_commits (lakeFS) ---
 
-# Properties of each range by the commits that contain it. `classes` are the branches that a
-# lifecycle rule names, and one class for all other branches.
+# Range properties derived from the commits that contain the range. `classes` are the branches named
+# by a lifecycle rule, and one class for all other branches.
 RANGES_SIDE: Final = "_ranges"
 RANGES: Final = pa.schema(
     [
@@ -136,18 +136,18 @@ RANGES: Final = pa.schema(
 
 # --- live_files ---
 
-# Files that are named but not live or that are in no storage. Schema: `LIVE_FILES`. Lifecycle rules
-# of lakeFS release the files of `LIFECYCLE_SIDE`, although retained commits name them.
+# Files that are referenced but not live, or outside all storages. Schema: `LIVE_FILES`. Files in
+# `LIFECYCLE_SIDE` are released by lakeFS lifecycle rules although retained commits name them.
 EXPIRED_SIDE: Final = "_expired"
 DANGLING_SIDE: Final = "_dangling"
 LIFECYCLE_SIDE: Final = "_lifecycle"
 EXTERNAL_SIDE: Final = "_external"
 ROUTED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE)
-# Files that are not live, but that some commit names.
+# Files referenced by a commit but not live.
 RELEASED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE)
 
-# Live metadata objects that must be in the inventory, with the decoded length. `etag` and `digest`
-# are those of the decoded objects, several joined by `IDENTITY_SEPARATOR`.
+# Live metadata objects expected in the inventory, with the decoded length. `etag` and `digest`
+# identify the decoded objects; several values are joined by `IDENTITY_SEPARATOR`.
 IDENTITY_SEPARATOR: Final = "\x1f"
 METADATA_SIDE: Final = "_metadata"
 METADATA: Final = pa.schema(
@@ -161,14 +161,13 @@ METADATA: Final = pa.schema(
         ("digest", pa.string()),
     ]
 )
-# Live files that reading starts from and that may be absent, such as a version hint. Schema:
-# `METADATA`.
+# Live entry-point files that may be absent, e.g. a version hint. Schema: `METADATA`.
 OPTIONAL_SIDE: Final = "_optional"
-# Live metadata objects that are missing and were never decoded, so the files that they named are
-# unknown. Schema: `METADATA`.
+# Live metadata objects that are missing and were never decoded, so their files are unknown. Schema:
+# `METADATA`.
 UNKNOWN_SIDE: Final = "_unknown"
 
-# Content roots with their rank, the commit that needs them, and the container that names them.
+# Content roots with their rank, the commit that needs them, and their parent container.
 ROOTS: Final = pa.schema(
     [
         *CONTENT_ROOT,
@@ -183,7 +182,7 @@ ROOTS: Final = pa.schema(
 UNREADABLE_ROOTS_SIDE: Final = "_sick"
 UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
 
-# Columns of a file that a commit or a container names.
+# Columns of a file referenced by a commit or a container.
 FILE_COLUMNS: Final = (
     ("storage", pa.string()),
     ("key", pa.string()),
@@ -193,7 +192,7 @@ FILE_COLUMNS: Final = (
     ("must_exist", pa.bool_()),
     ("container_size_bytes", pa.int64()),
 )
-# Containers, and files that commits and containers name directly, each with what needs it.
+# Containers and directly referenced files, with the commits or containers that need them.
 NEEDS_SIDE: Final = "_needs"
 NEEDS: Final = pa.schema(
     [
@@ -205,12 +204,12 @@ NEEDS: Final = pa.schema(
         ("expands", pa.bool_()),
     ]
 )
-# The side tables that the walk writes and that are published with `live_files`.
+# Side tables written by the walk and published with `live_files`.
 PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, UNREADABLE_ROOTS_SIDE, NEEDS_SIDE)
 
-# Scratch: why files are live. The smallest number is the strongest witness. If `expands` is true,
-# the entries of `container` are needed too, and must exist only if the container must. The numbers
-# follow an order by content, so equal needs give equal rows.
+# Scratch: witnesses of live files. The smallest number is the strongest witness. If `expands` is
+# true, the entries of `container` are needed too, and must exist only if the container must. The
+# numbering follows the content, so equal needs produce equal rows.
 WITNESSES_SIDE: Final = "_witnesses"
 WITNESSES: Final = pa.schema(
     [
@@ -223,7 +222,7 @@ WITNESSES: Final = pa.schema(
         ("container_must_exist", pa.bool_()),
     ]
 )
-# Scratch: files that commits and containers name directly.
+# Scratch: files referenced directly by commits and containers.
 DIRECT_FILES_SIDE: Final = "_direct"
 DIRECT_FILES: Final = pa.schema([("witness", pa.int64()), *FILE_COLUMNS])
 # Scratch: containers whose cached entries are dirty, keys whose needs changed, and all dirty keys.
@@ -245,8 +244,8 @@ SELECTED_ENTRIES: Final = pa.schema(
 
 # --- what-if ---
 
-# Scratch: containers, and files that commits and containers name directly. Bit n of `live` is set
-# if the row is live in scenario n, bit 0 if it is live in the run itself.
+# Scratch: containers and directly referenced files. Bit n of `live` is set if the row is live in
+# scenario n; bit 0 stands for the run itself.
 SCENARIO_CONTAINERS_SIDE: Final = "_below"
 SCENARIO_CONTAINERS: Final = pa.schema([("container", pa.string()), ("live", pa.int64())])
 SCENARIO_FILES_SIDE: Final = "_named"
@@ -273,9 +272,9 @@ CUTS: Final = schema_of(column("key", STRING, "A key at which the next listing o
 
 # --- orphan_files ---
 
-# Candidates that stop a plan. Schema: `ORPHAN_FILES`. A listing or report names those of
-# `NAMED_TWICE_SIDE` more than once, so the row of the object is unknown. Those of `DEFERRED_SIDE`
-# are under the claims of tables whose metadata is missing, or next to damaged metadata.
+# Candidates that stop a plan. Schema: `ORPHAN_FILES`. Candidates in `NAMED_TWICE_SIDE` occur
+# repeatedly in a listing or report, so it is unclear which row is right. Candidates in
+# `DEFERRED_SIDE` are claimed by tables with missing metadata, or are next to damaged metadata.
 FALSE_NEGATIVES_SIDE: Final = "_false_negatives"
 NEAR_MISSES_SIDE: Final = "_near_misses"
 NAMED_TWICE_SIDE: Final = "_named_twice"
@@ -288,24 +287,23 @@ REWRITTEN: Final = schema_of(
     column("etag", STRING, "ETag of the object in the inventory."),
 )
 
-# Scratch: candidates, and files that may be metadata of a lake that is not configured. Schema:
-# `CANDIDATES`.
+# Scratch: candidates, and suspected metadata of unconfigured lakes. Schema: `CANDIDATES`.
 CANDIDATES_SIDE: Final = "_candidates"
 SUSPECTS_SIDE: Final = "_suspects"
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 
 # --- deletion_plan ---
 
-# Rows that this plan does not execute: files in quarantine that wait for a later run, and files of
+# Rows not executed by this plan: quarantined files that wait for a later run, and files of
 # histories that this plan does not edit. Schema: `DELETION_PLAN`.
 WAITING_SIDE: Final = "_waiting"
 HELD_SIDE: Final = "_held"
 
-# The edits of history that one approval executes, for the lakes that claim a part of the storage.
+# History edits executed by the plan, for lakes with claims in the storage.
 EXPIRY_SIDE: Final = "_expiry"
 EXPIRY_ACTIONS: Final = schema_of(column("lake", STRING, "Lake whose history is edited."), *EXPIRY_PLAN.columns)
 
-# The unfinished multipart uploads that one approval aborts.
+# Unfinished multipart uploads aborted by the plan.
 UPLOADS_SIDE: Final = "_uploads"
 UPLOADS: Final = schema_of(
     column("key", STRING, "Canonical key of the object that the upload was to create."),

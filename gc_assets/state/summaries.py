@@ -1,8 +1,7 @@
-"""The summaries of the tables: what a stage found out besides its rows, stored in the receipt.
+"""Table summaries: statistics of a stage, stored in the receipt.
 
-A model reads the summaries of its own and of all older releases. Values that older releases did not
-write have defaults. Values that decide what is deleted have none, so a receipt without them is
-damaged.
+Each model also reads the summaries of older releases. Values that they did not write have defaults,
+except values that determine deletions: a receipt without these is damaged.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ Amounts = dict[str, Amount]
 
 
 class Summary(RenamedKeys):
-    """Summary of one table.
+    """Base class of table summaries.
 
     Attributes:
-        TABLE: Name of the table.
-        requests: Number of requests to object stores, by kind. `publish` adds it.
-        requests_usd: Their price, or None if it is unknown. `publish` adds it.
-        spark_jobs: Number of Spark jobs, or None if it is unknown. `publish` adds it.
+        TABLE: Table name.
+        requests: Number of object store requests by kind, added by `publish`.
+        requests_usd: Price of the requests in USD, or None if unknown, added by `publish`.
+        spark_jobs: Number of Spark jobs, or None if unknown, added by `publish`.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
@@ -48,18 +47,18 @@ class Summary(RenamedKeys):
 
 
 def requests_of(summary: Mapping[str, Any]) -> Requests:
-    """Return the requests that were sent for a table, from the summary in its receipt."""
+    """Return the requests sent for a table, from its receipt summary."""
     return Requests(summary.get("requests") or {}, summary.get("requests_usd"))
 
 
 class IndexSummary(RenamedKeys):
-    """Part of a summary that the index of runs keeps, so that no receipt has to be opened."""
+    """Part of a summary kept in the run index, to avoid opening receipts."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> IndexSummary:
-        """Return the index summary of the summary in a receipt.
+        """Build the index summary from a receipt summary.
 
         Raises:
             ValidationError: If a value is missing.
@@ -81,16 +80,14 @@ class FreezeTime(IndexSummary):
     rehearsal: bool
 
     def is_own_day(self, run_date: date) -> bool:
-        """Return True if the run date was frozen on its own day, False for the analysis of an
-        earlier date.
-        """
+        """Check if the run date was frozen on its own day, not analysed later."""
         return self.frozen_at.date() == run_date
 
 
 class UnreadTable(BaseModel):
-    """A table that could not be read, and the reason.
+    """Table that could not be read, with the reason.
 
-    `table_name` is None for the whole lake. `address` is that of its metadata, if it is known.
+    `table_name` is None for the whole lake. `address` is the metadata address, if known.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
@@ -104,10 +101,10 @@ class LakeRefsSummary(Summary):
     """Summary of `lake_refs`.
 
     Attributes:
-        min_age_seconds: Age under which the lake's own system keeps an object.
+        min_age_seconds: Minimum age at which the lake's own system allows deletion of an object.
         claims: Number of claims.
         pinned: Number of pinned files.
-        unread: Unreadable tables that no other table of the run mentions.
+        unread: Unreadable tables not listed in any other table of the run.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -130,9 +127,9 @@ class CommitGraphSummary(Summary):
     """Summary of `commit_graph`.
 
     Attributes:
-        known: Number of commits that were reused from an earlier graph.
+        known: Number of commits reused from an earlier graph.
         read_as: Fingerprint of the rows.
-        unread: The reason why the lake has no readable commits, or None.
+        unread: Reason why the lake has no readable commits, or None.
     """
 
     TABLE: ClassVar = "commit_graph"
@@ -146,7 +143,7 @@ class CommitGraphSummary(Summary):
 class ReachableSnapshotsSummary(Summary):
     """Summary of `reachable_snapshots`.
 
-    `unread` is the reason why the policy is unknown and every commit is retained, or None.
+    `unread` is the reason why the policy is unknown and all commits are retained, or None.
     """
 
     TABLE: ClassVar = "reachable_snapshots"
@@ -178,7 +175,7 @@ class SnapshotHistorySummary(Summary):
 
 
 class SegmentSummary(IndexSummary):
-    """Summary of one segment of the cache of decoded containers.
+    """Summary of one segment of the decoded container cache.
 
     Attributes:
         decoded_as: Fingerprint of the decoder settings.
@@ -193,8 +190,8 @@ class ManifestEntriesSummary(Summary):
     """Summary of `manifest_entries`.
 
     Attributes:
-        levels: Number of levels of containers that this run decoded.
-        segments: Number of segments of the cache, including this one.
+        levels: Number of container levels decoded in this run.
+        segments: Number of cache segments, including this one.
     """
 
     TABLE: ClassVar = "manifest_entries"
@@ -213,20 +210,20 @@ class LiveFilesSummary(Summary):
     """Summary of `live_files`.
 
     Attributes:
-        files: Number of rows. Files that only expired or dangling commits name, and files that
-            rules
-        release, are counted separately.
-        unreadable: Unreadable tables. The rows contain their last known files.
-        reused_files: Number of rows that were reused.
-        reused_from: The run that they were reused from.
-        full_recompute_reason: The reason for a full recompute, or None.
+        files: Number of rows. Files of expired or dangling commits and files released by rules are
+            counted separately.
+        unreadable: Unreadable tables, whose last known files are included in the rows.
+        reused_files: Number of reused rows.
+        reused_from: Run that the rows were reused from.
+        full_recompute_reason: Reason for a full recompute, or None.
         full_recompute_on: Run date of the last full recompute.
         incremental_runs: Number of runs since the last full recompute.
-        uncompared_runs: Number of runs since the last comparison of both results.
-        differences: Differences that this run found between both results.
-        distrusted_on: Run date of the last run with differences. No earlier rows are reused.
+        uncompared_runs: Number of runs since the last comparison with a full recompute.
+        differences: Differences found by the comparison in this run.
+        distrusted_on: Run date of the last run with differences. Rows of earlier runs are not
+            reused.
         fingerprint: Fingerprint of the rows.
-        segments: Segments of the cache that the rows were computed from.
+        segments: Cache segments used to compute the rows.
     """
 
     TABLE: ClassVar = "live_files"
@@ -268,7 +265,7 @@ class LiveFilesSummary(Summary):
 
 
 class ComparisonSummary(IndexSummary):
-    """Fingerprint of rows that proved wrong after reuse, or None."""
+    """Fingerprint of reused rows that proved wrong, or None."""
 
     wrong: str | None = None
 
@@ -290,7 +287,7 @@ class LiveFilterSummary(Summary):
 
 
 class Problem(BaseModel):
-    """An entry of a storage that is not a plain file, see the side table `PROBLEMS`."""
+    """Storage entry that is not a plain file, see the side table `PROBLEMS`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
@@ -305,10 +302,10 @@ class UnfinishedUploads(BaseModel):
 
     Attributes:
         uploads: Number of uploads.
-        old: Number of uploads that are older than the grace period.
-        bytes: Bytes of the parts of the `sized` uploads.
+        old: Number of uploads older than the grace period.
+        bytes: Total part size of the `sized` uploads, in bytes.
         sized: Number of uploads whose parts were counted.
-        unknown: The reason why not all parts were counted, or None.
+        unknown: Reason why some parts were not counted, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
@@ -330,12 +327,12 @@ class StorageInventorySummary(Summary):
 
     Attributes:
         problems: Number of entries that are not plain files, by kind.
-        listing_seconds: Total time of the listing tasks, or None in older releases.
+        listing_seconds: Total time of the listing tasks. None in summaries of older releases.
         flow: `clean`, or `optimized` if directories were reused.
         full_listing_on: Run date of the last full listing.
         unfinished: Unfinished uploads, or None if the store has none.
-        report: Name of the report that replaced the listing, or None.
-        report_as_of: Start of its scan. Later objects may be missing from it.
+        report: Name of the inventory report used instead of a listing, or None.
+        report_as_of: Start of the report's scan. Later objects may be missing.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -358,7 +355,7 @@ class StorageInventorySummary(Summary):
 
 
 class SweepSummary(IndexSummary):
-    """Whether the run date is historical, and the number of containers that changed after decoding."""
+    """Historical flag of the run date, and number of containers changed after decoding."""
 
     historical: bool
     rewritten: int = 0
@@ -367,15 +364,16 @@ class SweepSummary(IndexSummary):
 class OrphanFilesSummary(Summary):
     """Summary of `orphan_files`.
 
-    A field that ends in `_count` is the total of the samples in the field without this ending.
+    A field `<name>_count` is the total number of which `<name>` contains samples.
 
     Attributes:
-        storage_breakdown: Amount of each class of objects.
+        storage_breakdown: Amount per object class.
         by_reason: Amounts by `<reason>/<lake>`.
-        unneeded_metadata: Metadata that serves no retained commit and is not deleted.
-        missing_metadata: Metadata that is missing or has changed, and stops the plan.
-        unreadable: Tables whose metadata is missing.
-        junk: Files that are only named like metadata. The files in their directories are kept.
+        unneeded_metadata: Metadata not needed by any retained commit, but not deleted.
+        missing_metadata: Missing or changed metadata that stops the plan.
+        unreadable: Tables with missing metadata.
+        junk: Files named like metadata without being metadata. The files in their directories are
+            kept.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -415,7 +413,7 @@ class DeletionPlanSummary(Summary):
 
 
 class PlanIndexSummary(IndexSummary):
-    """A plan as listed."""
+    """Plan fields shown in lists."""
 
     plan: PlanSummary
 
@@ -428,10 +426,10 @@ class DeletionLogSummary(Summary):
     """Outcomes of an apply or a restore.
 
     Attributes:
-        plan_id: The id of the plan, or of the restore.
-        approval_events: The approvals and rejections of the plan (empty before 0.4).
+        plan_id: Id of the plan or restore.
+        approval_events: Approvals and rejections of the plan (empty before 0.4).
         by_outcome: Files and bytes by `<phase>/<outcome>`.
-        edits: The number of edits of history by verdict.
+        edits: Number of history edits by verdict.
     """
 
     TABLE: ClassVar = "deletion_log"
@@ -480,9 +478,7 @@ class PotentialCommitsSummary(Summary):
 
 
 class LifecycleObjectsSummary(Summary):
-    """Objects that rules release, and objects that rules release under one path and keep under
-    another.
-    """
+    """Objects released by rules, and objects released under one path but kept under another."""
 
     TABLE: ClassVar = "lifecycle_objects"
 
@@ -490,7 +486,7 @@ class LifecycleObjectsSummary(Summary):
     deduplicated: Amount = Amount()
 
 
-# The index summaries by table. Other tables have none.
+# Index summaries by table. Other tables have none.
 INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     LakeRefsSummary.TABLE: FreezeTime,
     ManifestEntriesSummary.TABLE: SegmentSummary,
@@ -500,7 +496,7 @@ INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     ExpiryLogSummary.TABLE: ExpiryOutcomes,
 }
 
-# Tables that consist of the rows of many runs. The index of their runs lists the parts too.
+# Tables built from the rows of many runs. Their run index also lists the parts.
 CUMULATIVE_TABLES: Final = frozenset(
     {ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE, DeletionPlanSummary.TABLE}
 )
