@@ -145,7 +145,7 @@ def test_executor_cannot_read_the_disk_of_the_driver(story: ClusterStory) -> Non
 
 
 @pytest.mark.parametrize(
-    "fault, words",
+    "fault, message",
     [
         ("no program", "have no program /no/such/python3. Set `spark.python`"),
         ("no libraries", "have no module pandas in their Python"),

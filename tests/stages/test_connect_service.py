@@ -97,7 +97,7 @@ def test_two_platforms_in_one_process_have_two_sessions(results: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    "fault, words",
+    "fault, message",
     [
         ("no server", "no Spark Connect server answered at sc://localhost"),
         ("without TLS", "that both sides use TLS or neither does"),
