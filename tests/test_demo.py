@@ -364,5 +364,5 @@ def test_missing_server_is_reported(shell: None, monkeypatch: pytest.MonkeyPatch
 
 def test_disk_demo_is_not_an_s3_demo(shell: None, tmp_path: Path) -> None:
     ensure_demo(tmp_path)
-    with pytest.raises(UsageError, match="a demo on a local disk. Choose another --dir"):
+    with pytest.raises(UsageError, match=r"a demo on a local disk\. Choose another --dir"):
         ensure_demo_on_s3(tmp_path)

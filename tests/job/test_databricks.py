@@ -158,8 +158,7 @@ def test_run_with_lost_connection_is_cancelled(
     failure = run_table(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
     ran = idle_workspace.last
     assert (
-        f"lost the connection to run {ran.run_id} of {idle_workspace.host}, which was RUNNING and is cancelled now (no answer)"
-        in failure
+        f"lost the connection to run {ran.run_id} of {idle_workspace.host}, which was RUNNING and is cancelled now (no answer)" in failure
     )
     assert ran.is_cancelled
     assert list_keys(idle_workspace, "unwatched/") == []
@@ -184,7 +183,9 @@ def test_run_with_unknown_state_has_not_ended(
 
     failure = run_table(lake, tmp_path, deny_access).failure
     ran = idle_workspace.last
-    sentence = f"lost the connection to run {ran.run_id} of {idle_workspace.host}, which may still be running (The token may not view this run."
+    sentence = (
+        f"lost the connection to run {ran.run_id} of {idle_workspace.host}, which may still be running (The token may not view this run."
+    )
     assert sentence in failure
     assert f"Cancel it in the workspace, then run this again. See {idle_workspace.page(ran.run_id)}." in failure
     assert [word for word in ("ended", TOKEN) if word in failure] == []

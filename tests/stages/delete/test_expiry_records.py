@@ -160,7 +160,9 @@ def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: Sto
     before = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
     lease = take_lease(plan, context.clock)
     for name, tree in trees.items():
-        make_edits(ExpiryRecord(both, header, name), plan_actions(lake_at(tree.builder.path, retention), AS_OF), lease, only_interrupted=False)
+        make_edits(
+            ExpiryRecord(both, header, name), plan_actions(lake_at(tree.builder.path, retention), AS_OF), lease, only_interrupted=False
+        )
     lease.release()
     after = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
     assert all(after[name] != before[name] for name in trees)

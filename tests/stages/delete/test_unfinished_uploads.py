@@ -58,7 +58,7 @@ class UploadStory:
     uploads: dict[str, dict[str, str]]
     header: PlanHeader
 
-    def unfinished(self) -> set[str]:
+    def list_keys(self) -> set[str]:
         return {key for key, _ in left(self.house.bench)}
 
     def rows(self, header: PlanHeader) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def test_plan_contains_old_claimed_uploads(story: UploadStory) -> None:
     fields = {row["key"]: (row["upload_id"], row["size_bytes"], row["lake"]) for row in rows}
     assert fields == {DATA + name: (story.uploads[name]["UploadId"], len(name), "sales") for name in GARBAGE_NAMES}
     assert all(abs(row["initiated"] - datetime.now(UTC)) < timedelta(minutes=10) for row in rows)
-    assert story.unfinished() == {*UNOWNED, *(DATA + name for name in GARBAGE_NAMES)}
+    assert story.list_keys() == {*UNOWNED, *(DATA + name for name in GARBAGE_NAMES)}
 
 
 def test_young_surplus_or_excluded_uploads_are_not_planned(story: UploadStory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_mode_plan_aborts_nothing(story: UploadStory) -> None:
     with pytest.raises(GateRefused, match="is in mode plan"):
         story.house.approve_and_apply(story.header)
     del story.house.settings["mode"]
-    assert len(story.unfinished()) == len(story.uploads)
+    assert len(story.list_keys()) == len(story.uploads)
 
 
 def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_unreadable_table_or_outdated_plan_aborts_nothing(story: UploadStory, tm
             rows = abort_uploads(context, plan, revalidation, unreadable, log, lease, "run", only_interrupted=only_interrupted)
             assert rows.column("outcome").to_pylist() == [outcome] * len(GARBAGE_NAMES)
             assert all(reason in error for error in rows.column("error").to_pylist())
-    assert len(story.unfinished()) == len(story.uploads)
+    assert len(story.list_keys()) == len(story.uploads)
 
 
 def test_plan_with_changed_uploads_is_refused(story: UploadStory) -> None:
@@ -174,7 +174,7 @@ def test_plan_with_changed_uploads_is_refused(story: UploadStory) -> None:
     header = story.forge_plan(*rows[1:], uploads=story.header.uploads.model_copy(update={"later": 1}))
     with pytest.raises(StateError, match="the digest of its uploads is"):
         story.house.approve_and_apply(header)
-    assert len(story.unfinished()) == len(story.uploads)
+    assert len(story.list_keys()) == len(story.uploads)
 
 
 def test_each_upload_is_revalidated_before_its_abort(story: UploadStory) -> None:
@@ -214,4 +214,4 @@ def test_second_apply_aborts_nothing(story: UploadStory) -> None:
     plan_id = next(plan.header.plan_id for plan in list_plans(story.house.config) if plan.record.finished_at is not None)
     again = story.house.apply(find_plan(story.house.config, plan_id).header)
     assert again.nothing_to_do is not None
-    assert len(story.unfinished()) == 5
+    assert len(story.list_keys()) == 5
