@@ -1,1 +1,1 @@
-"""Runs the work of the stages: sessions, tasks, table I/O, progress and the context of a run."""
+"""Execution engine of the stages: sessions, tasks, table I/O, progress and run context."""

@@ -1,8 +1,7 @@
-"""Start the Python workers of Spark by forking a process that has already imported their modules.
+"""Fork Spark's Python workers from a process with preloaded modules.
 
-Otherwise each worker would import the modules itself, which takes a second: as long as a small
-stage. Only modules that survive a fork are imported here. DataFusion starts threads, so the workers
-that use it import it themselves.
+Otherwise each worker would spend a second on imports, as long as a small stage takes. Only
+fork-safe modules are preloaded. DataFusion starts threads, so workers import it on demand.
 """
 
 import gc
@@ -31,7 +30,7 @@ if __name__ == "__main__":
 
     for name in (name for kind in SCHEMES.values() for name in kind.preloaded):
         import_module(name)
-    # A worker runs the garbage collector after every task. Scanning the imported modules takes 50
-    # ms, so they are frozen.
+    # Workers run Python's garbage collector after every task. Scanning the imported modules takes
+    # 50 ms, so they are frozen.
     gc.freeze()
     manager()

@@ -1,4 +1,4 @@
-"""Report which gc-assets release and which Python an executor runs."""
+"""Report the gc-assets release and Python version of executors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ EXECUTOR_DDL: Final = "version string, python string, machine string"
 
 
 def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Import the modules that stages use and yield one row of `EXECUTOR_DDL`. A task for
-    `mapInArrow`.
-    """
+    """Import the modules used by stages and yield one row of `EXECUTOR_DDL` (`mapInArrow` task)."""
     for name in PRELOADED:
         import_module(name)
     for _ in batches:

@@ -1,7 +1,7 @@
-"""Pass the rows of published parts to a task that reads the Parquet files itself.
+"""Run tasks that read Parquet parts directly, bypassing Spark's reader.
 
 Moving rows from Spark to a Python task costs several times more than the task itself. Tasks without
-a join therefore read the files, and only their results reach Spark.
+a join therefore read the files themselves and return only their results to Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.state.files import Files
 
 @dataclass(frozen=True)
 class ParquetScan:
-    """Parts of a table to read: paths relative to the state, sizes in bytes, and the columns."""
+    """Table parts to read: paths relative to the state, sizes in bytes, and columns."""
 
     files: Files
     schema: pa.Schema
@@ -29,12 +29,12 @@ class ParquetScan:
     sizes: tuple[int, ...]
 
     def map_arrow(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
-        """Return the frame of the rows that a task yields for the rows of the parts.
+        """Run a task over the rows of the parts and return its output as a frame.
 
         Args:
-            spark: The session of the executors.
-            task: The task. Each call gets the rows of a group of parts.
-            ddl: The columns that the task yields.
+            spark: Spark session.
+            task: Called with the rows of each group of parts.
+            ddl: Columns yielded by the task.
             most: Maximum number of calls.
         """
         together = max_parallel_tasks(spark, max(1, len(self.paths)))
@@ -43,7 +43,7 @@ class ParquetScan:
         return spark.range(0, pieces, 1, pieces).mapInArrow(_MapTask(self._fetch(groups), task), ddl)
 
     def read_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in this process."""
+        """Read the rows in this process."""
         return self._fetch((self.paths,))(iter([pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})]))
 
     def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> ScanTask:
@@ -52,9 +52,7 @@ class ParquetScan:
 
 @dataclass(frozen=True)
 class _MapTask:
-    """Read the groups of parts whose numbers come in, and yield the results of a task for their
-    rows.
-    """
+    """Task that reads the part groups with the incoming numbers and runs `task` on their rows."""
 
     fetch: ScanTask
     task: Task

@@ -1,14 +1,14 @@
 """Log and report the progress of stages.
 
-`log_progress` decorates a stage. Its lines go to the logger of the stage's module at level INFO.
-They name the run, each activity (`log_activity`), and at the end the rows and the seconds. After
-ten seconds without a line, a progress line shows the activity, the units done (`count_progress`),
-the rate and the remaining time. `current_work` returns the same for a display.
+Stages decorated with `log_progress` log at level INFO to their module's logger: the run, each
+activity (`log_activity`), and finally rows and seconds. After ten seconds without a line, a
+progress line shows the activity, the units done (`count_progress`), the rate and the remaining
+time. `current_work` returns the same data for displays.
 
-Nothing here runs a Spark job. If a stage counts no units, the tasks of the running Spark job are
-counted, which the driver knows.
+This module never runs a Spark job. If a stage counts no units, progress is based on the tasks of
+the running Spark job, as known to the driver.
 
-A line contains names, counts and times, but no addresses, because an address may contain a secret.
+Log lines contain no addresses, because an address may contain a secret.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SILENCE_SECONDS: Final = 10.0
-# Counting may send a request to the state, so it runs at most once a second and takes at most a
-# twentieth of the time.
+# Counting may send a request to the state, so it runs at most once a second and uses at most 5% of
+# the time.
 _MEASURE_EVERY_SECONDS: Final = 1.0
 _MEASURE_SHARE: Final = 20
 _P = ParamSpec("_P")
@@ -50,10 +50,10 @@ class StageProgress:
 
     Attributes:
         name: Table, owner and run date.
-        activity: The current activity.
+        activity: Current activity.
         seconds: Seconds since the stage started.
-        rate: Progress and rate, or None if nothing is counted.
-        outer_activity: Activity of the surrounding stage, or empty.
+        rate: Progress and rate, or None without a counter.
+        outer_activity: Activity of the enclosing stage, or empty.
     """
 
     name: str
@@ -67,7 +67,7 @@ class StageProgress:
 
 
 class _RateMeter:
-    """Turns the results of a counting function into a rate. Thread-safe."""
+    """Thread-safe meter that derives a rate from a counting function."""
 
     def __init__(self, count: Callable[[], tuple[str, int, int | None] | None]) -> None:
         self._count = count
@@ -77,7 +77,7 @@ class _RateMeter:
         self._began = self._next_measurement = 0.0
 
     def rate(self) -> ProgressRate | None:
-        """Return the rate, at most a moment old, or None if nothing is counted."""
+        """Return the rate, cached for a moment, or None without a counter."""
         with self._lock:
             start = time.monotonic()
             if start >= self._next_measurement:
@@ -114,7 +114,7 @@ class _Step:
     published: list[str] = field(default_factory=list[str])
     began: float = field(default_factory=time.monotonic)
     logged_at: float = field(default_factory=time.monotonic)
-    # One line at a time, because a log handler may not be thread-safe.
+    # Serialised, because a log handler may not be thread-safe.
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
     tasks: _RateMeter = field(init=False)
@@ -143,7 +143,7 @@ class _Step:
         return ", ".join(part for part in (self.outer.activity, str(own_rate or "")) if part)
 
     def log_regularly(self) -> None:
-        """Log a progress line after each silence until the step ends.
+        """Log a progress line after each period of silence until the step ends.
 
         An inner step logs its own lines.
         """
@@ -154,17 +154,17 @@ class _Step:
                 self.log_line(str(self.progress()))
 
 
-# The running steps of this process, for `current_work`. A context variable shows only the steps of
+# Running steps of this process, for `current_work`. A context variable would show only the steps of
 # its own context.
 _STEPS: Final[list[_Step]] = []
 _CURRENT: ContextVar[_Step | None] = ContextVar("step", default=None)
 
 
 def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a stage so that it logs its progress under the name of its table.
+    """Decorate a stage to log its progress under its table name.
 
-    The arguments of the stage are an optional Spark session, or a function that opens one, then the
-    run context, then a value that `owner` converts to the name of a lake or storage.
+    The stage takes an optional Spark session (or a function that opens one), the run context, and a
+    value that `owner` converts to the name of a lake or storage.
     """
 
     def decorate(stage: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -207,13 +207,12 @@ def set_activity(text: str) -> None:
 
 @contextmanager
 def count_progress(unit: str, done: Callable[[], int], total: int | None = None) -> Generator[None]:
-    """Measure the progress of the current activity inside the context.
+    """Track the progress of the current activity within the context.
 
     Args:
-        unit: Name of the units.
-        done: Returns the number of units done. Another thread calls it, at most once a second. If
-            it
-        fails, no progress is shown.
+        unit: Unit name.
+        done: Returns the number of completed units. Called from another thread, at most once a
+            second. If it raises, no progress is shown.
         total: Number of units, if known.
     """
     current = _CURRENT.get()
@@ -228,7 +227,7 @@ def count_progress(unit: str, done: Callable[[], int], total: int | None = None)
 
 
 def track(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterator[_Item]:
-    """Yield the items and count those that the caller has processed."""
+    """Yield the items and count the processed ones."""
     done = 0
     with count_progress(unit, lambda: done, total):
         for item in items:
@@ -237,13 +236,13 @@ def track(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterat
 
 
 def current_work() -> StageProgress | None:
-    """Return the progress of the innermost stage that started last, or None if no stage runs."""
+    """Return the progress of the most recently started stage, or None if no stage is running."""
     inner = [step for step in list(_STEPS) if step.inner is None]
     return inner[-1].progress() if inner else None
 
 
 def requests_sent() -> Requests:
-    """Return the requests that the current stage and its inner stages have sent to object stores."""
+    """Return the object store requests sent by the current stage, including inner stages."""
     current = _CURRENT.get()
     return current.tally.sent if current is not None else Requests()
 
@@ -251,15 +250,14 @@ def requests_sent() -> Requests:
 def jobs_started() -> int | None:
     """Return the number of Spark jobs since the current stage started, or None if unknown.
 
-    Inner stages are included. Stages that run at the same time in one process count each other's
-    jobs.
+    Inner stages are included. Concurrent stages in one process count each other's jobs.
     """
     current = _CURRENT.get()
     return current.jobs_started() if current is not None else None
 
 
 def count_jobs(spark: SparkSession | None) -> int | None:
-    """Return the number of jobs that this Spark application has ever started, or None if unknown.
+    """Return the number of jobs started by this Spark application, or None if unknown.
 
     It is unknown with Spark Connect and on platforms that restrict access to the JVM.
     """
@@ -273,7 +271,7 @@ def count_jobs(spark: SparkSession | None) -> int | None:
 
 
 def record_publication(published: PublishedTable) -> None:
-    """Note a published table for the last line of the stage."""
+    """Record a published table for the final log line of the stage."""
     current = _CURRENT.get()
     if current is not None:
         receipt = published.receipt
@@ -282,7 +280,7 @@ def record_publication(published: PublishedTable) -> None:
 
 @contextmanager
 def measure_work(name: str) -> Generator[None]:
-    """Measure work that publishes no table as a stage of this name."""
+    """Log progress of work that publishes no table, as a stage with this name."""
     with _step(logging.getLogger(__name__), name, None):
         yield
 
@@ -325,7 +323,7 @@ def _name(owner: str, table: Table, run_date: date) -> str:
 
 
 def _spark_tasks(spark: SparkSession | None) -> tuple[str, int, int | None] | None:
-    """Return the finished and all tasks of the running Spark stages, or None if no stage runs.
+    """Return finished and total tasks of the running Spark stages, or None if there are none.
 
     Raises with Spark Connect, which does not report tasks.
     """

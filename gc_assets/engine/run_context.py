@@ -1,6 +1,6 @@
-"""Hold the inputs that every stage of a run shares, besides Spark: configuration, state and clock.
+"""Inputs shared by all stages of a run, except Spark: configuration, state and clock.
 
-All values pickle.
+All values are picklable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gc_assets.core.key_resolver import KeyResolver
 
 FIRST_RUN_DATE = date(1998, 1, 1)
-# Tables that a verification mark shares with the run.
+# Tables shared between a verification mark and the run.
 SHARED_TABLES: Final = frozenset(
     table.name for table in (POLICY_TABLE, CURRENT_RULES, table_with(TableRole.HISTORY), EXPIRY_LOG, MANIFEST_ENTRIES)
 )
@@ -38,12 +38,12 @@ class RunContext:
     """Configuration, clock and run date of a run.
 
     Attributes:
-        config: The configuration.
-        state: The tables of gc-assets, under the root that the configuration names.
-        clock: The clock.
-        run_date: The run date.
-        as_of: The moment from which ages are counted.
-        unsafe: Safety limits that the environment lowered. Every plan and report repeats them.
+        config: Configuration.
+        state: State under the configured root.
+        clock: Source of the current time.
+        run_date: Run date.
+        as_of: Reference time for file ages.
+        unsafe: Safety limits lowered by the environment, repeated in every plan and report.
         verification_id: Set in the verification mark of an apply: the plan id and the fencing
             token. The lake's tables then go to `_recheck/<verification_id>/`. The cache of decoded
             containers is shared.
@@ -59,14 +59,14 @@ class RunContext:
 
     @classmethod
     def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> RunContext:
-        """Return the context of a run date.
+        """Build the context of a run date.
 
         Args:
-            config: The configuration.
-            clock: The clock.
-            run_date: The run date.
-            as_of: The moment from which ages are counted. If None, the start of the run date (UTC).
-            unsafe: Safety limits that the environment lowered.
+            config: Configuration.
+            clock: Source of the current time.
+            run_date: Run date.
+            as_of: Reference time for file ages. If None, the start of the run date (UTC).
+            unsafe: Safety limits lowered by the environment.
 
         Raises:
             UsageError: If the date is outside the partitions or `as_of` is in the future.
@@ -80,7 +80,7 @@ class RunContext:
         return cls(config, State.of(config), clock, run_date, as_of or start_of_day(run_date), unsafe)
 
     def table(self, table: Table, owner: str) -> PublishedTable:
-        """Return the table of a lake or storage that this run, or its verification mark, published.
+        """Return the table published for a lake or storage by this run or its verification mark.
 
         Raises:
             StateError: If it was never published. The message names the command that publishes it.
@@ -88,14 +88,14 @@ class RunContext:
         return self.state.require(self._group(table, owner), table.name, self.run_date)
 
     def find(self, table: Table, owner: str) -> PublishedTable | None:
-        """Return the table of `table`, or None if it was never published."""
+        """Return the published table, or None if it was never published."""
         return self.state.current(self._group(table, owner), table.name, self.run_date)
 
     def _group(self, table: Table, owner: str) -> str:
         return owner if table.scope == "storage" or table.name in SHARED_TABLES else self.group(owner)
 
     def group(self, lake_name: str) -> str:
-        """Return the directory of the lake's tables of this run in the state."""
+        """Return the state directory of the lake's tables in this run."""
         return lake_name if self.verification_id is None else f"{VERIFICATION_MARKS}/{self.verification_id}/{lake_name}"
 
     def resolver(self) -> KeyResolver:
@@ -104,11 +104,11 @@ class RunContext:
         return KeyResolver([(storage.name, storage.location) for storage in self.config.storages])
 
     def overlapping_storages(self, concerned: str | None = None) -> list[tuple[str, str]]:
-        """Return the pairs of storages, or of directories, that overlap.
+        """Return overlapping pairs of storages or directories.
 
-        A pair of storages is ordered: the first equals or contains the second. A pair of
-        directories are two mounts of one directory on this machine. Symbolic links are resolved. If
-        `concerned` is not None, only directories of that storage are returned.
+        In a pair of storages, the first equals or contains the second. A pair of directories is one
+        directory mounted twice on this machine. Symbolic links are resolved. If `concerned` is not
+        None, only directories of that storage are returned.
         """
         pairs = overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages])
         twice = [names for names in find_path_aliases(self.config.storages) if concerned in {None, names.storage, names.other_storage}]
@@ -122,7 +122,7 @@ class RunContext:
         return open_lake(self.config.lake(name), self.objects(), [storage.location for storage in self.config.storages])
 
     def expiring_lake(self, name: str) -> ExpiringLake:
-        """Return the lake with its expiry actions.
+        """Open the lake with its expiry actions.
 
         Raises:
             UsageError: If gc-assets never edits the history of this kind.
@@ -137,7 +137,7 @@ class RunContext:
         return self.config.storage(name)
 
     def store(self, storage_name: str) -> Store:
-        """Return the store of a storage.
+        """Open the store of a storage.
 
         Raises:
             UsageError: If no store supports its location.
@@ -145,11 +145,11 @@ class RunContext:
         return open_store(self.storage(storage_name).location, self.config.connections())
 
     def lister(self, storage_name: str) -> Lister:
-        """Return the source of a storage's inventory: a listing or inventory reports."""
+        """Open the inventory source of a storage: a listing or inventory reports."""
         return open_lister(self.storage(storage_name), self.config.connections())
 
     def objects(self) -> EditableObjects:
-        """Return read and write access to the objects of all supported stores.
+        """Open read and write access to the objects of all supported stores.
 
         Addresses may be outside the configured storages.
         """

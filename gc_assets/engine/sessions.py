@@ -1,9 +1,9 @@
-"""Provide a second Spark session for queries over small inputs.
+"""Second Spark session for queries over small inputs.
 
-Spark plans for large inputs: it generates code, shuffles, broadcasts small tables with a separate
-job, and measures sizes in between. Over a few rows this costs more than the query itself. A stage
-whose receipts show small inputs uses a session in which a single task runs the query without code
-generation. Tables enter and leave this session without a Python worker.
+Spark optimises for large inputs with code generation, shuffles, broadcast jobs and size statistics.
+For a few rows, this costs more than the query itself. If the receipts of a stage show small inputs,
+its query runs as a single task without code generation. No Python worker is needed to move tables
+in or out of this session.
 
 Queries and results are the same in both sessions.
 """
@@ -22,13 +22,13 @@ from gc_assets.core.errors import GcError
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENTORY
 
-# One task joins this many rows in less than a second. They need about 50 MB in this process and in
+# A single task joins this many rows in less than a second, with about 50 MB in this process and in
 # Spark's process.
 MAX_SMALL_ROWS: Final = 100_000
-# The task contains the rows. Spark sends at most 128 MB with a task to another machine; this many
-# rows are smaller, whatever their keys.
+# The rows are serialised into the task. Spark limits a remote task to 128 MB, which this many rows
+# never reach.
 MAX_SMALL_CLUSTER_ROWS: Final = 25_000
-# This process reads the files in single requests, a few at a time.
+# Files are read in this process with single requests, a few at a time.
 MAX_SMALL_FILES: Final = 64
 _CONF: Final = {
     "spark.sql.shuffle.partitions": "1",
@@ -42,7 +42,7 @@ _LOCK: Final = Lock()
 
 
 def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
-    """Return the session for a query that reads this many rows from this many files of the state.
+    """Choose the session for a query over this many rows in this many state files.
 
     Small inputs get the small session, all others `spark`. Spark Connect has no small session,
     because a second session of a client outlives its process.
@@ -60,19 +60,17 @@ def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Return True if all tasks run in Spark's own process. With Spark Connect this is unknown, so
-    False.
-    """
+    """Check if all tasks run in Spark's own process. Unknown with Spark Connect, so False."""
     return not is_remote(spark) and of_this_machine(str(spark.sparkContext.master))
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Return True for a session of Spark Connect."""
+    """Check for a Spark Connect session."""
     return not hasattr(spark, "sparkContext")
 
 
 def was_small(config: Config) -> bool:
-    """Return True if the last runs were small: inventories, live files and container entries.
+    """Check if the inventories, live files and container entries of the last runs were small.
 
     Returns False if a storage or lake has no earlier run, or if the state is unreadable.
     """
@@ -88,7 +86,7 @@ def was_small(config: Config) -> bool:
 
 
 def is_small(spark: SparkSession) -> bool:
-    """Return True for a session that `choose_session` opened for small inputs."""
+    """Check if `choose_session` opened this session for small inputs."""
     with _LOCK:
         return spark in _SESSIONS.values()
 

@@ -1,9 +1,9 @@
 """Read Parquet parts of a state on an object store as Spark frames, without Hadoop jars.
 
 Executors download the files through Python and decode them with Arrow. Such a reader cannot report
-the size of its rows, so Spark would broadcast a table of any size in a join. The frame is therefore
-based on a range whose length makes Spark's size estimate equal to the bytes of the files. Some
-numbers of the range select groups of files. The other numbers cost almost nothing.
+its output size, so Spark would broadcast tables of any size in joins. The frame is therefore based
+on a range whose length makes Spark's size estimate equal to the file size. Some numbers of the
+range select file groups; the others cost almost nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
 from gc_assets.state.parts import add_missing_columns, missing_columns
 
-# The bytes that one task reads, and the bytes that could be read in the time of one request.
+# Bytes read per task, and bytes that could be read in the time of one request.
 TASK_BYTES: Final = 16 * 2**20
 _REQUEST_BYTES: Final = 2**20
 _BATCH_ROWS: Final = 65_536
-# Spark uses the size estimate of the input as that of the output. It estimates a null column by its
-# type: `binary` as 100 bytes, a list as one element, a row as 8 bytes plus its columns, and a range
-# as 8 bytes a number.
+# Spark estimates the output size from the input size. It estimates a null column by its type: 100
+# bytes for `binary`, one element for a list, 8 bytes plus its columns for a row, and 8 bytes per
+# number of a range.
 _BINARIES: Final = 40
 _WEIGHT: Final = f"cast(null as array<struct<{', '.join(f'b{number}: binary' for number in range(_BINARIES))}>>) as weight"
 _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
@@ -39,7 +39,7 @@ _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
 _MOST_NUMBERS: Final = 2**23
 
 
-# Selects the rows in which a column has this value. Rows with a null are kept.
+# Filter on a column value. Rows with a null are kept.
 ColumnFilter = tuple[str, bool]
 
 
@@ -52,36 +52,35 @@ def scan(
     sizes: Sequence[int] | None = None,
     only: ColumnFilter | None = None,
 ) -> DataFrame:
-    """Return a frame of the rows of Parquet files.
+    """Read Parquet files as a frame.
 
     Args:
         spark: The session.
-        files: The files of the state.
+        files: Files of the state.
         schema: The columns to read, as an Arrow schema.
         ddl: The same columns for Spark.
         paths: Paths relative to the state.
         sizes: Sizes in bytes. If None, each directory is listed once.
-        only: Drops the rows with another value.
+        only: Filter that drops rows with another value.
     """
     known = sizes if sizes is not None else files.sizes(paths)
     groups = group_by_size(paths, known)
     numbers = max(len(groups), min(_MOST_NUMBERS, round(sum(known) / _NUMBER_BYTES)))
     marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
-    # Partitions start at the marks. With other partition bounds each mark would still occur exactly
-    # once.
+    # Partitions start at the marks. With any partition bounds, each mark occurs exactly once.
     weighty = spark.range(0, numbers, 1, len(groups)).selectExpr("id", _WEIGHT)
     return weighty.mapInArrow(ScanTask(files, groups, marks, schema, only), ddl)
 
 
 def scan_in_process(files: Files, schema: pa.Schema, paths: Sequence[str], only: ColumnFilter | None = None) -> pa.Table:
-    """Return the rows of Parquet files as an Arrow table in this process."""
+    """Read Parquet files as an Arrow table in this process."""
     fetch = ScanTask(files, (tuple(paths),), (0,), schema, only)
     numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     return pa.Table.from_batches(fetch(iter([numbers])), schema)
 
 
 def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None = None) -> tuple[tuple[str, ...], ...]:
-    """Divide files into at most `most` groups of about the same size, one group for each task."""
+    """Divide files into at most `most` groups of similar size, one per task."""
     weights = [size + _REQUEST_BYTES for size in sizes]
     count = min(len(paths), -(-sum(weights) // TASK_BYTES), len(paths) if most is None else most)
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -95,7 +94,7 @@ def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None =
 
 @dataclass(frozen=True)
 class ScanTask:
-    """Yield the rows of the file groups whose marks are among the incoming numbers.
+    """Executor task that yields the rows of file groups with a mark among the incoming numbers.
 
     Runs in executors.
     """
@@ -123,7 +122,7 @@ class ScanTask:
 
 @contextmanager
 def read_errors(path: str) -> Generator[None]:
-    """Convert errors of reading a part into `StateError` with the name of the part."""
+    """Convert read errors of a part into a `StateError` with its name."""
     try:
         yield
     except FileNotFoundError as error:
@@ -137,8 +136,8 @@ def read_errors(path: str) -> Generator[None]:
 def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a Parquet file with the columns of a schema.
 
-    A column that was added after the file was written is null. With `only`, row groups without the
-    value are skipped, and rows with another value are dropped.
+    Columns missing from the file are filled with null. With `only`, row groups without the value
+    are skipped, and rows with another value are dropped.
     """
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, schema)
@@ -151,7 +150,7 @@ def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None 
 
 
 def may_contain(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
-    """Return True if a row group may contain the value, according to the Parquet statistics."""
+    """Check the Parquet statistics to see if a row group may contain the value."""
     chunks = (group.column(number) for number in range(group.num_columns))
     statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
     return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max

@@ -1,8 +1,7 @@
-"""Write and read published tables with Spark: one pass, in executors, directly to Parquet parts.
+"""Read and write published tables with Spark, in one pass from executors to Parquet parts.
 
-The executor that writes a part also counts its rows, hashes them and adds up the totals, so no
-second job is needed. The module uses only DataFrames and `mapInArrow`, so it works with classic
-sessions and with Spark Connect.
+Executors count, hash and total the rows while writing a part, so no second job is needed. Only
+DataFrames and `mapInArrow` are used, which work in classic sessions and with Spark Connect.
 """
 
 from __future__ import annotations
@@ -39,25 +38,25 @@ from gc_assets.state.receipts import Balance, PartFile, Receipt
 from gc_assets.state.schemas import Table
 from gc_assets.state.summaries import Summary
 
-# Batches in, batches out, as `DataFrame.mapInArrow` takes it.
+# Function over record batches, as expected by `DataFrame.mapInArrow`.
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
 VERSION = "_version"
-# The format in which a traceback that Spark forwards shows an exception of `core.errors`.
+# Format of `core.errors` exceptions in tracebacks forwarded by Spark.
 _OWN_ERROR = re.compile(
     r"^gc_assets\.core\.errors\.(?P<name>\w+): (?P<message>.*?)"
     r"(?=\n\s*SQLSTATE|\n\s*at org\.|\n\nThe above exception was|\n\nDuring handling of|\n*\Z)",
     re.DOTALL | re.MULTILINE,
 )
-# If this setting is `true`, Spark reads a state on an object store with its own file system.
+# If `true`, Spark reads a state on an object store with its own file system.
 READ_BY_SPARK = "spark.sql.gc_assets.state_by_spark"
-# A cluster may enable these settings, and then rows of the state would be lost silently.
+# If a cluster enabled these settings, state rows would be lost silently.
 _STRICT_READ = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 # Characters that Spark interprets as a pattern in a path.
 _GLOB = re.compile(r"[\\\[\]{}*?]")
-# Column with the requests that a task sent to object stores, as JSON in one row of each batch.
+# Column with the object store requests of a task, as JSON in one row per batch.
 REQUESTS = "requests"
 PARTS_DDL = f"parts string, digest long, totals string, summary string, {REQUESTS} string"
 MAX_SAMPLES = 20
@@ -65,14 +64,14 @@ MAX_SAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Number of rows and bytes of one group of a table, for headers, metadata and reports."""
+    """Row and byte totals of one group of a table, for headers, metadata and reports."""
 
     rows: int = 0
     size_bytes: int = 0
 
     @property
     def amount(self) -> Amount:
-        """The totals as an amount of files, for a table with one row per file."""
+        """Totals as a file amount, for a table with one row per file."""
         return Amount(files=self.rows, bytes=self.size_bytes)
 
     def __add__(self, other: Totals) -> Totals:
@@ -81,13 +80,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class WrittenParts:
-    """Parts in the state that are not published yet.
+    """Written parts that are not published yet.
 
     Attributes:
         parts: Parts of the table itself.
         digest: Sum of the row hashes.
         side: Parts of each side table.
-        totals: Totals for each combination of the values of the requested columns.
+        totals: Totals per combination of values in the requested columns.
         summary: Merged summaries of the tasks.
     """
 
@@ -118,13 +117,13 @@ def read_table(
     side: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Read the parts that a receipt names.
+    """Read the parts listed in a receipt.
 
     Args:
         spark: The session.
         state: The state.
-        table: The table, for its schema.
-        published: The published table. If None, the frame is empty.
+        table: Table definition, for the schema.
+        published: Published table. If None, the frame is empty.
         side: Name of a side table to read instead.
         columns: Columns to read. If None, all columns.
     """
@@ -153,8 +152,9 @@ def read_paths(
         schema: Schema of the parts.
         paths: Paths relative to the state.
         columns: Columns to read. If None, all columns.
-        sizes: Sizes in bytes, if known. They save requests.
-        only: Skips row groups without the value if Spark does not read. The caller still filters.
+        sizes: Sizes in bytes, if known, to save requests.
+        only: Hint to skip row groups without the value. Spark's reader ignores it, so the caller
+            still filters.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
     if is_small(spark) or not paths:
@@ -168,18 +168,18 @@ def read_paths(
 
 
 def frame_from_arrow(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Return rows in memory as a frame with one task."""
+    """Convert an Arrow table to a frame with one task."""
     content = rows if rows.num_rows else rows.schema.empty_table()  # Spark fails on columns without chunks
     return spark.createDataFrame(content, spark_schema(rows.schema)).coalesce(1)
 
 
 def read_rows(state: State, table: Table, published: PublishedTable, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
-    """Read a table into the driver's memory. The caller makes sure that it is small."""
+    """Read a table into the driver's memory. The caller ensures that it is small."""
     return read_parts(state.files, published.paths(side), table.schema, columns)
 
 
 def row_hash(schema: StructType) -> Column:
-    """Return `xxhash64` over all columns, with maps as sorted entries.
+    """Build `xxhash64` over all columns, with maps as sorted entries.
 
     `core.hashing.row_hashes` computes the same values without Spark.
     """
@@ -200,21 +200,20 @@ def write_frame(
     """Evaluate a frame once and write its rows as parts of a run.
 
     Args:
-        frame: The rows. Columns are cast to the types of the table.
+        frame: Rows to write. Columns are cast to the table schema.
         table: The table.
         run: The run that the parts belong to.
         state: The state.
-        totals_by: Columns by whose values, as text, rows and `size_bytes` are totalled.
-        routes: Names of side tables. The frame then has a column `_route`; rows with one of these
-        names go to that side table.
-        counted: The frame has a column `requests`, as `BudgetedTask` adds it.
+        totals_by: Columns to group the totals of rows and `size_bytes` by, as text.
+        routes: Names of side tables. The frame then has a column `_route`, and rows with one of
+            these names are written to that side table.
+        counted: True if the frame has the column `requests` added by `BudgetedTask`.
 
     Returns:
-        The parts. They are not published yet.
+        The unpublished parts.
     """
     schema = spark_schema(table.schema)
-    # SQL text, because each function of a column object is a call to the JVM, and a table has many
-    # columns.
+    # SQL text, because each column function costs a JVM call and tables have many columns.
     columns = [f"cast(`{f.name}` as {f.dataType.simpleString()}) as `{f.name}`" for f in schema.fields]
     extra = [*([ROUTE] if routes else []), *([REQUESTS] if counted else [])]
     hashed = frame.selectExpr(*columns, *extra).withColumn(ROW_HASH, row_hash(schema))
@@ -223,7 +222,7 @@ def write_frame(
 
 
 def run_over_frame(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
-    """Run a task over the rows of a frame and return the rows that it yields (columns of `ddl`).
+    """Run a task over a frame and return the rows that it yields (columns of `ddl`).
 
     The task runs in executors, or in this process if the session is small.
     """
@@ -240,9 +239,9 @@ def run_in_process(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[s
 
 
 def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
-    """Return a frame of the rows that a task yields for the rows of a frame (columns of `schema`).
+    """Map a frame through a task that yields rows with the columns of `schema`.
 
-    The frame is lazy, except in a small session: then this process runs the task immediately.
+    The frame is lazy, except in a small session, which runs the task immediately in this process.
     """
     if not is_small(frame.sparkSession):
         return frame.mapInArrow(task, spark_schema(schema))
@@ -253,17 +252,17 @@ def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
 
 
 def collect(frame: DataFrame) -> list[Row]:
-    """Return the rows of a small frame.
+    """Collect the rows of a small frame.
 
     Raises:
-        GcError: If an executor raised it. Kind and message are those of the original.
+        GcError: If an executor raised it, with the original type and message.
     """
     with _restore_errors():
         return frame.collect()
 
 
 def collect_arrow(frame: DataFrame, schema: pa.Schema) -> pa.Table:
-    """Return the rows of a small frame as an Arrow table. Raises the errors of `collect`."""
+    """Collect a small frame as an Arrow table. Raises the same errors as `collect`."""
     with _restore_errors():
         return frame.toArrow().cast(schema)
 
@@ -284,16 +283,15 @@ def _restore_errors() -> Generator[None]:
 def write_rows(
     rows: pa.Table, table: Table, run: TableRun, files: Files, side: dict[str, pa.Table] | None = None, totals_by: Sequence[str] = ()
 ) -> WrittenParts:
-    """Write rows in memory without a Spark job. Parts, digest and totals equal those of
-    `write_frame`.
+    """Write in-memory rows without a Spark job. The result is the same as that of `write_frame`.
 
     Args:
-        rows: The rows. Columns are cast to the types of the table.
+        rows: Rows to write. Columns are cast to the table schema.
         table: The table.
         run: The run that the parts belong to.
         files: The files of the state.
         side: Side tables by name.
-        totals_by: Columns by whose values rows and `size_bytes` are totalled.
+        totals_by: Columns to group the totals of rows and `size_bytes` by.
     """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
     sides = {name: tuple(write_parts(content, run, files, name)) for name, content in (side or {}).items()}
@@ -305,7 +303,7 @@ def write_rows(
 
 
 def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> list[PartFile]:
-    """Write rows in memory as parts of a run.
+    """Write in-memory rows as parts of a run.
 
     `prefix` is the name of a side table, or empty for the table itself.
     """
@@ -316,14 +314,14 @@ def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> lis
 
 
 def side_paths(run: TableRun, written: WrittenParts, side: str) -> list[str]:
-    """Return the paths, relative to the state, of the unpublished parts of a side table."""
+    """Return the paths of a side table's unpublished parts, relative to the state."""
     return [f"{run.path}/{part.name}" for part in written.side.get(side, ())]
 
 
 def merge_written(rows: Sequence[Any]) -> WrittenParts:
-    """Merge the rows that the tasks of a job reported (columns of `PARTS_DDL`).
+    """Merge the rows reported by the tasks of a job (columns of `PARTS_DDL`).
 
-    The requests of the tasks are added to the tallies of this process.
+    The request counts of the tasks are added to those of this process.
     """
     main: list[PartFile] = []
     side: dict[str, list[PartFile]] = {}
@@ -364,9 +362,9 @@ def report_parts(
     summary: dict[str, Any] | None = None,
     requests: Requests | None = None,
 ) -> pa.RecordBatch:
-    """Return the row of `PARTS_DDL` that a task yields to the driver.
+    """Build the row of `PARTS_DDL` with which a task reports its parts to the driver.
 
-    The summaries of all tasks are merged: numbers are added, lists are joined and cut at
+    The driver merges the summaries of all tasks by adding numbers and joining lists, cut at
     `MAX_SAMPLES`.
     """
     signed = (digest + 2**63) % 2**64 - 2**63
@@ -383,9 +381,9 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """Part of `write_frame` that runs in executors.
+    """Executor part of `write_frame`.
 
-    A callable value, because it must pickle in classic sessions and in Spark Connect.
+    A callable class, because it must be picklable in classic sessions and Spark Connect.
     """
 
     files: Files
@@ -425,10 +423,9 @@ class _WriteParts:
 
 
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
-    """Add the number of rows, and of bytes if there is a column `size_bytes`, for each combination
-    of `by`.
+    """Add row counts, and bytes if there is a column `size_bytes`, per combination of `by`.
 
-    An SQL null counts as an empty string.
+    An SQL null is treated as an empty string.
     """
     if not by or rows.num_rows == 0:
         return
@@ -458,13 +455,13 @@ def publish(
 
     Args:
         state: The state.
-        run: The run of the table.
-        written: The parts.
-        clock: The clock of the receipt.
-        inputs: Published tables that the rows were computed from.
-        balances: Sums that must agree with the inputs.
-        summary: Statistics for the receipt.
-        unsafe: Names of safety limits that the environment lowered.
+        run: Run to publish.
+        written: Parts of the run.
+        clock: Clock for the receipt.
+        inputs: Published tables used to compute the rows.
+        balances: Completeness checks against the inputs.
+        summary: Summary for the receipt.
+        unsafe: Names of safety limits lowered by the environment.
 
     Raises:
         StateError: If the receipt does not balance or another run was published meanwhile.
@@ -502,5 +499,5 @@ def _work_statistics() -> dict[str, Any]:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks of a stage: the session's `spark.sql.shuffle.partitions`."""
+    """Return the task count of a stage: the session's `spark.sql.shuffle.partitions`."""
     return int(cast(str, spark.conf.get("spark.sql.shuffle.partitions")))

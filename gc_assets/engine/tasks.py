@@ -1,8 +1,8 @@
-"""Run the tasks of a stage in this process or in Spark executors, depending on their size.
+"""Run stage tasks in this process or in Spark executors, depending on their size.
 
-A Spark job costs a tenth of a second whatever it does, so small tasks run in this process
-(docs/adr/0005-in-process-engine.md). Both ways call the same function on the same files, so they
-publish the same rows.
+Every Spark job costs at least a tenth of a second, so small tasks run in this process
+(docs/adr/0005-in-process-engine.md). Both variants call the same function on the same files and
+therefore publish the same rows.
 """
 
 from __future__ import annotations
@@ -19,54 +19,53 @@ from gc_assets.engine.progress import count_progress
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import PARTS_DDL, REQUESTS, Task, collect, parallelism, run_in_process
 
-# A larger task runs in an executor, so that this process stays small. This many rows need about 50
+# Larger tasks run in executors, to bound the memory of this process. This many rows need about 50
 # MB and less than a second.
 MAX_IN_PROCESS_ROWS: Final = 100_000
-# One column of this many rows is read in less than a second, batch by batch. The files are held in
+# A single column of this many rows is read in less than a second, batch by batch, with the files in
 # memory.
 MAX_IN_PROCESS_COLUMN_ROWS: Final = 1_000_000
 MAX_IN_PROCESS_COLUMN_BYTES: Final = 128 * 2**20
-# More files than this would need too many single requests to the state.
+# Limits the number of single requests to the state.
 MAX_IN_PROCESS_FILES: Final = 16
-# Tasks that read more bytes than this in total run in executors.
+# Tasks that read more bytes in total run in executors.
 MAX_IN_PROCESS_BYTES: Final = 4 * 2**20
 # Larger plans are applied by executors.
 MAX_IN_PROCESS_ACTIONS: Final = 2_000
-# A task of unknown size starts in this process. If it yields more than this, executors repeat it.
+# A task of unknown size starts in this process. If it yields more, it is repeated in executors.
 MAX_TRIAL_ROWS: Final = 20_000
 MAX_TRIAL_BYTES: Final = 16 * 2**20
 
 
 def run_single_task(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
-    """Run a task over one batch with one row and return the rows that it reports (`PARTS_DDL`).
+    """Run a task over a single row and return the rows that it reports (`PARTS_DDL`).
 
     Args:
         spark: The session of the executors.
         task: The task.
-        rows: Number of metadata rows that the task reads.
-        files: Number of state files that the task reads.
+        rows: Number of metadata rows read by the task.
+        files: Number of state files read by the task.
     """
     return run_in_process(task, [_task_numbers(1)]) if fits_in_process(rows, files) else _run_remote(spark, task, 1)
 
 
 def run_tasks(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
-    """Run a task over the numbers of independent work items and return the reported rows
-    (`PARTS_DDL`).
+    """Run a task over numbered work items and return the reported rows (`PARTS_DDL`).
 
     Args:
         spark: The session of the executors.
-        task: The task. Its input column is `id`.
+        task: Task with the input column `id`.
         pieces: Number of work items.
-        size_bytes: Number of bytes that all items read together.
+        size_bytes: Total bytes read by all work items.
     """
     return run_in_process(task, [_task_numbers(pieces)]) if size_bytes <= MAX_IN_PROCESS_BYTES else _run_remote(spark, task, pieces)
 
 
 def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
-    """Return the batches that a task yields for `pieces` work items, or None if they are too large.
+    """Run a task over `pieces` work items in this process, or return None if it is too large.
 
     The limits are `MAX_TRIAL_ROWS` and `MAX_TRIAL_BYTES`. The task must have no side effects,
-    because executors repeat it after None.
+    because it is repeated in executors after None.
     """
     found: list[pa.RecordBatch] = []
     rows = size_bytes = 0
@@ -81,7 +80,7 @@ def try_in_process(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
 
 
 def read_in_process(task: Task, pieces: int) -> list[pa.RecordBatch]:
-    """Return the batches that a task yields for `pieces` work items (column `id`).
+    """Run a task over `pieces` work items (column `id`) in this process.
 
     The caller checks the size with `fits_in_process` first.
     """
@@ -89,14 +88,12 @@ def read_in_process(task: Task, pieces: int) -> list[pa.RecordBatch]:
 
 
 def fits_in_process(rows: int, files: int) -> bool:
-    """Return True if a task that reads this many rows and files runs in this process."""
+    """Check if a task that reads this many rows and files runs in this process."""
     return rows <= MAX_IN_PROCESS_ROWS and files <= MAX_IN_PROCESS_FILES
 
 
 def column_fits_in_process(rows: int, files: Sequence[int]) -> bool:
-    """Return True if one column of this many rows, in files of these sizes in bytes, fits in this
-    process.
-    """
+    """Check if one column of this many rows fits in this process. File sizes are in bytes."""
     return rows <= MAX_IN_PROCESS_COLUMN_ROWS and len(files) <= MAX_IN_PROCESS_FILES and sum(files) <= MAX_IN_PROCESS_COLUMN_BYTES
 
 
@@ -110,18 +107,18 @@ def _run_remote(spark: SparkSession, task: Task, pieces: int) -> Sequence[Any]:
 
 
 def max_parallel_tasks(spark: SparkSession, tasks: int) -> int:
-    """Return the maximum number of tasks that run at the same time.
+    """Return the maximum number of concurrent tasks.
 
-    A cluster may grow during the stage, so all of its parallelism is assumed.
+    The full parallelism is assumed, because a cluster may grow during the stage.
     """
     return min(tasks, spark.sparkContext.defaultParallelism if is_local(spark) else parallelism(spark))
 
 
 @dataclass(frozen=True)
 class BudgetedTask:
-    """A task in an executor that uses its share of every request budget.
+    """Executor task that uses its share of each request budget.
 
-    It reports the requests that it sent in the column `requests`.
+    The column `requests` reports the requests that it sent.
     """
 
     task: Task

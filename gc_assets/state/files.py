@@ -64,7 +64,11 @@ class Files:
         return self._backend().spark_uri(path)
 
     def read(self, path: str) -> bytes:
-        """Read a file. Raises: FileNotFoundError: If the file does not exist."""
+        """Read a file.
+
+        Raises:
+            FileNotFoundError: If the file does not exist.
+        """
         return self._backend().read(path)
 
     def contents(self, paths: Sequence[str]) -> Iterator[bytes]:
@@ -193,8 +197,7 @@ class Files:
         self._backend().delete(path)
 
     def delete_directory(self, path: str) -> None:
-        """Delete a directory recursively. On an object store a missing directory is not an error.
-        """
+        """Delete a directory recursively. A missing directory is an error only on a local disk."""
         if not path.strip("/"):
             raise ValueError("refusing to delete the root of the state")
         self._backend().delete_directory(path)

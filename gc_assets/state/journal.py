@@ -263,7 +263,8 @@ class State:
         Assets in `protected` are kept, because cumulative tables consist of their old runs. Only
         groups directly under the root are pruned, which excludes verification marks.
 
-        Returns: The deleted directories.
+        Returns:
+            The deleted directories.
         """
         removed: list[str] = []
         limit = clock.now().timestamp() - timedelta(days=keep_days).total_seconds()

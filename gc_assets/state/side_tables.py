@@ -245,7 +245,7 @@ SELECTED_ENTRIES: Final = pa.schema(
 # --- what-if ---
 
 # Scratch: containers and directly referenced files. Bit n of `live` is set if the row is live in
-# scenario n; bit 0 stands for the run itself.
+# scenario n; bit 0 for the run itself.
 SCENARIO_CONTAINERS_SIDE: Final = "_below"
 SCENARIO_CONTAINERS: Final = pa.schema([("container", pa.string()), ("live", pa.int64())])
 SCENARIO_FILES_SIDE: Final = "_named"
