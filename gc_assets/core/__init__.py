@@ -1,1 +1,1 @@
-"""Small pure modules that all other packages use: no Spark, no Dagster, no environment."""
+"""Small pure modules used by all other packages, without Spark, Dagster or the environment."""

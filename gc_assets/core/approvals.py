@@ -1,7 +1,7 @@
-"""Approvals and rejections of a plan, and the verdict that follows from them.
+"""Plan approvals and rejections, and the resulting verdict.
 
-Pure. Events are only appended. For each name the latest event counts, so no user can revoke the
-event of another one.
+Events are only appended. For each name the latest event wins, so users cannot revoke each other's
+events.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gc_assets.core.renamed_keys import RenamedKeys
 
 
 class ApprovalEvent(RenamedKeys):
-    """An approval or rejection of a plan by one person.
+    """Approval or rejection of a plan by one person.
 
     Attributes:
         plan_id: The plan.
         by: Name of the person.
         at: Time of the decision (UTC).
-        overrides: Failed gates that this approval overrides.
+        overrides: Failed gates overridden by this approval.
         decision: `approved` or `rejected`.
         comment: Free text.
     """
@@ -54,7 +54,7 @@ class ApprovalEvent(RenamedKeys):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All events of a plan, oldest first, and the number of approvals that it needs."""
+    """All events for a plan, oldest first, and the number of approvals required."""
 
     events: tuple[ApprovalEvent, ...] = ()
     needed: int = 1
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def rejections(self) -> tuple[ApprovalEvent, ...]:
-        """The rejections. One is enough to block the plan, however many approvals there are."""
+        """Rejections in effect. One blocks the plan, regardless of the number of approvals."""
         return tuple(word for word in self._latest_events() if word.decision == "rejected")
 
     @property
@@ -74,9 +74,9 @@ class Verdict:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """The gates that enough approvers override: as many as must approve the plan.
+        """Gates overridden by as many approvers as the plan requires.
 
-        Only the overrides of approvals that still count are included.
+        Only approvals still in effect are considered.
         """
         given = [name for word in self.approvals for name in set(word.overrides)]
         return tuple(sorted(name for name in set(given) if given.count(name) >= self.needed))
@@ -87,7 +87,7 @@ class Verdict:
 
     @property
     def missing(self) -> str | None:
-        """The reason why the plan is not approved, or None if it is approved."""
+        """Reason why the plan is not approved, or None if it is approved."""
         if self.rejections:
             return "; ".join(map(str, self.rejections))
         if self.is_approved:
@@ -97,7 +97,7 @@ class Verdict:
         return f"approved by {len(self.approvals)} of {self.needed} names that its storage requires"
 
     def without_late_rejections(self) -> Verdict:
-        """Return the verdict on a plan whose apply has started: later rejections have no effect."""
+        """Return the verdict without rejections made after the apply started."""
         return Verdict(tuple(word for word in self.events if word.decision == "approved"), self.needed)
 
     def _latest_events(self) -> Iterable[ApprovalEvent]:

@@ -1,7 +1,7 @@
-"""Find the rows of an Arrow string column that contain certain bytes.
+"""Find rows of an Arrow string column that contain certain bytes.
 
-One numpy pass over the buffer of the column, about 50 million rows a second for rows of 100 bytes.
-This is several times faster than Arrow's substring kernels, which restart in every row.
+Scans the column buffer in one numpy pass, at about 50 million 100-byte rows per second. This is
+several times faster than Arrow's substring kernels, which restart in every row.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 _SLASH: Final = ord("/")
 _DOT: Final = ord(".")
-# Bytes per pass. The masks then fit into the processor's cache.
+# Bytes per pass, small enough for the masks to fit into the CPU cache.
 WINDOW_BYTES: Final = 2**17
 
 
 def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
     """Return True for rows that start with `/` or `.`, or contain `//` or `/.`.
 
-    Only these rows can have empty, `.` or `..` components.
+    Only these rows can contain empty, `.` or `..` components.
     """
     offsets, data = _offsets_and_bytes(values)
     found = find_rows(values, lambda byte, after: (byte == _SLASH) & ((after == _SLASH) | (after == _DOT)))
@@ -33,9 +33,9 @@ def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def find_rows(values: pa.Array, hits: Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """Return True for rows in which `hits(byte, next_byte)` is true at any position.
+    """Return True for rows in which `hits(byte, next_byte)` is true for any byte.
 
-    The byte after the last byte of a row is the first byte of the next row.
+    For the last byte in a row, `next_byte` is the first byte of the next row.
     """
     offsets, data = _offsets_and_bytes(values)
     found = np.zeros(len(values), np.bool_)

@@ -1,8 +1,8 @@
-"""Contract linear chains of a graph to single nodes.
+"""Contract linear graph chains to single nodes.
 
-Commit history is deep and mostly linear: millions of levels, few branches. A sweep in topological
-order over chains needs Python only at branches and merges; numpy processes the inside of a chain.
-The module works on edges and knows no commits.
+Commit history is deep and mostly linear, with millions of levels and few branches. Sweeping over
+chains in topological order needs Python only at branches and merges, while numpy processes the
+nodes inside a chain.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A partition of nodes into chains. Each node except the oldest has the next older one as only
-    parent.
+    """Partition of nodes into chains. The only parent of each node except the oldest is the next
+    older node.
 
     Attributes:
-        chain: Chain of each node; -1 on a cycle without branches.
-        depth: Distance of each node from the oldest node of its chain.
-        length: Length of each chain.
-        child: Start of each edge between chains, at the oldest node of this chain.
-        parent: End of each edge between chains, at the newest node of this chain.
+        chain: Chain number per node; -1 on a cycle without branches.
+        depth: Distance per node from the oldest node in its chain.
+        length: Chain lengths.
+        child: Start of each edge between chains, at the oldest node of the starting chain.
+        parent: End of each edge between chains, at the newest node of the ending chain.
     """
 
     chain: Ints
@@ -38,7 +38,7 @@ class Chains:
 
     @classmethod
     def of(cls, nodes: int, child: Ints, parent: Ints, starts: Ints | None = None) -> Self:
-        """Return the longest chains such that each of `starts` is the newest node of its chain."""
+        """Build the longest chains in which each of `starts` is the newest node."""
         only_parent = np.bincount(child, minlength=nodes) == 1
         only_child = np.bincount(parent, minlength=nodes) == 1
         if starts is not None:
@@ -47,8 +47,8 @@ class Chains:
         oldest = np.ones(nodes, np.bool_)
         oldest[child[inner]] = False
 
-        # Pointer doubling: after round k each node knows its ancestor 2^k steps down the chain, or
-        # the oldest node of the chain.
+        # Pointer doubling: after round k each node points to its ancestor 2^k steps down the chain,
+        # or to the oldest node in the chain.
         root = np.arange(nodes, dtype=np.int32)
         root[child[inner]] = parent[inner]
         depth = (~oldest).astype(np.int32)
@@ -74,7 +74,7 @@ class Chains:
 def topological_order(nodes: int, source: Ints, target: Ints) -> Iterator[tuple[int, list[int]]]:
     """Yield each node after all its predecessors, together with its successors.
 
-    Nodes on a cycle, or reachable only through one, are not yielded.
+    Nodes that are on a cycle or only reachable through one are skipped.
     """
     start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))]).tolist()
     targets = target[np.argsort(source, kind="stable")].tolist()

@@ -1,7 +1,7 @@
-"""Find the lake that owns a key: the lake of the deepest claim above it, unless the key is
-shielded.
+"""Find the lake that owns a key, i.e. the lake with the deepest claim above it.
 
-The module also limits the claims of tables, for all kinds of lakes. Pure; vectorised by directory.
+Shielded keys have no owner. The module also narrows overly wide table claims for all lake kinds.
+Lookups are vectorised by directory.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import pyarrow.compute as pc
 
 
 class Owner(NamedTuple):
-    """Lake, and in an Iceberg lake the table, that claims a prefix."""
+    """Lake, and for Iceberg lakes the table, that claims a prefix."""
 
     lake: str
     table_uuid: str | None
 
 
-# Iceberg writes the files of a table to these folders under its location, unless table properties
-# change them.
+# Iceberg writes to these folders under the table location, unless configured otherwise by table
+# properties.
 TABLE_FOLDERS: Final = ("data/", "metadata/")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A canonical prefix of a storage and its owner.
+    """Canonical prefix in a storage with its owner.
 
     Attributes:
-        prefix: Ends in `/`, or is empty for the whole storage.
-        owner: The lake and table.
+        prefix: Prefix ending in `/`, or empty for the whole storage.
+        owner: Owning lake and table.
         collect: False if files under the prefix must never become candidates.
-        table: Identity of the table at this location, or None if the lake itself claims the prefix.
+        table: Table identity at this location, or None if the lake itself claims the prefix.
     """
 
     prefix: str
@@ -44,10 +44,10 @@ class Claim:
 
 
 def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
-    """Return the effective claims on a storage, and the claims that were too wide.
+    """Return the effective claims on a storage and the claims that were too wide.
 
-    The location of a table may be a whole storage, or contain the prefix of another table or lake.
-    Such a table claims only the folders that Iceberg writes to.
+    A table location may be a whole storage or contain another table's or lake's prefix. Such a
+    table claims only the folders that Iceberg writes to.
     """
     shared = find_wide_prefixes((claim.prefix, claim.table or f"lake {claim.owner.lake}") for claim in claims)
     wide = [claim for claim in claims if claim.table is not None and claim.collect and claim.prefix in shared]
@@ -56,9 +56,9 @@ def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
 
 
 def find_wide_prefixes(locations: Iterable[tuple[str, str]]) -> set[str]:
-    """Return the prefixes that are empty or contain the prefix of another table.
+    """Return prefixes that are empty or contain another table's prefix.
 
-    `locations` are pairs of prefix and table.
+    `locations` are (prefix, table) pairs.
     """
     tables: dict[str, set[str]] = {}
     for prefix, table in locations:
@@ -75,11 +75,11 @@ def find_wide_prefixes(locations: Iterable[tuple[str, str]]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Claimed prefixes of a storage with their owners.
+    """Claimed prefixes in a storage with their owners.
 
     Attributes:
-        owners: Owner of each prefix. None shields everything under the prefix, whatever claims are
-        above it or inside it.
+        owners: Owner per prefix. None shields everything under the prefix, regardless of other
+            claims above or inside it.
         shielded: Single keys without an owner.
         wide: Claims that were too wide.
     """
@@ -90,9 +90,7 @@ class Claims:
 
     @classmethod
     def of(cls, claims: Iterable[Claim], shielded: Collection[str] = (), wide: Sequence[Claim] = ()) -> Claims:
-        """Build the claims. If claims on the same prefix differ in `collect`, the prefix is
-        shielded.
-        """
+        """Build the claims. A prefix is shielded if its claims differ in `collect`."""
         owners: dict[str, Owner | None] = {}
         for claim in sorted(claims, key=lambda claim: (claim.prefix, claim.collect, claim.owner.lake, claim.owner.table_uuid or "")):
             if claim.prefix and not claim.prefix.endswith("/"):
@@ -105,8 +103,7 @@ class Claims:
         return None if key in self.shielded else self.owner(key[: key.rfind("/") + 1])
 
     def owner(self, directory: str) -> Owner | None:
-        """Return the owner of a directory: that of the deepest claim above it, or None if it is
-        shielded.
+        """Return the owner of a directory by its deepest claim, or None if it is shielded.
 
         `directory` ends in `/`, or is empty for the root.
         """
@@ -122,7 +119,7 @@ class Claims:
             directory = directory[: directory[:-1].rfind("/") + 1]
 
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Return a column of lakes and one of table uuids. The rows of unclaimed keys are null."""
+        """Return a lake column and a table uuid column, with nulls for unclaimed keys."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         owners = [self.owner(directory) for directory in directories.dictionary.to_pylist()]
         lakes = pa.array([owner.lake if owner else None for owner in owners], pa.string()).take(directories.indices)

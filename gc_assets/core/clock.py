@@ -1,7 +1,7 @@
 """The only module that reads the time.
 
-`GC_ASSETS_UNSAFE_NOW` replaces the clocks of the run, the server and the store. `resources/` and
-`cli/` read it and pass it as a value, so that stages and stores are functions of their arguments.
+`GC_ASSETS_UNSAFE_NOW` overrides the run, server and store clocks. It is read by `resources/` and
+`cli/` and passed explicitly, so that stages and stores depend only on their arguments.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from datetime import UTC, date, datetime, time, timedelta
 from time import time_ns
 from typing import Final
 
-# The maximum clock skew of a store: far below the minimum grace period of 24 hours, and far above
-# the skew of a network file system.
+# Maximum clock skew of a store, well below the minimum grace period of 24 hours and well above the
+# skew of a network file system.
 MAX_SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A UTC clock.
+    """UTC clock.
 
     Attributes:
-        fixed: The fixed time of a rehearsal. Every plan and report repeats that it is one.
-        not_before: The earliest time that `now` returns.
+        fixed: Fixed time for a rehearsal. All its plans and reports are marked as rehearsals.
+        not_before: Earliest time returned by `now`.
     """
 
     fixed: datetime | None = None
@@ -43,21 +43,21 @@ class Clock:
         return now if self.not_before is None else max(now, self.not_before)
 
     def not_before_now(self) -> Clock:
-        """Return a clock that never returns a time before now, on whatever machine it runs.
+        """Return a clock that never returns an earlier time than now, even on another machine.
 
-        The clock of another machine may be days late, and its records would then look days older.
+        Another machine's clock may be days behind, which would make its records look days older.
         """
         return replace(self, not_before=self.now())
 
     def sequence_number(self) -> int:
-        """Return a number that grows from call to call, even if the time is fixed.
+        """Return a number that increases with each call, even if the time is fixed.
 
-        It orders records with the same time and has no other meaning.
+        Used to order records with the same time.
         """
         return time_ns()
 
     def today(self) -> date:
-        """The current date (UTC): the only run date that is not historical."""
+        """Return the current UTC date, the only run date that is not historical."""
         return self.now().date()
 
 

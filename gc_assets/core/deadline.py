@@ -1,8 +1,8 @@
-"""Stop waiting for a call that does not return.
+"""Run calls with a timeout.
 
-A system call that waits for a dead server cannot be interrupted from inside its process. The call
-therefore runs in a separate thread, and the caller stops waiting. The thread continues until the
-system call returns, and its result is dropped.
+A system call that waits for a dead server cannot be interrupted from inside its process. It
+therefore runs in a separate thread, and the caller stops waiting at the deadline. The thread
+continues until the system call returns, and its result is dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 _Answer = TypeVar("_Answer")
-# The time to read an object of 1 GiB, the largest that is read in one request, at 4 MB/s.
+# Enough to read 1 GiB, the largest object read in one request, at 4 MB/s.
 READ_SECONDS: Final = 300.0
 
 
@@ -22,12 +22,12 @@ def run_with_deadline(seconds: float, subject: str, call: Callable[[], _Answer])
     """Return the result of `call`, or raise its error.
 
     Args:
-        seconds: Maximum time to wait.
-        subject: Name of the object or server, for the message.
-        call: Runs in a thread of its own.
+        seconds: Maximum waiting time.
+        subject: Name of the object or server for the error message.
+        call: Function to run in a separate thread.
 
     Raises:
-        TimeoutError: If the call has not returned in time. It is an `OSError`.
+        TimeoutError: If the call does not return in time. Note that this is an `OSError`.
     """
     answers: list[_Answer] = []
     errors: list[BaseException] = []
@@ -38,7 +38,7 @@ def run_with_deadline(seconds: float, subject: str, call: Callable[[], _Answer])
         except BaseException as error:  # noqa: BLE001  (raised below, in the calling thread)
             errors.append(error)
 
-    # A daemon thread does not keep the process from exiting.
+    # Daemon threads do not block process exit.
     worker = threading.Thread(target=contextvars.copy_context().run, args=(run,), name=f"waiting for {subject}", daemon=True)
     worker.start()
     worker.join(seconds)

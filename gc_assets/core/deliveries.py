@@ -1,6 +1,6 @@
 """Track delivered notifications, so that each target receives an event once.
 
-Pure. Events that ended are forgotten, so the record does not grow from run to run.
+Ended events are removed, so the record does not grow from run to run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gc_assets.core.notifications import RENAMED_EVENTS, Event, Notification
 
 
 def _current_id(name: str) -> str:
-    """Return the id of a delivered event with the current name of the event."""
+    """Return a delivered event id with the event's current name."""
     for old, new in RENAMED_EVENTS.items():
         name = name.replace(f"/{old}/", f"/{new}/", 1)
     return name
@@ -22,13 +22,13 @@ def _current_id(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Ids of the delivered events of each target."""
+    """Delivered event ids per target."""
 
     by_target: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Return the deliveries that `to_json` wrote, or none if the text is unreadable."""
+        """Parse the output of `to_json`. Unreadable text results in empty deliveries."""
         try:
             found = json.loads(text or "{}")
             return cls({str(target): frozenset(_current_id(str(name)) for name in ids) for target, ids in found.items()})
@@ -40,17 +40,17 @@ class Deliveries:
         return json.dumps({target: sorted(ids) for target, ids in sorted(self.by_target.items())})
 
     def pending(self, target: str, events: Collection[Event], current: Iterable[Notification]) -> tuple[Notification, ...]:
-        """Return the current events that a target subscribes to and has not received yet."""
+        """Return the current events that a target subscribes to but has not received yet."""
         known = self.by_target.get(target, frozenset())
         return tuple(item for item in current if item.event in events and item.id not in known)
 
     def record(
         self, delivered: Mapping[str, Iterable[Notification]], targets: Iterable[str], current: Iterable[Notification] | None
     ) -> Deliveries:
-        """Return the deliveries of `targets` after the events in `delivered` were sent.
+        """Return the deliveries for `targets` after sending the events in `delivered`.
 
-        Events that are not in `current` have ended. If `current` is None, the current events are
-        unknown and all are kept.
+        Events missing from `current` have ended and are removed. If `current` is None, the current
+        events are unknown, so all are kept.
         """
         lasting = None if current is None else {item.id for item in current}
         ids = {name: self.by_target.get(name, frozenset()) | {item.id for item in delivered.get(name, ())} for name in targets}

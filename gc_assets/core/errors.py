@@ -1,44 +1,42 @@
-"""The exception types of gc-assets, by exit code.
+"""Exception types by exit code.
 
-Each message names the object, what was found, what was expected, and the next step.
+Each message names the object, the actual and expected values, and the next step.
 """
 
 
 class GcError(Exception):
-    """Work failed (exit code 1): an unreadable object, a damaged table, an error of a store."""
+    """Operation failed (exit code 1), e.g. an unreadable object, damaged table or store error."""
 
     exit_code = 1
 
 
 class UsageError(GcError):
-    """Request or the configuration is wrong (exit code 2). The user can correct it without data
-    loss.
-    """
+    """Invalid request or configuration (exit code 2). The user can correct it without data loss."""
 
     exit_code = 2
 
 
 class GateRefused(GcError):
-    """A safety gate failed (exit code 3). The message names the gate, its numbers and the override."""
+    """Failed safety gate (exit code 3). The message contains the gate, numbers and override."""
 
     exit_code = 3
 
 
 class LakeUnreadable(GcError):
-    """A ref, page, snapshot, manifest or table of a lake is unreadable, so there is no live set."""
+    """Unreadable ref, page, snapshot, manifest or table, so the live set cannot be computed."""
 
 
 class FormatError(GcError):
-    """A metadata object violates its format: magic, version, counts or checksum."""
+    """Metadata object that violates its format, e.g. its magic, version, counts or checksum."""
 
 
 class StoreError(GcError):
-    """A store failed: an unreadable directory, or a key that cannot be represented."""
+    """Store failure, e.g. an unreadable directory or a key that cannot be represented."""
 
 
 class ObjectChanged(StoreError):
-    """Object to change is no longer the one that was read. Nothing was changed."""
+    """Object was modified since it was read. Nothing was changed."""
 
 
 class StateError(GcError):
-    """A table or receipt in the state is missing, incomplete, inconsistent or of a newer schema."""
+    """State table or receipt that is missing, incomplete, inconsistent or has a newer schema."""

@@ -1,8 +1,8 @@
-"""A blocked Bloom filter over row hashes. It has false positives and no false negatives.
+"""Blocked Bloom filter over row hashes, with false positives but no false negatives.
 
 Each key maps to one block of 512 bits (a cache line) and to two bits in each of its eight 64-bit
-words. A false positive keeps an orphan until a later run. The seed changes with the run date, so
-that the same file is not kept forever. Pure numpy on int64 hashes.
+words. A false positive keeps an orphan until a later run. The seed changes with the run date so
+that the same file is not kept forever.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from gc_assets.core.errors import GcError, StateError
 WORDS_PER_BLOCK: Final = 8
 BITS_PER_WORD: Final = 2
 BLOCK_BITS: Final = 64 * WORDS_PER_BLOCK
-# A rate of 1e-6 needs 39.0 bits a key in this layout (Poisson sum over the load of a block). The
-# rest is margin.
+# A rate of 1e-6 needs 39.0 bits per key in this layout (Poisson sum over the block load). The rest
+# is margin.
 BITS_PER_KEY: Final = 40
 TARGET_FPR: Final = 1e-6
 VERSION: Final = 1
-# A block is selected by 32 bits of the hash. Up to this number of blocks the selection is uniform
-# to 1 in 16.
+# 32 hash bits select a block. Up to this number of blocks the selection is uniform to 1 in 16.
 MAX_BLOCKS: Final = 2**28
-# Hashes per pass: the working set fits into the processor's cache, and memory use is constant.
+# Hashes per pass, so that the working set fits into the CPU cache and memory use is constant.
 _CHUNK: Final = 2**14
 _MAGIC: Final = b"GCBLOOM\0"
 _HEADER: Final = struct.Struct("<8sIIqQQ")
@@ -44,13 +43,13 @@ _BitArray = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
-    """Parameters that two filters must share to be merged.
+    """Filter parameters. Only filters with equal parameters can be merged.
 
     Attributes:
-        keys: Number of keys that the filter is sized for.
+        keys: Expected number of keys.
         seed: Differs by run date.
         blocks: Number of 512-bit blocks.
-        version: Version of the layout.
+        version: Layout version.
     """
 
     keys: int
@@ -82,7 +81,7 @@ class FilterSpec:
 
 
 class Filter:
-    """Bits of a filter, and its spec."""
+    """Filter bits with their spec."""
 
     def __init__(self, spec: FilterSpec, bits: _BitArray) -> None:
         self.spec = spec
@@ -93,14 +92,14 @@ class Filter:
         return cls(spec, np.zeros(spec.blocks * WORDS_PER_BLOCK, np.uint64))
 
     def add(self, hashes: _Hashes) -> None:
-        """Add hashes. Afterwards the filter contains all of them."""
+        """Add hashes to the filter."""
         for chunk in _chunks(hashes):
             left = chunk
             while len(left):
                 first, masks = _locate_bits(left, self.spec)
                 for word, mask in enumerate(masks):
                     # If two keys share a word, only the last write takes effect. The check below
-                    # finds the other key and repeats it.
+                    # finds the lost key and adds it again.
                     index = first + word
                     self._bits[index] |= mask
                 left = left[~self._contains_masks(first, masks)]
@@ -125,7 +124,7 @@ class Filter:
         self._bits |= other._bits
 
     def to_bytes(self) -> bytes:
-        """Return the header, the checksum of all other bytes, and the bits, in little-endian order."""
+        """Serialize the header, a checksum of all other bytes, and the bits (little-endian)."""
         spec = self.spec
         header = _HEADER.pack(_MAGIC, spec.version, spec.hashes, spec.seed, spec.keys, spec.blocks)
         bits = self._bits.astype("<u8", copy=False).tobytes()
@@ -133,10 +132,10 @@ class Filter:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Read the bytes that `to_bytes` wrote.
+        """Parse the output of `to_bytes`.
 
         Raises:
-            StateError: If the bytes are truncated, altered or of a newer version.
+            StateError: If the bytes are truncated, modified or have a newer version.
         """
         if len(raw) < _BITS_START or raw[: len(_MAGIC)] != _MAGIC:
             raise StateError(f"not a live filter: expected {_MAGIC!r} and a header, found {raw[:_BITS_START]!r}; create it again")
@@ -157,8 +156,8 @@ class Filter:
         return cls(spec, np.frombuffer(bits, "<u8").astype(np.uint64))
 
     def self_test(self, live: _Hashes) -> None:
-        """Verify that the filter contains every live hash. Otherwise a live file would become a
-        candidate.
+        """Verify that the filter contains every live hash, because a live file would otherwise
+        become a candidate.
 
         Raises:
             StateError: If a live hash is missing.
@@ -170,9 +169,9 @@ class Filter:
             )
 
     def measured_fpr(self, samples: int, rng: np.random.Generator) -> float:
-        """Return the share of `samples` random hashes that the filter reports as contained.
+        """Measure the false-positive rate with `samples` random hashes.
 
-        One hash in 2^64 per key really is contained.
+        The chance that a random hash is a true positive is negligible, 1 in 2^64 per key.
         """
         hits = 0
         for start in range(0, samples, _CHUNK):
@@ -199,7 +198,7 @@ def _chunks(hashes: _Hashes) -> Iterator[_Hashes]:
 
 
 def _mix(values: _BitArray) -> _BitArray:
-    """Apply the finaliser of MurmurHash3: each output bit depends on every input bit."""
+    """Apply the MurmurHash3 finaliser, so that each output bit depends on every input bit."""
     values = values ^ (values >> np.uint64(33))
     values *= np.uint64(0xFF51AFD7ED558CCD)
     values ^= values >> np.uint64(33)
@@ -209,10 +208,10 @@ def _mix(values: _BitArray) -> _BitArray:
 
 
 def _locate_bits(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], list[_BitArray]]:
-    """Return the index of the first word of each hash's block, and the mask of each word.
+    """Return the first word index of each hash's block, and the mask for each word.
 
-    The bits of a mask come from well mixed words and are used once: dependent masks raise the rate
-    of false positives a hundredfold.
+    Mask bits come from well mixed words and are used only once, because dependent masks raise the
+    false-positive rate a hundredfold.
     """
     salt = _mix(np.array([spec.seed], np.int64).view(np.uint64) + _GOLDEN)
     mixed = _mix(hashes.view(np.uint64) ^ salt)
@@ -228,7 +227,7 @@ def _locate_bits(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], 
 
 
 def _pairs_of_bits() -> _BitArray:
-    """Return masks with two different bits of a word. All pairs are about equally frequent."""
+    """Return masks with two distinct bits per word. All pairs are about equally likely."""
     index = np.arange(2**_MASK_BITS, dtype=np.uint64)
     one, step = index % np.uint64(64), index // np.uint64(64) % np.uint64(63) + np.uint64(1)
     return (np.uint64(1) << one) | (np.uint64(1) << ((one + step) % np.uint64(64)))

@@ -1,4 +1,4 @@
-"""The result of one check: verdict, finding and advice. Pure values."""
+"""Check results: verdict, finding and advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAIL: Final = "fail"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of a check on one subject. `todo` is the advice, empty if the check passed."""
+    """Check result for one subject. `todo` contains advice, and is empty if the check passed."""
 
     subject: str
     check: str
@@ -26,7 +26,7 @@ class Finding:
 
 
 def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check. If the check itself fails, that becomes a finding."""
+    """Yield the results of a check. An exception in the check is yielded as a failed result."""
     try:
         yield from inspect()
     except (GcError, OSError) as error:

@@ -1,7 +1,7 @@
-"""The snapshots of a table as a forest: positions, cycles, and the refs that reach each snapshot.
+"""Table snapshots as a forest, with cycles and the refs that reach each snapshot.
 
-A snapshot has at most one parent. Pure, and linear in snapshots and refs. A parent that is not
-listed ends the ancestry, as in Iceberg. The module knows no retention rules.
+Each snapshot has at most one parent. As in Iceberg, an unlisted parent ends the ancestry. All
+functions take linear time in the number of snapshots and refs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Forest:
 
     Attributes:
         ids: Snapshot ids.
-        position: Position of each id.
-        parent: Position of the parent, or `NO_PARENT`.
-        children_first: Positions, each child before its parent.
-        cyclic: Positions on a cycle of parents.
+        position: Position by id.
+        parent: Parent positions, or `NO_PARENT`.
+        children_first: Positions ordered so that children precede parents.
+        cyclic: Positions on a parent cycle.
     """
 
     ids: Sequence[str]
@@ -33,7 +33,7 @@ class Forest:
 
 
 def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest:
-    """Return the forest of the listed snapshots, ordered so that children precede parents."""
+    """Build the forest of the listed snapshots."""
     position = {commit_id: index for index, commit_id in enumerate(ids)}
     parent = [NO_PARENT if parent_id is None else position.get(parent_id, NO_PARENT) for parent_id in parent_ids]
     children = [0] * len(ids)
@@ -52,16 +52,16 @@ def build_forest(ids: Sequence[str], parent_ids: Sequence[str | None]) -> Forest
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Number of refs that reach a snapshot, and up to `REFS_SHOWN` of their names."""
+    """Number of refs that reach a snapshot, with up to `REFS_SHOWN` of their names."""
 
     count: int
     names: tuple[str, ...]
 
 
 def refs_reaching(forest: Forest, heads: Mapping[int, Sequence[str]]) -> list[Reach]:
-    """Return, for each position, the refs whose head is the position or a descendant of it.
+    """Return, for each position, the refs with their head at the position or a descendant.
 
-    Ref names are unique over `heads`. Positions on cycles stay empty.
+    Ref names must be unique in `heads`. Positions on cycles have no refs.
     """
     nothing = Reach(0, ())
     reach = [nothing] * len(forest.ids)

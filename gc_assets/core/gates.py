@@ -1,4 +1,4 @@
-"""The gates of a plan. Each gate is a pure function from numbers to a `GateResult` with a message."""
+"""Plan gates. Each gate is a pure function that returns a `GateResult` with a message."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Final
 from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
 from gc_assets.core.units import format_bytes
 
-# The default share does not apply to plans this small: in a young lake a few leftovers are a large
-# share.
+# The default share does not apply to plans this small, because in a young lake a few leftover files
+# are a large share.
 SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
-# If more live files than this are missing from the inventory, the addresses are spelled
-# differently.
+# More missing live files than this mean that addresses are spelled differently in the inventory.
 MAX_UNLISTED: Final = 0.001
 NOTHING: Final = Amount()
 OVERRIDE: Final = "To continue anyway, approve with `--override {name}`."
@@ -25,9 +24,10 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
 
 
 def live_set(live: int, refs: int) -> GateResult:
-    """Fail if lakes have refs but the storage has no live file, unless no commit names any file.
+    """Fail if lakes have refs but the storage has no live files, unless all commits are empty.
 
-    The mark then read the wrong location. `refs` counts the refs of lakes whose commits name files.
+    In this case the mark read the wrong location. `refs` only counts lakes whose commits reference
+    files.
     """
     message = f"{live:,} live files for {refs:,} refs."
     if live == 0 and refs:
@@ -38,8 +38,8 @@ def live_set(live: int, refs: int) -> GateResult:
 def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Amount = NOTHING) -> GateResult:
     """Fail if more than `limit` tables are unreadable.
 
-    More unreadable tables than that point to a catalog or store that does not respond. `deferred`
-    is the amount that would be purged if all tables were readable.
+    This usually means that a catalog or store does not respond. `deferred` is the amount that would
+    be purged if all tables were readable.
     """
     message = f"{len(unreadable):,} tables or repositories cannot be read; max_unreadable allows {limit:,}."
     if unreadable:
@@ -53,7 +53,7 @@ def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Am
 
 
 def never_read(unreadable: Sequence[Unreadable], storage: str) -> GateResult:
-    """Fail if the storage contains a table that no run has ever read in full.
+    """Fail if the storage contains a table that has never been fully read by any run.
 
     Its files would look like garbage.
     """
@@ -66,8 +66,7 @@ def never_read(unreadable: Sequence[Unreadable], storage: str) -> GateResult:
 
 
 def live_drop(live: LiveCount, previous: LiveCount | None, limit: float) -> GateResult:
-    """Fail if the number of live files falls by more than `limit` compared with the last accepted
-    run.
+    """Fail if live files drop by more than `limit` since the last accepted run.
 
     The limit applies to the storage and to each of its lakes.
     """
@@ -89,9 +88,9 @@ def _drop(live: int, previous: int) -> float:
 
 
 def lakes_present(gone: Sequence[str]) -> GateResult:
-    """Fail if a lake that needed files of the storage in the last accepted run is missing.
+    """Fail if a lake that used the storage in the last accepted run is missing.
 
-    Files that it shares with another lake would lose their protection.
+    Files shared with other lakes would lose their protection.
     """
     message = "every lake of the last accepted run is present."
     if gone:
@@ -103,7 +102,7 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
 
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
-    """Fail if a live metadata object is missing from the inventory or differs from the decoded one."""
+    """Fail if live metadata is missing from the inventory or differs from the decoded object."""
     message = "every live metadata object is in the inventory."
     if missing:
         message = f"{missing:,} live metadata objects are missing from the inventory or have changed since they were read: "
@@ -112,9 +111,9 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
 
 
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
-    """Fail if more than `MAX_UNLISTED` of the live files are missing from the inventory.
+    """Fail if a share above `MAX_UNLISTED` of live files is missing from the inventory.
 
-    Addresses and listing then do not name the same files (apache/iceberg#4346).
+    In this case addresses and listing spell the same files differently (apache/iceberg#4346).
     """
     share = unlisted / live if live else 0.0
     message = f"At most {unlisted:,} of {live:,} live files are not in the inventory."
@@ -126,9 +125,7 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
 
 
 def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
-    """Fail if a candidate is a live key: the filter then has a false negative and cannot be
-    trusted.
-    """
+    """Fail if a candidate is a live key, as a filter with false negatives cannot be trusted."""
     message = "no candidate is a live key."
     if hits:
         message = f"{hits:,} candidates are live keys, which the filter should contain: {', '.join(samples[:5])}. Report this as a bug."
@@ -138,7 +135,7 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
 def spelling(hits: int, samples: Sequence[str]) -> GateResult:
     """Fail if a candidate equals a live key after normalisation.
 
-    Ignored differences are percent-encoding, doubled slashes and Unicode normalisation.
+    Normalisation removes percent-encoding, repeated slashes and Unicode differences.
     """
     message = "no candidate is another spelling of a live key."
     if hits:
@@ -148,10 +145,9 @@ def spelling(hits: int, samples: Sequence[str]) -> GateResult:
 
 
 def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
-    """Fail if a storage root equals or contains another, or if a directory has two names in
-    storages.
+    """Fail if storage roots are equal or nested, or if a directory has two names in storages.
 
-    Live files would look unreferenced under one of the names.
+    Live files would look unreferenced under one of their names.
     """
     message = "no storage contains another."
     if overlaps:
@@ -163,7 +159,7 @@ def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
 def links(count: int, samples: Sequence[str]) -> GateResult:
     """Fail if a live file is reached through a symbolic link or a second mount.
 
-    The real file would look unreferenced.
+    The actual file would look unreferenced.
     """
     message = "no live file is reached through a link or a second mount."
     if count:
@@ -177,15 +173,15 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
 def foreign_metadata(
     count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = (), dead: Sequence[str] = ()
 ) -> GateResult:
-    """Fail if metadata under a claimed prefix belongs to no configured lake.
+    """Fail if a claimed prefix contains metadata that does not belong to any configured lake.
 
     Args:
         count: Number of foreign metadata objects.
-        samples: Some of them.
-        junk: Number of files that are only named like metadata. They protect the files in their
-        directory and do not fail the gate.
-        junk_samples: Some of them.
-        dead: Tables that users accepted as dead.
+        samples: Sample keys of such objects.
+        junk: Number of files with metadata names but other content. They protect the files in
+            their directory but do not fail the gate.
+        junk_samples: Sample keys of such files.
+        dead: Tables accepted as dead by users.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
@@ -204,7 +200,7 @@ def foreign_metadata(
 
 
 def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
-    """Fail if an earlier apply of the storage stopped halfway. Its moves are not recorded yet."""
+    """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet."""
     message = "no earlier plan is partly applied."
     if plan_ids:
         message = (
@@ -218,7 +214,7 @@ def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
 def damaged_histories(found: Sequence[str]) -> GateResult:
     """Fail if an expiry action left a history in an unexpected state.
 
-    Files that it lost may be among the candidates.
+    Files lost from that history may be among the candidates.
     """
     message = "no expiry action damaged a history."
     if found:
@@ -232,13 +228,13 @@ def delete_bytes(planned: Amount, limit: int) -> GateResult:
 
 
 def delete_share(planned: Amount, stored: Amount, limit: float, *, configured: bool) -> GateResult:
-    """Fail if the plan deletes more than `limit` of the files or of the bytes.
+    """Fail if the plan deletes more than `limit` of all files or bytes.
 
     Args:
-        planned: The amount of the plan.
-        stored: The amount in the storage.
-        limit: The maximum share.
-        configured: False for the default limit, which does not apply to plans up to `SMALL_PLAN`.
+        planned: Planned amount.
+        stored: Amount in the storage.
+        limit: Maximum share.
+        configured: False for the default limit, which is not applied to plans up to `SMALL_PLAN`.
     """
     share = max(planned.files / max(stored.files, 1), planned.bytes / max(stored.bytes, 1))
     small = not configured and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes

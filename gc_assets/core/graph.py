@@ -1,9 +1,9 @@
-"""The commit graph in one process: reachability, depth and contradictions.
+"""In-process commit graph with reachability, depth and consistency checks.
 
 Commits are dense indexes in input order. Edges lead from child to parent in int32 arrays, for up to
 1e8 commits. Contradictions (a missing parent, a child older than its parent, a cycle) are reported
-in `problems`, and queries still work. The module has no policies, lakes or Spark. It imports scipy
-only for reachability queries and cycles, because that import is slow and most runs need neither.
+in `problems` and do not prevent queries. scipy is only imported for reachability queries and
+cycles, because the import is slow and most runs need neither.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ProblemKind = Literal["missing_parent", "child_older_than_parent", "cycle"]
 
 MAX_SAMPLES: Final = 20
 MAX_REFS: Final = 100
-# Commits per chunk of ref lists: an Arrow list array holds at most 2 GiB of names.
+# Commits per chunk of ref lists, because an Arrow list array holds at most 2 GiB of names.
 _LIST_ROWS: Final = 2**16
 
 _Column = pa.Array | pa.ChunkedArray
@@ -40,9 +40,9 @@ _Column = pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A contradiction of the history: the number of occurrences and up to 20 samples.
+    """History contradiction, with the number of occurrences and up to 20 samples.
 
-    A sample is (child, parent), or for a cycle up to 20 of its commits.
+    Each sample is a (child, parent) pair, or up to 20 commits of a cycle.
     """
 
     what: ProblemKind
@@ -59,13 +59,13 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class CommitGraph:
-    """Commits and their known parents.
+    """Commits with their known parents.
 
     Attributes:
         commit_ids: Ids of the commits.
-        child: Start of each edge. Edges are sorted by child, then in the order of its parents.
+        child: Start of each edge. Edges are sorted by child, then by parent order.
         parent: End of each edge.
-        first_parent: First parent of each commit, or -1 if it is unknown or the commit has no parent.
+        first_parent: First parent of each commit, or -1 if missing or unknown.
         generation: Topological level: 0 without known parents, otherwise one more than the highest
         parent; -1 on or downstream of a cycle.
         problems: Contradictions.
@@ -86,8 +86,8 @@ class CommitGraph:
 
         Args:
             commit_ids: Ids of the commits.
-            parents: A list of ids for each commit, first parent first.
-            committed_at: Time of each commit.
+            parents: Parent ids per commit, first parent first.
+            committed_at: Commit times.
 
         Raises:
             FormatError: If a commit id is missing or occurs twice.
@@ -122,7 +122,8 @@ class CommitGraph:
         Raises:
             LakeUnreadable: If an id is not in the graph. The message names one.
         """
-        # Look up the graph in the few heads, because hashing the whole graph costs more.
+        # Look up the graph in the heads rather than vice versa, because hashing the graph costs
+        # more.
         wanted = pa.array(commits, self.commit_ids.type)
         distinct = pc.unique(wanted)
         found = pc.fill_null(pc.index_in(self.commit_ids, distinct), -1).to_numpy(zero_copy_only=False)
@@ -138,7 +139,7 @@ class CommitGraph:
         return index[pc.index_in(wanted, distinct).to_numpy(zero_copy_only=False)]
 
     def reachable(self, heads: Iterable[str]) -> NDArray[np.bool_]:
-        """Return True for every head and all its ancestors, through all parents.
+        """Return True for all heads and their ancestors, following all parents.
 
         Raises:
             LakeUnreadable: If a head is not in the graph.
@@ -153,10 +154,10 @@ class CommitGraph:
         return mask[:count]
 
     def ancestry(self, head: str, first_parent_only: bool) -> Ints:
-        """Return the indexes of a head and its ancestors, head first.
+        """Return the indexes of the head and its ancestors, head first.
 
-        With `first_parent_only` the walk follows first parents and ends at a missing parent or a
-        repetition. Otherwise it is a breadth-first search through all parents.
+        With `first_parent_only` the walk ends at a missing parent or a repeated commit. Otherwise
+        it is a breadth-first search through all parents.
         """
         from scipy.sparse.csgraph import breadth_first_order
 
@@ -164,10 +165,10 @@ class CommitGraph:
         return breadth_first_order(matrix, self.index_of([head])[0], directed=True, return_predecessors=False)
 
     def reaching_refs(self, heads: Mapping[str, str]) -> tuple[pa.ChunkedArray, pa.Array]:
-        """Return, for each commit, the names of the refs that reach it and their number.
+        """Return the names and number of refs that reach each commit.
 
         Args:
-            heads: Commit id of each ref.
+            heads: Commit id by ref.
 
         Returns:
             A `list<string>` column with the first 100 names in alphabetical order, and an int32
@@ -175,7 +176,7 @@ class CommitGraph:
         """
         names = sorted(heads)
         starts = self.index_of([heads[name] for name in names])
-        # Commits of one cycle reach each other and share their refs, so one node represents them.
+        # All commits on a cycle have the same refs, so they are represented by one node.
         node = self._components
         child, parent = node[self.child], node[self.parent]
         between = child != parent
@@ -196,7 +197,7 @@ class CommitGraph:
 
     @cached_property
     def _components(self) -> Ints:
-        """The strongly connected component of each commit. Without a cycle each commit has its own."""
+        """Return the strongly connected component of each commit, a separate one without cycles."""
         if all(problem.what != CYCLE for problem in self.problems):
             return np.arange(len(self), dtype=np.int32)
         return _strong_components(len(self), self.child, self.parent)
@@ -211,7 +212,7 @@ def _starts(sorted_nodes: Ints, count: int) -> NDArray[np.int64]:
 
 
 def _matrix(count: int, starts: NDArray[np.int64], targets: Ints) -> csr_array:
-    """Return the graph in the format of scipy, which requires weights."""
+    """Build the scipy matrix of the graph. scipy requires weights."""
     from scipy.sparse import csr_array
 
     return csr_array((np.ones(len(targets)), targets.astype(np.int32, copy=False), starts.astype(np.int32)), shape=(count, count))
@@ -221,8 +222,8 @@ def _strong_components(count: int, child: Ints, parent: Ints) -> Ints:
     """Return the component of each node. `child` is sorted."""
     from scipy.sparse.csgraph import connected_components
 
-    # scipy does not terminate if an edge is repeated, and loops are irrelevant. A simple graph has
-    # the same components.
+    # scipy does not terminate for repeated edges, and self-loops are irrelevant, so use a simple
+    # graph with the same components.
     other = child != parent
     matrix = _matrix(count, _starts(child[other], count), parent[other])
     matrix.sum_duplicates()

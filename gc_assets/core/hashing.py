@@ -1,8 +1,8 @@
-"""Spark's `xxhash64` without Spark, so that executors, driver and published files share one hash.
+"""Pure Python `xxhash64` that is identical to Spark's, for use in driver, executors and files.
 
-XXH64 with seed 42. Columns are chained: the hash of one value is the seed of the next, and a null
-leaves the hash unchanged. The Python loop hashes two million values a second of one string column,
-and fewer rows of many columns, so Spark itself hashes large tables.
+XXH64 with seed 42. Columns are chained, i.e. the hash of one value is the seed for the next, and a
+null leaves the hash unchanged. The Python loop hashes about two million strings per second, so
+large tables are hashed in Spark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
 SPARK_SEED = 42
-# Python values need ten times the memory of Arrow values.
+# Python values need ten times as much memory as Arrow values.
 _ROWS_AT_A_TIME = 4_096
 
 _Chain = Callable[[Any, int], int]
@@ -34,7 +34,7 @@ def row_hashes(table: pa.Table) -> NDArray[np.int64]:
     `array_sort(map_entries(m))`.
 
     Raises:
-        TypeError: For a column type that no published table has.
+        TypeError: For column types not used in published tables.
     """
     hashes = [SPARK_SEED] * table.num_rows
     for name in table.schema.names:
@@ -47,14 +47,14 @@ def row_hashes(table: pa.Table) -> NDArray[np.int64]:
 def digest(table: pa.Table) -> int:
     """Return the sum of the row hashes modulo 2^64.
 
-    The digest does not depend on the order of the rows, and the digests of parts add up.
+    The digest is independent of row order, and partial digests can be added.
     """
     slices = (table.slice(start, _ROWS_AT_A_TIME) for start in range(0, table.num_rows, _ROWS_AT_A_TIME))
     return sum(int(row_hashes(some).view(np.uint64).sum(dtype=np.uint64)) for some in slices) % 2**64
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type whose Python values are the integers and bytes that Spark hashes."""
+    """Return the type with Python values equal to the integers and bytes hashed by Spark."""
     if pt.is_string(type_) or pt.is_large_string(type_):
         return pa.large_binary()
     if type_ == pa.timestamp("us", type_.tz if pt.is_timestamp(type_) else None):
@@ -71,7 +71,7 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _chain(type_: pa.DataType) -> _Chain:
-    """Return the function that updates the hash with a value of a type.
+    """Return a function that updates the hash with a value of the given type.
 
     Source: `org.apache.spark.sql.catalyst.expressions.XxHash64`.
     """

@@ -1,7 +1,7 @@
-"""Resolve addresses to the identity of a file: its storage and its canonical key.
+"""Resolve addresses to file identities, i.e. storage and canonical key.
 
-Addresses are spelled as systems wrote them (`paths.py` parses them). Two addresses of one object
-resolve to the same key; addresses of different objects never do.
+Addresses are accepted as written by each system, and parsed by `paths.py`. All addresses of an
+object resolve to the same key, and different objects never share a key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.core.byte_scan import find_rows, has_irregular_components
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapse_path, parse_address
 
-# Common spellings. Other spellings are resolved too, but more slowly.
+# Common spellings. All others take a slower path.
 _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
     FILE: ("file://", "file:", "", "file://localhost"),
     S3: ("s3://", "s3a://", "s3n://"),
@@ -32,17 +32,17 @@ _NOT_ASCII: Final = 0x80
 
 
 class KeyResolver:
-    """Resolves addresses to (storage, key). Pickles; built for batches of millions in executors.
+    """Resolver from addresses to (storage, key), picklable and fast for batches of millions.
 
-    The longest matching root wins. A local address outside all roots is also in a storage if its
-    directory, after resolving symbolic links, is under a root.
+    The longest matching root wins. A local address outside all roots still belongs to a storage if
+    its directory is under a root after resolving symbolic links.
     """
 
     def __init__(self, storages: Sequence[tuple[str, str]]) -> None:
         """Create a resolver.
 
         Args:
-            storages: Pairs of name and location.
+            storages: (name, location) pairs.
 
         Raises:
             UsageError: If a name is repeated or a location is invalid.
@@ -67,9 +67,9 @@ class KeyResolver:
         """Return (storage, key), or None for an external address.
 
         Raises:
-            FormatError: If the address is relative, has a `..` component, or names a host or no
+            FormatError: If the address is relative, contains a `..` component or a host, or has no
                 key.
-            StoreError: If a symbolic link on its path cannot be read.
+            StoreError: If a symbolic link in the path cannot be read.
         """
         parsed = parse_address(address)
         if parsed is None:
@@ -83,9 +83,10 @@ class KeyResolver:
         return self._resolve_through_links(path) if scheme == FILE else None
 
     def resolve(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Return a column of storage names and one of keys.
+        """Return a storage name column and a key column.
 
-        The row of a missing or external address is null. Raises the errors of `resolve_one`.
+        Rows with missing or external addresses are null in Arrow. Raises the same errors as
+        `resolve_one`.
         """
         values = _one_array(addresses).cast(pa.binary())
         rows = np.arange(len(values))
@@ -115,7 +116,7 @@ class KeyResolver:
                 yield spelling + location.root, name
 
     def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _ResolvedRows:
-        """Resolve single addresses. Each directory is resolved once for all names in it."""
+        """Resolve addresses individually, but each directory only once."""
         directories: dict[str, tuple[str, str] | None] = {}
         names: list[str | None] = []
         keys: list[str | None] = []
@@ -149,10 +150,10 @@ class KeyResolver:
 
 
 def loosen_spelling(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return keys in a normal form in which different spellings of a name are equal.
+    """Normalize keys so that different spellings of a name are equal.
 
-    Undoes percent-encoding (repeatedly), doubled slashes, `/./` and Unicode composition. Use it to
-    find near misses, never as an identity.
+    Undoes repeated percent-encoding, doubled slashes, `/./` and Unicode composition. Only use the
+    result to find near misses, never as an identity.
     """
     values = _one_array(keys).cast(pa.string())
     suspect = has_irregular_components(values) | find_rows(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))
@@ -171,7 +172,7 @@ def _loosen(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ResolvedRows:
-    """Storage and key of some rows of a batch."""
+    """Storage and key for some rows in a batch."""
 
     rows: NDArray[np.int64]
     names: pa.Array

@@ -1,7 +1,6 @@
-"""The events that users are notified of, and their texts.
+"""Notification events and texts.
 
-Pure: values of the state and a time in, values out. An event keeps its id as long as it lasts, so
-that a target receives it only once.
+Each event keeps its id while it lasts, so that targets receive it only once.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ Event = Literal[
     "plan_ready", "plan_refused", "approval_ends", "table_unreadable", "run_missed", "apply_failed", "state_unread", "target_failed"
 ]
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
-# The names of events up to 0.3.
+# Event names up to 0.3.
 RENAMED_EVENTS: Final[dict[str, Event]] = {"table_sick": "table_unreadable", "night_missed": "run_missed"}
 
-# Time before the deadline of a plan.
+# Time before a plan deadline.
 ENDS_SOON: Final = timedelta(hours=6)
 # A run is missed if it is this late.
 RUN_INTERVAL: Final = timedelta(days=1)
 MAX_RUN_DELAY: Final = timedelta(hours=6)
-# More events are only counted: a failed catalog can cause a thousand.
+# Additional events are only counted, because a failed catalog can cause a thousand.
 MAX_LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FailedApply:
-    """A failed execution of a plan. `attempt` identifies the execution."""
+    """Failed plan execution, identified by `attempt`."""
 
     plan_id: str
     attempt: str
@@ -41,13 +40,13 @@ class FailedApply:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """Plan of the last run of a storage.
+    """Plan from the last run of a storage.
 
     Attributes:
         header: The plan.
-        status: Status of the plan.
-        missing: The reason why the plan is not approved, or None.
-        reversibility: Sentences about the effects that can be undone.
+        status: Plan status.
+        missing: Reason why the plan is not approved, or None.
+        reversibility: Messages about effects that can be undone.
     """
 
     header: PlanHeader
@@ -58,13 +57,13 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class StorageSummary:
-    """State of a storage.
+    """Storage status.
 
     Attributes:
-        storage: Name of the storage.
+        storage: Storage name.
         last: The last run, or None.
-        approved: Plans that wait for their apply.
-        failed: Failed executions that no later one continues.
+        approved: Plans waiting to be applied.
+        failed: Failed executions not continued by a later one.
     """
 
     storage: str
@@ -75,13 +74,13 @@ class StorageSummary:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Text of an event.
+    """Event with its message.
 
     Attributes:
         event: The event.
-        id: Stays the same as long as the event lasts.
+        id: Stable while the event lasts.
         title: One line.
-        text: More lines. Unprintable characters are blanked in both.
+        text: Remaining lines. Unprintable characters are replaced by blanks in both.
         storage: The storage, or None.
         lake: The lake, or None if the event concerns a whole storage.
         plan_id: The plan, or None.
@@ -107,25 +106,25 @@ def list_notifications(summary: Iterable[StorageSummary], now: datetime) -> list
 
 
 def state_unread(storage: str, reason: str) -> Notification:
-    """Return the event that the state of a storage cannot be read."""
+    """Return the event for an unreadable storage state."""
     title = f"storage {storage}: the state cannot be read, so other events of it are unknown"
     return Notification("state_unread", f"{storage}/state_unread", title, f"{reason}\nSee `gc-assets doctor`.", storage=storage)
 
 
 def target_failed(name: str, reason: str) -> Notification:
-    """Return the event that a target of `notify` cannot be reached. The other targets receive it."""
+    """Return the event for an unreachable `notify` target, which is sent to the other targets."""
     text = f"{reason}. Its notifications are sent again until they are delivered. Fix `notify` in lakes.yaml, or the target."
     return Notification("target_failed", f"target_failed/{name}", f"notifications cannot be delivered to {name}", text)
 
 
 def format_subject(notifications: Sequence[Notification]) -> str:
-    """Return the subject line of a message with these notifications."""
+    """Return the subject line for these notifications."""
     more = f" (and {len(notifications) - 1:,} more)" if len(notifications) > 1 else ""
     return f"gc-assets: {notifications[0].title}{more}"
 
 
 def format_body(notifications: Sequence[Notification]) -> str:
-    """Return the text of a message with these notifications. Only the first ones are listed."""
+    """Return the message text for these notifications. Only the first ones are listed."""
     parts = [f"{item.title}\n{item.text}".strip() for item in notifications[:MAX_LISTED]]
     if len(notifications) > MAX_LISTED:
         parts.append(f"And {len(notifications) - MAX_LISTED:,} more: see `gc-assets plans` and `gc-assets doctor`.")
@@ -133,7 +132,7 @@ def format_body(notifications: Sequence[Notification]) -> str:
 
 
 def to_document(notifications: Sequence[Notification]) -> dict[str, Any]:
-    """Return the JSON document of these notifications."""
+    """Return the JSON document for these notifications."""
     return {"source": "gc-assets", "notifications": [asdict(item) for item in notifications]}
 
 

@@ -1,4 +1,4 @@
-"""Protocols to read and change objects by address. Lakes use them and stores implement them."""
+"""Protocols for reading and changing objects, implemented by stores and used by lakes."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from typing import Protocol
 
 
 class Objects(Protocol):
-    """Read access to objects by address, in driver and executors.
+    """Read access to objects in driver and executors.
 
-    Implementations pickle and are thread-safe. Methods raise `FileNotFoundError` if the object does
-    not exist, and `OSError` for all other errors.
+    Implementations are picklable and thread-safe. Methods raise `FileNotFoundError` if the object
+    does not exist, and `OSError` for all other errors.
     """
 
     def read(self, address: str) -> bytes: ...
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        """Return the bytes of the object, and its identity as a listing of the store shows it."""
+        """Return the object's bytes, and its identity as shown in store listings."""
         ...
 
     def cached_identity(self, address: str) -> str | None:
-        """Return the identity of the object if the store knows it without a request, otherwise
-        None.
+        """Return the object's identity if it is available without a request, otherwise None.
 
-        Also returns None if there is no object that can be inspected.
+        Also returns None if the object does not exist or cannot be inspected.
         """
         ...
 
     def size(self, address: str) -> int: ...
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """Yield every object under a prefix that ends in `/`, recursively.
+        """Recursively yield all objects under a prefix ending in `/`.
 
         Rows are (address, size in bytes, last modified). A prefix without objects yields nothing.
         """
@@ -37,18 +36,18 @@ class Objects(Protocol):
 
 
 class EditableObjects(Objects, Protocol):
-    """Objects that a lake may change.
+    """Write access to the objects of a lake.
 
-    Each change is atomic, durable when the call returns, and conditional. `ObjectChanged` means
+    Each change is atomic, conditional, and durable when the call returns. `ObjectChanged` means
     that the condition failed and nothing was changed.
     """
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
-        """Return the bytes of the object, and the identity for later conditional changes."""
+        """Return the object's bytes, and its etag for later conditional changes."""
         ...
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        """Replace the bytes of the object if its identity is still `etag`.
+        """Replace the object if its etag is unchanged.
 
         Readers see either the old or the new bytes.
         """
@@ -58,10 +57,10 @@ class EditableObjects(Objects, Protocol):
         """Create an object.
 
         Raises:
-            FileExistsError: If the object exists already, whatever its bytes.
+            FileExistsError: If the object already exists, even with the same bytes.
         """
         ...
 
     def remove(self, address: str, etag: str) -> None:
-        """Remove the object if its identity is still `etag`."""
+        """Remove the object if its etag is unchanged."""
         ...

@@ -1,7 +1,7 @@
-"""Parse addresses into a scheme and one canonical path: a path on disk, or bucket and key on S3.
+"""Parse addresses into a scheme and a canonical path on disk, or bucket and key on S3.
 
-Percent signs and Unicode are data and compared as bytes. The module knows the rules of local disks
-and S3. Only `SymbolicLinks` and `Location.without_links` access the disk.
+Percent signs and Unicode characters are data and compared bytewise. Only `SymbolicLinks` and
+`Location.without_links` access the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALIASES: Final[dict[str, Scheme]] = {"file": FILE, "s3": S3, "s3a": S3, "s3n": 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Root of a storage: an absolute path, or `bucket/prefix`. It always ends in one `/`."""
+    """Storage root, i.e. an absolute path or `bucket/prefix`, always ending in one `/`."""
 
     scheme: Scheme
     root: str
@@ -35,7 +35,7 @@ class Location:
         """Parse a location.
 
         Raises:
-            UsageError: If it is neither an absolute local path nor an S3 location.
+            UsageError: If the location is neither an absolute local path nor on S3.
         """
         try:
             parsed = parse_address(text)
@@ -50,16 +50,16 @@ class Location:
         return f"{self.scheme}://{self.root}"
 
     def contains(self, other: Location) -> bool:
-        """Return True for the location itself and for locations under it, by whole path segments."""
+        """Return True for the location itself and everything under it."""
         return self.scheme == other.scheme and other.root.startswith(self.root)
 
     def without_links(self) -> Location:
-        """Return the location with symbolic links resolved on this machine."""
+        """Resolve symbolic links on this machine."""
         return self if self.scheme != FILE else Location(FILE, os.path.realpath(self.root).rstrip("/") + "/")
 
 
 def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return pairs of (name, location) whose locations are equal or nested, the outer one first."""
+    """Return (name, location) pairs with equal or nested locations, the outer one first."""
     parsed = [(name, Location.parse(location)) for name, location in locations]
     pairs: list[tuple[str, str]] = []
     for (first, one), (second, other) in combinations(parsed, 2):
@@ -76,15 +76,13 @@ def is_address(text: str) -> bool:
 
 
 def scheme_of(address: str) -> str:
-    """Return the canonical scheme of an address. A bare path is `file`; an unknown scheme is lower
-    case.
-    """
+    """Return the canonical scheme of an address, `file` for a bare path."""
     match = _SCHEME.match(address)
     return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
 
 
 def bucket_and_key(address: str) -> tuple[str, str]:
-    """Return the bucket and the key of an S3 address, byte for byte. The key of a bucket is empty.
+    """Split an S3 address into the exact bucket and key. The key of a bucket is empty.
 
     Raises:
         StoreError: If the address is not on S3.
@@ -97,18 +95,18 @@ def bucket_and_key(address: str) -> tuple[str, str]:
 
 
 class SymbolicLinks:
-    """Resolves the symbolic links of local directories. Each directory is looked up once."""
+    """Resolver of symbolic links in local directories, with one lookup per directory."""
 
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
 
     def real(self, directory: str) -> str:
-        """Return the directory without symbolic links, ending in `/`.
+        """Return the real directory, ending in `/`.
 
         A directory that does not exist is returned unchanged.
 
         Raises:
-            StoreError: If the disk does not allow the lookup.
+            StoreError: If the lookup is denied or fails.
         """
         if directory not in self._real:
             try:
@@ -127,10 +125,10 @@ class SymbolicLinks:
 def parse_address(address: str) -> tuple[Scheme, str] | None:
     """Return the scheme and the canonical path (`/a/b`, or `bucket/a/b`).
 
-    Returns None for the scheme of another store.
+    Returns None for unsupported schemes.
 
     Raises:
-        FormatError: If the address is relative, has a `..` component, or names a host.
+        FormatError: If the address is relative, or contains a `..` component or a host.
     """
     match = _SCHEME.match(address)
     if match is None:
@@ -168,9 +166,7 @@ def _bucket_and_key(address: str, rest: str) -> str:
 
 
 def collapse_path(path: str) -> str:
-    """Return an absolute POSIX path without empty and `.` components. A directory keeps its final
-    slash.
-    """
+    """Remove empty and `.` components from an absolute POSIX path, but keep a trailing slash."""
     parts = path.split("/")
     kept = [part for part in parts if part not in {"", "."}]
     return "/" + "/".join(kept) + ("/" if kept and parts[-1] in {"", "."} else "")

@@ -1,6 +1,6 @@
-"""A deletion plan as a value: the header, its gates, and the digest that binds them to the rows.
+"""Deletion plan header, its gates, and the digest that binds them to the rows.
 
-Pure. Users approve the digest. Any change of a row, cut-off or gate changes it.
+Users approve the digest, which changes with any row, cut-off or gate.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from gc_assets.core.units import format_bytes
 
 APPROVE_WITHIN: Final = timedelta(hours=24)
 APPLY_WITHIN: Final = timedelta(hours=72)
-# The key of `by_kind` for files that no metadata names.
+# Key in `by_kind` for files that are not referenced by any metadata.
 UNNAMED: Final = "unnamed"
 
 
 _NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
-# Gates whose messages contain read errors. Plans up to 0.3 call the first one `sick_tables`.
+# Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
 # Gates were renamed in 0.4. Stored plans and approvals, and `--override`, may use the old names.
 _RENAMED_GATES: Final = {"sick_tables": "unreadable_tables", "spoilt_histories": "damaged_histories"}
 
 
 def gate_name(name: str) -> str:
-    """Return the current name of a gate that may be given by its name of an earlier release."""
+    """Return the current name of a gate, given its current or old name."""
     return _RENAMED_GATES.get(name, name)
 
 
@@ -41,33 +41,33 @@ class _Model(BaseModel):
 
 
 class Amount(_Model):
-    """A number of files and their bytes."""
+    """Number of files and bytes."""
 
     files: int = 0
     bytes: int = 0
 
     @classmethod
     def total(cls, amounts: Iterable[Amount]) -> Amount:
-        """Return the sum of the amounts."""
+        """Add up the amounts."""
         listed = list(amounts)
         return cls(files=sum(amount.files for amount in listed), bytes=sum(amount.bytes for amount in listed))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCount:
-    """Number of live files of a storage, and of each of its lakes."""
+    """Number of live files in a storage, in total and by lake."""
 
     files: int
     by_lake: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def without(self, lakes: Collection[str]) -> LiveCount:
-        """Return the count without these lakes."""
+        """Return the count without the given lakes."""
         kept = {name: files for name, files in self.by_lake.items() if name not in lakes}
         return LiveCount(self.files - sum(self.by_lake.values()) + sum(kept.values()), kept)
 
 
 class GateResult(_Model):
-    """Result of one gate. `overridable` is True if an approval may override it by name."""
+    """Gate result. `overridable` is True if an approval may override the gate."""
 
     name: str
     passed: bool
@@ -77,18 +77,17 @@ class GateResult(_Model):
 
 
 class Unreadable(_Model):
-    """A table or repository that the run could not read. Its last known files are protected.
+    """Table or repository that is unreadable in this run. Its last known files are protected.
 
     Attributes:
         lake: The lake.
-        table_uuid: Identity of the table, or None if the whole lake is unreadable.
-        table_name: Name of the table, or None if the whole lake is unreadable.
+        table_uuid: Table uuid, or None if the whole lake is unreadable.
+        table_name: Table name, or None if the whole lake is unreadable.
         why: The error.
-        since: Time of the first failed run.
+        since: Time of the first run that failed to read it.
         good_on: Run date of the last run that read it in full. If None, its files are unknown and
-            the
-        `storages` have no plan.
-        storages: Storages that it uses. If empty and `good_on` is None, no storage has a plan.
+            the `storages` have no plan.
+        storages: Storages in use by it. If empty and `good_on` is None, no storage has a plan.
     """
 
     lake: str
@@ -101,13 +100,13 @@ class Unreadable(_Model):
 
     @property
     def name(self) -> str:
-        """Name of the table or lake for messages."""
+        """Table or lake name for messages."""
         table = self.table_name or self.table_uuid
         return f"lake {self.lake}" if table is None else f"table {table} of lake {self.lake}"
 
     @property
     def message(self) -> str:
-        """One sentence for reports."""
+        """Message for reports."""
         read = "was never read in full" if self.good_on is None else f"was last read in full on {self.good_on}"
         since = f"has been unreadable since {self.since:%Y-%m-%d %H:%M} UTC and {read}"
         return f"{self.name} {since}; nothing under its claims is deleted and nothing is purged until it is readable: {self.why}"
@@ -121,22 +120,20 @@ class Unreadable(_Model):
         return self.good_on is None and (not self.storages or storage in self.storages)
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
-        """Return True if it is the history of this lake and table, or the same table in another
-        lake.
-        """
+        """Return True for this lake and table, or for the same table in another lake."""
         if self.is_whole_lake:
             return lake == self.lake
         return self.table_uuid is not None and table_uuid == self.table_uuid
 
 
 class Uploads(_Model):
-    """Unfinished multipart uploads that a plan aborts.
+    """Unfinished multipart uploads to abort.
 
     Attributes:
         count: Number of uploads.
-        bytes: Bytes of their parts.
-        later: Number of uploads beyond the limit of one plan.
-        digest: Digest of the list of uploads.
+        bytes: Total size of their parts.
+        later: Number of uploads beyond the limit per plan.
+        digest: Upload list digest.
     """
 
     count: int = 0
@@ -150,7 +147,7 @@ class Uploads(_Model):
 
 
 class PlanSummary(_Model):
-    """Part of a plan header that lists show. `refused_by` names the failed gates."""
+    """Plan header fields shown in lists. `refused_by` contains the failed gates."""
 
     plan_id: str
     storage: str
@@ -173,9 +170,7 @@ class PlanSummary(_Model):
         return bool(self.rows or self.expiry_actions or self.uploads.count)
 
     def status_at(self, now: datetime) -> str:
-        """Return the reason why the plan cannot be applied, or `ready`. Approvals are not
-        considered.
-        """
+        """Return why the plan cannot be applied, or `ready`. Ignores approvals."""
         if self.historical:
             return "historical"
         if now >= self.apply_before:
@@ -184,26 +179,25 @@ class PlanSummary(_Model):
 
 
 class PlanHeader(RenamedKeys, _Model):
-    """A plan without its rows, expiry actions and uploads.
+    """Plan without its rows, expiry actions and uploads.
 
-    `rows_digest`, `expiry_digest` and `uploads.digest` represent these. Each is a sum of row
-    hashes, and an apply verifies it. Attributes with a release note have their default in older
-    plans.
+    These are represented by `rows_digest`, `expiry_digest` and `uploads.digest`, which are sums of
+    row hashes and are verified by an apply. Attributes marked with a release have their default in
+    older plans.
 
     Attributes:
-        totals: Files by action, including those of `after_expiry`.
+        totals: Files by action, including `after_expiry`.
         by_kind: Files by action and file kind (since 0.2).
-        live_by_lake: Number of live files of each lake (since 0.4).
-        after_expiry: Files that become garbage through the expiry actions of this plan.
-        held_for_expiry: Files that wait for a lake whose history this plan does not edit.
+        live_by_lake: Number of live files by lake (since 0.4).
+        after_expiry: Files that become garbage through this plan's expiry actions.
+        held_for_expiry: Files waiting for a lake whose history is not edited by this plan.
         unreadable: Unreadable tables. While there are any, nothing is purged (since 0.4). The plan
-            id
-        depends on the tables, but not on the error messages.
-        expiry_actions: Number of expiry actions of each lake.
+            id depends on the tables, but not on the error messages.
+        expiry_actions: Number of expiry actions by lake.
         uploads: Uploads to abort (since 0.4).
-        keyed: True if the id is an HMAC with the key `plan_key`, False if it is a plain digest.
-        times_seal: HMAC of the creation time, on which the id does not depend. Empty without a key.
-        repeats: Number of used plans with the same content.
+        keyed: True if the id is an HMAC with `plan_key`, False if it is a plain digest.
+        times_seal: HMAC of the creation time, which is not part of the id. Empty without a key.
+        repeats: Number of already used plans with the same content.
     """
 
     RENAMED: ClassVar = {"sick": "unreadable"}
@@ -262,15 +256,15 @@ class PlanHeader(RenamedKeys, _Model):
 
 
 def plan_id_of(fields: dict[str, Any], key: bytes | None = None) -> str:
-    """Return the SHA-256 of the canonical JSON of `_digest_fields`, or its HMAC-SHA256 with a key."""
+    """Return the SHA-256 digest of the canonical JSON of `_digest_fields`, or its HMAC-SHA256."""
     content = json.dumps(fields, sort_keys=True, default=str).encode()
     return hashlib.sha256(content).hexdigest() if key is None else hmac.digest(key, content, "sha256").hex()
 
 
 def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
-    """Return a header with its id.
+    """Return the header with its id.
 
-    The id does not depend on `created_at` and the deadlines, so planning twice gives one plan.
+    The id is independent of `created_at` and the deadlines, so planning twice yields one plan.
     """
     created_at: datetime = fields.pop("created_at")
     fields["keyed"] = key is not None
@@ -286,14 +280,14 @@ def seal(key: bytes | None = None, **fields: Any) -> PlanHeader:
 
 
 def repeat(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
-    """Return a copy of a used plan with an id of its own."""
+    """Return a copy of a used plan with a new id."""
     return _with_id(header.model_copy(update={"repeats": header.repeats + 1}), key)
 
 
 def is_intact(header: PlanHeader, key: bytes | None = None) -> bool:
-    """Return True if the id matches the header and the deadlines match the creation time.
+    """Verify that the id matches the header and the deadlines match the creation time.
 
-    The creation time is only protected if the plan is keyed.
+    The creation time is only protected in keyed plans.
     """
     ends = (header.approve_before - header.created_at, header.apply_before - header.created_at)
     used = key if header.keyed else None
@@ -316,7 +310,7 @@ def _digest_fields(header: PlanHeader) -> dict[str, Any]:
     if "unreadable" in found:
         found["sick"] = found.pop("unreadable")  # its name up to 0.3; another key would change the ids of stored plans
     if header.unreadable:
-        # The tables count, but not the wording of the errors.
+        # The id depends on the tables, but not on the error messages.
         found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.unreadable]
         found["gates"] = [gate if gate["name"] not in _READ_ERROR_GATES else {**gate, "message": ""} for gate in found["gates"]]
     return found

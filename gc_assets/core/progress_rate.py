@@ -1,4 +1,4 @@
-"""The progress, rate and remaining time of a task. Pure."""
+"""Progress, rate and remaining time of a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MIN_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressRate:
-    """Progress of a task: `done` of `total` units, `seconds` after the first `first` units.
+    """Task progress: `done` of `total` units, `seconds` after the first `first` units.
 
     `total` is None if it is unknown.
     """
@@ -24,12 +24,12 @@ class ProgressRate:
 
     @property
     def share(self) -> float | None:
-        """The completed share of the task, between 0 and 1."""
+        """Completed share of the task, between 0 and 1."""
         return min(self.done / self.total, 1.0) if self.total else None
 
     @property
     def rate(self) -> float | None:
-        """Units a second, or None if it is not known yet."""
+        """Units per second, or None if not known yet."""
         known = self.seconds >= _MIN_SECONDS and self.done > self.first
         return (self.done - self.first) / self.seconds if known else None
 
@@ -49,7 +49,7 @@ class ProgressRate:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration in its two largest units: `8 s`, `2 min 5 s`, `3 h 12 min`."""
+    """Format a duration with its two largest units, e.g. `8 s`, `2 min 5 s` or `3 h 12 min`."""
     total = round(seconds)
     if total < 60:
         return f"{total} s"

@@ -1,7 +1,8 @@
-"""The sets of refs that reach each node, shared between nodes.
+"""Compute the set of refs that reach each node, sharing equal sets.
 
-Sets flow from children to parents, chain by chain, as bit masks over the refs. An unchanged set is
-shared, not copied, so the cost grows with the branch and merge points, not with refs times commits.
+Sets are propagated from children to parents, chain by chain, as bit masks over the refs. Unchanged
+sets are shared rather than copied, so the cost grows with the number of branch and merge points
+instead of refs times commits.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from gc_assets.core.chains import Chains, Ints, topological_order
 
 @dataclass(frozen=True, slots=True)
 class RefSets:
-    """Sets of refs that reach the nodes.
+    """Ref sets by node.
 
     Attributes:
-        set_of: Number of the set of each node.
-        counts: Size of each set.
-        members: The lowest members of each set, up to the requested limit.
+        set_of: Set number per node.
+        counts: Set sizes.
+        members: Lowest members of each set, up to the requested limit.
     """
 
     set_of: Ints
@@ -29,13 +30,13 @@ class RefSets:
     members: tuple[Ints, ...]
 
     def lists(self, names: pa.Array) -> pa.Array:
-        """Return the names of the members, one list per set."""
+        """Return the member names, one list per set."""
         offsets = np.cumsum([0, *map(len, self.members)], dtype=np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.concatenate(self.members))))
 
 
 def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int) -> RefSets:
-    """Return the sets of refs (positions in `heads`) that reach each node of an acyclic graph."""
+    """Compute the refs (positions in `heads`) that reach each node in an acyclic graph."""
     chains = Chains.of(nodes, child, parent, starts=heads)
     own: dict[int, int] = {}
     for ref, chain in enumerate(chains.chain[heads].tolist()):
@@ -58,7 +59,7 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
 
 
 def _union(one: tuple[int, int | None], two: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Join two sets. If one contains the other, its number is kept; a new set has no number yet."""
+    """Join two sets. If one contains the other, keep its number; new sets have no number yet."""
     if one[1] == two[1] and one[1] is not None:
         return one
     mask = one[0] | two[0]

@@ -1,4 +1,4 @@
-"""Read stored JSON that an earlier release wrote with other keys."""
+"""Read stored JSON with keys used by earlier releases."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class RenamedKeys(BaseModel):
-    """Base of models whose stored keys were renamed.
+    """Base class for models with renamed keys.
 
-    `RENAMED` maps each key of an earlier release to the current key. Both are read, and only the
-    current key is written.
+    `RENAMED` maps old keys to current ones. Both are read, but only current keys are written.
     """
 
     model_config = ConfigDict(defer_build=True)
@@ -26,10 +25,10 @@ class RenamedKeys(BaseModel):
 
     @classmethod
     def with_current_keys(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return stored data of the model with the current keys.
+        """Return the stored data with current keys.
 
         Raises:
-            ValueError: If the data contain both the old and the current name of a key.
+            ValueError: If the data contain both an old key and its current one.
         """
         if cls.RENAMED.keys().isdisjoint(data):
             return data

@@ -1,8 +1,7 @@
-"""Count the requests of this process to object stores by kind and price, and share request budgets.
+"""Count object store requests by kind and price, and share request budgets.
 
-Stores count each request that they send. A caller opens a tally around its work. Many threads send
-requests, so tallies belong to the process: two tasks that run at the same time in one process count
-each other's requests.
+Stores record each request, and callers open a tally around their work. Since many threads send
+requests, tallies are process-wide, so concurrent tasks in one process count each other's requests.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, Self, get_args
 
-# In display order. COPY and PUT include the parts of large objects.
+# In display order. COPY and PUT include multipart requests.
 Kind = Literal["LIST", "GET", "HEAD", "PUT", "COPY", "DELETE"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Number of requests of each kind, and their price in USD, or None if no request has a price."""
+    """Number of requests by kind, with their price in USD, or None if no request has a price."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     usd: float | None = None
@@ -65,7 +64,7 @@ _shares = [1]
 
 
 def record_requests(sent: Requests) -> None:
-    """Add requests to every open tally of this process."""
+    """Add requests to all open tallies in this process."""
     with _LOCK:
         for tally in _OPEN:
             tally.sent += sent
@@ -73,7 +72,7 @@ def record_requests(sent: Requests) -> None:
 
 @contextmanager
 def count_requests() -> Generator[Tally]:
-    """Open a tally inside the context."""
+    """Open a tally within the context."""
     tally = Tally()
     with _LOCK:
         _OPEN.append(tally)
@@ -91,7 +90,7 @@ def budget_shares() -> int:
 
 @contextmanager
 def share_budget(processes: int) -> Generator[None]:
-    """Set the number of processes that share each request budget, inside the context."""
+    """Set the number of processes that share each request budget within the context."""
     _shares.append(max(1, processes))
     try:
         yield

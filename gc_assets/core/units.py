@@ -1,4 +1,4 @@
-"""Parse and format durations, sizes and cut-offs. Pure."""
+"""Parse and format durations, sizes and cut-offs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse_duration(text: str) -> timedelta:
     if iso is not None and any(iso.groups()):
         parts = list(zip(iso.groups("0"), "wdhms", strict=True))
     elif not parts or "".join(number + unit for number, unit in parts) != compact:
-        # Capital `M` is rejected: users write 6M for months and would get minutes.
+        # Capital `M` is rejected, because `6M` usually means months but would be parsed as minutes.
         raise ValueError(f"{text!r} is not a duration; write for example 72h, 30d, 1d12h or ISO 8601 like P30D")
     seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
     if seconds > LONGEST.total_seconds():
@@ -41,7 +41,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """Return the shortest exact spelling: `3d`, not `72h`."""
+    """Format a duration with the shortest exact spelling, e.g. `3d` rather than `72h`."""
     seconds = int(value.total_seconds())
     if seconds == 0:
         return "0s"
@@ -65,7 +65,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Return a size with a decimal unit and three digits, such as `1.23 GB`.
+    """Format a size with a decimal unit and three digits, e.g. `1.23 GB`.
 
     Sizes below 1,000 bytes are exact.
     """
@@ -81,15 +81,15 @@ def format_bytes(count: int) -> str:
 
 
 def format_usd(amount: float) -> str:
-    """Return an amount in dollars and cents, or `under $0.01`."""
+    """Format an amount in dollars and cents, or `under $0.01`."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else "under $0.01"
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """A retention cut-off: forever, the newest N commits, an age relative to `as_of`, or a time.
+    """Retention cut-off: forever, the newest N commits, an age relative to `as_of`, or a time.
 
-    If `keep_last` is combined with an age, a commit that either keeps is kept.
+    If `keep_last` is combined with an age, a commit is kept if either applies.
     """
 
     forever: bool = False
@@ -98,9 +98,7 @@ class Cutoff:
     at: datetime | None = None
 
     def moment(self, as_of: datetime) -> datetime | None:
-        """Return the time before which a commit is expired by age, or None if there is no age
-        limit.
-        """
+        """Return the time before which commits expire by age, or None without an age limit."""
         if self.forever:
             return None
         return self.at if self.at is not None else (as_of - self.max_age if self.max_age is not None else None)
@@ -139,10 +137,10 @@ class Cutoff:
 
 
 def parse_cutoff(value: object) -> Cutoff:
-    """Parse `none`, `forever`, a number of commits, a duration, or a timestamp (UTC by default).
+    """Parse `none`, `forever`, a commit count, a duration or a timestamp (UTC by default).
 
     Raises:
-        ValueError: For anything else, such as YAML's `true`, a fraction, or 0 commits.
+        ValueError: For any other value, e.g. YAML's `true`, a fraction or 0 commits.
     """
     if isinstance(value, date):
         moment = value if isinstance(value, datetime) else datetime.combine(value, time.min)

@@ -1,7 +1,7 @@
 """Decompress and parse untrusted input within limits.
 
-A few kilobytes can expand to gigabytes of zeros. Pure: bytes in, bytes out. Raises `ValueError` if
-the limit is exceeded, and the errors of the libraries for damaged bytes.
+A few kilobytes can expand to gigabytes of zeros. Functions raise `ValueError` if the limit is
+exceeded, and library errors for damaged bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     import zstandard
 
-# Larger than the metadata of any real lake, compressed or not.
+# Larger than any real metadata object, compressed or not.
 MAX_OBJECT_BYTES: Final = 2**30
 # Real metadata compresses at most 30:1. Small results may exceed the ratio.
 MAX_RATIO: Final = 200
@@ -34,12 +34,12 @@ class _Inflator(Protocol):
 
 
 def max_decompressed_bytes(compressed_bytes: int) -> int:
-    """Return the maximum size of the decompressed content of an input of this size."""
+    """Return the maximum decompressed size for an input of this size."""
     return min(MAX_OBJECT_BYTES, max(_SMALL, MAX_RATIO * compressed_bytes))
 
 
 def gunzip(raw: bytes) -> bytes:
-    """Return the content of a gzip file of one or more members.
+    """Decompress a gzip file with one or more members.
 
     Raises:
         EOFError: If the file is truncated.
@@ -56,7 +56,7 @@ def gunzip(raw: bytes) -> bytes:
 
 
 def decompress_block(raw: bytes, codec: str) -> bytes:
-    """Return the content of an Avro block with codec `deflate`, `bzip2`, `xz` or `zstandard`.
+    """Decompress an Avro block with codec `deflate`, `bzip2`, `xz` or `zstandard`.
 
     Raises:
         ValueError: For any other codec.
@@ -73,7 +73,7 @@ def decompress_block(raw: bytes, codec: str) -> bytes:
 
 
 def decompress_zstd(frame: zstandard.ZstdDecompressionObj, raw: bytes) -> Iterator[bytes]:
-    """Yield the content of a zstd frame, up to the limit. The caller verifies the end of the frame."""
+    """Decompress a zstd frame up to the limit. The caller verifies the end of the frame."""
     limit, found = max_decompressed_bytes(len(raw)), 0
     for at in range(0, len(raw), _ZSTD_INPUT_BYTES):
         if frame.eof:
@@ -85,10 +85,10 @@ def decompress_zstd(frame: zstandard.ZstdDecompressionObj, raw: bytes) -> Iterat
 
 
 def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Return a JSON document.
+    """Parse a JSON document.
 
     Args:
-        content: The text.
+        content: JSON text.
         pairs: `object_pairs_hook` of `json.loads`.
 
     Raises:
