@@ -323,7 +323,7 @@ def _name(owner: str, table: Table, run_date: date) -> str:
 
 
 def _spark_tasks(spark: SparkSession | None) -> tuple[str, int, int | None] | None:
-    """Return finished and total tasks of the running Spark stages, or None if there are none.
+    """Return finished and total tasks of the running Spark stages, or None if no stage runs.
 
     Raises with Spark Connect, which does not report tasks.
     """

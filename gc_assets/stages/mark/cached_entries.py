@@ -1,4 +1,4 @@
-"""Entries of the cache (`manifest_entries`) as frames."""
+"""Read cached entries (`manifest_entries`) as frames."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gc_assets.state.summaries import SegmentSummary
 
 @dataclass(frozen=True, slots=True)
 class CachedEntries:
-    """Parts with entries of the cache.
+    """Parts with cached entries.
 
     Attributes:
         paths: The parts, relative to the state.
-        rows: Approximate number of entries that name files.
-        has_external: True if some of the files are in no storage.
-        schema: Columns of the parts.
-        scratch: Parts that this run wrote for itself and deletes afterwards.
+        rows: Approximate number of file entries.
+        has_external: True if some files are outside all storages.
+        schema: Schema of the parts.
+        scratch: Temporary parts, which this run deletes afterwards.
     """
 
     paths: tuple[str, ...]
@@ -41,17 +41,17 @@ class CachedEntries:
         return cls(tuple(cache.paths()), count_file_rows(cache.runs), has_external)
 
     def read(self, spark: SparkSession, files: Files) -> DataFrame:
-        """Read the files that decoded containers name, without those that they mark as deleted.
+        """Read the files listed in decoded containers, except those marked as deleted.
 
         Returns:
             Columns of `manifest_entries`, without `address` if all files are in storages.
         """
-        # The addresses of all entries are as large as all other columns together.
+        # The address column is as large as all other columns together.
         columns = [name for name in self.schema.names if self.has_external or name != "address"]
         rows = read_paths(spark, files, self.schema, self.paths, columns, only=("is_container", False))
         return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
 
 
 def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
-    """Read all entries of a lake, as `CachedEntries.read` does."""
+    """Read all cached entries of a lake. See `CachedEntries.read`."""
     return CachedEntries.from_segments(context.state.segments(find_segments(context, lake_name))).read(spark, context.state.files)

@@ -43,21 +43,21 @@ from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
 from gc_assets.state.side_tables import DRIVER_COMMITS_SIDE, READ_FROM_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import CommitGraphSummary
 
-# At most this many sources are read one after the other in this process.
+# Maximum number of sources to read sequentially in this process.
 MAX_IN_PROCESS_SOURCES: Final = 64
 
 
 @log_progress(COMMIT_GRAPH)
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish all commits of the frozen sources, including dangling ones, with topological levels.
+    """Publish all commits of the frozen sources, including dangling ones, with generation numbers.
 
-    Commits of earlier runs are reused in two cases: if the commits of the lake never change, which
-    keeps those of deleted refs too, and for tables whose metadata files have the same bytes. After
-    an upgrade or a move of a storage, all commits are read again.
+    Commits of earlier runs are reused if commits of the lake never change (which also keeps those
+    of deleted refs), or if a table's metadata file is unchanged. After an upgrade or a storage
+    move, all commits are read again.
 
-    Commits that two sources share (a table that is registered twice) become one row with the union
-    of their content roots. If a lake that is one repository is unreadable, the table is empty and
-    the summary gives the reason.
+    Commits shared by two sources (e.g. a table registered twice) become one row with the union of
+    their content roots. If a single-repository lake is unreadable, the table is empty and the
+    summary contains the reason.
 
     Raises:
         LakeUnreadable: If a source could not be read.
@@ -97,9 +97,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
 
 
 def graph_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of all inputs of the rows besides the commits: the release, the server of the
-    lake, and the storages.
-    """
+    """Return a digest of all inputs except the commits: release, lake server and storages."""
     locations = sorted((storage.name, storage.location) for storage in context.config.storages)
     server = context.config.lake(lake_name).server()
     return hashlib.sha256(json.dumps([__version__, locations, server]).encode()).hexdigest()
@@ -111,9 +109,9 @@ class _PreviousGraph:
 
     Attributes:
         run: Its run, or None if no graph is published.
-        graph: The graph, or None if it is not needed or damaged.
+        graph: The graph, or None if it is damaged or not needed.
         is_valid: True if the graph has the fingerprint of this run.
-        is_incremental: True if commits of the lake never change, so new ones join the known ones.
+        is_incremental: True if commits of the lake never change, so new commits are appended.
     """
 
     run: PastRun | None
@@ -168,11 +166,12 @@ def _open_graph(state: State, run: PastRun, *, required: bool) -> PublishedTable
 
 @dataclass(frozen=True)
 class _KnownCommits:
-    """Commits of an earlier graph that are reused.
+    """Reused commits of an earlier graph.
 
     Attributes:
         graph: The earlier graph, or None.
-        tables: Uuids of the tables whose commits are reused. None: all commits, and new ones join.
+        tables: Uuids of tables with reused commits. If None, all commits are reused and new ones
+            appended.
         rows: Number of reused commits.
     """
 
@@ -204,7 +203,7 @@ class _KnownCommits:
 def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGraph) -> _KnownCommits:
     """Return the reusable commits of the previous graph.
 
-    If the graph of a lake that can be read again is damaged, no commits are reused.
+    If the graph is damaged and the lake can be read again, no commits are reused.
     """
     graph = previous.valid_graph
     if graph is None or previous.is_incremental:
@@ -218,14 +217,14 @@ def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGrap
 
 
 def _unchanged_tables(files: Files, sources: pa.Table, graph: PublishedTable) -> pa.Array:
-    """Return the uuids of tables whose sources have the same digests and names as in the graph."""
+    """Return the uuids of tables with unchanged source digests and names."""
     current = _sources_by_table(sources)
     previous = _sources_by_table(read_parts(files, graph.paths(READ_FROM_SIDE), SOURCES))
     return pa.array([uuid for uuid, own in current.items() if None not in own and previous.get(uuid) == own], pa.string())
 
 
 def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
-    """Return the sources of each table by its uuid. A source without a digest is None."""
+    """Return the sources by table uuid. A source without a digest is None."""
     found: dict[str, set[tuple[str, ...] | None]] = {}
     for row in sources.select(["table_uuid", "table_name", "address", "digest"]).to_pylist():
         if row["table_uuid"] is not None:
@@ -235,7 +234,7 @@ def _sources_by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] 
 
 
 def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int | None:
-    """Return the number of commits of these tables, or None if the graph is damaged."""
+    """Count the commits of these tables. None if the graph is damaged."""
     rows = 0
     for part, content in zip(graph.receipt.files, files.contents(graph.paths()), strict=True):
         if hashlib.sha256(content).hexdigest() != part.sha256:
@@ -269,8 +268,8 @@ def _write_with_spark(spark: SparkSession, read: ReadCommits, known: _KnownCommi
 
 
 def _write_driver_commits(read: ReadCommits, run: TableRun, files: Files) -> list[str]:
-    """Read the commits in this process, which alone has the server's credentials, and write them
-    for the executors.
+    """Read the commits in this process, which alone has the server credentials, and write them out
+    for executors.
     """
     writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, DRIVER_COMMITS_SIDE)
     for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(len(read.wanted)), pa.int64())})])):

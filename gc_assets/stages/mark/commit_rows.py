@@ -19,24 +19,23 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH
 from gc_assets.state.side_tables import SOURCES
 
-# Commits per batch, so that a worker does not hold a long history twice.
+# Commits per batch, so that workers do not hold a long history in memory twice.
 BATCH_COMMITS: Final = 5_000
-# Tables are numbered in groups of about this many commits: each group scans all rows once.
+# Generations are computed for table groups of about this many commits. Each group scans all rows.
 SHARE_COMMITS: Final = 100_000
 
 
 @dataclass(frozen=True)
 class ReadCommits:
-    """Read the commits of the sources whose numbers it gets.
+    """Task that reads the commits of the sources with the given numbers.
 
     Attributes:
-        lake: The lake.
-        resolver: Resolves the addresses of content roots.
+        lake: The lake. resolver: Resolver for content root addresses.
         files: The files of the state.
         sources: Parts with all sources (columns `SOURCES`).
         wanted: Numbers of the sources to read.
-        known: Parts of an earlier graph; a walk over commits ends at those that it contains.
-        outdated: Parts of an earlier graph that has to be read again.
+        known: Parts of an earlier graph. The walk stops at commits that it contains.
+        outdated: Parts of an earlier graph to read again.
     """
 
     lake: Lake
@@ -68,13 +67,13 @@ class ReadCommits:
 
 
 def tips(graph: pa.Table) -> list[str]:
-    """Return the commits that are no parent of another commit. All others are reachable from them."""
+    """Return the commits without children. All other commits are reachable from them."""
     ids = graph.column("commit_id")
     return ids.filter(pc.invert(pc.is_in(ids, pc.list_flatten(graph.column("parents"))))).to_pylist()
 
 
 def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
-    """Return commits as rows of `commit_graph`, with canonical keys and without generations."""
+    """Build rows of `commit_graph` with canonical keys, but without generation numbers."""
     addresses = [root.address for commit in commits for root in commit.content_roots]
     storages, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
     locations = iter(zip(storages, keys, strict=True))
@@ -111,7 +110,7 @@ def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.Record
 
 
 def add_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Merge repeated commits of the whole graph and add the generation numbers of each table."""
+    """Merge duplicate commits and add generation numbers per table."""
     graph = list(batches)
     if not graph:
         return
@@ -125,8 +124,8 @@ def add_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
     """Yield the commits of each table.
 
-    A group of tables is copied at a time. So the graph is not held twice, and no column exceeds the
-    2 GiB of text that an Arrow array can hold.
+    Tables are copied group by group, so the graph is not held in memory twice and no column exceeds
+    Arrow's 2 GiB limit for text arrays.
     """
     uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
     rows_of = np.bincount(uuids)
@@ -142,7 +141,7 @@ def _split_by_table(graph: pa.Table) -> Iterator[pa.Table]:
 
 
 def merge_commits(rows: pa.Table) -> pa.Table:
-    """Return one row per table and commit. The content roots of repeated rows are united."""
+    """Merge rows by table and commit, with the union of their content roots."""
     keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
     if keys.num_rows == rows.num_rows:
         return rows

@@ -1,7 +1,7 @@
-"""Rank the content roots of a lake by the state of their commits, and find all containers.
+"""Rank content roots by commit state, and find all reachable containers.
 
-The walk runs in Arrow in one task: a lake has thousands of containers but millions of files, and a
-Spark join per level would cost more than the walk.
+The walk is a single Arrow task, because a lake has thousands of containers (but millions of files),
+and a Spark join per level would cost more than the walk.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import PINNED, PINNED_SIDE, ROOTS
 
-# If several commits need an object, the lowest rank applies. The first two ranks are live.
-# REACHED: a ref reaches the retained commit.
-# SPARED: no ref reaches the retained commit, which is young or staged.
-# HELD: the history still lists the commit, which must be removed from it first.
-# RELEASED: the commit expired in a lake whose history is never edited.
-# DEAD: no commit of the lake names the object.
+# If several commits need an object, the lowest rank applies. The first two ranks are live. REACHED:
+# a ref reaches the retained commit. SPARED: no ref reaches the retained commit, which is young or
+# staged. HELD: the commit is still in the history and must be removed from it first. RELEASED: the
+# commit expired, and the history of this lake is never edited. DEAD: no commit of the lake
+# references the object.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
@@ -37,7 +36,7 @@ ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Paths of the tables that content roots are read from, relative to the state. Pickles.
+    """Picklable paths of the tables with content roots, relative to the state.
 
     Attributes:
         files: The files of the state.
@@ -45,7 +44,7 @@ class RootTables:
         reachable: Parts of `reachable_snapshots`.
         expiry: Parts of `expiry_plan`.
         pinned: Parts of the pinned files (columns `PINNED`).
-        edited: True if plans edit the history of the lake.
+        edited: True if plans edit the lake's history.
         contents: Parts of `live_contents`; None for lakes without it.
         tolerant: If True, only the contents of heads must exist.
     """
@@ -61,7 +60,7 @@ class RootTables:
 
 
 def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, PublishedTable]:
-    """Return the published tables that the content roots of a lake are read from, by name."""
+    """Find the published tables with the content roots of a lake, by name."""
     tables = [LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN]
     if context.kind(lake_name).has_live_contents:
         tables.append(LIVE_CONTENTS)
@@ -82,9 +81,9 @@ def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, Publ
 
 
 def has_live_roots(context: RunContext, lake_name: str) -> bool:
-    """Return True if a retained commit has a content root or a live content, or if files are pinned.
+    """Check if any file is pinned or any retained commit has a content root or live content.
 
-    If it returns False, an empty live set is correct.
+    If not, an empty live set is correct.
     """
     graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
@@ -101,12 +100,12 @@ def has_live_roots(context: RunContext, lake_name: str) -> bool:
 
 
 def read_content_roots(tables: RootTables) -> pa.Table:
-    """Return one row per commit and content root (columns `ROOTS`).
+    """Read one row per commit and content root (columns `ROOTS`).
 
     Pinned files have the rank `REACHED` and no commit.
 
     Raises:
-        StateError: If a commit of the graph has no known state. Without a rank its files would be
+        StateError: If a commit of the graph has no state. Without a rank, its files would be
             garbage.
     """
     retention = RetentionTables(
@@ -119,7 +118,7 @@ def read_content_roots(tables: RootTables) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class RetentionTables:
-    """Result of a retention policy for every commit of a graph.
+    """Result of applying a retention policy to every commit of a graph.
 
     Attributes:
         reachable: Columns of `reachable_snapshots`.
@@ -133,7 +132,7 @@ class RetentionTables:
 
 
 def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
-    """Return the content roots as `read_content_roots` does, with the result of any policy."""
+    """Rank content roots like `read_content_roots`, for the result of any policy."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = retention.reachable, retention.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))
@@ -171,10 +170,10 @@ def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
 def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
     """Rank the roots of a lake by its live contents.
 
-    An object is live if it is the metadata file of a live content, independent of the commit that
-    added it. Its rank is `REACHED` if a ref shows the content, otherwise `SPARED`, and its witness
-    is the commit of the content with the lowest id. Other objects are `RELEASED`, or `DEAD` like
-    their commit, and may be absent.
+    Metadata files of live contents are live, independent of the commit that added them. Their rank
+    is `REACHED` if the content is visible on a ref, otherwise `SPARED`. The witness is the
+    content's commit with the lowest id. Other objects are `RELEASED` (or `DEAD`, like their commit)
+    and may be absent.
 
     Args:
         roots: Roots of all commits (columns `ROOTS`).
@@ -204,15 +203,15 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
 
 
 def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
-    """Return every reachable container once, with the strongest commit that needs it.
+    """Find all reachable containers, each once with the strongest commit that needs it.
 
-    A container is followed again only if a stronger commit reaches it, or an equally strong one for
-    which it must exist. So the walk ends even if a container names itself. Children of a container
-    that may be absent may be absent too.
+    A container is visited again only for a stronger commit, or for an equally strong one that
+    requires it to exist. The walk therefore ends even on cycles. Children of an optional container
+    are optional too.
 
     Args:
         roots: Content roots (columns `ROOTS`).
-        edges: One row per container in a container, as `read_edges` returns them.
+        edges: Parent-child rows of containers, as returned by `read_edges`.
 
     Returns:
         Columns `ROOTS`.
@@ -225,17 +224,17 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
         known, required = found.column("rank").take(at), found.column("must_exist").take(at)
         no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))
         frontier = candidates.filter(pc.fill_null(pc.or_(pc.less(candidates.column("rank"), known), no_less), True))
-        # A row as strong as the witness adds no container, but may add the size or `must_exist`.
+        # An equally strong row adds no container, but may add a size or `must_exist`.
         no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
         found = _keep_strongest(pa.concat_tables([found, no_weaker]))
     return found
 
 
 def _keep_strongest(rows: pa.Table) -> pa.Table:
-    """Return one row per address, independent of the order of rows.
+    """Return one row per address, independent of row order.
 
     The witness is the row with the lowest rank, then the first commit id, table and parent. The
-    size is the largest of all rows. The object must exist if it must exist by any row.
+    size is the maximum over all rows. The object must exist if any row requires it.
     """
     ordered = rows.sort_by([(name, "ascending") for name in ("rank", "commit_id", "table_uuid", "parent", "kind")])
     others = [name for name in ROOTS.names if name not in {"address", "size_bytes", "must_exist"}]
@@ -246,5 +245,5 @@ def _keep_strongest(rows: pa.Table) -> pa.Table:
 
 
 def _commit_identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:
-    """Return table uuid and commit id as one value. The uuid is empty for a lake without tables."""
+    """Combine table uuid and commit id. The uuid is empty for a lake without tables."""
     return pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column(commit), "\x1f")

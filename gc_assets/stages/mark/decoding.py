@@ -1,4 +1,4 @@
-"""Decode containers: read each one, let its lake decode it, and write its entries."""
+"""Read and decode containers, and write their entries."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from gc_assets.state.side_tables import (
     UNREADABLE_CONTAINERS_SIDE,
 )
 
-# Objects that a task reads at the same time: enough to hide the latency of a store, few enough to
-# bound memory. Fewer containers than that are not split into tasks, because a task costs more.
+# Concurrent reads per task: enough to hide store latency, few enough to bound memory. Fewer
+# containers are not split into tasks, because a task costs more.
 CONCURRENT_READS: Final = 16
-# Entries that are resolved and written together, of any number of containers.
+# Number of entries resolved and written together, across containers.
 BATCH_ENTRIES: Final = 65_536
-# Bytes of small containers that are decoded together. A larger container is decoded alone.
+# Bytes of small containers decoded together. Larger containers are decoded separately.
 CHUNK_BYTES: Final = 4 * 2**20
 
-# The bytes of an object and its ETag, or the error.
+# Object bytes and ETag, or the error.
 _ReadResult = tuple[bytes, str] | OSError
 # A task (columns `TASKS`) with its result.
 _Read = tuple[dict[str, Any], _ReadResult]
@@ -50,15 +50,15 @@ _Read = tuple[dict[str, Any], _ReadResult]
 
 @dataclass(frozen=True, slots=True)
 class _DecodedContainer:
-    """A decoded container.
+    """Decoded container.
 
     Attributes:
-        task: Its task (columns `TASKS`).
+        task: Decoding task (columns `TASKS`).
         length: Length in bytes.
         etag: ETag of the object.
         content_digest: Digest of the bytes.
         digest: Digest of the bytes and the address.
-        rows: Entries as the lake decodes them (`ENTRY_SCHEMA` or more).
+        rows: Entries as decoded by the lake (`ENTRY_SCHEMA` or more columns).
     """
 
     task: dict[str, Any]
@@ -70,18 +70,18 @@ class _DecodedContainer:
 
 
 def content_digest(raw: bytes) -> str:
-    """Return the digest of a container's bytes that the cache records."""
+    """Return the digest of a container's bytes, as recorded in the cache."""
     return xxhash.xxh64_hexdigest(raw)
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Decode the containers of the tasks whose numbers it gets, and write their entries.
+    """Task that decodes the containers with the given numbers and writes their entries.
 
     Runs in this process or in executors (`run_tasks`).
 
     Attributes:
-        tasks: Parts with the containers, one per number (columns `TASKS`).
+        tasks: Parts with the containers, one part per number (columns `TASKS`).
     """
 
     lake: Lake
@@ -132,9 +132,9 @@ class Decode:
             yield task, result, _DecodedContainer(task, len(raw), etag, content_digest(raw), digest, rows)
 
     def _write(self, pending: list[_DecodedContainer], writer: _SegmentWriter) -> None:
-        """Write the entries of many containers together, because a call costs more than a few rows.
+        """Write the entries of many containers together, because each call has a high fixed cost.
 
-        If one of them cannot be written, they are written one by one.
+        If the write fails, they are written one by one.
         """
         try:
             if pending:
@@ -162,10 +162,10 @@ class Decode:
 
 
 class _SegmentWriter:
-    """Output of one task: entries, containers, edges, locations and failures."""
+    """Writer for the output of one task: entries, containers, edges, locations and failures."""
 
     def __init__(self, files: Files, run: TableRun) -> None:
-        # Separate parts, so that readers of files skip the containers by the statistics of parts.
+        # Separate parts, so that file readers skip the containers by part statistics.
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)
         self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
@@ -209,7 +209,7 @@ class _SegmentWriter:
         self._counts["unreadable"] += 1
 
     def close(self) -> pa.RecordBatch:
-        """Return the report of the task for the driver."""
+        """Close the parts and return the task report for the driver."""
         writers = (self._entries, self._inner, self._containers, self._edges, self._locations, self._unreadable)
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
 
@@ -219,7 +219,7 @@ def _to_container(task: dict[str, Any]) -> Container:
 
 
 def chunk_reads(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
-    """Group containers that are decoded together, at most `CHUNK_BYTES` or one container each."""
+    """Group containers to decode together: at most `CHUNK_BYTES` or one container per group."""
     chunk, size_bytes = list[_Read](), 0
     for task, result in reads:
         length = 0 if isinstance(result, OSError) else len(result[0])

@@ -1,4 +1,4 @@
-"""Keys of `live_files` whose rows must be computed again, as frames with the column `key_hash`."""
+"""Frames of dirty keys (column `key_hash`), whose rows in `live_files` must be recomputed."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.side_tables import DIRTY_KEYS, DIRTY_KEYS_SIDE
 
-# At most this many hashes are sent to every executor.
+# Maximum number of hashes sent to every executor.
 BROADCAST_ROWS: Final = 2_000_000
 
 
 def file_key(frame: DataFrame) -> Column:
-    """Return the key of a file, or its address if it is in no storage.
+    """Build the key column of a file, or its address if it is outside all storages.
 
-    A frame without addresses has no file outside the storages.
+    A frame without an address column has no files outside the storages.
     """
     return F.coalesce("key", "address") if "address" in frame.columns else F.col("key")
 
 
 def write_dirty_keys(frames: Sequence[DataFrame], files: Files, run: TableRun) -> WrittenParts:
-    """Write each distinct key of the frames with its hash (`DIRTY_KEYS_SIDE`)."""
+    """Write the distinct keys of the frames with their hashes (`DIRTY_KEYS_SIDE`)."""
     keys = [frame.select(file_key(frame).alias("key")) for frame in frames]
     distinct = reduce(DataFrame.unionByName, keys).distinct().withColumn("key_hash", F.xxhash64("key"))
     return merge_written(run_over_frame(distinct, _WriteRows(files, run.path, DIRTY_KEYS, DIRTY_KEYS_SIDE), PARTS_DDL))
 
 
 def filter_dirty(frame: DataFrame, dirty: DataFrame, count: int) -> DataFrame:
-    """Return the rows of dirty keys. `count` is the number of rows of `dirty`."""
+    """Select the rows of dirty keys. `count` is the row count of `dirty`."""
     return frame.withColumn("key_hash", F.xxhash64(file_key(frame))).join(_to_join(dirty, count), "key_hash", "left_semi").drop("key_hash")
 
 
 def filter_clean(rows: DataFrame, dirty: DataFrame, count: int) -> DataFrame:
-    """Return the rows of `live_files` whose keys are not dirty.
+    """Select the rows of `live_files` with clean keys.
 
     `count` is the number of rows of `dirty`.
     """

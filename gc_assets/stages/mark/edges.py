@@ -1,7 +1,7 @@
-"""Edges between containers, as numbers.
+"""Edges between containers, as dictionary indices.
 
-Every manifest list names all manifests of its table, so there are a hundred times more edges than
-containers. Their strings are read as dictionaries, and the walk uses the indices.
+Every manifest list names all manifests of its table, so edges outnumber containers by a hundred to
+one. Strings are therefore dictionary-encoded, and the walk uses the indices.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import pyarrow.parquet as pq
 from gc_assets.state.files import Files
 from gc_assets.state.side_tables import EDGES
 
-# The columns of an edge that the walk reads.
+# Edge columns read by the walk.
 _COLUMNS: Final = ["container", "address", "kind", "storage", "key", "size_bytes", "snapshot_id", "must_exist"]
 _STRINGS: Final = [name for name in _COLUMNS if EDGES.field(name).type == pa.string()]
-# The columns of a child that its edge contains.
+# Child columns contained in an edge.
 _CHILD_COLUMNS: Final = ["address", "kind", "storage", "key"]
 
 
 def read_edges(files: Files, paths: Sequence[str]) -> pa.Table:
-    """Read edges without the columns that only a decoder needs. Strings are dictionaries."""
+    """Read edges with dictionary-encoded strings, without the columns needed only by decoders."""
     parts = [pq.read_table(pa.BufferReader(content), columns=_COLUMNS, read_dictionary=_STRINGS) for content in files.contents(list(paths))]
     if not parts:
         return pa.schema([EDGES.field(name) for name in _COLUMNS]).empty_table()
@@ -34,7 +34,7 @@ def read_edges(files: Files, paths: Sequence[str]) -> pa.Table:
 
 
 class EdgeIndex:
-    """Edges of a lake by parent."""
+    """Edges of a lake, indexed by parent."""
 
     def __init__(self, edges: pa.Table) -> None:
         self._edges = edges
@@ -44,11 +44,11 @@ class EdgeIndex:
         self._must_exist = edges.column("must_exist").to_numpy()
 
     def children_of(self, frontier: pa.Table) -> pa.Table:
-        """Return each container that the containers of `frontier` name (columns `ROOTS`) once.
+        """Return the distinct children of the containers in `frontier` (columns `ROOTS`).
 
-        A child inherits from its strongest parent: the one with the lowest rank, then the first
-        commit id, then the first address. Its size is the largest of all edges. It must exist if an
-        edge from a parent that must exist requires it.
+        A child inherits from its strongest parent: lowest rank, then first commit id, then first
+        address. Its size is the maximum over all edges. It must exist if a required parent requires
+        it.
         """
         ordered = frontier.sort_by([("rank", "ascending"), ("commit_id", "ascending"), ("address", "ascending")])
         positions = pc.fill_null(pc.index_in(self._parents, ordered.column("address").combine_chunks()), -1)

@@ -1,6 +1,6 @@
-"""Select cached entries by container or by key, so that Spark joins these and not the whole cache.
+"""Select cached entries by container or key, so that Spark does not join the whole cache.
 
-Entries are copied unchanged. The queries in `witnesses.py` decide which of them count.
+Entries are copied unchanged; `witnesses.py` decides which of them are relevant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gc_assets.state.parts import PartWriter, add_missing_columns, missing_colum
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.side_tables import SELECTED_ENTRIES
 
-# Every task holds all values in memory. A longer list is joined by Spark.
+# Every task holds all values in memory. Longer lists are joined by Spark.
 MAX_VALUES: Final = 500_000
 
 
@@ -36,16 +36,16 @@ def select_entries(
     values: Sequence[str],
     prefix: str,
 ) -> tuple[PartFile, ...]:
-    """Write the entries that name files and have one of the values (columns `SELECTED_ENTRIES`).
+    """Write the file entries that match one of the values (columns `SELECTED_ENTRIES`).
 
     Args:
         spark: Used only if the entries do not fit in this process.
         files: The files of the state.
         run: The run that the parts belong to.
         paths: Parts of `manifest_entries`.
-        by: Column that is compared. The key of a file in no storage is its address.
-        values: Paths of parts with the values in their column `by`.
-        prefix: Directory of the written parts in the run.
+        by: Column to match. Files outside all storages use their address as key.
+        values: Paths of parts with the values in column `by`.
+        prefix: Directory of the written parts, relative to the run.
 
     Raises:
         StateError: If a part is missing, unreadable or damaged.
@@ -62,7 +62,7 @@ def select_entries(
 
 @dataclass(frozen=True)
 class _SelectEntries:
-    """Select the entries of the bundles whose numbers it gets, in this process or in executors."""
+    """Task that selects entries of the bundles with the given numbers."""
 
     files: Files
     directory: str
@@ -86,7 +86,7 @@ class _SelectEntries:
 
 
 def _select_rows(content: bytes, by: str, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Yield the selected rows of a part. Only row groups with a match are decoded in full."""
+    """Yield the selected rows of a part, fully decoding only row groups with a match."""
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, SELECTED_ENTRIES)
     names = [name for name in SELECTED_ENTRIES.names if name not in missing]

@@ -1,15 +1,15 @@
-"""Decide if `live_files` can reuse rows of an earlier run, its baseline.
+"""Decide if `live_files` can reuse rows of an earlier run (the baseline).
 
 See docs/adr/0006-incremental-live-set.md.
 
-A row depends on the names that commits and containers give a file (`NEEDS`), on the cached entries
-that name it, and on what needs the containers of these entries. A key is dirty in three cases: its
-own rows in `NEEDS` differ, an entry names it whose container gained or lost a need, or an entry of
-a new cache segment names it. Rows of dirty keys are computed again; all other rows are reused.
+A row depends on the direct references to its file (`NEEDS`), on the cached entries for the file,
+and on the needs of their containers. A key is dirty if its own rows in `NEEDS` differ, if a
+container with an entry for it gained or lost a need, or if a new cache segment has an entry for it.
+Rows of dirty keys are recomputed and all other rows are reused.
 
-Dirty keys are identified by their hashes. If two keys have the same hash, both are dirty.
+Dirty keys are identified by their hashes, so keys with colliding hashes are dirty together.
 
-If the baseline cannot be trusted, every row is recomputed and the summary gives the reason.
+If the baseline cannot be trusted, every row is recomputed and the summary contains the reason.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import NEEDS, NEEDS_SIDE, ROUTED_SIDES
 from gc_assets.state.summaries import ComparisonSummary, LiveFilesSummary
 
-# Increase this number with every change to the content of the rows.
+# Increment on every change to the row content.
 ROW_VERSION: Final = 1
-# If a larger share of the rows is dirty, computing all of them costs less.
+# If a larger share of rows is dirty, a full recompute is cheaper.
 MAX_DIRTY_SHARE: Final = 0.25
-# One job without a shuffle computes this many rows faster than dirty keys are found.
+# Computing this many rows in one job without a shuffle is faster than finding dirty keys.
 MIN_INCREMENTAL_ROWS: Final = MAX_SMALL_ROWS
-# Runs with other safety limits that are opened in search of a baseline.
+# Maximum number of runs with other safety limits to open when searching a baseline.
 MAX_BASELINES_OPENED: Final = 3
 BASELINE_DAMAGED: Final = "the previous run is damaged"
 
@@ -52,13 +52,13 @@ class BaselineInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """An earlier `live_files` of the lake with the fingerprint of this run.
+    """Earlier `live_files` of the lake with the fingerprint of this run.
 
     Attributes:
         published: The table.
         summary: Its summary.
-        new_segments: Cache segments that were published after it.
-        released: Tables of released files whose keys may all be dirty.
+        new_segments: Cache segments published after the baseline.
+        released: Tables of released files, all of whose keys may be dirty.
     """
 
     published: PublishedTable
@@ -68,7 +68,7 @@ class Baseline:
 
     @property
     def rows(self) -> int:
-        """Rows of the table and of the side tables with the same columns."""
+        """Number of rows in the table and in side tables with the same columns."""
         return sum(part.rows for part in self.parts)
 
     @property
@@ -78,11 +78,11 @@ class Baseline:
 
     @property
     def new_rows(self) -> int:
-        """Upper bound of the dirty keys that `NEEDS` does not show."""
+        """Upper bound of dirty keys that are not visible in `NEEDS`."""
         return count_file_rows(self.new_segments) + sum(table.rows for table in self.released)
 
     def is_comparison_due(self, full_every: int) -> bool:
-        """Return True if this run must recompute all rows and compare them with the reused ones."""
+        """Check if this run must recompute all rows and compare them with the reused ones."""
         return max(self.summary.incremental_runs, self.summary.uncompared_runs) + 1 >= full_every
 
     def needs_dirty_keys(self, full_every: int, cached_entries: int) -> bool:
@@ -95,9 +95,9 @@ class FullRecompute:
     """Decision to compute every row.
 
     Attributes:
-        reason: Why, for the summary. A detail with addresses may follow after a colon.
-        compare: True if the result is compared with the rows that an incremental run would give.
-        distrusted_on: Run date on which reused rows were found to be wrong.
+        reason: Reason for the summary. A detail with addresses may follow a colon.
+        compare: True if the result is compared with that of an incremental run.
+        distrusted_on: Run date on which reused rows proved wrong.
         uncompared_runs: Number of runs since the last comparison, including this run.
     """
 
@@ -108,19 +108,19 @@ class FullRecompute:
 
     @property
     def short_reason(self) -> str:
-        """The reason without addresses, for log lines."""
+        """Reason without addresses, for log lines."""
         return self.reason.partition(": ")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class NeedChanges:
-    """Differences between the needs of a baseline and of this run, as counted by the walk.
+    """Differences in needs between a baseline and this run, as counted by the walk.
 
     Attributes:
-        entries: Upper bound of the cached entries under containers whose needs changed.
-        keys: Number of keys whose own needs changed.
-        containers: Number of containers whose needs changed and that name files.
-        damaged: Why the needs of the baseline cannot be read, if so.
+        entries: Upper bound of cached entries in containers with changed needs.
+        keys: Number of keys with changed direct needs.
+        containers: Number of containers with changed needs and file entries.
+        damaged: Reason why the baseline needs are unreadable, if so.
     """
 
     entries: int = 0
@@ -134,7 +134,7 @@ class NeedChanges:
 
 
 def fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of all inputs of the rows besides `NEEDS`, cached entries and released files."""
+    """Return a digest of all row inputs except `NEEDS`, cached entries and released files."""
     rules = [cache_fingerprint(context, lake_name), lake_name, ROW_VERSION, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
 
@@ -152,7 +152,7 @@ def segments_digest(cache: Sequence[PastRun]) -> str:
 def find_baseline(
     context: RunContext, lake_name: str, cache: Sequence[PastRun], released: ReleasedFiles | None
 ) -> Baseline | FullRecompute:
-    """Return the newest usable `live_files` of the lake, or why no run is usable.
+    """Find the newest usable `live_files` of the lake, or the reason why there is none.
 
     The rows depend only on their inputs, so the baseline may be of any run date, including a later
     one. Four kinds of runs are not used:
@@ -207,7 +207,7 @@ def _check_baseline(
 def _changed_released_files(
     context: RunContext, lake_name: str, last: PublishedTable, released: ReleasedFiles | None
 ) -> tuple[ReleasedFiles, ...] | FullRecompute:
-    """Return the released files of the baseline and of this run, or nothing if they are equal.
+    """Return the released file tables of the baseline and this run, or nothing if they are equal.
 
     Raises:
         StateError: If the table of the baseline is damaged.
@@ -230,13 +230,13 @@ def _changed_released_files(
 def full_recompute_reason(
     baseline: Baseline | FullRecompute, changes: NeedChanges | None, full_every: int, cached_entries: int
 ) -> FullRecompute | None:
-    """Decide if every row is computed; None if rows are reused.
+    """Decide if every row must be recomputed. None means that rows are reused.
 
     Args:
         baseline: Result of `find_baseline`.
         changes: None if the needs were not compared, because a table is unreadable.
         full_every: Runs between two comparisons.
-        cached_entries: Number of entries in the cache that name files.
+        cached_entries: Number of cached file entries.
     """
     if isinstance(baseline, FullRecompute):
         return baseline
