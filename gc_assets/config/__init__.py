@@ -1,1 +1,1 @@
-"""The models of `lakes.yaml`, and its parser."""
+"""Models and parser for `lakes.yaml`."""

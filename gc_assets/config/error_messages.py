@@ -1,7 +1,6 @@
-"""Format the validation errors of `lakes.yaml`: one sentence that names the key and the allowed
-values.
+"""Format `lakes.yaml` validation errors with the key and its allowed values.
 
-The errors come from pydantic, whose own messages describe Python types.
+pydantic's own messages describe Python types.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 from gc_assets.config.text import ConfigText
 from gc_assets.core.suggest import did_you_mean, join_names
 
-# Keys whose value is a secret even if it is written in the file, and values that name a secret.
+# Keys with secret values, even if written in the file, and values that name a secret.
 _SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
     "greater_than": ("gt", "write a number above {}"),
@@ -51,13 +50,13 @@ _PATTERNS: Final = {
 
 
 def format_error(item: Mapping[str, Any], text: ConfigText, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> str:
-    """Return one validation error as a line that names the key by its path.
+    """Format one validation error as a line with the key's path.
 
     Args:
-        item: An error of pydantic.
+        item: pydantic error.
         text: The configuration.
-        model: The model of the document.
-        kinds: The models of the lakes, by kind.
+        model: Document model.
+        kinds: Lake models by kind.
     """
     steps: tuple[str | int, ...] = item["loc"]
     path, found = _path(steps), item.get("input")
@@ -94,7 +93,7 @@ def _join_alternatives(names: list[str]) -> str:
 
 
 def _keys_at(steps: tuple[str | int, ...], document: Any, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Return the allowed keys of the mapping at a path, or none if the path leads to no model."""
+    """Return the allowed keys for the mapping at a path, or no keys if the path has no model."""
     at: type[BaseModel] | None = model
     for depth, step in enumerate(steps):
         document = document[step]

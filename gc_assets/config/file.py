@@ -1,4 +1,4 @@
-"""Load `lakes.yaml` as a `Config`. Errors name keys by their paths; paths are relative to the file."""
+"""Load `lakes.yaml` as a `Config`, with key paths in errors and file paths relative to the file."""
 
 from __future__ import annotations
 
@@ -30,18 +30,16 @@ def load_config(
     """Load a configuration.
 
     Args:
-        path: The file. Its relative paths are resolved against its directory.
-        environment: The environment variables for `${NAME}`.
-        lake_kinds: The models of the lakes, by kind.
-        grace_floor: The minimum grace period.
-        find_unsupported_settings: Yields the keys of a storage that its store does not support,
-            each
-        with advice.
-        text: The content of the file if it is on another machine.
+        path: Path of the file. Relative paths in the file are resolved against its directory.
+        environment: Environment variables for `${NAME}`.
+        lake_kinds: Lake models by kind.
+        grace_floor: Minimum grace period.
+        find_unsupported_settings: Yields storage keys not supported by the store, with advice.
+        text: File content if the file is on another machine.
 
     Raises:
-        UsageError: If a key is wrong. The message names each wrong key, its value and the allowed
-        values.
+        UsageError: If keys are invalid. The message lists each invalid key, its value and the
+            allowed values.
     """
     read = read_config_text(path, environment, text)
     try:

@@ -1,4 +1,4 @@
-"""Options of the jobs that run Spark remotely."""
+"""Options for remote Spark jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLIENT: Final = "client"
 
 
 class EmrServerless(Model):
-    """An application of EMR Serverless, and the parameters of its job runs."""
+    """EMR Serverless application with its job run parameters."""
 
     application_id: str = Field(min_length=1, description="The application.")
     execution_role_arn: str = Field(pattern=r"^arn:[a-z0-9-]+:iam::\d*:role/.+$", description="The role that the job runs as.")
@@ -24,9 +24,7 @@ class EmrServerless(Model):
 
 
 class Databricks(Model):
-    """A workspace of Databricks, and the parameters of its runs. Credentials come from the
-    environment.
-    """
+    """Databricks workspace with its run parameters. Credentials come from the environment."""
 
     host: str | None = Field(
         default=None,

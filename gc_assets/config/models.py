@@ -1,8 +1,8 @@
-"""`lakes.yaml` as pydantic models. Unknown keys are rejected, and errors name a key by its path.
+"""Pydantic models for `lakes.yaml`. Unknown keys are rejected, and errors contain key paths.
 
-This module defines the options of all lakes and storages. The model of a lake kind is in its
-package (`lakes/<kind>/config.py`) and is passed to `Config.of`. Nothing here opens a file, a lake
-or a storage.
+Options shared by all lakes and storages are defined here. Lake kind models are in
+`lakes/<kind>/config.py` and passed to `Config.of`. This module does not open files, lakes or
+storages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_GRACE = timedelta(hours=72)
 # Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
 # minimum.
 GRACE_FLOOR = timedelta(hours=24)
-# Key of the validation context for the models of the lake kinds, by kind.
+# Validation context key for the lake models by kind.
 KINDS_KEY = "lake_kinds"
 BYTES_PER_GB = 10**9
 # A daily report may arrive two days late, and one report may be missing.
@@ -40,7 +40,7 @@ MAX_INVENTORY_AGE: Final = timedelta(days=3)
 
 
 class Gates(Model):
-    """Limits of a plan. Shares are fractions of the amount in the storage."""
+    """Plan limits. Shares are fractions of the amount in the storage."""
 
     RENAMED: ClassVar = {"max_sick": "max_unreadable"}
 
@@ -51,7 +51,7 @@ class Gates(Model):
 
 
 class Money(Model):
-    """Price of storage, for reports. Without it reports show no prices."""
+    """Storage price for reports. Without it, reports show no prices."""
 
     usd_per_gb_month: Annotated[float, BeforeValidator(check_number)] = Field(
         gt=0, allow_inf_nan=False, description="Price of one GB (10^9 bytes) per month."
@@ -63,7 +63,7 @@ class Money(Model):
 
 
 class WrittenBy(Model):
-    """An asset of the user's own Dagster project that writes to a lake or a table."""
+    """Asset in the user's Dagster project that writes to a lake or table."""
 
     key: AssetPath = Field(description="Key of the asset, with `/` between its parts: `analytics/orders`.")
     table: str | None = Field(
@@ -72,14 +72,16 @@ class WrittenBy(Model):
 
 
 class AssetMetadata(Model):
-    """Owners and tags of assets in Dagster. No plan depends on them, so they are in no digest."""
+    """Dagster asset owners and tags. Plans do not depend on them, so they are excluded from
+    digests.
+    """
 
     owners: tuple[AssetOwner, ...] = Field(default=(), exclude=True, description="Owners of the assets: `team:NAME`, or an e-mail address.")
     tags: dict[TagName, TagValue] = Field(default_factory=dict[str, str], exclude=True, description="Tags of the assets.")
 
 
 class InventoryConfig(Model):
-    """Location, format and maximum age of the inventory reports of a storage."""
+    """Location, format and maximum age of a storage's inventory reports."""
 
     kind: Literal["s3", "plain", "azure", "gcs"] = Field(description="Format of the reports.")
     location: str = Field(description="Directory with one subdirectory per report, named after the time of its scan.")
@@ -87,7 +89,7 @@ class InventoryConfig(Model):
 
 
 class StorageConfig(AssetMetadata):
-    """One root location that is listed and swept."""
+    """Root location to list and sweep."""
 
     name: Name
     location: str = Field(description="`file:///data/warehouse/`, or a path; `s3://bucket/prefix/`.")
@@ -110,14 +112,14 @@ class StorageConfig(AssetMetadata):
         return None if self.money is None else self.money.usd_per_month(size_bytes)
 
     def locations(self) -> tuple[str, ...]:
-        """Return the location of the storage and that of its inventory reports."""
+        """Return the locations of the storage and its inventory reports."""
         return (self.location,) if self.inventory is None else (self.location, self.inventory.location)
 
     def policy(self) -> dict[str, Any]:
-        """Return the part of the storage that the policy digest covers, as JSON.
+        """Return the JSON covered by the policy digest.
 
-        Keys that were added in 0.4 count only if they differ from their default, so that the
-        digests of older plans stay valid.
+        Keys added in 0.4 are only included if they differ from their default, so that older plan
+        digests stay valid.
         """
         left_out = {"mode", "rehearsals", "money", "s3", "inventory"} | ({"approvals_needed"} if self.approvals_needed == 1 else set())
         found = self.model_dump(mode="json", exclude=left_out)
@@ -138,7 +140,7 @@ class StorageConfig(AssetMetadata):
 
 
 class LakeConfig(AssetMetadata):
-    """Options of every lake, and the methods that its kind implements."""
+    """Options shared by all lakes, and the methods implemented by lake kinds."""
 
     name: Name
     kind: str
@@ -149,7 +151,7 @@ class LakeConfig(AssetMetadata):
 
     @property
     def read_seconds(self) -> float:
-        """Timeout of the catalog or server of the lake (`read_timeout`)."""
+        """Catalog or server timeout (`read_timeout`)."""
         return self._read_seconds
 
     @abstractmethod
@@ -168,23 +170,19 @@ class LakeConfig(AssetMetadata):
         raise UsageError(f"lake {self.name} is of kind {self.kind}, which has no default cut-off that {keep} could replace")
 
     def policy(self) -> dict[str, Any]:
-        """Return the part of the lake that the policy digest covers, as JSON: everything except
-        secrets.
-        """
+        """Return the JSON covered by the policy digest, i.e. everything except secrets."""
         return self.model_dump(mode="json")
 
     def identity(self) -> dict[str, str] | None:
-        """Return the identity of the lake for the digest if `policy` omits it, otherwise None."""
+        """Return the lake identity for the digest if it is not part of `policy`, otherwise None."""
         return None
 
     def own_files(self) -> tuple[str, ...]:
-        """Return the absolute paths of files of its configuration or catalog. No claim covers them."""
+        """Return absolute paths of configuration and catalog files. Claims exclude them."""
         return ()
 
     def with_library_settings(self) -> Self:
-        """Return the lake with the settings that its library reads from its own files and
-        variables.
-        """
+        """Return the lake including settings read by its library from files and variables."""
         return self
 
     def resolve_paths(self, anchor: BaseFolder) -> Self:
@@ -193,25 +191,21 @@ class LakeConfig(AssetMetadata):
         return self
 
     def decoding_settings(self) -> list[str]:
-        """Return the settings that affect how metadata is decoded. If they change, it is decoded
-        again.
-        """
+        """Return the decoding settings. If they change, metadata is decoded again."""
         return []
 
     def server(self) -> str:
-        """Return the server of the lake's commits, or an empty string if commit ids are globally
-        unique.
-        """
+        """Return the server of the commits, or "" if commit ids are globally unique."""
         return ""
 
     @property
     def tolerates_missing_history(self) -> bool:
-        """True if metadata of older live commits may be missing."""
+        """True if metadata may be missing for older live commits."""
         return False
 
     @property
     def full_listing_every(self) -> timedelta | None:
-        """Interval between full listings of the claimed directories, or None to list in full every
+        """Interval between full listings of claimed directories, or None for a full listing every
         run.
 
         Between full listings, unchanged directories are reused.
@@ -220,19 +214,17 @@ class LakeConfig(AssetMetadata):
 
     @property
     def has_lifecycle(self) -> bool:
-        """True if rules by path release files that commits still keep (`lifecycle_objects`)."""
+        """True if path rules release files kept by commits (`lifecycle_objects`)."""
         return False
 
     @property
     def record_max_age(self) -> timedelta | None:
-        """How long `snapshot_history` keeps an expired snapshot, or None if the lake has no such
-        table.
-        """
+        """Retention of expired snapshots in `snapshot_history`, or None without such a table."""
         return None
 
 
 def _validate_lake(value: Any, info: ValidationInfo) -> Any:
-    """Parse an entry of `lakes` with the model of its kind."""
+    """Parse a `lakes` entry with its kind's model."""
     if isinstance(value, LakeConfig):
         return value
     kinds: Mapping[str, type[LakeConfig]] = (info.context or {}).get(KINDS_KEY, {})
@@ -247,7 +239,7 @@ def _validate_lake(value: Any, info: ValidationInfo) -> Any:
 
 
 class SparkConfig(Model):
-    """Spark that runs the stages."""
+    """Spark settings for the stages."""
 
     mode: Literal["session", "connect", "submit", "emr_serverless", "databricks"] = "session"
     master: str = Field(default=LOCAL, description="For `session` and `submit`: the Spark master, `local[N]` or a cluster's.")
@@ -268,9 +260,7 @@ class SparkConfig(Model):
 
     @property
     def runs_in_jobs(self) -> bool:
-        """True if Dagster's steps start external jobs instead of running Spark in their own
-        process.
-        """
+        """True if Dagster steps start external jobs instead of running Spark in-process."""
         return self.mode in {"submit", "emr_serverless", "databricks"}
 
     @model_validator(mode="after")
@@ -284,12 +274,12 @@ class SparkConfig(Model):
         return self
 
 
-# Decisions that Dagster can offer as jobs. Each has the name of a command.
+# Decisions available as Dagster jobs, named like the CLI commands.
 PageJob = Literal["approve", "reject", "restore"]
 
 
 class Config(AssetMetadata):
-    """A complete `lakes.yaml`. Its owners and tags are the defaults of all lakes and storages."""
+    """Complete `lakes.yaml`. Its owners and tags are defaults for all lakes and storages."""
 
     RENAMED: ClassVar = {"first_night": "first_run_date"}
 
@@ -322,10 +312,10 @@ class Config(AssetMetadata):
 
     @classmethod
     def of(cls, document: Any, kinds: Mapping[str, type[LakeConfig]]) -> Config:
-        """Parse a document with the models of the lake kinds, by kind.
+        """Parse a document with the given lake models by kind.
 
         Raises:
-            ValidationError: If a key is wrong.
+            ValidationError: If a key is invalid.
         """
         return cls.model_validate(document, context={KINDS_KEY: kinds})
 
@@ -345,20 +335,18 @@ class Config(AssetMetadata):
         return self
 
     def with_path(self, path: str) -> Config:
-        """Return the configuration as that of the file at an absolute path."""
+        """Return the configuration with its absolute file path."""
         config = self.model_copy()
         config._path = path
         return config
 
     def own_files(self) -> tuple[str, ...]:
-        """Return the absolute paths of the configuration file and of the files of its lakes."""
+        """Return absolute paths of the configuration file and the lakes' own files."""
         own = () if self._path is None else (self._path,)
         return (*own, *(path for lake in self.lakes for path in lake.own_files()))
 
     def connections(self) -> Connections:
-        """Return the connections of all addresses on S3. Inventory reports use that of their
-        storage.
-        """
+        """Return the S3 connections by location. Inventory reports share those of storages."""
         own = [(place, storage.s3.over(self.s3)) for storage in self.storages if storage.s3 is not None for place in storage.locations()]
         return Connections(
             tuple((Location.parse(place), settings) for place, settings in own if scheme_of(place) == S3),
@@ -367,7 +355,7 @@ class Config(AssetMetadata):
         )
 
     def plan_secret(self) -> bytes | None:
-        """Return the key of the plan ids, or None if they are plain digests."""
+        """Return the HMAC key for plan ids, or None for plain digests."""
         return self.plan_key.get_secret_value().encode() if self.plan_key is not None else None
 
     def state_s3(self) -> S3Config:
@@ -391,10 +379,9 @@ class Config(AssetMetadata):
         )
 
     def policy_digest(self) -> str:
-        """Return a digest that changes with the retention of a lake or the safety settings of a
-        storage.
+        """Return the digest of all lake retention and storage safety settings.
 
-        Secrets and Spark settings do not change it.
+        Secrets and Spark settings are excluded.
         """
         places = self.connections()
         on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
@@ -403,7 +390,7 @@ class Config(AssetMetadata):
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.identity()) is not None],
         }
-        # The same bucket name on another server is another bucket.
+        # Buckets with the same name on different servers are different.
         endpoints = {place: endpoint for place in on_s3 if (endpoint := places.settings_for(place).endpoint) is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()

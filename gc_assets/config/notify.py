@@ -1,6 +1,6 @@
-"""Targets of notifications (`notify` in `lakes.yaml`), one model per kind.
+"""Notification targets (`notify` in `lakes.yaml`), one model per kind.
 
-A URL or password may be a secret. Neither appears in an error, a log line or a `repr`.
+URLs and passwords may be secrets, so they do not appear in errors, logs or `repr`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _headers(value: Any) -> Any:
 
 
 def _current_events(value: Any) -> Any:
-    """Replace the old names of events with a `FutureWarning`."""
+    """Replace old event names with a `FutureWarning`."""
     if not isinstance(value, list | tuple | set | frozenset):
         return value
     names = list(cast("Iterable[Any]", value))
@@ -78,7 +78,7 @@ Mailbox = Annotated[str, Field(pattern=r"^[^\s@<>,;:\"]+@[^\s@<>,;:\"]+$")]
 
 
 class _Target(Model):
-    """A target and the events that it receives."""
+    """Target with its subscribed events."""
 
     name: Name
     events: Annotated[frozenset[Event], BeforeValidator(_current_events)] = Field(
@@ -87,7 +87,7 @@ class _Target(Model):
 
 
 class Webhook(_Target):
-    """A server that receives a JSON document by POST."""
+    """Server that receives a JSON document by POST."""
 
     kind: Literal["webhook"]
     url: Url
@@ -95,14 +95,14 @@ class Webhook(_Target):
 
 
 class Slack(_Target):
-    """An incoming webhook of Slack or of a compatible server."""
+    """Incoming webhook on Slack or a compatible server."""
 
     kind: Literal["slack"]
     url: Url
 
 
 class Email(_Target):
-    """Mailboxes that receive a mail by SMTP."""
+    """Mailboxes that receive mail by SMTP."""
 
     kind: Literal["email"]
     server: str = Field(min_length=1, pattern=r"^\S+$", description="Host name of the SMTP server.")
@@ -123,7 +123,7 @@ class Email(_Target):
 
 
 class Command(_Target):
-    """A program that reads a JSON document from its standard input."""
+    """Program that reads a JSON document from standard input."""
 
     kind: Literal["command"]
     command: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
@@ -140,7 +140,7 @@ TARGETS: Final[Mapping[str, type[Webhook | Slack | Email | Command]]] = {
 
 
 def _validate_target(value: Any) -> Any:
-    """Parse an entry of `notify` with the model of its kind."""
+    """Parse a `notify` entry with its kind's model."""
     if isinstance(value, _Target):
         return value
     if not isinstance(value, Mapping):

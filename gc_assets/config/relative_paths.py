@@ -1,4 +1,4 @@
-"""Resolve the relative paths in `lakes.yaml` against the directory of the file."""
+"""Resolve relative paths in `lakes.yaml` against its directory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from gc_assets.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class BaseFolder:
-    """Directory of the file, and the key (`lakes[2]`) whose paths are resolved. Errors name
-    both.
-    """
+    """Directory of the file, and the key to resolve, e.g. `lakes[2]`. Errors contain both."""
 
     folder: Path
     key: str = ""
 
     def for_key(self, key: str) -> BaseFolder:
-        """Return the same directory for the paths of another key."""
+        """Return the same directory for another key."""
         return BaseFolder(self.folder, key)
 
     def absolute(self, location: str, key: str) -> str:
-        """Return an absolute path or an address unchanged, and a relative path as an absolute one.
+        """Make a relative path absolute. Absolute paths and addresses are returned unchanged.
 
         Raises:
             UsageError: For a relative `file:` address.

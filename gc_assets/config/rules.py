@@ -1,4 +1,4 @@
-"""Retention rules of refs, shared by all lake kinds, as values and as rows of `policy_table`."""
+"""Ref retention rules shared by all lake kinds, as values and `policy_table` rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gc_assets.core.units import Cutoff, parse_cutoff
 
 
 class RefRule(Model):
-    """A rule for the refs whose full name matches the pattern. The first match decides.
+    """Rule for refs with a matching full name. The first match wins.
 
     `keep` and `cutoff` are synonyms. `max_age` and `keep_last` can be combined.
     """
@@ -35,7 +35,7 @@ class RefRule(Model):
 
 
 class DefaultRule(Model):
-    """Rule for refs that no pattern matches."""
+    """Rule for refs without a matching pattern."""
 
     keep: CutoffValue = None
     max_age: Duration | None = None
@@ -73,7 +73,7 @@ def _by_age(value: Any) -> Any:
 
 
 class DanglingRetention(Model):
-    """Retention of commits that no ref reaches."""
+    """Retention of unreachable commits."""
 
     dangling: Annotated[CutoffValue, AfterValidator(_by_age)] = Field(
         default=None, description="How long a commit that no ref reaches is kept. `forever` keeps all of them."
@@ -81,19 +81,19 @@ class DanglingRetention(Model):
 
     @model_serializer(mode="wrap")
     def _omit_default(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit the key if it is unset, so that the digests of older plans stay valid."""
+        """Omit the key if it is unset, so that older plan digests stay valid."""
         found = written(self)
         if self.dangling is None:
             found.pop("dangling", None)
         return found
 
     def dangling_cutoff(self) -> Cutoff | None:
-        """Return the cut-off of commits that no ref reaches, or None if it is unset."""
+        """Return the cut-off for unreachable commits, or None if unset."""
         return None if self.dangling is None else parse_cutoff(self.dangling)
 
 
 class RefRetention(DanglingRetention):
-    """Retention of refs. Without a `default`, everything is kept."""
+    """Ref retention. Without a `default`, everything is kept."""
 
     default: Annotated[DefaultRule, BeforeValidator(_as_rule, json_schema_input_type=DefaultRule | CutoffValue)] = DefaultRule(
         keep="forever"
@@ -101,14 +101,14 @@ class RefRetention(DanglingRetention):
     refs: tuple[RefRule, ...] = ()
 
     def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
-        """Return the cut-off of a ref, and the configuration path of its rule."""
+        """Return a ref's cut-off and the configuration path of the matching rule."""
         for index, rule in enumerate(self.refs):
             if re.fullmatch(rule.match, ref_name):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
         return self.default.as_cutoff(), "retention.default"
 
     def with_default(self, keep: str) -> Self:
-        """Return the rules with another default."""
+        """Return the same rules with another default."""
         return self.model_copy(update={"default": DefaultRule(keep=keep)})
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
@@ -122,9 +122,7 @@ def ref_rows(rules: Sequence[RefRule], as_of: datetime) -> list[dict[str, Any]]:
 
 
 def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime) -> dict[str, Any]:
-    """Return a rule for whole histories as a row of `policy_table`. Its age is counted back from
-    `as_of`.
-    """
+    """Return a history rule as `policy_table` row. Ages are counted back from `as_of`."""
     return {
         "rule_id": rule_id,
         "prefix": "",

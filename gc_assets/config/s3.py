@@ -1,7 +1,7 @@
 """Connections to S3 and compatible servers (`s3` in `lakes.yaml`).
 
-The configuration contains no secrets. Credentials come from the environment, a profile, the machine
-or a role.
+Connections do not contain secrets. Credentials come from the environment, a profile, the machine or
+a role.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.core.requests import Kind
 
-# USD for a million requests: S3 Standard in us-east-1, from the price list of November 2026.
+# USD per million requests for S3 Standard in us-east-1 (price list of November 2026).
 AWS_PRICES: Final[Mapping[Kind, float]] = {"LIST": 5.0, "GET": 0.4, "HEAD": 0.4, "PUT": 5.0, "COPY": 5.0, "DELETE": 0.0}
 
 _ROLE = r"^arn:[a-z0-9-]+:iam::\d*:role/.+$"
 
 
 class S3Config(Model):
-    """Connection to one S3 server, with one role for reading and one for changes."""
+    """Connection to an S3 server, with separate roles for reading and changes."""
 
     endpoint: str | None = Field(
         default=None, pattern=r"^https?://[^/@]+/?$", description="The server's address, such as https://s3.example.org. Default: AWS."
@@ -61,24 +61,24 @@ class S3Config(Model):
         return self
 
     def usd_per_million(self, kind: Kind) -> float | None:
-        """Return the price of a million requests of a kind, or None if it is unknown."""
+        """Return the price per million requests, or None if unknown."""
         if self.prices is not None:
             return self.prices.get(kind)
         return AWS_PRICES[kind] if self.endpoint is None else None
 
     def over(self, other: S3Config) -> S3Config:
-        """Return these settings, with those of `other` for unset keys."""
+        """Return these settings, using `other` for unset keys."""
         own: Mapping[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
         return S3Config.model_validate({**{name: getattr(other, name) for name in other.model_fields_set}, **own})
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """Connection of every address. Pickles, and contains no secret.
+    """Connections by address. Picklable and without secrets.
 
     Attributes:
-        s3: Settings of locations on S3 that have their own.
-        default: Settings of all other addresses.
+        s3: S3 settings by location.
+        default: Settings for all other addresses.
         read_seconds: Timeout for reading an object.
     """
 
@@ -87,7 +87,7 @@ class Connections:
     read_seconds: float = READ_SECONDS
 
     def settings_for(self, address: str) -> S3Config:
-        """Return the settings of the innermost location that contains the address."""
+        """Return the settings for the innermost location containing the address."""
         path = "/".join(bucket_and_key(address))
         matches = [(len(location.root), settings) for location, settings in self.s3 if path.startswith(location.root)]
         return max(matches, key=lambda item: item[0])[1] if matches else self.default

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 LOCAL: Final = "local[*]"
 _LOCAL: Final = re.compile(r"local(\[.+\])?")
 _CONNECT: Final = "sc://"
-# Parameters of Spark Connect that are not allowed in the address.
+# Spark Connect parameters that are not allowed in the address.
 _FORBIDDEN_PARAMETERS: Final = {
     "token": "an address must not contain a secret; write `spark.token: ${NAME}`",
     "session_id": "each run uses its own session",
@@ -19,7 +19,7 @@ _FORBIDDEN_PARAMETERS: Final = {
 
 
 def is_local(master: str) -> bool:
-    """Return True if the executors of a master are on this machine."""
+    """Return True if a master's executors run on this machine."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -45,7 +45,7 @@ def _check_remote(remote: str) -> str:
 
 
 def without_parameters(remote: str) -> str:
-    """Return an address without its parameters, which may contain credentials for a proxy."""
+    """Remove the parameters of an address, which may contain proxy credentials."""
     return remote.partition(";")[0]
 
 

@@ -17,15 +17,13 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class ConfigText:
-    """A configuration before validation. `secrets` maps variables to their values in the
-    environment.
-    """
+    """Configuration before validation. `secrets` maps environment variables to their values."""
 
     document: dict[str, Any]
     secrets: Mapping[str, str]
 
     def hide_secrets(self, message: str) -> str:
-        """Return the message with each value from the environment replaced by `${NAME}`."""
+        """Replace each environment value in the message by `${NAME}`."""
         for name, value in sorted(self.secrets.items(), key=lambda item: -len(item[1])):
             for spelling in (repr(value)[1:-1], value):
                 message = message.replace(spelling, f"${{{name}}}") if value else message
@@ -33,12 +31,12 @@ class ConfigText:
 
 
 def read_config_text(path: Path, environment: Mapping[str, str], text: str | None = None) -> ConfigText:
-    """Return the parsed text of a configuration.
+    """Parse a configuration file.
 
     Args:
-        path: The file.
-        environment: The environment variables.
-        text: The content of the file if it is on another machine.
+        path: Path of the file.
+        environment: Environment variables.
+        text: File content if the file is on another machine.
 
     Raises:
         UsageError: If the file is missing, is not a YAML mapping, repeats a key, or names an unset
@@ -70,8 +68,8 @@ def read_config_text(path: Path, environment: Mapping[str, str], text: str | Non
 def _refuse_repeated_keys(root: yaml.Node | None, path: Path) -> None:
     """Raise `UsageError` if a mapping repeats a key, or if a key is not plain text.
 
-    YAML parsers keep the last of two equal keys: a second `lakes:` would drop the live files of the
-    first without an error.
+    YAML parsers silently keep the last of two equal keys, so a second `lakes:` would drop the live
+    files of the first.
     """
     pending, seen = [root], set[int]()
     while pending:

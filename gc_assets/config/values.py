@@ -1,4 +1,4 @@
-"""Types of the values in `lakes.yaml`, and the base of its models."""
+"""Value types and model base class for `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSe
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cutoff, parse_duration
 
-# The release that no longer accepts the old names of keys and events.
+# First release that no longer accepts old key and event names.
 REMOVED_IN = "0.5.0"
 
 
 class Model(RenamedKeys):
-    """Base of all mappings in `lakes.yaml`. Unknown keys are rejected.
+    """Base class for all mappings in `lakes.yaml`. Unknown keys are rejected.
 
     `RENAMED` maps old keys to current ones. An old key is accepted with a `FutureWarning`.
     """
@@ -41,12 +41,12 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 def _duration(value: Any) -> timedelta:
-    # A bare number is rejected: pydantic would read 30 as seconds, but the user meant days.
+    # Bare numbers are rejected, because pydantic would read 30 as seconds rather than days.
     return value if isinstance(value, timedelta) else parse_duration(str(value))
 
 
 def check_above_zero(value: timedelta) -> timedelta:
-    # Iceberg rejects such an age too: every ref except main would expire immediately.
+    # As in Iceberg, because every ref except main would expire immediately.
     if not value:
         raise ValueError("an age of 0 would keep nothing; write one above 0")
     return value
@@ -98,7 +98,7 @@ def _check_tag_prefix(value: str) -> str:
     return value
 
 
-# The formats that Dagster accepts for owners, tags and asset keys.
+# Formats accepted by Dagster for owners, tags and asset keys.
 AssetOwner = Annotated[str, Field(pattern=r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$")]
 TagName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}$"), AfterValidator(_check_tag_prefix)]
 TagValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]

@@ -1,4 +1,4 @@
-"""Readers of the formats of each system: refs, commits, containers and files.
+"""Readers for each system's refs, commits, containers and files.
 
-No module of this package uses Spark, Dagster or the environment.
+This package does not use Spark, Dagster or the environment.
 """

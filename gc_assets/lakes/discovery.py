@@ -1,7 +1,7 @@
-"""Discovery for `gc-assets init`: the lakes at a target, and the storages that they need.
+"""Discover lakes and their storages for `gc-assets init`.
 
-Each kind finds its own lakes (`LakeKind.discover`). Discovery only reads, and yields only lakes that
-it has read.
+Each kind discovers its own lakes with `LakeKind.discover`. Discovery is read-only, and only yields
+lakes it could read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gc_assets.core.objects import Objects
 from gc_assets.core.paths import FILE, Location, scheme_of
 from gc_assets.core.untrusted_input import parse_json
 
-# A warehouse has its tables two or three folders down. Deeper ones are data.
+# Tables are two or three levels deep in a warehouse. Deeper folders are data.
 _DEPTH: Final = 3
 _TIMEOUT_SECONDS: Final = 10.0
 
@@ -49,10 +49,10 @@ class DiscoveryTarget:
         return path if path.exists() else None
 
     def get_json(self, address: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        """Send a GET request. Return the status and the parsed body, None for a body that is no JSON.
+        """Send a GET request and return the status and JSON body, None if the body is not JSON.
 
         Raises:
-            LakeUnreadable: If the server does not answer.
+            LakeUnreadable: If the server does not respond.
         """
         import urllib3
 
@@ -69,14 +69,13 @@ class DiscoveryTarget:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredLake:
-    """A lake that `gc-assets init` writes to `lakes.yaml`.
+    """Lake to be written to `lakes.yaml` by `gc-assets init`.
 
     Attributes:
-        name: A name for the lake. Several lakes may have the same.
+        name: Suggested name, not necessarily unique.
         entry: The entry of `lakes.yaml` without `name`.
-        locations: The folders of its files, as far as the lake records them. New tables are
-            expected in the same folders.
-        note: Values that the user has to add to the entry, empty if it is complete.
+        locations: File folders recorded by the lake. New tables are expected in the same folders.
+        note: Values to be added by the user, empty if the entry is complete.
     """
 
     name: str
@@ -86,12 +85,12 @@ class DiscoveredLake:
 
 
 def list_folders(address: str) -> Iterator[str]:
-    """Yield an address and, if it is a local folder, the folders in it, outer folders first.
+    """Yield an address and, for a local folder, its subfolders, outer folders first.
 
-    Folders whose names begin with a dot are skipped.
+    Hidden folders are skipped.
 
     Raises:
-        OSError: If a folder cannot be read, so lakes in it would be missed.
+        OSError: If a folder cannot be read, because its lakes would be missed.
     """
     yield address
     if scheme_of(address) != FILE or not (root := Path("/", Location.parse(address).root)).is_dir():
@@ -107,10 +106,10 @@ def _raise(error: OSError) -> None:
 
 
 def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> list[Location]:
-    """Return storage locations that contain all locations of the lakes, none inside another one.
+    """Return non-overlapping storage locations that contain all lake locations.
 
-    The locations inside one of `targets` share a storage, the innermost folder that contains them.
-    The other locations share a storage per lake.
+    Locations inside one of `targets` share a storage, their innermost common folder. All other
+    locations share one storage per lake.
     """
     parents = [Location.parse(address) for address in targets]
     groups: dict[tuple[str, int], list[Location]] = {}
@@ -140,7 +139,7 @@ def _innermost(locations: Sequence[Location]) -> Iterator[Location]:
 
 
 def unique_name(wanted: str, taken: Iterable[str]) -> str:
-    """Return a name that is valid in lakes.yaml and not in `taken`."""
+    """Return a valid lakes.yaml name that is not in `taken`."""
     stem = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "lake"
     stem = f"_{stem}" if stem[0].isdigit() else stem
     names, name, number = set(taken), stem, 1
@@ -151,5 +150,5 @@ def unique_name(wanted: str, taken: Iterable[str]) -> str:
 
 
 def host_name(address: str) -> str:
-    """Return the first label of a server's host name, as the name of a lake."""
+    """Return the first label of a server's host name, for use as lake name."""
     return (urlsplit(address).hostname or "lake").partition(".")[0]

@@ -1,4 +1,4 @@
-"""Arrow schemas of the rows that the decoders of all lake kinds return."""
+"""Arrow schemas for the rows returned by decoders."""
 
 from __future__ import annotations
 

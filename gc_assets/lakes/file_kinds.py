@@ -1,4 +1,4 @@
-"""File kinds: the roles of files in their formats, and the order in which kinds name each other."""
+"""File kinds, i.e. roles of files in their formats, in reference order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class Kind:
-    """Complete list of file kinds. A reader raises `FormatError` for any other kind."""
+    """All file kinds. Readers raise `FormatError` for any other kind."""
 
     METADATA_JSON = "metadata_json"
     VERSION_HINT = "version_hint"
@@ -55,5 +55,5 @@ _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
 RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
 # No container names these kinds, so reading a lake starts with them.
 ROOT_KINDS = _BY_REFERENCE[0]
-# The rank of data, and of files that no metadata names.
+# Rank of data files and of files not referenced by metadata.
 LEAF_RANK = len(_BY_REFERENCE)

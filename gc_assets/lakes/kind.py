@@ -1,7 +1,7 @@
-"""The description of a lake kind: one value per kind, which the kind's package defines.
+"""Lake kind descriptions, defined once in each kind's package.
 
-Stages, assets, the command line and the report use only these values. They never compare names of
-kinds. `lakes/kinds.py` lists all kinds.
+Stages, assets, CLI and report only use these values and never compare kind names. `lakes/kinds.py`
+lists all kinds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
     from gc_assets.lakes.protocol import Lake
 
-# Shared tables that a kind has only if it declares so.
+# Shared tables that have to be declared by a kind.
 _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """Identity of a table, as its metadata file records it.
+    """Table identity as recorded in a metadata file.
 
-    `newest` is the time of its newest snapshot in milliseconds since 1970.
+    `newest` is the newest snapshot's time in milliseconds since 1970.
     """
 
     uuid: str
@@ -38,13 +38,13 @@ class TableIdentity:
 
 @dataclass(frozen=True)
 class MetadataPattern:
-    """Recognizes metadata of the kind under a prefix that another lake claims. Pickles.
+    """Recognizes this kind's metadata under a prefix claimed by another lake. Picklable.
 
     Attributes:
-        names: Regular expression that matches the keys of such metadata.
-        classify: Reads the bytes of an object. It returns a table, which may be a known one, a
-            description of foreign metadata, or None for other content. It raises `ValueError`,
-            `KeyError` or `TypeError` for damaged bytes. If it is None, a matching name is enough.
+        names: Regular expression for the keys of such metadata.
+        classify: Function that reads an object's bytes and returns a (possibly known) table, a
+            description of foreign metadata, or None for other content. Raises `ValueError`,
+            `KeyError` or `TypeError` for damaged bytes. If None, a matching name is sufficient.
         noun: The term for such metadata in messages.
     """
 
@@ -54,12 +54,12 @@ class MetadataPattern:
 
 
 class TableRole(StrEnum):
-    """Use of a kind table by the stages that serve all kinds."""
+    """Role of a kind table in stages shared by all kinds."""
 
-    # Lists files that retained commits name and that the owner's rules release: `storage`, `key`,
-    # and `deduplicated`, which is true for a file that another reference keeps.
+    # Files of retained commits released by the owner's rules, as `storage`, `key`, and
+    # `deduplicated`, which is true if the file is kept by another reference.
     RELEASED_FILES = "released_files"
-    # Records every snapshot that was seen, including expired ones. A verification mark shares it.
+    # All snapshots ever seen, including expired ones. Shared with verification marks.
     HISTORY = "history"
 
 
@@ -70,17 +70,17 @@ def _always(config: LakeConfig) -> bool:
 
 @dataclass(frozen=True)
 class KindTable:
-    """A table that only lakes of one kind have, and its asset step.
+    """Kind-specific table with its asset step.
 
     Attributes:
         table: The schema and the description.
-        after: Tables of the lake from which the table is computed.
-        rows: Computes the rows from the tables in `after`, by name, as the current run published
-            them. If it is None, the stage with the name of the table computes them.
-        when: Returns true for the lakes of the kind that have the table.
-        before_live: True if the live set depends on the table.
-        listed_after: The shared table that the table follows in lists of all tables.
-        role: The use of the table by shared stages.
+        after: Lake tables from which the table is computed.
+        rows: Function that computes the rows from the `after` tables published in the current run,
+            by name. If None, they are computed by the stage with the table's name.
+        when: Function that returns True for lakes with this table.
+        before_live: True if the live set depends on this table.
+        listed_after: Shared table after which this table is listed.
+        role: Role of the table in shared stages.
     """
 
     table: Table
@@ -94,10 +94,10 @@ class KindTable:
 
 @dataclass(frozen=True)
 class HistoryEdits:
-    """Edits of history by a kind whose lakes are `ExpiringLake`s.
+    """History edits for kinds with `ExpiringLake`s.
 
-    `loss` is a clause for messages that states what an edit removes permanently. If it is None, the
-    lakes are `ReversibleLake`s, and `restore --history` undoes the edits.
+    `loss` describes, for messages, what is permanently removed by an edit. If None, the lakes are
+    `ReversibleLake`s and their edits can be undone with `restore --history`.
     """
 
     loss: str | None = None
@@ -105,18 +105,18 @@ class HistoryEdits:
 
 @dataclass(frozen=True)
 class FileTraits:
-    """Properties of the kind's files that the sweep needs.
+    """File properties needed by the sweep.
 
     Attributes:
-        metadata_patterns: Recognize metadata of the kind in the claim of another lake.
-        uncollected_metadata: Regular expression for keys of metadata that is under no claim. Such
-            metadata is counted and never deleted.
-        rewritten_in_place: File kinds of containers that the format overwrites. The new content
-            names the same objects.
-        never_committed: Reason of an orphan that no commit ever named. A file that any commit
-            named, even a dangling one, has the reason `expired`.
-        named_times: Returns a column with the UTC times in the names of the keys, null without a time.
-            Pickles.
+        metadata_patterns: Recognize this kind's metadata in claims of other lakes.
+        uncollected_metadata: Regular expression for keys of unclaimed metadata, which is counted
+            but never deleted.
+        rewritten_in_place: Container file kinds that are overwritten in the format. The new content
+            references the same objects.
+        never_committed: Reason for orphans never referenced by a commit. Files ever referenced by a
+            commit, even a dangling one, have the reason `expired`.
+        named_times: Picklable function that returns an Arrow column with the UTC times in key
+            names, null without a time.
     """
 
     metadata_patterns: tuple[MetadataPattern, ...] = ()
@@ -128,22 +128,22 @@ class FileTraits:
 
 @dataclass(frozen=True)
 class LakeKind:
-    """One kind of lake.
+    """Lake kind.
 
     Attributes:
-        name: The value of `kind` in lakes.yaml, and the name of the extra that installs `modules`.
-        title: The name of the system, for messages.
-        config: The model of the entry in lakes.yaml.
-        open: Builds a lake from its configuration, from editable objects, and from the locations of
-            the configured storages. It imports the kind's libraries.
+        name: Value of `kind` in lakes.yaml, and name of the extra that installs `modules`.
+        title: System name for messages.
+        config: Model for entries in lakes.yaml.
+        open: Builds a lake from its configuration, editable objects and the configured storage
+            locations. Imports the kind's libraries.
         modules: Top-level modules that the extra installs.
-        discover: Yields the lakes of the kind at a target. It imports the kind's libraries.
-        edits: How the kind edits history, None if it never does.
-        optional_tables: Shared tables that not every kind has, besides `expiry_log`.
-        kind_tables: Tables that only this kind has.
-        is_one_table: True if a lake is a single repository. If it cannot be read, the whole lake
-            is unreadable, because no list names tables that could be unreadable instead.
-        files: Properties of the kind's files.
+        discover: Yields this kind's lakes at a target. Imports the kind's libraries.
+        edits: History edits, or None if the kind never edits history.
+        optional_tables: Optional shared tables of this kind, besides `expiry_log`.
+        kind_tables: Tables specific to this kind.
+        is_one_table: True if a lake is a single repository, so that a read failure makes the whole
+            lake unreadable rather than individual tables.
+        files: File properties.
     """
 
     name: str
@@ -160,26 +160,26 @@ class LakeKind:
 
     @property
     def edits_history(self) -> bool:
-        """True if files of expired commits are free only after an edit of history."""
+        """True if files of expired commits only become garbage after a history edit."""
         return self.edits is not None
 
     @property
     def undoes_edits(self) -> bool:
-        """True if edits of history can be undone."""
+        """True if history edits can be undone."""
         return self.edits is not None and self.edits.loss is None
 
     @property
     def has_live_contents(self) -> bool:
-        """True if retained commits alone do not determine the live set."""
+        """True if the live set does not follow from the retained commits alone."""
         return self.has(LIVE_CONTENTS)
 
     @property
     def releases_files(self) -> bool:
-        """True if rules release files permanently while the commits that name them stay."""
+        """True if rules can permanently release files of retained commits."""
         return self.table_with(TableRole.RELEASED_FILES) is not None
 
     def has(self, table: Table) -> bool:
-        """Return whether any lake of the kind has this table."""
+        """Return True if any lake of this kind has the table."""
         if table.name == EXPIRY_LOG.name:
             return self.edits_history
         shared = {item.name for item in SHARED_TABLES if item.scope == "lake"} - _OPTIONAL
@@ -187,10 +187,12 @@ class LakeKind:
         return table.name in shared or table.name in {item.name for item in own}
 
     def kind_tables_of(self, config: LakeConfig) -> tuple[KindTable, ...]:
-        """Return the kind tables that one lake has."""
+        """Return the kind tables of one lake."""
         return tuple(kind_table for kind_table in self.kind_tables if kind_table.when(config))
 
     def table_with(self, role: TableRole, config: LakeConfig | None = None) -> Table | None:
-        """Return the table with a role, or None if the kind, or the lake of `config`, has none."""
+        """Return the table with a role, or None if the kind or the configured lake has no such
+        table.
+        """
         kind_tables = self.kind_tables if config is None else self.kind_tables_of(config)
         return next((kind_table.table for kind_table in kind_tables if kind_table.role == role), None)

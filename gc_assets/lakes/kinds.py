@@ -1,4 +1,4 @@
-"""The registry of lake kinds. A new kind is a package next to the others, and an entry of `KINDS`."""
+"""Lake kind registry. New kinds are packages next to the others with an entry in `KINDS`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def kind_of(config: LakeConfig) -> LakeKind:
 
 
 def config_models() -> dict[str, type[LakeConfig]]:
-    """Return the model of the entry in lakes.yaml by name of the kind."""
+    """Return the lakes.yaml entry models by kind name."""
     return {name: kind.config for name, kind in KINDS.items()}
 
 
 def config_of(document: Mapping[str, Any]) -> Config:
-    """Build a configuration from the content of a lakes.yaml. Relative paths are not resolved.
+    """Build a configuration from parsed lakes.yaml content, without resolving relative paths.
 
     Raises:
         pydantic.ValidationError: If the content is invalid.
@@ -50,19 +50,19 @@ def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 
 
 def missing_modules(kind: LakeKind) -> list[str]:
-    """Return the modules of the kind's libraries that are not installed."""
+    """Return the kind's library modules that are not installed."""
     return [name for name in kind.modules if importlib.util.find_spec(name) is None]
 
 
 def reversible_titles() -> str:
-    """Return the titles of the kinds whose edits of history can be undone, for messages."""
+    """Return the titles of kinds with reversible history edits, for messages."""
     return " and ".join(kind.title for kind in KINDS.values() if kind.undoes_edits)
 
 
 def all_tables() -> dict[str, Table]:
-    """Return every table by name, in the order of a run.
+    """Return all tables by name, in run order.
 
-    Kind tables follow the shared table in their `listed_after`.
+    Kind tables follow their `listed_after` table.
     """
     found: dict[str, Table] = {}
     kind_tables = [kind_table for kind in KINDS.values() for kind_table in kind.kind_tables]
@@ -73,27 +73,25 @@ def all_tables() -> dict[str, Table]:
 
 
 def table_with(role: TableRole) -> Table:
-    """Return the table that has a role. At most one kind has a table with each role."""
+    """Return the table with a role. Each role has at most one table."""
     (table,) = (table for kind in KINDS.values() if (table := kind.table_with(role)) is not None)
     return table
 
 
 def owners_of(config: Config, table: Table) -> list[str]:
-    """Return the names of the lakes or storages that have a table, in the order of the
-    configuration.
-    """
+    """Return the names of lakes or storages with the table, in configuration order."""
     if table.scope == "storage":
         return [storage.name for storage in config.storages]
     return [lake.name for lake in config.lakes if kind_of(lake).has(table)]
 
 
 def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:
-    """Build the lake of a configuration entry.
+    """Build the lake for a configuration entry.
 
     Args:
         config: The entry of lakes.yaml.
-        objects: Reads and changes the objects of the lake.
-        storages: Locations of the configured storages.
+        objects: Object access for the lake.
+        storages: Configured storage locations.
 
     Raises:
         UsageError: If the kind's libraries are not installed. The message names the extra.

@@ -1,7 +1,8 @@
-"""The interface of a lake, and the values that it returns.
+"""Lake interface and the values passed through it.
 
-A lake reads the formats of one system, without Spark. `freeze` runs in the driver and reads what
-can change: refs and table pointers. `commits` and `decode` also run in executors, so lakes pickle.
+A lake reads one system's formats without using Spark. `freeze` runs in the driver and reads all
+mutable state, i.e. refs and table pointers. `commits` and `decode` also run in executors, so lakes
+must be picklable.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ DANGLING: CommitState = "dangling"
 
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
-    """A metadata object that a commit or a table points to directly.
+    """Metadata object referenced directly by a commit or table.
 
     Attributes:
         address: Absolute address of the object.
-        kind: File kind, a constant of `file_kinds.Kind`.
-        is_container: True if the object names other objects.
+        kind: File kind, one of the `file_kinds.Kind` constants.
+        is_container: True if the object references other objects.
         size_bytes: Size in bytes, None if the format does not record it.
-        must_exist: False for objects that the format allows to be absent, such as
-            `version-hint.text`. Their absence is no sign of loss.
+        must_exist: False for objects that are optional in the format, e.g. `version-hint.text`.
+            Their absence does not indicate data loss.
     """
 
     address: str
@@ -45,10 +46,9 @@ class ContentRoot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A branch or tag and its head at the time of the freeze.
+    """Branch or tag with its head at freeze time.
 
-    `properties` contains settings of the ref that retention needs, such as an Iceberg ref's
-    `max-ref-age-ms`.
+    `properties` contains ref settings needed for retention, e.g. Iceberg's `max-ref-age-ms`.
     """
 
     ref_name: str
@@ -61,19 +61,19 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """A part of the commit graph that one task reads.
+    """Part of the commit graph that is read by one task.
 
-    Examples are an Iceberg metadata.json and one shard of Icechunk's `snapshots/`.
+    For example, an Iceberg metadata.json or one shard of Icechunk's `snapshots/`.
 
     Attributes:
         address: Address of the object or prefix to read.
-        shard: Number of this shard, from 0 to `shards` - 1.
-        shards: Number of shards of the same address.
-        properties: Frozen values that retention needs later. For Iceberg: the table's properties,
-            and `collect` = `true` | `false`. Tables outside the `tables` patterns are read for
-            protection only.
-        digest: Digest of the bytes that contain all commits of a table. An equal digest means
-            equal commits. None if more than one object contains the commits.
+        shard: Zero-based shard number.
+        shards: Total number of shards for this address.
+        properties: Frozen values needed later for retention. For Iceberg: the table properties and
+            `collect` = `true` | `false`. Tables outside the `tables` patterns are only read to
+            protect their files.
+        digest: Digest of the object that contains all commits of a table, so equal digests mean
+            equal commits. None if the commits are spread over several objects.
     """
 
     address: str
@@ -87,13 +87,12 @@ class CommitSource:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A prefix that belongs to a lake as a whole. Only claimed files can be candidates.
+    """Prefix that belongs entirely to one lake. Only claimed files can be candidates.
 
     Attributes:
-        address: Absolute address that ends in `/`.
-        collect: If false, nothing under the prefix is ever a candidate, even inside another
-            claim. This applies to the location of a table with `gc.enabled=false` or outside the
-            configured patterns.
+        address: Absolute address ending in `/`.
+        collect: If False, files under the prefix are never candidates, even inside another claim.
+            Set for table locations with `gc.enabled=false` or outside the configured patterns.
     """
 
     address: str
@@ -111,12 +110,12 @@ ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ExpiryAction:
-    """A planned edit of history: a row of `expiry_plan`.
+    """Planned history edit, one row of `expiry_plan`.
 
     Attributes:
-        snapshot_id: The edited or removed snapshot. For `delete_ref`, the head of the ref.
-        old_parent_id: The parent that `edit_parent` replaces. It is compared before the edit, and
-            restored by an undo.
+        snapshot_id: Snapshot to edit or remove. For `delete_ref`, the head of the ref.
+        old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit, and
+            restored by `undo`.
     """
 
     action: Action
@@ -132,7 +131,7 @@ class ExpiryAction:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedObject:
-    """An object in the staging area of a branch that the branch's head does not name.
+    """Staged object that the branch head does not reference.
 
     `branch` and `path` are None if the system does not report them.
     """
@@ -145,12 +144,12 @@ class UncommittedObject:
 
 @dataclass(frozen=True, slots=True)
 class PreviousRef:
-    """A ref of an earlier freeze that was missing or moved in a later one.
+    """Ref from an earlier freeze that was missing or had moved in a later one.
 
     Attributes:
-        ref: The ref as the earlier run froze it.
-        missed_at: Time of the first freeze without the ref at this head.
-        moved_to: Head of the ref in that freeze, None if the ref was missing.
+        ref: The ref as frozen by the earlier run.
+        missed_at: Time of the first freeze in which the ref no longer had this head.
+        moved_to: Head of the ref in that freeze, or None if the ref was missing.
     """
 
     ref: Ref
@@ -160,12 +159,12 @@ class PreviousRef:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableTable:
-    """A table in a catalog that cannot be read.
+    """Catalog table that cannot be read.
 
     Attributes:
-        table_name: Name of the table, None if the whole lake is unreadable.
+        table_name: Table name, or None if the whole lake is unreadable.
         reason: The error message.
-        address: Address of the table's metadata, None if the catalog does not report it.
+        address: Address of the table metadata, or None if the catalog does not report it.
     """
 
     table_name: str | None
@@ -175,24 +174,24 @@ class UnreadableTable:
 
 @dataclass(frozen=True, slots=True)
 class FrozenRefs:
-    """State of a lake that can change, as one run froze it.
+    """Mutable state of a lake, frozen for one run.
 
     Attributes:
         refs: All branches and tags with their heads.
-        sources: The parts of the commit graph to read.
+        sources: Commit graph parts to read.
         claims: The prefixes that belong to the lake.
-        pinned: Files that belong to the current state and not to a commit: the current
+        pinned: Files that belong to the current state rather than to a commit: the current
             metadata.json with its log, version hints, `ref.json` files, tag tombstones and
-            `config.yaml`. They are live, regardless of the commits.
-        notes: Sentences for the report, such as a table with `gc.enabled=false`.
-        edits: Edits of history by plans of earlier runs. Rules that keep rolled-back history do
-            not apply to history that these edits cut off.
-        previous: Refs of earlier runs that a run within the grace period missed.
-        min_age_seconds: Minimum age of a candidate in this lake, in addition to the grace period.
-            The system may still link a younger object (a physical address of lakeFS).
-        uncommitted: The staged objects (lakeFS), each with one address. All possible names of
-            these objects are also in `pinned`.
-        unreadable: The tables that cannot be read. No other attribute contains anything of them.
+            `config.yaml`. They are live regardless of the commits.
+        notes: Messages for the report, e.g. about a table with `gc.enabled=false`.
+        edits: History edits planned by earlier runs. Rules for keeping rolled-back history do not
+            apply to snapshots cut off by these edits.
+        previous: Refs from earlier runs that were first missing within the grace period.
+        min_age_seconds: Minimum candidate age in this lake, in addition to the grace period. The
+            system may still link younger objects, e.g. a lakeFS physical address.
+        uncommitted: Staged objects (lakeFS), each with one address. All possible names of these
+            objects are also in `pinned`.
+        unreadable: Tables that cannot be read. They do not contribute to any other attribute.
     """
 
     lake: str
@@ -211,13 +210,13 @@ class FrozenRefs:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A node of the commit graph.
+    """Node in the commit graph.
 
     Attributes:
-        parents: Ids of the parents in the order of the format, first parent first.
-        committed_at: Time in UTC, with microseconds.
-        content_roots: The metadata objects that the commit points to.
-        summary: Further key-value pairs of the commit, such as Iceberg's operation and summary.
+        parents: Parent ids in the format's order, first parent first.
+        committed_at: UTC time with microsecond precision.
+        content_roots: Metadata objects referenced by the commit.
+        summary: Additional key-value pairs, e.g. Iceberg's operation and summary.
     """
 
     commit_id: str
@@ -232,12 +231,12 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """An immutable metadata object to decode, with the values that its parent records.
+    """Immutable metadata object to decode, with the values recorded in its parent.
 
     Attributes:
-        size_bytes: Expected size. Decoding verifies it.
-        expected_entries: Expected number of entries. Decoding verifies it.
-        snapshot_id: The snapshot id that entries without one inherit.
+        size_bytes: Expected size, verified when decoding.
+        expected_entries: Expected number of entries, verified when decoding.
+        snapshot_id: Snapshot id inherited by entries without one.
     """
 
     address: str
@@ -249,14 +248,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Decision of the policy on every commit, and the edits of history that follow.
+    """Policy decision for every commit and the resulting history edits.
 
     Attributes:
-        reachable: One row per commit of the graph, with the columns of `reachable_snapshots`.
-        expiry: The planned edits, with the columns of `expiry_plan`.
-        notes: Sentences for the report.
-        contents: The live contents, with the columns of `live_contents`. None if the retained
-            commits alone determine the live set.
+        reachable: One row per commit, with the columns of `reachable_snapshots`.
+        expiry: Planned edits, with the columns of `expiry_plan`.
+        notes: Messages for the report.
+        contents: Live contents, with the columns of `live_contents`. None if the live set follows
+            from the retained commits alone.
     """
 
     reachable: pa.Table
@@ -270,12 +269,12 @@ class ExpiryOutcome:
     """Result of one action.
 
     Attributes:
-        verdict: `done`: this call made the edit. `absent`: the lake was already in this state.
-            `changed`: the policy no longer requires the edit, and the lake is left unchanged.
+        verdict: `done`: the edit was made by this call. `absent`: the lake was already in this
+            state. `changed`: the policy no longer requires the edit, so the lake is left unchanged.
             `failed`: the edit could not be made.
-        error: The reason if the verdict is `changed` or `failed`.
-        damaged: True if the edit was made and the result differs from the planned one. It has to
-            be repaired manually.
+        error: Reason for a `changed` or `failed` verdict.
+        damaged: True if the edit was made but the result differs from the planned one and has to be
+            repaired manually.
     """
 
     action: ExpiryAction
@@ -286,22 +285,22 @@ class ExpiryOutcome:
 
 @runtime_checkable
 class Lake(Protocol):
-    """One catalog or repository. Instances pickle."""
+    """Catalog or repository. Instances must be picklable."""
 
     name: str
     kind: str
 
     def freeze(self, as_of: datetime) -> FrozenRefs:
-        """Read all refs, their heads and the other values of `FrozenRefs`.
+        """Read the mutable state of the lake.
 
-        A table that cannot be read is listed in `FrozenRefs.unreadable`.
+        Tables that cannot be read are listed in `FrozenRefs.unreadable`.
 
         Args:
             as_of: Time of the run.
 
         Raises:
-            LakeUnreadable: If anything else cannot be read, such as the list of tables. The message
-                names it.
+            LakeUnreadable: If anything else cannot be read, e.g. the table list. The message names
+                it.
         """
         ...
 
@@ -317,8 +316,8 @@ class Lake(Protocol):
         """Return the children of a container.
 
         Returns:
-            One row per child, with the columns of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`. A
-            lake always uses the same schema.
+            One row per child, with the columns of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`. Each
+            lake uses only one of these schemas.
 
         Raises:
             FormatError: If the bytes are damaged, or a count differs from the expected one. The
@@ -329,72 +328,73 @@ class Lake(Protocol):
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Apply the retention policy to the commit graph.
 
-        The function is pure: it depends only on its arguments and the configuration.
+        The result depends only on the arguments and the configuration.
 
         Args:
-            refs: The frozen values of the run.
-            commits: The whole graph, with the columns of `commit_graph`.
+            refs: Frozen state of the run.
+            commits: Complete commit graph, with the columns of `commit_graph`.
             as_of: Time from which ages are counted.
-            grace_cutoff: Commits after this time are retained.
+            grace_cutoff: Commits newer than this time are retained.
         """
         ...
 
 
 @runtime_checkable
 class ExpiringLake(Lake, Protocol):
-    """A lake with an editable history.
+    """Lake with an editable history.
 
-    Files of its expired commits are free only after the commits are removed from history. In all
-    other lakes, files that only expired commits name are free immediately.
+    Files of expired commits become garbage only after the commits are removed from history. In all
+    other lakes, files referenced only by expired commits are garbage immediately.
     """
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """Make the approved edits of history.
+        """Make the approved history edits.
 
-        The call reads refs and metadata again, and makes an edit only if the policy still
-        requires it. Each edit is atomic and conditional on the values that were read. If the
-        process is killed, the lake is valid and a second call makes the remaining edits.
+        Refs and metadata are read again, and an edit is made only if the policy still requires it.
+        Each edit is atomic and conditional on the values just read, so if the process is killed,
+        the lake stays valid and a second call makes the remaining edits.
 
         Yields:
-            One outcome per action, as soon as it is known. An error of a catalog or store is
-            `failed` for the actions that it concerns. The other actions continue.
+            One outcome per action, as soon as it is known. Catalog and store errors yield `failed`
+            for the affected actions, and the remaining actions are still executed.
         """
         ...
 
 
 @runtime_checkable
 class ReversibleLake(ExpiringLake, Protocol):
-    """A lake whose edits can be undone as long as the objects of the old history exist."""
+    """Lake whose edits can be undone while the objects of the old history exist."""
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Undo executed actions of an `expiry_log`.
+        """Undo executed actions from an `expiry_log`.
 
-        Each change is conditional, and a call can be repeated, as with `expire`.
+        As with `expire`, each change is conditional and the call can be repeated.
 
         Yields:
             One outcome per action. `done`: the lake is in the state before the action. `failed`
-            includes changes that the format cannot undo, such as the name of a deleted tag.
+            includes changes that cannot be undone in the format, e.g. restoring the name of a
+            deleted tag.
         """
         ...
 
 
 @runtime_checkable
 class IncrementalLake(Lake, Protocol):
-    """A lake whose commits never change, so that each commit is read only once.
+    """Lake with immutable commits, so that each commit is read only once.
 
-    Commits of earlier runs stay in the graph. Only the driver reads commits, so pickled instances
-    need no credentials.
+    Commits read by earlier runs stay in the graph. Only the driver reads commits, so pickled
+    instances need no credentials.
     """
 
     def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
-        """Yield the commits of a source that are not known.
+        """Yield the unknown commits of a source.
 
         Args:
-            source: A source of the current freeze.
-            known: Ids of commits that were read before. The walk stops there, because their
-                ancestors are also known.
-            previous_heads: Commits of an earlier run that a ref may no longer reach. Their
-                ancestors are yielded too. Commits that the lake no longer has are left out.
+            source: Source from the current freeze.
+            known: Ids of commits read by earlier runs. The walk stops there because their ancestors
+                are also known.
+            previous_heads: Heads from an earlier run that may no longer be reachable. Their
+                ancestors are yielded too. Commits that no longer exist are skipped.
 
         Raises:
             LakeUnreadable: If the commits cannot be read completely.
@@ -404,7 +404,7 @@ class IncrementalLake(Lake, Protocol):
 
 @runtime_checkable
 class BatchLake(Lake, Protocol):
-    """A lake that decodes many small containers faster in one call."""
+    """Lake that can decode many small containers faster in one call."""
 
     def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
         """Return the result or the error of `decode` for each container."""
@@ -413,16 +413,16 @@ class BatchLake(Lake, Protocol):
 
 @runtime_checkable
 class FilteredLake(Lake, Protocol):
-    """A lake whose server lists only the refs that the user may read.
+    """Lake whose server lists only refs the user is allowed to read.
 
-    A ref that disappears from the list may be hidden and not deleted.
+    A ref that disappears from the list may be hidden rather than deleted.
     """
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Verify that refs that are missing from the list do not exist.
+        """Verify that unlisted refs do not exist.
 
         Raises:
-            LakeUnreadable: If the server does not confirm for each of `names` that it does not exist.
+            LakeUnreadable: Unless the server confirms for each of `names` that it does not exist.
         """
         ...
 
@@ -433,12 +433,12 @@ def as_expiring(lake: Lake) -> ExpiringLake | None:
 
 
 def as_reversible(lake: Lake) -> ReversibleLake | None:
-    """Return the lake if edits of its history can be undone."""
+    """Return the lake if its history edits can be undone."""
     return lake if isinstance(lake, ReversibleLake) else None
 
 
 def as_incremental(lake: Lake) -> IncrementalLake | None:
-    """Return the lake if its commits never change."""
+    """Return the lake if its commits are immutable."""
     return lake if isinstance(lake, IncrementalLake) else None
 
 
@@ -448,7 +448,7 @@ def as_filtered(lake: Lake) -> FilteredLake | None:
 
 
 def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
-    """Return the children, or the error, of each container."""
+    """Return the children or the error for each container."""
     return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decode_or_error(lake.decode, *item) for item in containers]
 
 

@@ -1,6 +1,7 @@
-"""The JSON Schema of `lakes.yaml`, for editors. `gc_assets/lakes.schema.json` is a copy of it.
+"""JSON Schema of `lakes.yaml` for editors, also published as `gc_assets/lakes.schema.json`.
 
-The schema covers keys, types and choices. Only `load_config` checks conditions between keys.
+The schema covers keys, types and choices. Conditions between keys are only checked by
+`load_config`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _VARIABLE: Final = r"\$\{"
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema of this release's models. Every string may be a variable, `${NAME}`."""
+    """Return the JSON Schema. Every string may be a `${NAME}` variable."""
     models = [Config, *(kind.config for kind in KINDS.values())]
     names, document = models_json_schema([(model, "validation") for model in models], ref_template="#/definitions/{model}")
     definitions: dict[str, Any] = document["$defs"]
@@ -40,7 +41,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _for_editors(node: Any) -> Any:
-    """Remove titles, which repeat the keys, and allow a variable for every string."""
+    """Remove redundant titles, and allow a variable for every string."""
     if isinstance(node, list):
         return [_for_editors(item) for item in node]
     if not isinstance(node, dict):
