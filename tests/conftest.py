@@ -97,7 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     estimates = Counter[str]()
     for item, file in files.items():
         estimates[file] += 2.0 if item.get_closest_marker("spark") else 0.1
-    recorded = config.cache.get(DURATIONS, {}) if config.cache is not None else {}
+    cache = getattr(config, "cache", None)  # missing with `-p no:cacheprovider`
+    recorded = cache.get(DURATIONS, {}) if cache is not None else {}
     seconds = Counter[str]()
     for file, estimate in estimates.items():
         seconds[scheduling_unit(file)] += recorded.get(file, estimate)
@@ -111,8 +112,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     is_controller = not hasattr(config, "workerinput") and config.getoption("dist", "no") == "loadfile"
-    if is_controller and config.cache is not None and not (config.option.keyword or config.option.markexpr):
-        config.cache.set(DURATIONS, {**config.cache.get(DURATIONS, {}), **_durations})
+    cache = getattr(config, "cache", None)
+    if is_controller and cache is not None and not (config.option.keyword or config.option.markexpr):
+        cache.set(DURATIONS, {**cache.get(DURATIONS, {}), **_durations})
 
 
 @pytest.fixture(scope="session", autouse=True)
