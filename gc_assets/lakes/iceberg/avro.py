@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from datafusion import Expr
 
 MAGIC = b"Obj\x01"
-# For smaller files, planning a DataFusion query (2 ms) takes longer than decoding all entries with
-# fastavro (25-60 µs per entry).
+# For smaller files, planning a DataFusion query (2 ms) takes longer than decoding with fastavro
+# (25-60 µs per entry).
 MIN_DATAFUSION_BYTES = 16 * 1024
 # DataFusion is ten times faster than this, so only an endless decode exceeds the deadline.
 DATAFUSION_SECONDS = 20.0
 DATAFUSION_BYTES_PER_SECOND = 5 * 2**20
-# Decompressed size of all files that are decoded together.
+# Maximum total decompressed size per decoded group.
 MAX_GROUP_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column to read: the first of `paths` that the file's schema has.
+    """Column to read, i.e. the first of `paths` in the file's schema.
 
-    The whole column is null in Arrow if the schema has none of them.
+    The column is null in Arrow if none of them is in the schema.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Metadata of a container file, its sync marker and the offset of its first block."""
+    """Container file metadata, sync marker and first block offset."""
 
     metadata: dict[bytes, bytes]
     sync: bytes
@@ -57,8 +57,8 @@ class Header:
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
     """Return the columns of every record, in file order.
 
-    DataFusion silently drops a truncated last block. Its result is therefore used only if its row
-    count is the expected one. Otherwise fastavro reads the file and raises on such a block.
+    DataFusion silently drops a truncated last block, so its result is only used if the row count is
+    as expected. Otherwise the file is read with fastavro, which raises an error.
 
     Args:
         raw: The file.
@@ -66,7 +66,8 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
         expected_rows: The number of records, or None to use the counts in the block headers.
 
     Raises:
-        ValueError: If the header or a block is invalid. The readers also raise errors of their own.
+        ValueError: If the header or a block is invalid. Avro readers may also raise their own
+            errors.
     """
     is_large = len(raw) >= MIN_DATAFUSION_BYTES
     raw, header = _decompress(raw, read_header(raw))
@@ -83,7 +84,7 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Records of several files with one schema, in order.
+    """Records from several files with the same schema, in order.
 
     `indices` holds the position of each file in the input, `counts` its number of records.
     """
@@ -99,7 +100,7 @@ def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[Fi
     DataFusion plans one query per group.
 
     Raises:
-        ValueError: If any file is damaged. DataFusion also raises errors of its own. The error does
+        ValueError: If any file is damaged. DataFusion may also raise its own errors. The error does
             not identify the file, so the caller has to read each file separately.
     """
     by_schema: dict[tuple[bytes, bytes], list[tuple[int, bytes, Header]]] = {}
@@ -170,10 +171,10 @@ def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
 
 
 def _decompress(raw: bytes, header: Header) -> tuple[bytes, Header]:
-    """Return the file without compression, so that no reader decompresses a block without a limit.
+    """Decompress the file within limits, before passing it to an Avro reader.
 
-    Uncompressed files are returned unchanged, and so are snappy files: snappy data grows by a
-    constant factor at most. Raises `ValueError` like `count_rows`.
+    Uncompressed and snappy files are returned unchanged, because snappy data grows by a constant
+    factor at most. Raises `ValueError` like `count_rows`.
     """
     codec = header.metadata.get(b"avro.codec", b"null").decode("utf-8", "replace")
     if codec in {"null", "snappy"}:
@@ -198,7 +199,7 @@ def _encode_header(metadata: Mapping[bytes, bytes], sync: bytes) -> bytes:
 
 
 def drop_empty_records(schema: Any) -> Any:
-    """Return the schema without fields of an empty record type, which occupy no bytes.
+    """Remove fields with an empty record type from the schema, as they have no bytes.
 
     The `partition` of an unpartitioned table is such a field.
     """
@@ -216,7 +217,7 @@ def _is_empty_record(field: dict[str, Any]) -> bool:
 
 
 def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table:
-    """Raise `TimeoutError` if DataFusion does not finish, as version 55 on a damaged map block."""
+    """Read with DataFusion, or raise `TimeoutError` if it hangs, e.g. 55 on a damaged map block."""
     reader_metadata = {key: value for key, value in header.metadata.items() if key == b"avro.codec"}
     reader_metadata[b"avro.schema"] = json.dumps(drop_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()
     with tempfile.NamedTemporaryFile(suffix=".avro") as file:  # DataFusion reads from a path only

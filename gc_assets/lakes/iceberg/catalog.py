@@ -1,7 +1,6 @@
-"""List, load and commit to the tables of a pyiceberg catalog.
+"""List, load and commit to tables in a pyiceberg catalog.
 
-Only this module of the lake kind connects to a catalog. It unwraps secrets and removes them from
-all messages.
+Only this module connects to a catalog. It unwraps secrets and redacts them in all messages.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from gc_assets.lakes.iceberg.revalidate import Removal
 from gc_assets.lakes.protocol import UnreadableTable
 
 _Result = TypeVar("_Result")
-# Arrow's error for a store that denies a request or does not answer. Missing keys are excluded.
+# Arrow errors for denied or timed-out requests, but not for missing keys.
 _S3_ERROR = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
 _STORE_HINT = (
     "pyiceberg has its own settings for the store: write s3.endpoint and s3.region into `catalog`, and set AWS_ACCESS_KEY_ID and "
@@ -56,7 +55,7 @@ class CommitRejected(GcError):
 
 @dataclass(frozen=True, slots=True)
 class TablePointer:
-    """Name of a table and the address of its current metadata.json.
+    """Table name with the current metadata.json address.
 
     `name` is `namespace.table`, with dots between nested namespaces.
     """
@@ -90,7 +89,7 @@ def list_tables(
 
 
 class CatalogClient:
-    """Tables of one catalog.
+    """Client for one catalog.
 
     Threads may share an instance. Each thread has its own pyiceberg client, because these clients
     are not thread-safe.
@@ -104,7 +103,7 @@ class CatalogClient:
         self._clients = threading.local()
 
     def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
-        """Yield every table with the address of its metadata, ordered by name, as `list_tables`."""
+        """Yield every table with its metadata address, ordered by name like `list_tables`."""
         try:
             client = self._connect()
         except LakeUnreadable:
@@ -126,7 +125,7 @@ class CatalogClient:
             yield TablePointer(name, table.metadata_location)
 
     def _list_sql_pointers(self, client: SqlCatalog) -> Iterator[TablePointer | UnreadableTable]:
-        """Read the catalog's database table, which needs no metadata file.
+        """Read table pointers from the catalog database, without opening metadata files.
 
         It also contains tables without a namespace. Iceberg's JDBC catalog creates such tables, and
         pyiceberg cannot load them.
@@ -161,7 +160,7 @@ class CatalogClient:
             raise self._listing_error(error) from None
 
     def load(self, identifier: Identifier) -> CatalogTable | None:
-        """Load the current table of a name, or return None if it does not exist.
+        """Load the current table with this name, or return None if it does not exist.
 
         Raises:
             LakeUnreadable: If the table cannot be loaded.
@@ -237,7 +236,7 @@ class CatalogClient:
         if client is None:
             plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
             self._require_database_file(plain)
-            # A database without the catalog's tables is probably the wrong one.
+            # A database without catalog tables is probably the wrong one.
             is_io_configured = _IO_PROPERTY in (Config().get_catalog_config(self._catalog_name) or {})
             defaults = {} if is_io_configured else {_IO_PROPERTY: _GUARDED_IO}
             settings = {**defaults, **plain, "init_catalog_tables": "false"}

@@ -1,4 +1,4 @@
-"""A lake of kind iceberg in `lakes.yaml`."""
+"""Iceberg lakes in `lakes.yaml`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gc_assets.config.values import Age, Count, Duration, Model, check_above_zer
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import Cutoff, parse_cutoff
 
-# Properties of pyiceberg that identify the client and not the catalog.
+# pyiceberg properties that identify the client rather than the catalog.
 SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
 _IDENTITY_KEY: Final = re.compile(rf"{SECRET_KEY.pattern}|^user(name)?$", re.IGNORECASE)
 
 
 def secrets_in(address: str) -> list[str]:
-    """Return the secrets in a URL: its password, and query parameters with a secret name.
+    """Return the secrets in a URL, i.e. its password and query parameters with secret names.
 
     Each secret is returned twice: as written and URL-decoded.
     """
@@ -72,7 +72,7 @@ def _split_url(address: str) -> SplitResult | None:
 
 
 class IcebergRetention(DanglingRetention):
-    """Tables' own `history.expire.*` and ref settings, with overrides.
+    """Table-level `history.expire.*` and ref settings, with overrides.
 
     An override of None leaves the setting of the table. The ages and the count replace table-level
     defaults only. The settings of a ref have priority, as in Iceberg. A rule in `refs` replaces all
@@ -99,7 +99,7 @@ class IcebergRetention(DanglingRetention):
 
 
 class HistoryConfig(Model):
-    """How long the record of an expired snapshot is kept."""
+    """Retention of expired snapshot records."""
 
     keep: Duration = timedelta(days=365)
 
@@ -125,7 +125,7 @@ class IcebergLakeConfig(LakeConfig):
         return self
 
     def identity(self) -> dict[str, str]:
-        """Return the properties that identify the catalog, without users and secrets.
+        """Return the properties identifying the catalog, without users and secrets.
 
         Another catalog under the same name is another lake.
         """
@@ -135,8 +135,8 @@ class IcebergLakeConfig(LakeConfig):
     def with_library_settings(self) -> IcebergLakeConfig:
         """Add the properties that pyiceberg would merge from its own configuration.
 
-        They come from its configuration file and from `PYICEBERG_CATALOG__*`. They count in the
-        policy digest and are reported (`merged_properties`).
+        They come from its configuration file and from `PYICEBERG_CATALOG__*`. They are part of the
+        policy digest and reported (`merged_properties`).
         """
         if not has_pyiceberg_config():
             return self
@@ -180,7 +180,7 @@ class IcebergLakeConfig(LakeConfig):
         return self.history.keep
 
     def own_files(self) -> tuple[str, ...]:
-        """Return the database file of a sqlite catalog and the files that sqlite writes next to it."""
+        """Return the sqlite catalog's database file and sqlite's temporary files next to it."""
         local = self._match_sqlite_uri()
         if local is None:
             return ()

@@ -1,4 +1,4 @@
-"""The Iceberg lake kind: the tables of one pyiceberg catalog as a `lakes.protocol.ExpiringLake`.
+"""Iceberg lake with all tables in a pyiceberg catalog, implementing `ExpiringLake`.
 
 A commit is a snapshot of a table, and its content root is the manifest list. Tables outside the
 `tables` patterns and tables with `gc.enabled=false` are read like all others, so that their files
@@ -44,7 +44,7 @@ from gc_assets.lakes.protocol import (
 if TYPE_CHECKING:
     from gc_assets.lakes.iceberg.catalog import TablePointer
 
-# Concurrent reads of metadata files. A store takes tens of milliseconds to answer.
+# Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
 CONCURRENT_READS = 16
 # Except over REST, pyiceberg's `commit_table` writes the metadata itself. Version 0.12 cannot write
 # format version 3. Its model of such metadata also lacks fields that it does not support
@@ -55,7 +55,7 @@ READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
-    """Tables of one catalog. `objects` reads metadata.json files.
+    """Lake for one catalog. `objects` reads metadata.json files.
 
     Only `freeze` and `expire` open the catalog, in the driver. A pickled instance for executors has
     neither a connection nor credentials.
@@ -74,7 +74,7 @@ class IcebergLake:
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; Iceberg refs have no timestamp
         """Return every branch and tag in the current metadata of every table.
 
-        A table that cannot be read, or with a ref to a missing snapshot, is in `unreadable`.
+        Tables that cannot be read or have a ref to a missing snapshot are in `unreadable`.
         """
         from gc_assets.lakes.iceberg.catalog import list_tables  # pyiceberg takes half a second; executors never open a catalog
 
@@ -145,7 +145,7 @@ class IcebergLake:
         return manifests.decode_many(containers)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the settings of the tables, with the overrides of the configuration, at `as_of`."""
+        """Apply the table settings at `as_of`, with overrides from the configuration."""
         return retain(refs, commits, as_of, grace_cutoff, self._config.retention)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:

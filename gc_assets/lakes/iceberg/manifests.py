@@ -55,9 +55,9 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     """Return the children of a manifest list or manifest, in file order.
 
     Raises:
-        FormatError: If the length or the number of entries differs from what the parent states, if
-            the file cannot be decoded, or if an entry has no address or an unknown code. The
-            message names the container.
+        FormatError: If the length or entry count differs from the parent's values, the file cannot
+            be decoded, or an entry has no address or an unknown code. The message names the
+            container.
     """
     if container.kind not in _DECODERS:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")
@@ -84,8 +84,8 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
     """Return the result or the error of `decode` for each container.
 
-    Containers of a kind are decoded together. If one of them is damaged, each is decoded
-    separately, so that the error names it.
+    Containers of the same kind are decoded together. If one is damaged, each is decoded separately
+    so that the error can name it.
     """
     found: dict[int, pa.RecordBatch] = {}
     for kind in _DECODERS:
@@ -141,7 +141,7 @@ def _build_manifest_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar 
 
 
 def _build_file_rows(name: str, table: pa.Table, parent_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
-    """Entries without a snapshot inherit `parent_snapshot` from their manifest."""
+    """Build file rows. Entries without a snapshot inherit their manifest's `parent_snapshot`."""
     _require_addresses(name, table, Kind.MANIFEST)
     content = _read_codes(name, table, "content", 3)
     status = _read_codes(name, table, "status", len(_STATUS), nullable=False)

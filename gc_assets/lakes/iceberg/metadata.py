@@ -1,4 +1,4 @@
-"""Parse the metadata.json of an Iceberg table: its snapshots, refs, properties and direct files.
+"""Parse snapshots, refs, properties and direct files in an Iceberg metadata.json.
 
 Pure: bytes in, values out, without catalog or retention. Source: Iceberg's format/spec.md, "Table
 Metadata Fields", "Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3.
@@ -58,9 +58,9 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """Content of one metadata.json.
+    """Parsed metadata.json.
 
-    `unlisted_statistics` are the statistics files of snapshots that are no longer listed.
+    `unlisted_statistics` are statistics files for snapshots no longer listed.
     """
 
     address: str

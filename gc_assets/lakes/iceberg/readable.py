@@ -1,8 +1,8 @@
-"""Check that the metadata of the retained snapshots of a table is readable.
+"""Check that the metadata of a table's retained snapshots is readable.
 
-Every manifest list is read and decoded. Every manifest in a list must exist with the length in that
-list. Manifests are not decoded here: the mark before the plan decodes them. The mark after the
-expiry decodes them again, and files are deleted only by a plan of that mark.
+Every manifest list is read and decoded, and every listed manifest must exist with the listed
+length. Manifests are not decoded here, because they are decoded by the marks before the plan and
+after the expiry. Files are only deleted by a plan from the latter mark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNKNOWN_SIZE = -1
 
 @dataclass(slots=True)
 class ReadabilityChecker:
-    """A check that remembers checked objects, which never change."""
+    """Readability check that caches checked objects, because they are immutable."""
 
     objects: Objects
     readers: Executor

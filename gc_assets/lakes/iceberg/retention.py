@@ -1,8 +1,8 @@
 """Apply Iceberg's six-step snapshot retention to frozen refs and snapshots, with reasons.
 
 Pure: no catalog, no clock. Source: `RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with
-"now" = `as_of`. The written specification lacks its rule for unreferenced snapshots. The time is
-nearly linear in the number of snapshots and refs of a table.
+"now" = `as_of`. The written specification lacks its rule for unreferenced snapshots. Running
+time is nearly linear in the number of snapshots and refs per table.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _YEAR_9999 = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 @dataclass(frozen=True, slots=True)
 class _KeepRule:
-    """A rule that keeps a snapshot until a time.
+    """Rule keeping a snapshot until a given time.
 
     `keep_until` is in microseconds, and infinite if the rule does not depend on age.
     """
@@ -56,7 +56,7 @@ class _LapsedRef:
 
 @dataclass(frozen=True, slots=True)
 class _TableHistory:
-    """Snapshots of one table uuid, and its registrations with their refs."""
+    """Snapshots of a table with its registrations and their refs."""
 
     uuid: str
     rows: Sequence[int]
@@ -81,7 +81,7 @@ class _TableHistory:
 
 @dataclass(slots=True)
 class _Verdicts:
-    """Kept snapshots and lapsed refs of all registrations of one table.
+    """Kept snapshots and lapsed refs for all registrations of a table.
 
     The rule that keeps a snapshot the longest has priority. A ref lapses only if it lapses in all
     registrations.
@@ -99,7 +99,7 @@ class _Verdicts:
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
-    """Apply the retention of all tables.
+    """Apply the retention settings of all tables.
 
     A table that is registered twice keeps the union of both registrations.
 
@@ -111,8 +111,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
         policy: The overrides of the configuration.
 
     Returns:
-        One row per commit in the order of `commits`, with the rule that decided, and the actions
-        that remove expired snapshots and lapsed refs.
+        One row per commit in `commits` order with the deciding rule, and actions to remove expired
+        snapshots and lapsed refs.
 
     Raises:
         LakeUnreadable: If the head of a ref is missing in `commits`, or the table of a commit is
@@ -255,7 +255,7 @@ def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
 
 
 def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int) -> None:
-    """Keep snapshots that Iceberg's rules do not keep.
+    """Keep additional snapshots, beyond Iceberg's rules.
 
     These are the snapshots of tables that are not collected or not writable, snapshots on a cycle
     of parents, and snapshots younger than the grace period.

@@ -1,7 +1,6 @@
-"""Revalidate the approved edits of one table against its current registrations and policy.
+"""Revalidate a table's approved edits against its current registrations and policy.
 
-Pure: no catalog, no pyiceberg. The result is a subset of the approved edits, and the current policy
-requests each of them.
+The result is the subset of approved edits that the current policy still requires.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, 
 class Removal:
     """Snapshots and refs to remove from one registration.
 
-    `base` is the metadata that the removal was computed from. `actions` are the approved edits that
-    the removal executes.
+    `base` is the metadata from which the removal was computed. `actions` are the approved edits
+    executed by the removal.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Revalidation:
 
 
 def revalidate(actions: Sequence[ExpiryAction], registrations: Sequence[Registration], retention: Retention) -> Revalidation:
-    """Determine which actions are still valid.
+    """Determine the actions that are still valid.
 
     Args:
         actions: The approved edits of one table.

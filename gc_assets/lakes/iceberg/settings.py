@@ -1,7 +1,7 @@
-"""Compute the retention limits of the refs of a table at a given time.
+"""Compute a table's ref retention limits at a given time.
 
-A rule of the configuration for the ref has priority, then the settings of the ref, then the
-settings of the table with the overrides of the configuration.
+Configured ref rules have priority, followed by ref settings, and finally table settings with the
+configured overrides.
 
 Pure. Times are integers in microseconds since 1970 UTC.
 """
@@ -66,7 +66,7 @@ class RefLimits:
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """Retention of a table at one time.
+    """Table retention at a given time.
 
     `unreferenced` applies to snapshots that no kept ref reaches. It is the age of the table, as in
     Iceberg, unless the configuration sets `retention.dangling`.
@@ -81,7 +81,7 @@ class TableLimits:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], overrides: IcebergRetention, as_of: datetime) -> TableLimits:
-        """Read the `history.expire.*` properties of the table, and apply the overrides."""
+        """Read the table's `history.expire.*` properties and apply the overrides."""
         keep_last, max_age, max_ref_age = (int(properties[key]) if key in properties else None for key in TABLE_SETTINGS)
         if overrides.max_snapshot_age is not None:
             max_age = _milliseconds(overrides.max_snapshot_age)

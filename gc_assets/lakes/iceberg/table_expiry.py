@@ -1,4 +1,4 @@
-"""Execute the approved edits of one table: revalidate, commit, retry and verify.
+"""Execute a table's approved edits: revalidate, commit, retry and verify.
 
 Edits are committed to the current metadata, retried if the table moved, and verified in the new
 metadata. Each commit is atomic, so a killed call leaves a valid table, and the next call continues.
@@ -29,7 +29,7 @@ Policy = Callable[[Sequence[Registration]], Retention]
 
 @dataclass(slots=True)
 class TableExpiry:
-    """Edits of one table in all its registrations.
+    """Table edits in all registrations.
 
     Attributes:
         catalog: The client of the catalog.

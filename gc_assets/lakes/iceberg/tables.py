@@ -1,4 +1,4 @@
-"""The table that only Iceberg lakes have."""
+"""Iceberg-specific table."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The lake kind of Icechunk repositories of spec version 1."""
+"""Lake kind for Icechunk repositories with spec version 1."""

@@ -1,4 +1,4 @@
-"""Parser of chunk manifests of spec version 1 (`manifest.fbs`), with numpy.
+"""numpy parser for chunk manifests with spec version 1 (`manifest.fbs`).
 
 It converts bytes to chunk ids and locations. A reference is native (a chunk id), virtual (a
 location) or inline (its bytes are in the manifest). All references with the same layout (vtable)
@@ -38,7 +38,7 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ChunkManifest:
-    """References of a manifest.
+    """Manifest references.
 
     Attributes:
         chunk_ids: Distinct native chunk ids, shape (n, 12).
@@ -101,7 +101,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
 
 
 def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
-    """Return the positions of all references of all arrays."""
+    """Return all reference positions over all arrays."""
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
     for index in range(count):

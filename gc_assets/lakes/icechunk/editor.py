@@ -1,4 +1,4 @@
-"""The three changes of a repository by expiry and restore.
+"""Repository changes made by expiry and restore.
 
 Each change concerns one object, is atomic, and is conditional on the content that was read before.
 `execution` and `restore` decide on the changes and their order.
@@ -23,7 +23,7 @@ Change = Callable[[], ExpiryOutcome]
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Changes one repository. Every method converts errors of the store to an outcome."""
+    """Editor for one repository. All methods convert store errors to outcomes."""
 
     objects: EditableObjects
     repository: str

@@ -1,4 +1,4 @@
-"""Decoder of snapshots and chunk manifests: the objects that they name, as rows of `ENTRY_SCHEMA`.
+"""Decode snapshots and chunk manifests into `ENTRY_SCHEMA` rows.
 
 Pure. The decoder verifies all counts, sizes and ids that the format records. Addresses are derived
 from the container's own address, `<repository>/<folder>/<id>`.

@@ -1,4 +1,4 @@
-"""The envelope of a metadata file: a header of 39 bytes, then one zstd frame.
+"""Metadata file envelope: a 39-byte header followed by one zstd frame.
 
 Format: Icechunk `spec.md`, "Metadata files". The module converts bytes to a payload and back. It
 does not interpret payloads.
@@ -26,7 +26,7 @@ _LEVELS = (3, 1, 2, *range(4, 20))
 
 
 class SpecVersionError(FormatError):
-    """A valid file of a spec version other than 1, which this release does not read."""
+    """Valid file with an unsupported spec version, i.e. other than 1."""
 
 
 def unwrap(source: str, raw: bytes, file_type: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Execution of the planned edits that the policy still requires: first parents, then refs.
+"""Execute planned edits that are still required by the policy, first parents, then refs.
 
 The order matters: a ref is deleted only if the edits left its snapshot unreachable for other refs.
 If the process is killed between two edits, the repository is valid.

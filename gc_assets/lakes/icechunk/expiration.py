@@ -1,4 +1,4 @@
-"""The edits of history that a policy requires, and the snapshots that refs reach after them.
+"""Compute the history edits required by a policy, and the snapshots reachable afterwards.
 
 There are two semantics:
 
@@ -63,7 +63,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Snapshots by position, with the values that every walk needs.
+    """Snapshots by position, with the values needed for all walks.
 
     Attributes:
         stamps: Time of each snapshot in microseconds since 1970.

@@ -1,4 +1,4 @@
-"""`IcechunkLake`, the lake of one Icechunk repository of spec version 1.
+"""Lake for an Icechunk repository with spec version 1.
 
 A commit is a snapshot, and its content root is the snapshot object itself. All objects in
 `snapshots/` are commits, even if no ref reaches them. They are listed and read concurrently instead
@@ -41,7 +41,7 @@ BATCHES_PER_READER = 8
 
 
 class IcechunkLake:
-    """One repository. Instances pickle if `objects` does."""
+    """Lake for one repository, picklable if `objects` is."""
 
     kind = "icechunk"
 
@@ -95,7 +95,7 @@ class IcechunkLake:
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """Make the approved edits of history.
+        """Make the approved history edits.
 
         If anything cannot be read, every action fails, because each of them may depend on it.
         """

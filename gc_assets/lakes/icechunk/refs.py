@@ -1,4 +1,4 @@
-"""The refs of a repository of spec version 1: one JSON object per branch or tag in `refs/`.
+"""Refs in a repository with spec version 1, one JSON object per branch or tag in `refs/`.
 
 Format: Icechunk `spec.md`, "References". The module only lists and reads, and raises for every
 object that it cannot read. The official library treats an unreadable tag as deleted, and its

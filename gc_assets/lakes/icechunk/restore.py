@@ -1,4 +1,4 @@
-"""Restore of the history before the edits of a log: deleted branches, then old parents.
+"""Restore history from an expiry log, first deleted branches, then old parents.
 
 A snapshot becomes reachable again only if its whole history and all their chunk manifests exist.
 The library's garbage collector fails permanently for a ref with an incomplete history. Chunks are

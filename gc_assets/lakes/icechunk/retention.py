@@ -1,4 +1,4 @@
-"""The retention policy of a repository: the state of each snapshot, and the planned edits of history.
+"""Apply the retention policy: snapshot states and planned history edits.
 
 Pure: no objects, no clock. `expiration` simulates the edits. This module adds the rules that protect
 snapshots regardless of expiry: the grace period, the cut-off for unreachable snapshots, and

@@ -1,4 +1,4 @@
-"""Parser and writer of snapshot files of spec version 1 (`snapshot.fbs`).
+"""Parser and writer for snapshot files with spec version 1 (`snapshot.fbs`).
 
 It reads the id, the parent, the time and the chunk manifests of a snapshot, and writes a snapshot
 with another parent. The nodes are not read, because `manifest_files` lists all manifests of them.

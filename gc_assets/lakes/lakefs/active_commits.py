@@ -1,4 +1,4 @@
-"""The retention rule of lakeFS: the commits that are active at a time.
+"""lakeFS retention rule, which selects the active commits at a given time.
 
 Source: lakeFS `pkg/graveler/retention/active_commits.go`. A walk starts at every branch head and
 follows first parents. The head is active. The first parent of a commit is active if the commit is

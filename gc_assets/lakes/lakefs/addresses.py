@@ -1,9 +1,9 @@
-"""The meaning of the address of an entry (lakeFS `catalog.proto`, AddressType).
+"""Resolve entry addresses (lakeFS `catalog.proto`, AddressType).
 
 An address is relative to the repository's storage namespace, or full. The same file may have both
 spellings. A server names a local block store by its own mount point, which can differ from the path
-on this machine. The REST listing even writes the store's root twice. Therefore a full address gives
-every possible name: too many names keep garbage, too few lose data. Pure.
+on this machine. The REST listing even writes the store's root twice. A full address therefore
+yields every possible name, because extra names keep garbage but missing names lose data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def absolute_addresses(location: str, relative: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Folders that may contain a path of the server's disk. All end in `/`.
+    """Folders that may contain a server disk path, all ending in `/`.
 
     Attributes:
         location: Location of the namespace. It contains only the repository's own objects.

@@ -1,4 +1,4 @@
-"""Parser of the key-value pairs of SSTable blocks.
+"""Parser for key-value pairs in SSTable blocks.
 
 Format: RocksDB wiki, "Rocksdb BlockBasedTable Format", section Block. A block contains
 prefix-compressed entries. Each restart point has a full key. The intervals between restart points

@@ -1,4 +1,4 @@
-"""A client of one repository of a lakeFS server, based on the official `lakefs-sdk`.
+"""Client for one lakeFS repository, based on the official `lakefs-sdk`.
 
 Every list is read completely, and an inconsistent page is an error. Requests are repeated after 429,
 5xx and lost connections, with growing pauses. If a response is still incomplete, `LakeUnreadable`
@@ -113,7 +113,7 @@ class RefDeleted(LakeUnreadable):
 
 
 class RepositoryClient:
-    """One repository of one server."""
+    """Client for one repository."""
 
     def __init__(self, server: Server, repository: str) -> None:
         configuration: Any = Configuration(
@@ -135,7 +135,7 @@ class RepositoryClient:
         return Repository(response.data.storage_namespace, bool(response.data.read_only), parsedate_to_datetime(date))
 
     def namespaces(self) -> dict[str, str]:
-        """Return the storage namespace of every repository of the server."""
+        """Return the storage namespace of every repository on the server."""
         api = RepositoriesApi(self._api)
         pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **_OPTIONS))
         return {item.id: item.storage_namespace for page in pages for item in page}
@@ -211,7 +211,7 @@ class RepositoryClient:
         return timedelta(seconds=response.grace_period)
 
     def dump_refs(self) -> RefsDump:
-        """Let the server write all current refs and all commits to the namespace."""
+        """Dump all current refs and all commits to the namespace, on the server."""
         api = RepositoriesApi(self._api)
         task = self._call("refs dump", lambda: api.dump_submit(self._name, **_OPTIONS))
         until, pause = time.monotonic() + _DUMP_TIMEOUT.total_seconds(), self._server.pause_seconds / 50

@@ -1,12 +1,12 @@
-"""`LakeFsLake`, the lake of one repository of a lakeFS server.
+"""Lake for one repository on a lakeFS server.
 
 Only `freeze` sends requests to the server, in the driver. Commits, ranges and metaranges are read
-from the storage namespace by the ids that refs lead to. `_lakefs/` is never listed.
+from the storage namespace by id. `_lakefs/` is never listed.
 
 Staging is read before and after the dump of refs and commits, and both results are kept. Objects
-that a commit moves out of staging in the meantime are in one of them. The storage is listed later.
-Objects that are written in the meantime are younger than the grace cut-off, which is taken before
-the first ref is read.
+concurrently moved out of staging by a commit are in one of them. The storage is listed later, and
+objects written until then are newer than the grace cut-off, which is taken before the first ref is
+read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 
 class LakeFsLake:
-    """One repository. Pickled instances contain no credentials."""
+    """Lake for one repository. Pickled instances do not contain credentials."""
 
     kind = "lakefs"
 

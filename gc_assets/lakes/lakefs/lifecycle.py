@@ -1,4 +1,4 @@
-"""The lifecycle rules of lakeFS: the objects that they release, by branch, path and age.
+"""Apply lakeFS lifecycle rules, which release objects by branch, path and age.
 
 An object is released if every branch that reaches it releases it. On each branch, the rule with the
 longest matching prefix applies. Of equal prefixes, a row for the branch precedes a row for all

@@ -1,4 +1,4 @@
-"""Parser of the lifecycle rules of a repository, and their conversion to rows with dates.
+"""Parse repository lifecycle rules and convert them to rows with dates.
 
 Source: lakeFS, *lifecycle policy Spark job*. The file contains
 `{"<rule id>": {"prefix": str, "days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`.

@@ -1,4 +1,4 @@
-"""The location of a repository's storage namespace, and the check for overlapping repositories.
+"""Locate a repository's storage namespace, and check for overlapping repositories.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""Parser of the refs dump: all branches, tags and commits, including commits that no ref reaches.
+"""Parse the refs dump: all branches, tags and commits, including unreachable commits.
 
 Format: lakeFS `graveler.proto` and `POST …/dump`. The tables have the same format as those of a
 commit, with the property `entity`. The server writes commits, branches and tags in this order, so

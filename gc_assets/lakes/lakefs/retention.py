@@ -1,4 +1,4 @@
-"""The retention policy of a repository: the state of each commit and the reason. Pure.
+"""Apply the retention policy: the state of each commit with its reason.
 
 The rules are those of the server (`source: server`) or of the configuration. Two differences from
 lakeFS are intended: a tag protects its commit, and a repository without rules keeps everything.

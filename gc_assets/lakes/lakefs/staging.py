@@ -1,4 +1,4 @@
-"""The staged objects: those in the listing of a branch that its head commit does not contain.
+"""Find staged objects, i.e. those listed on a branch but missing in its head commit.
 
 The difference of the two listings includes objects that the server's `prepare_uncommited` misses: a
 file that was uploaded again with identical content, and every full address. The server's list is

@@ -1,4 +1,4 @@
-"""The tables that only lakeFS lakes have."""
+"""lakeFS-specific tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The upload time in the name of an object (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
+"""Parse upload times in object names (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
 
 The last part of a name up to a comma is an xid: 12 bytes as 20 lower-case characters of base32hex.
 The first four bytes are the time of the upload in seconds since 1970 (github.com/rs/xid). Pure and

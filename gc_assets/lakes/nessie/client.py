@@ -1,8 +1,8 @@
-"""A client for the calls of Nessie's REST API v2 that a mark needs.
+"""Client for the Nessie REST API v2 calls needed by a mark.
 
-Only this module of the lake kind connects to a server. It reads all pages of a list and retries
-transient errors. Everything at `@<hash>` is immutable, so refs that move or are deleted during the
-mark have no effect. No message contains the token.
+Only this module connects to a server. It reads all pages of a list and retries transient errors.
+Everything at `@<hash>` is immutable, so the mark is not affected by concurrent ref changes.
+Messages do not contain the token.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _Page = TypeVar("_Page", ReferencePage, EntryPage)
 
 
 class _TransientError(Exception):
-    """An error that may not occur again. `wait_seconds` is the pause that the server requests."""
+    """Transient error. `wait_seconds` is the delay requested by the server."""
 
     def __init__(self, finding: str, wait_seconds: float | None = None) -> None:
         super().__init__(finding)
@@ -79,7 +79,7 @@ class NessieClient:
         headers = {"Nessie-Client-Spec": "2", "Accept": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        # The configuration of the lake is complete, so settings from the environment are ignored.
+        # The lake configuration is complete, so environment settings are ignored.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=_certificates(), trust_env=False)
         self._wait = _WaitRetryAfter(wait_exponential_jitter(multiplier=max_wait / 40, max=max_wait, jitter=max_wait / 40))
 
@@ -172,7 +172,7 @@ class NessieClient:
     def send(self, path: str, parameters: Mapping[str, str]) -> bytes:
         """Send one GET request and return the body, without retries."""
         try:
-            # httpx's timeout applies between two bytes and not to the whole answer.
+            # httpx's timeout applies between two bytes rather than to the whole response.
             answer = run_with_deadline(self._read_seconds, path, lambda: self._http.get(f"{self._uri}/{path}", params=dict(parameters)))
         except TimeoutError as error:
             raise self._unreadable(path, f"{error.strerror}; check the server and run again") from error
@@ -232,7 +232,7 @@ def _error_code(answer: httpx.Response) -> str | None:
 
 
 def _parse_json(answer: httpx.Response) -> Any:
-    """Return the JSON of the answer, or None if it is not JSON."""
+    """Parse the response body, or return None if it is not JSON."""
     try:
         return answer.json()
     except ValueError:

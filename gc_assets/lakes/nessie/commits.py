@@ -41,8 +41,8 @@ def read_commits(
         heads: The hashes of the frozen heads. The summary of a head that is not known contains the
             digest of the state that the server lists.
         no_ancestor: The hash of the empty state.
-        known: Commits that were read before. They and their ancestors are not yielded.
-        previous_heads: Heads of earlier runs. Those that the server still has are walked too.
+        known: Commits read by earlier runs. They and their ancestors are skipped.
+        previous_heads: Heads from earlier runs, which are walked too if they still exist.
 
     Raises:
         LakeUnreadable: If a call fails, or the log of a head is inconsistent.
@@ -77,7 +77,7 @@ def read_commits(
 
 
 class _LogWalk:
-    """State of a walk: the commits that were read and the ends of logs."""
+    """Walk state, i.e. commits read so far and log ends."""
 
     def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake

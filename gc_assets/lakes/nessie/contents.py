@@ -1,4 +1,4 @@
-"""Find the live contents: the puts of retained commits, and the states at the ends of retained logs.
+"""Find live contents: puts in retained commits, and states at retained log ends.
 
 Pure. An operation is a row, and a state is a selection of rows. Source: *Nessie GC internals*,
 "Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). A put of a retained commit
@@ -61,7 +61,7 @@ class Operations:
 
 
 def state_digest(lines: Iterable[str]) -> str:
-    """Return the digest of the lines of `operations.state_lines`. Equal states have equal digests."""
+    """Return the state digest, computed over `operations.state_lines`."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

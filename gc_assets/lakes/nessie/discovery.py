@@ -1,4 +1,4 @@
-"""Discover Nessie servers and the locations of the tables on their default branch."""
+"""Discover Nessie servers and the table locations on their default branch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The Nessie lake kind: the Iceberg tables and views of all refs of one server as a `Lake`.
+"""Nessie lake with the Iceberg tables and views in all refs of a server.
 
-A commit is a commit of the server. Its content roots are the metadata files that it put. Retained
-commits and complete states determine the live contents (`retention`). Files in a metadata file are
-read as in Iceberg lakes.
+Content roots of a commit are the metadata files it put. The live contents follow from retained
+commits and complete states (`retention`). Metadata files are read as in Iceberg lakes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 class NessieLake:
     """One server.
 
-    Each call opens and closes its own connections, so instances can be pickled. The token is not
+    Each call opens and closes its own connections, so instances are picklable. The token is not
     pickled, because only the driver connects to the server.
     """
 
@@ -71,7 +70,7 @@ class NessieLake:
         )
 
     def verify_deleted(self, names: Collection[str]) -> None:
-        """Check that refs which are missing in the list of the server do not exist.
+        """Verify that refs missing in the server's list do not exist.
 
         Raises:
             LakeUnreadable: If the server has one of the refs, or denies access to it.
@@ -96,9 +95,8 @@ class NessieLake:
     def new_commits(self, source: CommitSource, known: Collection[str], previous_heads: Collection[str] = ()) -> Iterator[Commit]:
         """Yield the commits in the logs of the frozen heads that are not `known`.
 
-        The logs of those `previous_heads` that the server still has are yielded too. The walk
-        follows first parents only. The number of requests depends on the number of new commits and
-        of `previous_heads`.
+        Logs of `previous_heads` that still exist are yielded too. The walk follows first parents
+        only. The number of requests depends on the number of new commits and of `previous_heads`.
         """
         heads, no_ancestor = json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR]
         with self._client() as client:

@@ -1,4 +1,4 @@
-"""Find the metadata files of contents, and the directories of unsupported contents. Pure."""
+"""Find content metadata files, and directories of unsupported contents."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Models of the answers of Nessie's REST API v2 (`api/model/…/META-INF/openapi.yaml`).
+"""Nessie REST API v2 response models (`api/model/…/META-INF/openapi.yaml`).
 
-Only the fields that this lake kind uses are declared, and a missing field is an error. Unknown
-fields are ignored, so that newer servers can be read.
+Only the fields in use are declared, and missing fields are errors. Unknown fields are ignored for
+compatibility with newer servers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Answer(BaseModel):
 
 
 class ServerConfig(_Answer):
-    """Answer of `GET config`.
+    """Response to `GET config`.
 
     `no_ancestor` is the hash of the empty state. It is not a commit, but the parent of every root
     commit.
@@ -42,7 +42,7 @@ class Reference(_Answer):
 
 
 class NamedReference(_Answer):
-    """Answer of `GET trees/{name}`."""
+    """Response to `GET trees/{name}`."""
 
     reference: Reference
 
@@ -115,7 +115,7 @@ class EntryPage(_Page):
 
 
 def error_message(document: Any) -> str | None:
-    """Return the server's error code and message, or None if the answer is not from Nessie."""
+    """Return the server's error code and message, or None if the response is not from Nessie."""
     if not isinstance(document, dict):
         return None
     code, message = document.get("errorCode"), document.get("message")

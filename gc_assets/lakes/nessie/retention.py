@@ -1,4 +1,4 @@
-"""Apply the retention policy to the commits of a Nessie server and find their live contents.
+"""Apply the retention policy to Nessie commits and find their live contents.
 
 Pure: no server, no clock. The history is never edited: a metadata file of the catalog lists one
 snapshot, and readers time travel by the log of commits.
@@ -40,7 +40,7 @@ _SummaryColumns = Mapping[str, Sequence[str | None]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RefLog:
-    """A ref and the part of its log that its cut-off retains.
+    """Ref with the retained part of its log.
 
     `head` is the position of its head. `rule` is the key of the configuration that sets the
     cut-off.
@@ -63,7 +63,7 @@ class _RefLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PreviousLog:
-    """A ref of an earlier run that was deleted or moved, and its log as its cut-off would retain it.
+    """Deleted or moved ref from an earlier run, with the log its cut-off would retain.
 
     `retained` is None if its commits are unknown.
     """
@@ -262,7 +262,7 @@ def _select_unreferenced(history: LogForest, as_of: datetime, config: NessieLake
 def _keep_until(history: LogForest, logs: Sequence[_RefLog], retained: Bools) -> pa.Array:
     """Return an Arrow column with the time until which each commit is kept.
 
-    The latest time of all its refs counts. The column is null if not only age keeps the commit.
+    The latest time over all its refs wins. The column is null for commits not kept by age alone.
     """
     until = np.zeros(len(history), np.int64)
     otherwise = ~retained
