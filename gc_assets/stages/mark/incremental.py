@@ -152,7 +152,7 @@ def segments_digest(cache: Sequence[PastRun]) -> str:
 def find_baseline(
     context: RunContext, lake_name: str, cache: Sequence[PastRun], released: ReleasedFiles | None
 ) -> Baseline | FullRecompute:
-    """Find the newest usable `live_files` of the lake, or the reason why there is none.
+    """Find the newest usable `live_files` of the lake, or the reason why no run is usable.
 
     The rows depend only on their inputs, so the baseline may be of any run date, including a later
     one. Four kinds of runs are not used:

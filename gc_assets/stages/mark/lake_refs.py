@@ -34,7 +34,7 @@ from gc_assets.state.summaries import ExpiryOutcomes, LakeRefsSummary, UnreadTab
 
 @log_progress(LAKE_REFS)
 def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the frozen refs of a run date, or return those that are frozen already.
+    """Publish the frozen refs of a run date, or return the existing freeze.
 
     A freeze is never overwritten. A new one is published next to it in three cases:
 
@@ -43,11 +43,11 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     - the run date is today and a plan has edited the history of the lake since the freeze, which
       therefore names commits that no longer exist.
 
-    The clock is read before the first ref. A freeze on another day than its run date is
-    `historical`: its plan can be shown but not applied.
+    The clock is read before the first ref. If a freeze is not made on its run date, it is
+    `historical` and its plan can be shown but not applied.
 
     Raises:
-        LakeUnreadable: If the lake could not be read, or hides a ref that the previous freeze has.
+        LakeUnreadable: If the lake is unreadable or hides a ref of the previous freeze.
     """
     state = context.state
     frozen = context.find(LAKE_REFS, lake_name)
@@ -79,9 +79,9 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def _freeze(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
-    """Freeze the lake. A lake that is one repository and cannot be read is unreadable as a whole.
+    """Freeze the lake. An unreadable single-repository lake is unreadable as a whole.
 
-    `live_files` decides if an earlier run read it.
+    `live_files` checks if an earlier run read it.
     """
     try:
         return lake.freeze(context.as_of)
@@ -103,9 +103,9 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
 
 
 def refs_digest(refs: FrozenRefs) -> str:
-    """Return a digest of the refs with their settings, and of the metadata and claims of tables.
+    """Return a digest of refs, ref settings, table metadata and claims.
 
-    It does not depend on their order.
+    The order is irrelevant.
     """
     rows: list[Any] = [
         [ref.table_uuid, ref.ref_name, ref.ref_type, ref.head_commit_id, sorted(ref.properties.items())] for ref in refs.refs
@@ -117,7 +117,7 @@ def refs_digest(refs: FrozenRefs) -> str:
 
 
 def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTable) -> FrozenRefs:
-    """Read back the result of `Lake.freeze`, without uncommitted objects."""
+    """Read the published result of `Lake.freeze`, without uncommitted objects."""
     state, kind = context.state, context.config.lake(lake_name).kind
     table = read_rows(state, LAKE_REFS, published).to_pylist(maps_as_pydicts="strict")
     summary = published.summary(LakeRefsSummary)
@@ -150,7 +150,7 @@ def _build_side_tables(refs: FrozenRefs, resolver: KeyResolver) -> dict[str, pa.
 
 
 def _resolve(rows: list[dict[str, Any]], schema: pa.Schema, resolver: KeyResolver) -> pa.Table:
-    """Return the rows with the storage and canonical key of their address."""
+    """Add storage and canonical key of the address to the rows."""
     unresolved = pa.schema([field for field in schema if field.name not in {"storage", "key"}])
     table = pa.Table.from_pylist(rows, unresolved)
     storage, key = resolver.resolve(table.column("address").combine_chunks())

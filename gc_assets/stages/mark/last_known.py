@@ -1,9 +1,9 @@
-"""The last known state of a lake, for tables that the current run cannot read.
+"""Find the last known state of a lake, for tables that the current run cannot read.
 
-The tables of an earlier run show what each lake table needed, so nothing extra is written for
-readable tables. The content roots of unreadable tables are published again with each `live_files`,
-together with the readable part of them. So these roots only accumulate, and one earlier run is
-always enough (docs/adr/0009-unreadable-tables.md).
+The published tables of an earlier run show the needs of each lake table, so no extra data is
+written for readable tables. The content roots of unreadable tables are republished with each
+`live_files`, together with their readable part. These roots therefore only accumulate, and one
+earlier run is always sufficient (docs/adr/0009-unreadable-tables.md).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_C
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from gc_assets.state.summaries import FreezeTime, LiveFilesSummary
 
-# Replaces the uuid of a table if the whole lake is unreadable.
+# Used in place of a table uuid if the whole lake is unreadable.
 WHOLE_LAKE: Final = ""
 
 
 @dataclass(frozen=True)
 class LastKnown:
-    """Content roots and claims of a lake in an earlier run. Pickles.
+    """Content roots and claims of a lake in an earlier run. Picklable.
 
     Attributes:
         files: The files of the state.
         run_date: Run date of the earlier run.
         roots: Its tables of content roots.
-        unreadable_roots: Parts with the content roots of tables that were unreadable (columns
+        unreadable_roots: Parts with content roots of unreadable tables (columns
             `UNREADABLE_ROOTS`).
         claims: Parts with its claims (columns `CLAIMS`).
-        uuids: Uuids of the tables that some run read in full, by table name.
+        uuids: Uuids of the tables that any run read in full, by table name.
         unreadable: Tables that the earlier run could not read.
     """
 
@@ -59,13 +59,13 @@ class LastKnown:
     def list_unreadable(
         self, reasons: Mapping[str, str], names: Mapping[str, str], storages: Mapping[str, Sequence[str]], lake: str, now: datetime
     ) -> tuple[Unreadable, ...]:
-        """Return the unreadable tables with the time since when they are unreadable.
+        """Return the unreadable tables, with the time since when each is unreadable.
 
         Args:
-            reasons: Why each table is unreadable, by its uuid or `WHOLE_LAKE`.
-            names: Names of tables by uuid; names of the earlier run are used for the others.
-            storages: Storages that each table claims a part of, by uuid.
-            lake: Name of the lake.
+            reasons: Reasons by table uuid or `WHOLE_LAKE`.
+            names: Table names by uuid. Missing names are taken from the earlier run.
+            storages: Storages with claims of each table, by uuid.
+            lake: Lake name.
             now: Time of the current freeze.
         """
         previous = {item.table_uuid or WHOLE_LAKE: item for item in self.unreadable if item.table_uuid is not None or item.is_whole_lake}
@@ -84,13 +84,13 @@ class LastKnown:
         )
 
     def was_read(self, key: str) -> bool:
-        """Return True if some run read this table (or `WHOLE_LAKE`) in full."""
+        """Check if any run read this table (or `WHOLE_LAKE`) in full."""
         return key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values())
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
-        """Return the content roots that these tables needed (columns `UNREADABLE_ROOTS`).
+        """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
 
-        All files of the current state of the lake at that time are included.
+        All files of the lake's current state at that time are included.
         """
         known = read_content_roots(self.roots)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
@@ -114,9 +114,9 @@ class LastKnown:
         )
 
     def build_shields(self, keys: Collection[str], current: Iterable[pa.Table]) -> pa.Table:
-        """Return the claims of these tables, of the earlier run and `current` ones, as shields.
+        """Return the earlier and `current` claims of these tables as shields.
 
-        Nothing under a shield is collected. The columns are those of `CLAIMS`.
+        Files under a shield are never collected (columns `CLAIMS`).
         """
         claims = pa.concat_tables([read_parts(self.files, list(self.claims), CLAIMS), *current])
         if WHOLE_LAKE not in keys:
@@ -126,20 +126,20 @@ class LastKnown:
 
 
 def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
-    """Return roots (columns `ROOTS`) as rows of `UNREADABLE_ROOTS`."""
+    """Convert roots (columns `ROOTS`) to rows of `UNREADABLE_ROOTS`."""
     return roots.append_column("in_full", pa.array(np.full(roots.num_rows, in_full))).select(UNREADABLE_ROOTS.names).cast(UNREADABLE_ROOTS)
 
 
 def as_optional_live(roots: pa.Table) -> pa.Table:
-    """Return roots as live ones that may be absent: their absence may be why a table is unreadable."""
+    """Mark roots as live but optional, because their absence may make a table unreadable."""
     columns = {"rank": pa.array(np.full(roots.num_rows, REACHED, np.int8)), "must_exist": pa.array(np.zeros(roots.num_rows, bool))}
     return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names}).cast(roots.schema)
 
 
 def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> LastKnown | None:
-    """Return the state of the newest run that was frozen at or before a time, or None.
+    """Find the state of the newest run frozen at or before a time, or None.
 
-    A rehearsal also uses real runs; a real run uses no rehearsal.
+    A rehearsal also uses real runs, but a real run never uses a rehearsal.
     """
     state = context.state
     live = {run.run_id: run for run in state.history(lake_name, LIVE_FILES.name)}

@@ -1,4 +1,4 @@
-"""Rules for lakes with live contents (Nessie): optional metadata, listed snapshots, and claims.
+"""Rules for lakes with live contents (Nessie): optional metadata, listed snapshots, claims.
 
 All functions run in the task of the walk (`live_walk.py`).
 """
@@ -20,13 +20,13 @@ from gc_assets.state.side_tables import CLAIMS
 
 
 def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
-    """Return the addresses of absent containers that a plan of gc-assets purged.
+    """Return the addresses of absent containers that were purged by gc-assets plans.
 
-    A longer cut-off cannot bring back what was purged under a shorter one. The metadata file of a
-    head is never returned, because its absence is a loss.
+    A longer cut-off cannot bring back files purged under a shorter one. The metadata file of a head
+    is never returned, because its absence is a loss.
 
     Args:
-        roots: Tables of the content roots.
+        roots: Content root tables.
         logs: Parts of the `deletion_log` of each storage.
         found: Containers of the walk (columns `ROOTS`).
         failed: Containers that could not be decoded (columns address, absent).
@@ -49,17 +49,17 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
 
 
 def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
-    """Return the rows (roots or edges) with `must_exist` false for these addresses."""
+    """Set `must_exist` to false in the rows (roots or edges) of these addresses."""
     must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
     at = rows.schema.get_field_index("must_exist")
     return rows.set_column(at, rows.schema.field(at), must)
 
 
 def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table, lost: pa.Table) -> None:
-    """Refuse a live content at a snapshot that its metadata file does not list.
+    """Refuse live contents whose snapshot is missing from their metadata file.
 
-    The files of such a snapshot would be missing from the live set. Contents whose metadata file is
-    in `lost` are skipped.
+    Otherwise the files of such a snapshot would be missing from the live set. Contents with a
+    metadata file in `lost` are skipped.
 
     Raises:
         LakeUnreadable: If a live content has such a snapshot.
@@ -81,12 +81,12 @@ def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table
 
 
 def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
-    """Return each claim that containers make (columns `CLAIMS`) once.
+    """Build the distinct claims found in containers (columns `CLAIMS`).
 
     Args:
-        locations: Locations and uuids of tables (columns `LOCATIONS`). A table claims its location.
-        unlisted: Locations of contents whose files gc-assets cannot list. They become shields:
-            nothing under them is collected.
+        locations: Table locations and uuids (columns `LOCATIONS`). A table claims its location.
+        unlisted: Locations of contents whose files gc-assets cannot list. They become shields,
+            under which no file is collected.
     """
     prefixes = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_LOCATION))
     uuids = locations.filter(pc.equal(locations.column("kind"), Kind.TABLE_UUID))
@@ -101,7 +101,7 @@ def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:
 
 
 def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
-    """Yield notes about history without metadata and about locations that are never collected."""
+    """Yield notes on history without metadata and on locations that are never collected."""
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
         yield (

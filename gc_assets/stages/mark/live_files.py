@@ -1,4 +1,4 @@
-"""Publish the live set of a lake: every file that its retained commits need, each with a witness."""
+"""Publish the live set of a lake: every file needed by retained commits, with a witness."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Tables that the live set of a run is computed from.
+    """Input tables of a run's live set.
 
     Attributes:
-        roots: Tables of the content roots, by name.
+        roots: Content root tables by name.
         entries: The cache segment of this run.
         cache: All cache segments.
         released: Released files, or None if the lake has no such rules.
@@ -83,10 +83,10 @@ class _WalkResult:
     """Result of the walk.
 
     Attributes:
-        scratch: The output that only the rows need.
-        published: Side tables that are published.
+        scratch: Output needed only to compute the rows.
+        published: Side tables to publish.
         summary: Counts and notes.
-        unreadable: The unreadable tables.
+        unreadable: Unreadable tables.
     """
 
     scratch: WalkOutput
@@ -99,15 +99,15 @@ class _WalkResult:
 def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `live_files` of a run date.
 
-    Side tables list the files that only expired or only dangling commits name, the files that
-    lifecycle rules release, and external addresses. Rows that do not depend on a change since an
-    earlier run are reused (`incremental.py`).
+    Side tables list files of expired or dangling commits only, files released by lifecycle rules,
+    and external addresses. Rows unaffected by changes since an earlier run are reused
+    (`incremental.py`).
 
-    A table is unreadable if it could not be read, or if a container that a retained commit or an
-    expiry action needs could not be decoded. Everything that such a table needs according to this
-    run or needed when it was last read in full is live, and nothing under its claims is collected
-    (docs/adr/0009-unreadable-tables.md). The summary names it, even if no run ever read it: then
-    the plans of its storages are refused.
+    A table is unreadable if reading it failed or if a container needed by a retained commit or an
+    expiry action could not be decoded. All files that it needs according to this run, or needed
+    when last read in full, are live. Files under its claims are never collected
+    (docs/adr/0009-unreadable-tables.md). The summary lists it even if no run ever read it, in which
+    case the plans of its storages are refused.
 
     Raises:
         LakeUnreadable: If no earlier run read the lake, so the live set would be too small.
@@ -190,7 +190,7 @@ def _walk(
     try:
         written = merge_written(run_single_task(spark, walk, rows, cache.count))
     except LakeUnreadable:
-        # The last known state is looked up only if it is needed.
+        # Look up the last known state only on demand.
         last_known = find_last_known(context, lake_name, frozen_at) if not has_unread else None
         if last_known is None:
             raise
@@ -251,6 +251,6 @@ def _summary(
 
 
 def _deletion_log_paths(context: RunContext) -> dict[str, tuple[str, ...]]:
-    """Return the parts of `deletion_log` of each storage, of all runs."""
+    """Return the `deletion_log` parts of all runs, per storage."""
     names = [storage.name for storage in context.config.storages]
     return {name: tuple(context.state.paths(context.state.history(name, DELETION_LOG.name))) for name in names}

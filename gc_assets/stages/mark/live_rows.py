@@ -1,4 +1,4 @@
-"""Write the rows of `live_files`: all of them, or those of dirty keys next to reused rows."""
+"""Write the rows of `live_files`: all rows, or those of dirty keys next to reused rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TOTALS_BY: Final = ("storage", "kind")
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:
-    """How the rows were obtained: the fields of the same names in `LiveFilesSummary`."""
+    """Origin of the rows, with the same fields as in `LiveFilesSummary`."""
 
     full_recompute_on: date | None
     uncompared_runs: int
@@ -65,7 +65,7 @@ class RowOrigin:
 
 @dataclass(frozen=True, slots=True)
 class LiveRows:
-    """Written table, its amounts, and how its rows were obtained.
+    """Written table with its amounts and row origin.
 
     `reused` is None if every row was computed.
     """
@@ -81,13 +81,13 @@ class LiveRows:
 
 @dataclass(frozen=True, slots=True)
 class WalkOutput:
-    """Scratch side tables and counts of the walk from the content roots.
+    """Scratch side tables and counts of the walk.
 
     Attributes:
         side: Parts of the scratch side tables.
-        changes: Compared needs, or None if they were not compared.
-        all_rows_reusable: True if the walk wrote no witnesses, because all rows of the baseline are
-            rows of this run.
+        changes: Differences in needs, or None if they were not compared.
+        all_rows_reusable: True if the walk wrote no witnesses, because all baseline rows can be
+            reused.
     """
 
     side: dict[str, tuple[PartFile, ...]] = field(default_factory=dict[str, tuple[PartFile, ...]])
@@ -105,10 +105,10 @@ class WalkOutput:
 
 @dataclass(frozen=True)
 class LiveRowWriter:
-    """Inputs of the rows of one run.
+    """Writer for the `live_files` rows of one run.
 
     Attributes:
-        cache: Segments of the entry cache.
+        cache: Entry cache segments.
         walk: Output of the walk.
         released: Released files, or None if the lake has no such rules.
     """
@@ -201,7 +201,7 @@ class LiveRowWriter:
         return changes is None or not changes.is_empty or bool(baseline.new_rows)
 
     def _write_dirty_keys(self, baseline: Baseline) -> tuple[PartFile, ...]:
-        """Write the keys whose rows may differ from the baseline's, and return the parts."""
+        """Write the keys whose rows may differ from the baseline, and return the parts."""
         state, changed = self._state, self.walk.side.get(CHANGED_CONTAINERS_SIDE, ())
         new_ids = {run.run_id for run in baseline.new_segments}
         known = CachedEntries.from_segments(state.segments([run for run in self.cache.runs if run.run_id not in new_ids]))
@@ -220,11 +220,11 @@ class LiveRowWriter:
         return dirty
 
     def _entries_of_keys(self, dirty: Sequence[PartFile]) -> CachedEntries:
-        """Return at least the entries that name dirty keys."""
+        """Select at least the entries of dirty keys."""
         return self._select(self._all_entries, "key", dirty, ENTRIES_BY_KEY_SIDE)
 
     def _select(self, entries: CachedEntries, by: Literal["container", "key"], values: Sequence[PartFile], prefix: str) -> CachedEntries:
-        """Return at least the entries with one of the values; all entries if there are many values."""
+        """Select at least the entries that match a value. With many values, return all entries."""
         if _count_rows(values) > MAX_VALUES:
             return entries
         selected = (
@@ -236,7 +236,7 @@ class LiveRowWriter:
         return write_frame(self._query_rows(session, dirty, entries), LIVE_FILES, self.run, self._state, _TOTALS_BY, ROUTED_SIDES)
 
     def _query_rows(self, session: SparkSession, dirty: Sequence[PartFile] | None, cached: CachedEntries) -> DataFrame:
-        """Return all rows with their routes, or those of dirty keys, which `cached` must contain."""
+        """Build all rows with their routes, or those of dirty keys, which `cached` must contain."""
         state = self._state
         witnesses = read_paths(session, state.files, WITNESSES, self._side_paths(WITNESSES_SIDE))
         direct = read_paths(session, state.files, DIRECT_FILES, self._side_paths(DIRECT_FILES_SIDE))
@@ -248,7 +248,7 @@ class LiveRowWriter:
         return files if self.released is None else route_released(files, self.released.read(session, state).filter("not deduplicated"))
 
     def _compare(self, baseline: Baseline, written: WrittenParts) -> tuple[str, ...]:
-        """Return how the rows of an incremental run would differ from the rows that were written."""
+        """Return the differences between the rows of an incremental run and the written rows."""
         log_activity("comparing with the rows of an incremental run")
         session, state = self._session(self._input_rows + baseline.rows, len(self._all_entries.paths)), self._state
         rows = read_routes(session, state.files, published_routes(baseline.published))
@@ -284,7 +284,7 @@ class LiveRowWriter:
 
     @property
     def _joined_rows(self) -> int:
-        """Rows that are joined with the entries."""
+        """Number of rows joined with the entries."""
         return self.walk.rows + (self.released.rows if self.released is not None else 0)
 
     @property
@@ -306,7 +306,7 @@ def _count_rows(parts: Sequence[PartFile]) -> int:
 
 
 def _amounts(totals: dict[tuple[str, ...], Totals]) -> tuple[dict[str, Amount], dict[str, Amount], dict[str, Amount]]:
-    """Return the amounts by kind, by storage, and of possible objects by storage.
+    """Return amounts by kind, by storage, and by storage for possible objects.
 
     `totals` are by storage and kind.
     """

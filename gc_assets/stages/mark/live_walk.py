@@ -1,4 +1,4 @@
-"""Walk from the content roots of a lake to every container, and rank what the commits need."""
+"""Walk from the content roots to every container, and rank the needs of commits."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from gc_assets.state.side_tables import (
 
 @dataclass(frozen=True, slots=True)
 class CachePaths:
-    """Paths of the side tables of all cache segments, relative to the state.
+    """Side table paths of all cache segments, relative to the state.
 
-    `unreadable` are those of this run only.
+    `unreadable` covers this run only.
     """
 
     edges: tuple[str, ...]
@@ -56,20 +56,20 @@ class CachePaths:
 
     @property
     def count(self) -> int:
-        """Number of files of the whole cache."""
+        """Number of files in the whole cache."""
         return len(self.edges) + len(self.containers) + len(self.locations)
 
 
 @dataclass(frozen=True, slots=True)
 class _Containers:
-    """Containers of a walk by what is known of their bytes.
+    """Containers of a walk, grouped by decoding result.
 
     Attributes:
-        lengths: Column of decoded lengths; null if the container is optional
-            and missing, or if it is unreadable and only released commits need it.
-        lost: Containers that live contents need and that were not decoded.
-        unknown: Live containers that are missing and were never decoded (columns `METADATA`).
-        required: Containers that must be kept and were not decoded.
+        lengths: Column of decoded lengths in bytes. Null for a missing optional container, and for
+            an unreadable one needed only by released commits.
+        lost: Undecoded containers needed by live contents.
+        unknown: Missing live containers that were never decoded (columns `METADATA`).
+        required: Undecoded containers that must be kept.
     """
 
     lengths: pa.ChunkedArray
@@ -83,10 +83,10 @@ class _Roots:
     """Content roots of a walk.
 
     Attributes:
-        roots: All roots (columns `ROOTS`), with those that unreadable tables need or needed.
-        of_unreadable: The roots of unreadable tables (columns `UNREADABLE_ROOTS`).
+        roots: All roots (columns `ROOTS`), including those that unreadable tables need or needed.
+        of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
         edges: Edges between containers.
-        unreadable: The reason for each unreadable table, by its uuid or `WHOLE_LAKE`.
+        unreadable: Reasons by table uuid or `WHOLE_LAKE`.
     """
 
     roots: pa.Table
@@ -97,16 +97,16 @@ class _Roots:
 
 @dataclass(frozen=True)
 class LiveWalk:
-    """Write the witnesses, needs and metadata of a lake as side tables of `live_files`.
+    """Task that writes witnesses, needs and metadata of a lake as side tables of `live_files`.
 
-    One task, in this process or in an executor (`run_single_task`).
+    Single task, in this process or in an executor (`run_single_task`).
 
     Attributes:
-        logs: Parts of the `deletion_log` of each storage.
+        logs: Parts of `deletion_log` per storage.
         claims: Parts of the frozen claims.
-        last_known: The last known state. None: the first unreadable table stops the walk.
-        unread: Why tables could not be read, by their uuid or `WHOLE_LAKE`.
-        previous_needs: Needs of the baseline, if there is one.
+        last_known: Last known state. If None, the first unreadable table stops the walk.
+        unread: Reasons why tables could not be read, by table uuid or `WHOLE_LAKE`.
+        previous_needs: Needs of the baseline, if any.
     """
 
     lake_name: str
@@ -162,7 +162,7 @@ class LiveWalk:
             yield report_parts(parts, summary=summary)
 
     def _read_index(self) -> tuple[pa.Table, pa.ChunkedArray]:
-        """Return the decoded containers, and the addresses of those that the baseline used."""
+        """Read the decoded containers, and the addresses of those used by the baseline."""
         columns = ["container", "container_size_bytes", "etag", "digest", "entries"]
         new_paths = self.previous_needs.new_containers if self.previous_needs is not None else frozenset[str]()
         files, paths = self.roots.files, self.cache.containers
@@ -171,9 +171,9 @@ class LiveWalk:
         return pa.concat_tables([known, new]), known.column("container")
 
     def _resolve_roots(self, roots: pa.Table, edges: pa.Table, index: pa.Table) -> _Roots:
-        """Find the unreadable tables, and add what they need or needed.
+        """Find the unreadable tables, and add their current and last known needs.
 
-        A container that several tables share names one of them as its witness. So the walk is
+        A container shared by several tables has only one of them as witness. The walk is therefore
         repeated without that table until every required container is decoded.
         """
         unreadable = dict(self.unread)
@@ -202,7 +202,7 @@ class LiveWalk:
         return _Roots(pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))]), of_unreadable, edges, unreadable)
 
     def _require_decoded(self, containers: pa.Table, index: pa.Table) -> None:
-        """Raise `LakeUnreadable` if a container that an unreadable table needed was never decoded.
+        """Raise `LakeUnreadable` if a container needed by an unreadable table was never decoded.
 
         The cache may lack it because it was decoded by another release or for other storages.
         """
@@ -216,12 +216,12 @@ class LiveWalk:
     def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
         """Look up the decoded length of each container of `found` in `index`.
 
-        If the parent records a length, only an object of that length counts: expiry in Icechunk
-        rewrites a snapshot under its name. A container that could not be read in this run counts as
+        If the parent records a length, only an object of that length matches, because Icechunk's
+        expiry rewrites snapshots in place. A container that this run could not read is treated as
         undecoded, even if an earlier object of that name was decoded.
 
-        No tool can read a snapshot that no ref reaches and whose metadata is missing. Its remaining
-        files are kept while they are young, and it stops no plan.
+        An unreachable snapshot with missing metadata cannot be read by any tool. Its remaining
+        files are kept while they are young, and it does not stop plans.
         """
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         recorded = found.column("size_bytes")
@@ -238,9 +238,9 @@ class LiveWalk:
         return _Containers(pc.if_else(is_undecoded, null, lengths), lost, _as_metadata(unknown), required)
 
     def _optional_if_absent(self, found: pa.Table) -> pa.Table:
-        """Return the containers with `must_exist` false for absent ones that no ref reaches.
+        """Set `must_exist` to false for absent containers that no ref reaches.
 
-        The collectors of the formats leave such dangling snapshots, and no tool can read them.
+        The formats' own collectors leave such dangling snapshots, which no tool can read.
         """
         failures = self._read_failures()
         absent = pc.is_in(found.column("address"), _absent_addresses(failures))
@@ -248,7 +248,7 @@ class LiveWalk:
         return mark_optional(found, addresses.combine_chunks())
 
     def _build_claims(self, unlisted: pa.Table, unreadable: Mapping[str, str]) -> pa.Table:
-        """Return the claims that containers make, and those of unreadable tables as shields."""
+        """Build the claims found in containers, with those of unreadable tables as shields."""
         files = self.roots.files
         claims = build_claims(read_parts(files, list(self.cache.locations), LOCATIONS), unlisted)
         if self.last_known is None or not unreadable:
@@ -261,7 +261,7 @@ class LiveWalk:
 
 
 def _is_root_of(roots: pa.Table, unreadable: Collection[str]) -> pa.ChunkedArray:
-    """Return True for each root of these tables (`WHOLE_LAKE`: of all)."""
+    """Return a mask of the roots of these tables (`WHOLE_LAKE`: all roots)."""
     if WHOLE_LAKE in unreadable:
         return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
     return pc.is_in(roots.column("table_uuid"), pa.array(sorted(unreadable), pa.string()))
@@ -280,7 +280,7 @@ def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.Chun
 def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
     """Return the live metadata objects that must exist (columns `METADATA`).
 
-    They are decoded containers and files of the current state of the lake.
+    They are decoded containers and files of the lake's current state.
     """
     containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
     current = leaves.filter(pc.is_null(leaves.column("commit_id")))
@@ -290,7 +290,7 @@ def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Tab
 
 
 def _optional_files(leaves: pa.Table) -> pa.Table:
-    """Return each live file that reading starts from and that may be absent (columns `METADATA`)."""
+    """Return the live entry-point files that may be absent (columns `METADATA`)."""
     optional = pc.and_(pc.is_in(leaves.column("kind"), pa.array(ROOT_KINDS)), pc.invert(leaves.column("must_exist")))
     live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))
     selected = leaves.filter(pc.and_(optional, live))
@@ -299,13 +299,13 @@ def _optional_files(leaves: pa.Table) -> pa.Table:
 
 
 def _as_metadata(rows: pa.Table) -> pa.Table:
-    """Return the rows with the columns `METADATA`. Missing columns are null."""
+    """Convert the rows to the columns `METADATA`. Missing columns are null."""
     existing = {name: rows.column(name) for name in rows.column_names}
     return pa.table({field.name: existing.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in METADATA}).cast(METADATA)
 
 
 def _add_identities(metadata: pa.Table, index: pa.Table) -> pa.Table:
-    """Add the ETags and digests of the decoded objects of each address and length."""
+    """Add ETags and digests of decoded objects by address and length."""
     by = index.group_by(["container", "container_size_bytes"]).aggregate([("etag", "distinct"), ("digest", "distinct")])
     at = pc.index_in(length_identity(metadata, "address", "container_size_bytes"), length_identity(by, "container", "container_size_bytes"))
     for name in ("etag", "digest"):

@@ -1,1 +1,1 @@
-"""Tables that only lakeFS lakes have: staged objects and lifecycle rules."""
+"""lakeFS-only tables: staged objects and lifecycle rules."""

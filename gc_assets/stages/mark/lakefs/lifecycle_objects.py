@@ -1,7 +1,7 @@
-"""Publish the objects that lifecycle rules of lakeFS release, and those that a reference keeps.
+"""Publish objects released by lakeFS lifecycle rules, and those kept by another reference.
 
-Every run evaluates all references, from the cached entries of all ranges. So an object that another
-reference keeps is released by the first run after that reference is removed.
+Every run evaluates all references in the cached entries of all ranges, so a kept object is released
+by the first run after its last reference is removed.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ EVALUATED: Final = pa.schema(
 
 @log_progress(LIFECYCLE_OBJECTS)
 def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `lifecycle_objects` of a run date: every object that the rules release under some path.
+    """Publish `lifecycle_objects` of a run date: all objects released by the rules under some path.
 
-    An object is `deduplicated`, and kept, if another path or branch of it is not released, if a
-    commit of a tag contains it, or if it is staged. With `verify_deduplicated: false` it is also
-    kept if an earlier run kept it.
+    An object is marked `deduplicated` and kept if it is not released under another path or branch,
+    if a tagged commit contains it, or if it is staged. With `verify_deduplicated: false`, it is
+    also kept if an earlier run kept it.
     """
     state, group = context.state, context.group(lake_name)
     potential = context.table(POTENTIAL_COMMITS, lake_name)
@@ -84,12 +84,12 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
 
 
 def _list_claims(context: RunContext, refs: PublishedTable) -> list[tuple[str, str]]:
-    """Return storage and prefix of the claims of the repository. Its rules apply only to them."""
+    """List storage and prefix of the repository's claims, to which its rules are limited."""
     return [(row["storage"], row["key"]) for row in read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
 
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
-    """Return one row per object and path, with all classes of branches that reach it."""
+    """Return one row per object and path, with all branch classes that reach it."""
     is_claimed = F.lit(False)
     for storage, prefix in claimed:
         is_claimed = is_claimed | ((F.col("storage") == storage) & F.col("key").startswith(prefix))
@@ -111,7 +111,7 @@ def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, 
 
 @dataclass(frozen=True)
 class _ApplyRules:
-    """Add the result of the rules to each reference (columns `EVALUATED`), in executors."""
+    """Executor task that adds the rule result to each reference (columns `EVALUATED`)."""
 
     rules: tuple[Rule, ...]
 
@@ -149,7 +149,7 @@ def _group_by_object(evaluated: DataFrame, kept: DataFrame) -> DataFrame:
 
 
 def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | None:
-    """Return the table of an earlier run date whose deduplicated objects stay kept.
+    """Find the table of an earlier run date whose deduplicated objects are still kept.
 
     None if `verify_deduplicated` is true.
     """

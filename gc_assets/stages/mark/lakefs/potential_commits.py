@@ -1,8 +1,7 @@
-"""Find the lakeFS commits with objects that lifecycle rules may newly release, and what reaches
-each range.
+"""Find lakeFS commits whose objects lifecycle rules may newly release, and classify ranges.
 
-All of it runs in Arrow in one task: a lake has thousands of commits and ranges but millions of
-objects.
+Everything runs in a single Arrow task, because a lake has thousands of commits and ranges, but
+millions of objects.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ _FIRST: Final = "\0"
 def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `potential_commits` of a run date.
 
-    A commit that the newest finished run has not seen is potential independent of its date if a
-    rule covers it, because users can set the date.
+    A commit unknown to the newest finished run is potential independent of its date if a rule
+    covers it, because users can set the date.
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
@@ -88,9 +87,9 @@ def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Classify:
-    """Find the commits of each class of branches, and assign the classes to metaranges and ranges.
+    """Task that finds the commits of each branch class and classifies metaranges and ranges.
 
-    A class is a branch that a rule names, or all other branches (`OTHERS`). One task, in this
+    A class is a branch named by a rule, or all other branches (`OTHERS`). Single task, in this
     process or in an executor (`run_single_task`).
     """
 
@@ -120,9 +119,9 @@ class _Classify:
             yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
-        """Return the classes, and which of them (columns) reach each commit (rows).
+        """Return the classes and their reachability matrix: commits as rows, classes as columns.
 
-        A retained commit that no branch reaches counts as reached by the other branches.
+        A retained commit that no branch reaches is assigned to the other branches.
         """
         heads: dict[str, list[str]] = {OTHERS: []}
         for ref in self.refs:
@@ -134,7 +133,7 @@ class _Classify:
         return names, reach
 
     def _branches(self, graph: CommitGraph) -> pa.Array:
-        """Return up to 100 branches that reach each commit, those that a rule names first."""
+        """Return up to 100 branches that reach each commit, those named by a rule first."""
         branches = [ref for ref in self.refs if ref.ref_type == "branch" and ref.head_commit_id is not None]
         # No branch name begins with this character, so marked names sort first.
         marked = {name: _FIRST if class_of(self.rules, name) != OTHERS else "" for name in (ref.ref_name for ref in branches)}
@@ -203,7 +202,7 @@ class _Classify:
 
 
 def _merge_rows(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
-    """Return one row per address: the union of its classes, its first time, the sum of commits."""
+    """Merge rows by address: union of the classes, earliest time, sum of the commits."""
     how = {f"class {number}": "max" for number in range(len(classes))}
     how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
     grouped = rows.group_by("address").aggregate(list(how.items()))

@@ -1,4 +1,4 @@
-"""The lifecycle rules of a lakeFS lake that apply to a run date."""
+"""Read the lakeFS lifecycle rules that apply to a run date."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 
 
 def read_lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
-    """Return the rules for objects of the run date, enabled or not, with `last_deleted`.
+    """Read the object rules of the run date, enabled or not, with `last_deleted`.
 
     Raises:
-        GateRefused: In a verification mark, the rules file differs from the rules of the plan.
+        GateRefused: If the rules file differs from the plan's rules in a verification mark.
     """
     lake = context.config.lake(lake_name)
     policy = read_rows(context.state, POLICY_TABLE, context.table(POLICY_TABLE, lake_name))

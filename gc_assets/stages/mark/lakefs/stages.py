@@ -1,4 +1,4 @@
-"""Stages of the tables that only lakeFS lakes have, by table name."""
+"""Stages of lakeFS-only tables, by table name."""
 
 from __future__ import annotations
 
