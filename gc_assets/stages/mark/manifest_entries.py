@@ -1,13 +1,12 @@
 """Decode new containers and append their entries to a cache.
 
-A container is immutable, so its address, its length and the ETag of its object identify its
-entries, and it is decoded once. If its object changes, the container is decoded again, and the
-entries of both objects count. Some stores return the ETag of an object without a request. For
-others, the sweep finds changed objects in its inventory, and the next run decodes them.
+Containers are immutable, so each is decoded once and its entries are identified by address, length
+and ETag. If the object changes, it is decoded again and the entries of both versions remain valid.
+Some stores return the ETag without a request. For others, the sweep detects changed objects in its
+inventory, and the next run decodes them.
 
-In a published segment, every container that its containers name was decoded too, or is listed in
-the side table `_unreadable` and is tried again in every run. `live_files` decides which entries
-matter.
+In a published segment, all child containers are decoded too, or are listed in the side table
+`_unreadable` and retried in every run. `live_files` decides which entries are relevant.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ from gc_assets.state.summaries import ManifestEntriesSummary, SegmentSummary, Sw
 
 
 def find_segments(context: RunContext, lake_name: str) -> list[PastRun]:
-    """Return the published segments of the cache, of all run dates, with this run's fingerprint."""
+    """Find the published cache segments of all run dates with this run's fingerprint."""
     own = cache_fingerprint(context, lake_name)
     return [run for run in context.state.history(lake_name, MANIFEST_ENTRIES.name) if run.summary(SegmentSummary).decoded_as == own]
 
 
 def cache_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of all inputs of a segment besides the containers.
+    """Return a digest of all segment inputs except the containers.
 
-    Rows contain the storage and key of each entry, and a new release may decode a format better. So
-    everything is decoded again after a change of the storages or of the release.
+    Rows contain the storage and key of each entry, and a new release may improve a decoder. All
+    containers are therefore decoded again after a change of storages or release.
     """
     locations = sorted((storage.name, storage.location) for storage in context.config.storages)
     settings = context.config.lake(lake_name).decoding_settings()
@@ -69,18 +68,18 @@ def cache_fingerprint(context: RunContext, lake_name: str) -> str:
 
 
 def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:
-    """Return the number of rows in a side table of these segments."""
+    """Count the rows in a side table of these segments."""
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
 
 
 def count_file_rows(runs: Sequence[PastRun]) -> int:
-    """Return the number of entries that name files and not containers."""
+    """Count the entries for files, excluding those for containers."""
     return sum(segment.rows for segment in runs) - count_segment_rows(runs, EDGES_SIDE)
 
 
 @log_progress(MANIFEST_ENTRIES)
 def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish the segment of this run: the entries of all containers that the cache does not have.
+    """Publish this run's segment: the entries of all containers missing from the cache.
 
     Raises:
         LakeUnreadable: If executors do not find containers that the driver finds.
@@ -128,9 +127,9 @@ class _Level:
 
     Attributes:
         known: Parts with the decoded containers.
-        parents: Parts that name the containers of this level.
-        roots: Tables of the content roots, for the first level.
-        rows: Number of rows that are read to find the pending containers.
+        parents: Parts that reference the containers of this level.
+        roots: Content root tables, for the first level.
+        rows: Number of rows read to find pending containers.
     """
 
     known: list[str]
@@ -139,7 +138,7 @@ class _Level:
     rows: int
 
     def following(self, run: TableRun, written: WrittenParts) -> _Level:
-        """Return the level of the containers that were found in this one."""
+        """Return the next level, with the containers found in this one."""
         rows = sum(part.rows for side in (CONTAINERS_SIDE, EDGES_SIDE) for part in written.side.get(side) or ())
         return _Level(self.known + side_paths(run, written, CONTAINERS_SIDE), side_paths(run, written, EDGES_SIDE), None, self.rows + rows)
 
@@ -161,10 +160,10 @@ def _decode(spark: SparkSession, context: RunContext, lake_name: str, run: Table
 
 
 def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table) -> None:
-    """Refuse the results of executors that do not find containers that this process finds.
+    """Refuse executor results if executors miss containers that this process finds.
 
-    An absent container may be optional, and then its entries are not needed. A machine without the
-    disk, or with another S3 server, reports every container as absent.
+    The entries of an absent optional container are not needed. A machine without the disk, or with
+    another S3 server, would report every container as absent.
 
     Args:
         objects: Objects of the stores.
@@ -184,7 +183,7 @@ def refuse_blind_executors(objects: Objects, lake_name: str, failures: pa.Table)
 
 
 def _rewritten_paths(context: RunContext) -> Iterator[str]:
-    """Yield the parts that name containers whose object the last sweep of a storage found changed.
+    """Yield the parts that list containers with changed objects, as found by the last sweeps.
 
     Their columns are `REWRITTEN`.
     """

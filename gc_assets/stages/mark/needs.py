@@ -1,4 +1,4 @@
-"""Compare what commits and containers need in this run with the needs of a baseline."""
+"""Compare the needs of commits and containers with those of a baseline."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from gc_assets.state.side_tables import (
     NEEDS_SIDE,
 )
 
-# The columns of a row with `expands` that determine the rows of the container's entries.
+# Columns of an `expands` row that determine the rows of the container's entries.
 _EXPANSION_COLUMNS: Final = ["address", "rank", "commit_id", "table_uuid", "must_exist"]
 
 
 def build_needs(direct: pa.Table, expands: npt.NDArray[np.bool_], lengths: pa.ChunkedArray) -> pa.Table:
-    """Return containers and files with what needs them (columns `NEEDS`).
+    """Build the needs of containers and files (columns `NEEDS`).
 
     Args:
         direct: Containers and files (columns `ROOTS`).
-        expands: True for each row that is a container whose entries are needed.
+        expands: Mask of containers whose entries are needed.
         lengths: Column with the decoded length of each container in bytes, null for files.
     """
     columns = {"container": direct.column("parent"), "expands": pa.array(expands), "container_size_bytes": lengths}
@@ -43,9 +43,9 @@ def build_needs(direct: pa.Table, expands: npt.NDArray[np.bool_], lengths: pa.Ch
 
 
 def compare_needs(previous: pa.Table, current: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Return the containers whose needs differ, and the keys of all rows that only one table has.
+    """Return the containers with different needs, and the keys of rows in only one of the tables.
 
-    Both tables have the columns `NEEDS`. Each value is returned once.
+    Both tables have the columns `NEEDS`. The results are distinct.
     """
     tagged = [rows.append_column("side", pa.array(np.full(rows.num_rows, side, np.int8))) for side, rows in enumerate((previous, current))]
     differing = _one_sided_rows(pa.concat_tables(tagged), NEEDS.names)
@@ -55,7 +55,7 @@ def compare_needs(previous: pa.Table, current: pa.Table) -> tuple[pa.Array, pa.A
 
 
 def _one_sided_rows(tagged: pa.Table, names: list[str]) -> pa.Table:
-    """Return each distinct row that only one side has. Nulls are equal."""
+    """Return the distinct rows that only one side has. Nulls compare equal."""
     grouped = tagged.group_by(names).aggregate([("side", "min"), ("side", "max")])
     one_sided = grouped.filter(pc.equal(grouped.column("side_min"), grouped.column("side_max")))
     return one_sided.select([*names, "side_min"]).rename_columns([*names, "side"])
@@ -63,11 +63,11 @@ def _one_sided_rows(tagged: pa.Table, names: list[str]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class DecodedContainers:
-    """Containers of the cache.
+    """Cached containers.
 
     Attributes:
         index: All containers (columns container, entries).
-        known: Addresses of the containers in segments that the baseline used.
+        known: Addresses of containers in segments used by the baseline.
         edges: Edges between containers (column container).
     """
 
@@ -78,12 +78,12 @@ class DecodedContainers:
 
 @dataclass(frozen=True)
 class PreviousNeeds:
-    """Needs of a baseline, for the task that computes those of this run. Pickles.
+    """Needs of a baseline, for comparison in the task of the walk. Picklable.
 
     Attributes:
         path: Directory of the baseline, relative to the state.
-        needs: Parts of its needs with their digests.
-        new_containers: Paths of the containers in segments that the baseline did not use.
+        needs: Parts with its needs, and their digests.
+        new_containers: Paths of the containers in segments not used by the baseline.
         can_reuse_all: True if only changed needs can make a key dirty in this run.
         writes_changes: False if no later step reads the changed containers and keys.
     """
@@ -105,14 +105,14 @@ class PreviousNeeds:
         )
 
     def reuses_all_rows(self, changes: NeedChanges) -> bool:
-        """Return True if all rows of the baseline are rows of this run."""
+        """Check if all rows of the baseline can be reused."""
         return self.can_reuse_all and changes.damaged is None and changes.is_empty
 
     def compare(self, files: Files, needs: pa.Table, containers: DecodedContainers) -> tuple[dict[str, pa.Table], NeedChanges]:
         """Compare with the needs of this run.
 
-        Only containers in segments that the baseline used are counted: entries of new segments are
-        dirty in any case. A container that was decoded again may name files in one segment and
+        Only containers in segments used by the baseline are counted, because entries of new
+        segments are dirty anyway. A container decoded twice may list files in one segment and
         containers in another, so its entries are counted over all segments.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Sizes of objects, listed by directory if that costs less than one request per object."""
+"""Read object sizes, by directory listing if that is cheaper than one request per object."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LISTED_KEYS_PER_HEAD: Final = 125
 
 
 def read_sizes(objects: Objects, addresses: Sequence[str]) -> list[int]:
-    """Return the sizes of objects in bytes, -1 for an object that is missing or unreadable.
+    """Return object sizes in bytes, or -1 for missing or unreadable objects.
 
     A directory with at least `MIN_LISTED_KEYS` of the objects is listed, up to
-    `LISTED_KEYS_PER_HEAD` keys per object. Objects that the listing does not show are requested one
-    by one.
+    `LISTED_KEYS_PER_HEAD` keys per object. Objects missing from the listing are requested one by
+    one.
     """
     by_directory = defaultdict[str, set[str]](set)
     for address in addresses:

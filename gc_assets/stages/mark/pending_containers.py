@@ -1,4 +1,4 @@
-"""Find the containers that have to be decoded."""
+"""Find the containers to decode."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_e
 
 @dataclass(frozen=True)
 class FindPending:
-    """Write each container that was never decoded (columns `TASKS`), one part per decoding task.
+    """Task that writes all undecoded containers (columns `TASKS`), one part per decoding task.
 
-    If the parent does not record the length of a container, the store is asked for it. A missing
-    container gets length -1, so that no decoded object of that name replaces it. A released content
-    root that an earlier run decoded or did not find is not read again; otherwise every run would
-    request all collected history.
+    If the parent does not record a container's length, it is read from the store. A missing
+    container gets length -1, so that no decoded object of the same name replaces it. A released
+    content root that an earlier run decoded or did not find is skipped, because otherwise every run
+    would request all collected history.
 
-    One task, in this process or in an executor (`run_single_task`).
+    Single task, in this process or in an executor (`run_single_task`).
 
     Attributes:
         files: The files of the state.
         objects: Objects of the stores.
         known: Parts with the decoded containers of the cache.
-        parents: Parts that name the containers: edges of the previous level, or the unreadable
+        parents: Parts that reference the containers: edges of the previous level, or unreadable
             containers of earlier runs.
-        edges: Parts with the edges of the cache. They are read only with `roots`.
-        rewritten: Parts that name containers whose object changed, as sweeps found them.
-        roots: Tables of the content roots, for the first level.
+        edges: Parts with cached edges, read only with `roots`.
+        rewritten: Parts that list containers with changed objects, as found by sweeps.
+        roots: Content root tables, for the first level.
         run: The run.
         width: Maximum number of decoding tasks.
     """
@@ -60,7 +60,7 @@ class FindPending:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            # A hundred parents name each container. Merging part by part bounds the memory.
+            # Each container has about a hundred parents. Merging part by part bounds the memory.
             named = (_merge_tasks(read_parts(self.files, [path], TASKS)) for path in self.parents)
             wanted = pa.concat_tables([TASKS.empty_table(), *named])
             known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes", "etag"])
@@ -87,8 +87,7 @@ class FindPending:
             wanted = pa.concat_tables([wanted, rewritten], promote_options="default")
         roots = read_content_roots(tables)
         containers = roots.filter(roots.column("is_container"))
-        # For a root only the length of this run counts: the length of an earlier run may have been
-        # the error.
+        # For a root, only the current length is valid, because an earlier one may have been wrong.
         inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
         pending = containers.filter(pc.invert(self._is_settled(tables, containers, known))).select(_ROOT_COLUMNS)
         return pa.concat_tables([inner, pending], promote_options="default"), known
@@ -104,7 +103,7 @@ class FindPending:
         return pa.array([address for address, etag in current.items() if etag is not None and etag not in decoded[address]], pa.string())
 
     def _is_settled(self, tables: RootTables, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
-        """Return True for each released root that an earlier run decoded or did not find.
+        """Return a mask of released roots that an earlier run decoded or did not find.
 
         Only lakes with live contents have such roots.
         """
@@ -124,7 +123,7 @@ class FindPending:
 
 
 def _merge_tasks(wanted: pa.Table) -> pa.Table:
-    """Return one task per address, with all values that any of its parents records."""
+    """Merge tasks by address, with all values recorded by any parent."""
     how = {name: "max" for name in TASKS.names if name not in {"address", "snapshot_id"}} | {"snapshot_id": "min"}
     grouped = wanted.group_by("address").aggregate(list(how.items()))
     names = {f"{name}_{function}": name for name, function in how.items()}
@@ -132,5 +131,5 @@ def _merge_tasks(wanted: pa.Table) -> pa.Table:
 
 
 def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
-    """Return address and length as one value, which identifies a decoded object."""
+    """Combine address and length into the identity of a decoded object."""
     return pc.binary_join_element_wise(rows.column(address), rows.column(length).cast(pa.string()), "\x1f")

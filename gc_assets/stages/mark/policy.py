@@ -1,4 +1,6 @@
-"""Record the policy of each run (`policy_table`) and what earlier runs executed (`current_rules`)."""
+"""Record the policy of each run (`policy_table`) and the rules with their last executed bound
+(`current_rules`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from gc_assets.state.summaries import PolicyTableSummary
 def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish the rules of this run date after those of all earlier ones.
 
-    The table records which policy each run used.
+    The table is a history of the policies used by runs.
     """
     state = context.state
     run = start_run(context, lake_name, POLICY_TABLE)
@@ -43,9 +45,9 @@ def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
 def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
     """Publish the enabled rules of this run date with `last_deleted`.
 
-    `last_deleted` is the bound of the same rule on the newest earlier date whose deletions finished
-    in full. A row of `policy_table` does not prove a deletion: dates with plans that were not
-    applied, failed or were restored do not count.
+    `last_deleted` is the bound of the same rule on the newest earlier date with completed
+    deletions. A row of `policy_table` does not prove a deletion, so dates with unapplied, failed or
+    restored plans are ignored.
     """
     state = context.state
     policy = context.table(POLICY_TABLE, lake_name)
@@ -70,9 +72,9 @@ def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def find_finished_dates(context: RunContext) -> set[date]:
-    """Return the run dates whose plans were all applied in full and not restored.
+    """Find the run dates whose plans were all applied in full and not restored.
 
-    Empty plans do not count, so a date that has only empty plans is not returned.
+    Empty plans are ignored, so a date with only empty plans is not returned.
     """
     finished: set[date] = set()
     unfinished: set[date] = set()
@@ -83,5 +85,5 @@ def find_finished_dates(context: RunContext) -> set[date]:
 
 
 def newest_finished_date(context: RunContext) -> date | None:
-    """Return the newest run date before this one whose deletions finished in full."""
+    """Return the newest earlier run date with completed deletions."""
     return max((day for day in find_finished_dates(context) if day < context.run_date), default=None)

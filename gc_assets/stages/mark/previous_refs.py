@@ -1,7 +1,7 @@
 """Compare the frozen refs of earlier runs with the current ones.
 
-Commits of a deleted ref are protected for the grace period. A ref that the server hides from this
-user looks deleted too, so the server is also asked for it by name.
+Commits of a deleted ref are protected for the grace period. A ref hidden from this user also looks
+deleted, so it is also requested from the server by its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gc_assets.state.summaries import FreezeTime
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """All refs with a head by name, and the time of the freeze."""
+    """Heads of all refs by name, and the freeze time."""
 
     at: datetime
     refs: Mapping[str, Ref]
@@ -32,7 +32,7 @@ def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
 
 
 def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Freeze) -> None:
-    """Refuse a lake whose listing of refs omits an existing ref of the previous freeze.
+    """Refuse a lake if its ref listing omits an existing ref of the previous freeze.
 
     Raises:
         LakeUnreadable: If such a ref exists.
@@ -43,16 +43,16 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, current: Free
 
 
 def find_previous_refs(context: RunContext, lake_name: str, current: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
-    """Return the refs that were deleted or moved in a freeze at `since` or later, up to `current`."""
+    """Find the refs deleted or moved between freezes, from `since` up to `current`."""
     previous = _previous_freezes(context, lake_name, current.at)
     recent = [index for index, run in enumerate(previous) if _frozen_at(run) >= since]
-    # The last freeze before the period shows which refs were deleted by its first freeze.
+    # The last freeze before the period is needed to detect deletions up to its first freeze.
     first = max(0, (recent[0] if recent else len(previous)) - 1)
     return tuple(find_dropped_or_moved([*(_read_freeze(context, run) for run in previous[first:]), current]))
 
 
 def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
-    """Yield the refs of each freeze that are missing from the next one or have another head in it."""
+    """Yield the refs of each freeze that are missing or have another head in the next one."""
     for earlier, later in pairwise(freezes):
         for name, ref in earlier.refs.items():
             found = later.refs.get(name)
@@ -61,9 +61,9 @@ def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
 
 
 def _previous_freezes(context: RunContext, lake_name: str, before: datetime) -> list[PastRun]:
-    """Return the freezes of all run dates before a time, oldest first.
+    """Return all freezes before a time, oldest first.
 
-    A rehearsal uses only rehearsals, a real run only real runs, because their clocks differ.
+    Rehearsals use only rehearsals and real runs only real runs, because their clocks differ.
     """
     runs = [
         run

@@ -29,7 +29,7 @@ from gc_assets.state.summaries import CommitGraphSummary, ExpiryPlanSummary, Lak
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of the published tables. `contents` is None for lakes without `live_contents`."""
+    """Runs to publish. `contents` is None for lakes without `live_contents`."""
 
     reachable: TableRun
     expiry: TableRun
@@ -40,8 +40,8 @@ class _Runs:
 def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str) -> tuple[PublishedTable, ...]:
     """Publish `reachable_snapshots`, `expiry_plan` and, for some kinds, `live_contents` of a run date.
 
-    If a lake that is one repository is unreadable, all its commits are retained and the summary
-    gives the reason.
+    If a single-repository lake is unreadable, all its commits are retained and the summary contains
+    the reason.
 
     Raises:
         LakeUnreadable: If a commit that must be kept is unreadable.
@@ -119,9 +119,9 @@ def _publish(
 
 
 def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> FrozenRefs:
-    """Return the frozen refs as the policy gets them, with refs that changed within the grace period.
+    """Read the frozen refs for the policy, with refs changed within the grace period.
 
-    `read_edits` returns the edits of the history, which are not included.
+    History edits are not included, see `read_edits`.
     """
     frozen, frozen_at = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
     if as_filtered(lake) is None:
@@ -131,7 +131,7 @@ def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> F
 
 
 def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:
-    """Return the parts of `expiry_log` of all executions, oldest first.
+    """Find the `expiry_log` parts of all executions, oldest first.
 
     With `until`, only executions that began before the run with this id are returned.
     """
@@ -140,9 +140,9 @@ def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = No
 
 
 def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
-    """Return the edits that plans made and that were not undone.
+    """Read the history edits made by plans and not undone.
 
-    Removals of Iceberg snapshots are left out, because no graph contains such snapshots.
+    Iceberg snapshot removals are left out, because no graph contains removed snapshots.
     """
     newest: dict[tuple[str, ExpiryAction], str] = {}
     for path in logs:
@@ -154,12 +154,12 @@ def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
 
 @dataclass(frozen=True)
 class _ApplyRetention:
-    """Apply the policy of the lake to the published graph, and write the tables.
+    """Task that applies the lake's policy to the published graph and writes the tables.
 
-    One task, in this process or in an executor (`run_single_task`).
+    Single task, in this process or in an executor (`run_single_task`).
 
     Attributes:
-        unread: Why the lake is unreadable as a whole, if so.
+        unread: Reason why the whole lake is unreadable, if so.
         logs: Parts of `expiry_log`, oldest first.
     """
 
@@ -195,7 +195,7 @@ class _ApplyRetention:
                 yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
     def _retain(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Retention, str | None]:
-        """Return the result of the policy, and why a lake that is one repository is unreadable.
+        """Apply the policy, and return why a single-repository lake is unreadable, if so.
 
         All commits of an unreadable repository are retained.
         """

@@ -1,4 +1,4 @@
-"""Files that the rules of a lake's owner release, although retained commits name them."""
+"""Files released by rules of the lake's owner although retained commits reference them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gc_assets.state.schemas import Table
 
 @dataclass(frozen=True, slots=True)
 class ReleasedFiles:
-    """A published table with the role `RELEASED_FILES`."""
+    """Published table with the role `RELEASED_FILES`."""
 
     table: Table
     published: PublishedTable
@@ -26,12 +26,12 @@ class ReleasedFiles:
         return self.published.rows
 
     def read(self, spark: SparkSession, state: State, columns: Sequence[str] | None = None) -> DataFrame:
-        """Read all rows, including those of files that another reference keeps (`deduplicated`)."""
+        """Read all rows, including files kept by another reference (`deduplicated`)."""
         return read_table(spark, state, self.table, self.published, columns=columns)
 
 
 def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | None:
-    """Return the released files of this run, or None for a lake without such rules.
+    """Find the released files of this run, or None for a lake without such rules.
 
     Raises:
         StateError: If the lake has such rules and the table is not published.

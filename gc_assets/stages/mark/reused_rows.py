@@ -1,4 +1,4 @@
-"""Copy the rows of a baseline whose keys are not dirty."""
+"""Copy baseline rows with clean keys."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import DIRTY_KEYS
 
-# Smaller parts are merged, so that the number of parts does not grow with every run.
+# Smaller parts are merged, so that the part count does not grow with every run.
 SMALL_BYTES: Final = 4 * 2**20
-# Bytes that one task copies.
+# Bytes copied per task.
 BUNDLE_BYTES: Final = 48 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class ReusedRows:
-    """Parts that were copied from a baseline.
+    """Parts copied from a baseline.
 
     Attributes:
         parts: Parts of the table.
         side: Parts of the side tables.
         digest: Digest of the rows in `parts`.
-        dropped: Totals of the baseline's rows that were not copied, by storage and kind.
-        expected: Rows that should have been copied, those of side tables included.
-        found: Rows that were copied.
+        dropped: Totals of baseline rows that were not copied, by storage and kind.
+        expected: Expected number of copied rows, including side tables.
+        found: Actual number of copied rows.
     """
 
     parts: tuple[PartFile, ...]
@@ -57,12 +57,12 @@ class ReusedRows:
 
 
 def reuse_rows(spark: SparkSession, baseline: Baseline, run: TableRun, files: Files, dirty_keys: Sequence[str]) -> ReusedRows:
-    """Copy the rows of keys that are not dirty into the run.
+    """Copy the rows of clean keys into the run.
 
     Args:
         spark: Used only if the rows do not fit in this process.
         baseline: The baseline.
-        run: The run to copy to.
+        run: Target run.
         files: The files of the state.
         dirty_keys: Paths of parts (columns `DIRTY_KEYS`).
 
@@ -95,10 +95,10 @@ def _bundle_parts(parts: Sequence[PartFile]) -> list[tuple[PartFile, ...]]:
 
 @dataclass(frozen=True)
 class _CopyRows:
-    """Copy parts of a baseline without the rows of dirty keys.
+    """Task that copies baseline parts without the rows of dirty keys.
 
-    A part without dirty keys is copied byte by byte, unless it is small: small parts are merged.
-    Reports the digest and the totals of the table's rows that were not copied.
+    A part without dirty keys is copied byte by byte, unless it is small and has to be merged. The
+    task reports digest and totals of the main table's rows that were not copied.
     """
 
     files: Files
@@ -135,7 +135,7 @@ class _CopyRows:
         yield report_parts(parts, dropped_digest, totals, summary={"dropped": dropped_rows, "damaged": damaged})
 
     def _copy_part(self, part: PartFile, content: bytes, dirty: npt.NDArray[np.int64], writers: dict[str, PartWriter]) -> pa.Table | None:
-        """Copy a part. Return the rows that were dropped, or None if it was copied byte by byte."""
+        """Copy a part, and return the dropped rows, or None if it was copied byte by byte."""
         source = pq.ParquetFile(pa.BufferReader(content))
         if source.metadata.num_rows != part.rows:
             raise StateError(f"{self.path}/{part.name} has {source.metadata.num_rows:,} rows, but its receipt records {part.rows:,}")
@@ -160,7 +160,7 @@ class _CopyRows:
 
 
 def is_in_sorted(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return True for each value that is in a sorted array."""
+    """Return a mask of the values that are in a sorted array."""
     if not len(ordered):
         return np.zeros(len(values), bool)
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
@@ -168,10 +168,10 @@ def is_in_sorted(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) 
 
 
 def amend_amounts(previous: Mapping[str, Amount], dropped: Mapping[str, Amount], new: Mapping[str, Amount]) -> dict[str, Amount]:
-    """Return the amounts without those of dropped rows and with those of new rows.
+    """Subtract the amounts of dropped rows and add those of new rows.
 
     Raises:
-        BaselineInvalid: If more would be dropped than the baseline counted.
+        BaselineInvalid: If the dropped amounts exceed those of the baseline.
     """
     found: dict[str, Amount] = {}
     for name in sorted({*previous, *dropped, *new}):

@@ -19,23 +19,23 @@ _LOW: Final = 2**32 - 1
 
 
 def published_routes(table: PublishedTable) -> dict[str, list[str]]:
-    """Return the paths of a published table and of its routed side tables, by route."""
+    """Return the paths of a published table and its routed side tables, by route."""
     return {"": table.paths()} | {side: table.paths(side) for side in ROUTED_SIDES}
 
 
 def written_routes(run: TableRun, written: WrittenParts) -> dict[str, list[str]]:
-    """Return the same for a table that is not published yet."""
+    """Return the paths of an unpublished table and its routed side tables, by route."""
     return {"": [f"{run.path}/{part.name}" for part in written.parts]} | {side: side_paths(run, written, side) for side in ROUTED_SIDES}
 
 
 def read_routes(session: SparkSession, files: Files, paths: Mapping[str, Sequence[str]]) -> DataFrame:
-    """Read the rows of the table and of its side tables with their route. `paths` are by route."""
+    """Read the rows of the table and its side tables with their route. `paths` are by route."""
     frames = [read_paths(session, files, LIVE_FILES.schema, list(named)).withColumn(ROUTE, F.lit(route)) for route, named in paths.items()]
     return reduce(DataFrame.unionByName, frames)
 
 
 def sum_hashes(rows: DataFrame) -> dict[str, tuple[int, int]]:
-    """Return the number of rows of each route and the sum of their hashes modulo 2^64."""
+    """Return row count and sum of row hashes modulo 2^64, by route."""
     schema = spark_schema(LIVE_FILES.schema)
     columns = [f"cast(`{field.name}` as {field.dataType.simpleString()}) as `{field.name}`" for field in schema.fields]
     hashed = rows.selectExpr(*columns, ROUTE).select(ROUTE, row_hash(schema).alias("h"))
@@ -45,7 +45,7 @@ def sum_hashes(rows: DataFrame) -> dict[str, tuple[int, int]]:
 
 
 def describe_differences(incremental: Mapping[str, tuple[int, int]], computed: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Return one sentence for each route whose sums differ."""
+    """Return a message for each route with different sums."""
     differences: list[str] = []
     for route in sorted({*incremental, *computed}):
         mine, other = incremental.get(route, (0, 0)), computed.get(route, (0, 0))

@@ -1,8 +1,8 @@
-"""Record every snapshot of a lake, including those that expiry removed from its metadata.
+"""Record every snapshot of a lake, including those removed from the metadata by expiry.
 
-The idea is from Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle". The history is in
-the state and not in the catalog, because other engines delete properties that they do not support.
-Each table is computed from the newest one before it.
+The idea is from Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle". The history is
+stored in the state instead of the catalog, because other engines delete properties that they do not
+support. Each table is computed from the newest previous one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ REMOVED_BY_OTHER_TOOL: Final = "no longer listed when the table was read; anothe
 def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `snapshot_history` of a run date.
 
-    It contains the snapshots that the tables list, and earlier ones for the time of `history.keep`.
-    A verification mark replaces the newest table, so that it includes the removals of the apply.
+    It contains the current snapshots, and removed ones for the duration of `history.keep`. A
+    verification mark replaces the newest table, so that it includes the removals of the apply.
     """
     state = context.state
     inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
@@ -81,17 +81,17 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
 
 
 def record_removals(spark: SparkSession, context: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
-    """Publish the newest history again, with the plan and the reason of the coming removals.
+    """Republish the newest history with plan and reason of the coming removals.
 
     Args:
-        spark: A Spark session.
-        context: The context of the verification mark.
+        spark: Spark session.
+        context: Context of the verification mark.
         lake_name: The lake.
-        plan_id: The plan that removes the snapshots.
-        actions: The removals (columns of `expiry_plan`).
+        plan_id: Plan that removes the snapshots.
+        actions: Removals (columns of `expiry_plan`).
 
     Raises:
-        StateError: If the history lacks a snapshot that the verification mark lists, so its removal
+        StateError: If the history lacks a snapshot of the verification mark, so that its removal
             would not be recorded.
     """
     state = context.state
@@ -130,12 +130,12 @@ def _refuse_unrecorded(lake_name: str, snapshots: DataFrame) -> None:
 
 
 def _expiry_logs(context: RunContext, lake_name: str) -> Segments:
-    """Return the logs of all edits of the lake's history."""
+    """Return the logs of all edits to the lake's history."""
     return context.state.segments(context.state.history(lake_name, EXPIRY_LOG.name))
 
 
 def _choose_session(spark: SparkSession, edits: Segments, tables: Sequence[PublishedTable]) -> SparkSession:
-    """Return the session for a query that reads these tables and the logs of all edits."""
+    """Choose the session for a query over these tables and all edit logs."""
     rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
     return choose_session(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
 
@@ -152,7 +152,7 @@ def _retention_period(context: RunContext, lake_name: str) -> timedelta:
 
 
 def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
-    """Return the snapshots that the metadata lists (columns of `snapshot_history`)."""
+    """Return the snapshots listed in the metadata (columns of `snapshot_history`)."""
     reached = reachable.select("table_uuid", "commit_id", "refs")
     return commits.join(reached, ["table_uuid", "commit_id"]).select(
         "table_uuid",
@@ -172,7 +172,7 @@ def _list_snapshots(commits: DataFrame, reachable: DataFrame) -> DataFrame:
 
 
 def _add_removals(spark: SparkSession, context: RunContext, edits: Segments, snapshots: DataFrame) -> DataFrame:
-    """Add the log entry of each snapshot that a plan removed (column `removed`)."""
+    """Add the log entries of snapshots removed by plans (column `removed`)."""
     paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))

@@ -1,4 +1,4 @@
-"""Tables that the current run cannot read: why, since when, and which storages they concern."""
+"""List tables that the current run cannot read, with reason, start time and storages."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gc_assets.state.summaries import CommitGraphSummary, LakeRefsSummary, Reach
 
 
 def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable]:
-    """Return the tables that could not be read before decoding; without a name, the whole lake.
+    """List the tables that could not be read before decoding. No name means the whole lake.
 
-    `inputs` are as `find_root_inputs` returns them.
+    `inputs` are the result of `find_root_inputs`.
     """
     graph = inputs[COMMIT_GRAPH.name].summary(CommitGraphSummary)
     reachable = inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary)
@@ -29,7 +29,7 @@ def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable
 
 
 def unread_reasons(lake_name: str, inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:
-    """Return why tables could not be read, by their uuid (`WHOLE_LAKE`: the lake).
+    """Return the reasons of unreadable tables by uuid (`WHOLE_LAKE`: the lake).
 
     Tables that no earlier run read are left out.
 
@@ -51,9 +51,9 @@ def unread_reasons(lake_name: str, inputs: Mapping[str, PublishedTable], last_kn
 def list_unreadable(
     context: RunContext, lake_name: str, refs: PublishedTable, last_known: LastKnown | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
-    """Return all unreadable tables: those that the walk found, and those that no run ever read.
+    """List all unreadable tables: those found by the walk, and those never read by any run.
 
-    `found` gives the reasons by table uuid (`WHOLE_LAKE`: the lake).
+    `found` maps table uuids to reasons (`WHOLE_LAKE`: the lake).
     """
     summary = refs.summary(LakeRefsSummary)
     if last_known is None:

@@ -1,4 +1,4 @@
-"""Join files with their witnesses: the commit and the container that show why a file is live.
+"""Join files with their witnesses: the commit and container that keep the file live.
 
 One query, `build_live_rows`, serves both full and incremental runs.
 """
@@ -20,14 +20,13 @@ from gc_assets.stages.mark.dirty_keys import file_key
 from gc_assets.stages.mark.needs import build_needs
 from gc_assets.state.side_tables import DANGLING_SIDE, DIRECT_FILES, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, WITNESSES
 
-# Two witnesses that differ differ in one of these. A witness that names a file as several kinds has
-# one number per kind.
+# Identity of a witness. A witness that lists a file under several kinds has one number per kind.
 _ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
-# Expressions are strings here, because each function of a column object costs calls to the JVM.
+# Expressions are strings here, because column functions cost JVM calls.
 _KINDS: Final = len(FILE_KINDS)
 _KIND_NAMES: Final = f"array({', '.join(repr(str(kind)) for kind in FILE_KINDS)})"
-# The position of the kind in `FILE_KINDS`. An unknown kind stops the run, because its file would
-# drop out of the live set.
+# Index of the kind in `FILE_KINDS`. An unknown kind stops the run, because its file would be
+# missing from the live set.
 _UNKNOWN_KIND: Final = "raise_error(concat('live_files: unknown file kind ', coalesce(kind, 'null')))"
 _KIND_POSITION: Final = f"array_position({_KIND_NAMES}, kind)"
 _KIND_NUMBER: Final = f"case when {_KIND_POSITION} > 0 then {_KIND_POSITION} - 1 else cast({_UNKNOWN_KIND} as bigint) end"
@@ -40,11 +39,11 @@ def build_witnesses(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.T
         containers: All containers of the walk (columns `ROOTS`).
         lengths: Column with the decoded length of each container in bytes, null if it was not
             decoded.
-        leaves: Content roots that are no containers (columns `ROOTS`).
+        leaves: Content roots that are not containers (columns `ROOTS`).
 
     Returns:
-        The witnesses (columns `WITNESSES`), the files that commits and containers name directly
-        (columns `DIRECT_FILES`), and both without numbers (columns `NEEDS`).
+        Witnesses (columns `WITNESSES`), directly referenced files (columns `DIRECT_FILES`), and
+        both without numbers (columns `NEEDS`).
     """
     count = containers.num_rows
     direct = pa.concat_tables([containers, leaves])
@@ -65,12 +64,12 @@ def build_witnesses(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.T
 
 
 def build_live_rows(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
-    """Return each file once with its strongest witness (columns of `live_files`, and its route).
+    """Build one row per file with its strongest witness (columns of `live_files`, and the route).
 
     Args:
-        entries: As `CachedEntries.read` returns them.
-        direct: Files that commits and containers name directly (columns `DIRECT_FILES`).
-        witnesses: Columns `WITNESSES`.
+        entries: Result of `CachedEntries.read`.
+        direct: Directly referenced files (columns `DIRECT_FILES`).
+        witnesses: Witnesses (columns `WITNESSES`).
         lake_name: The lake.
     """
     expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
@@ -78,7 +77,8 @@ def build_live_rows(entries: DataFrame, direct: DataFrame, witnesses: DataFrame,
         {"must_exist": F.expr("must_exist and container_must_exist"), "container_size_bytes": F.expr("cast(null as bigint)")}
     )
     files = _with_file_key(direct).unionByName(_with_file_key(children))
-    # Witness and kind are one number: Spark aggregates numbers by hashing, but text only by sorting.
+    # Witness and kind form one number, because Spark aggregates numbers by hashing, but text only
+    # by sorting.
     grouped = (
         files.withColumn("strongest", F.expr(f"witness * {_KINDS} + {_KIND_NUMBER}"))
         .groupBy("storage", "key")
@@ -107,7 +107,7 @@ def build_live_rows(entries: DataFrame, direct: DataFrame, witnesses: DataFrame,
 
 
 def route_released(files: DataFrame, released: DataFrame) -> DataFrame:
-    """Route live files that the owner's rules release to their side table.
+    """Route live files released by the owner's rules to their side table.
 
     `released` has the columns storage and key.
     """
