@@ -20,7 +20,7 @@ from tests.depth import example_count
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.support import commits_of, config_of, graph_of, retained_ids
-from tests.stores.local.test_incremental_listing import Nights, listed, tick
+from tests.stores.local.test_incremental_listing import IncrementalListing, list_etags, tick
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS = st.lists(
@@ -39,7 +39,7 @@ class World:
 
     def __init__(self, lake: LakeFsLake, builder: RepositoryBuilder) -> None:
         self.root, self.lake, self.builder = builder.namespace, lake, builder
-        self.runs = Nights(self.root, "data/")
+        self.runs = IncrementalListing(self.root, "data/")
         self.decoded: dict[str, pa.RecordBatch] = {}
         self.found: set[str] = set()
         self.unlinked: list[str] = []
@@ -79,7 +79,7 @@ class World:
         dead = {key for key in self.runs.etags() if key.startswith("data/")} - self.live()
         self.found |= dead
 
-        on_disk, truth = set(listed(self.root)[0]), self.truth()
+        on_disk, truth = set(list_etags(self.root)[0]), self.truth()
         clean = {key for key in on_disk if key.startswith("data/")} - truth
         assert dead == clean
         # Garbage of an earlier run that is live again was linked since then. A restore returns it.

@@ -41,7 +41,7 @@ from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE, counts
-from tests.stores.s3.test_uploads import begin, complete, left
+from tests.stores.s3.test_uploads import begin, complete, list_uploads
 from tests.stores.s3_bench import open_s3_bench
 
 pytestmark = pytest.mark.spark
@@ -59,7 +59,7 @@ class UploadStory:
     header: PlanHeader
 
     def list_keys(self) -> set[str]:
-        return {key for key, _ in left(self.house.bench)}
+        return {key for key, _ in list_uploads(self.house.bench)}
 
     def rows(self, header: PlanHeader) -> list[dict[str, Any]]:
         return planned_uploads(self.house.run_context().state, find_plan(self.house.config, header.plan_id).published).to_pylist()
@@ -204,7 +204,7 @@ def test_each_upload_is_revalidated_before_its_abort(story: UploadStory) -> None
     assert "no lake claims this key" in log["other/unowned"]["error"]
     kept = {DATA + name: story.uploads[name]["UploadId"] for name in ("denied", "grown")}
     kept |= {DATA + "restarted": restarted["UploadId"], **{key: story.uploads[key]["UploadId"] for key in UNOWNED}}
-    assert dict(left(house.bench)) == kept
+    assert dict(list_uploads(house.bench)) == kept
     assert house.contents() == before
     assert house.bench.get(DATA + "finished") == b"finished"
     assert read_quarantine(house.run_context().state, STORAGE).num_rows == 0
