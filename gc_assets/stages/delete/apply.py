@@ -1,7 +1,7 @@
 """Execute one approved plan: lease, verification mark, then restore, expire, quarantine, purge, abort.
 
-Intents and outcomes are recorded. This module only executes: the rows are those of the plan, without
-those that the verification mark needs or refuses.
+Intents and outcomes are recorded. Only rows of the plan are executed, except those needed or
+refused by the verification mark.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ from gc_assets.stores.write_ahead import open_log
 
 @log_progress(DELETION_LOG, attrgetter("header.storage"))
 def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> ApplyResult:
-    """Execute the plan's rows of the given phases, or resume an interrupted apply of it.
+    """Execute the given phases of a plan, or resume an interrupted apply.
 
-    The lakes are marked again after a restore and after edits of history. These marks can refuse the
-    rest of the plan, and so can a lost lease. Actions executed until then remain and are recorded. A
-    restore needs no approval.
+    The lakes are marked again after a restore and after history edits. These marks or a lost lease
+    can refuse the rest of the plan, but earlier actions remain and are recorded. A restore needs no
+    approval.
 
     Raises:
-        GateRefused: If the plan is not approved, expired before it began, belongs to another storage
-            or policy, or fails a gate of the verification mark. Nothing is changed then.
+        GateRefused: If the plan is not approved, expired before it began, belongs to another
+            storage or policy, or fails a gate of the verification mark. No file is changed in this
+            case.
     """
     header, state = plan.header, context.state
     already = nothing_to_do(plan)
@@ -90,7 +91,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
 
 
 def nothing_to_do(plan: StoredPlan) -> str | None:
-    """Return why applying this plan would change nothing, or None if it can be executed."""
+    """Return why applying the plan would have no effect, or None if it can be executed."""
     if plan.restored_at is not None:
         return f"files of this plan were restored at {plan.restored_at.isoformat()}; make a new plan"
     if plan.finished is not None:
@@ -140,7 +141,8 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
 def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
     """Return the directory of the write-ahead log.
 
-    A restore alone has its own directory: it needs no approval and does not begin the plan.
+    A restore alone has a separate directory, because it needs no approval and does not begin the
+    plan.
     """
     return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
 
@@ -148,7 +150,7 @@ def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
 def _delete_abandoned_marks(context: RunContext, storage_name: str, token: int) -> None:
     """Delete the verification marks of interrupted applies of the storage.
 
-    A lease with an older token has ended, so no process uses its mark any more.
+    A lease with an older token has ended, so its mark is no longer in use.
     """
     names = [name.rpartition("-") for name in context.state.files.directories(VERIFICATION_MARKS)]
     abandoned = [(plan_id, number) for plan_id, _, number in names if number.isdecimal() and int(number) < token]

@@ -1,7 +1,7 @@
-"""Find the rows of a plan that wait because a table is unreadable.
+"""Find the plan rows that are deferred because a table is unreadable.
 
-A table may have become unreadable after the plan was made. So an apply checks again, in its
-verification mark and in the results of the last sweeps. See docs/adr/0009-unreadable-tables.md.
+A table may become unreadable after the plan was made, so an apply checks its verification mark and
+the last sweeps again. See docs/adr/0009-unreadable-tables.md.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BO
 
 
 def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
-    """Return the unreadable tables according to `live_files` of every lake."""
+    """List the unreadable tables in `live_files` of all lakes."""
     return tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
 
 
 def read_missed_tables(context: RunContext) -> tuple[Unreadable, ...]:
-    """Return the tables whose metadata the last sweep of a storage did not find.
+    """Read the tables whose metadata was missing in the last sweep of a storage.
 
-    A mark uses the cache of decoded containers and does not notice missing metadata.
+    A mark uses cached containers and does not detect missing metadata.
     """
     found: list[Unreadable] = []
     for storage in context.config.storages:
@@ -60,11 +60,11 @@ def add_deferred_rows(
 ) -> DataFrame:
     """Add the deferred keys of a plan to the needed keys (columns key, needed, is_live).
 
-    Deferred are all keys to purge, and all keys under the claims of unreadable tables.
+    All purges are deferred, and all keys under the claims of unreadable tables.
 
     Args:
-        needed: The keys that lakes need.
-        rows: Returns the rows of the plan. Called only if a table is unreadable.
+        needed: Keys needed by lakes.
+        rows: Returns the plan rows. Called only if a table is unreadable.
         context: The run context.
         storage_name: The storage of the plan.
         live: `live_files` of all lakes.

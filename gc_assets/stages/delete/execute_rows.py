@@ -1,8 +1,8 @@
 """Execute the rows of a plan through the write-ahead log, in the order of reference.
 
-This module reads no plan and no lake. Each row states whether its file is needed, and why. Metadata
-is removed before the files that it names, and restored after them. So an interrupted run never
-leaves a dangling snapshot.
+This module reads neither plans nor lakes; each row contains the reason if its file is needed.
+Metadata is removed before its files and restored after them, so an interrupted run never leaves a
+dangling snapshot.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ OUTCOME_ROWS: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS,
 
 
 def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
-    """Return rows of one action in one partition, in the order in which they must be executed.
+    """Move the rows of one action to one partition, in execution order.
 
-    The order is by rising rank, for a restore by falling rank.
+    The order is by rising rank, or by falling rank for a restore.
     """
     rank = F.coalesce(F.try_element_at(F.create_map(*[F.lit(item) for pair in RANKS.items() for item in pair]), "kind"), F.lit(LEAF_RANK))
     return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
@@ -72,11 +72,10 @@ def _batch_group(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, Quaran
 
 @dataclass(frozen=True)
 class OnlyInterrupted:
-    """Finishes actions that a crash interrupted, and starts no other.
+    """Finishes actions interrupted by a crash without starting new ones.
 
-    It is used if the plan is past its time or was made under another policy. An action that cannot
-    be finished is `denied`, so that the plan ends. Its file stays where the store reports it, and a
-    later plan may contain it.
+    Used if the plan has expired or was made under another policy. An action that cannot be finished
+    is `denied`, so that the plan ends. Its file is left in place and may be part of a later plan.
     """
 
     inner: Quarantine | UploadAborter
@@ -127,15 +126,16 @@ class _RestoreNeeded:
 
 @dataclass(frozen=True)
 class RowExecutor:
-    """Executes the rows of a partition (columns `EXECUTION_ROWS`) through the write-ahead log.
+    """Task that executes the rows of a partition (columns `EXECUTION_ROWS`) through the write-ahead
+    log.
 
     A row that the verification mark needs is never quarantined or purged. A row that is no longer
     in quarantine is not purged. Both get the outcome `changed`, or `failed` if `retry` is set. A
     row that is `refused` is `denied`. If an interrupted run moved files of such rows, they are
     restored. Outcomes of earlier runs remain unchanged.
 
-    Within a batch of rows the ranks are kept in order. The caller orders the batches. Runs in
-    executors or in this process.
+    Rows within a batch are executed in rank order; the caller orders the batches. Runs in executors
+    or in this process.
 
     Raises:
         StateError: If the write-ahead log is not visible to this process.

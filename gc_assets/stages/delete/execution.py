@@ -51,7 +51,7 @@ from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog
 
 TOTALS_BY: Final = ("phase", "outcome")
-# The columns that identify a quarantined object, in the plan and in the ledger.
+# Columns that identify a quarantined object, both in the plan and in the ledger.
 _COPY_IDENTITY: Final = ("etag", "version_id", "quarantine")
 
 
@@ -60,9 +60,9 @@ class ApplyResult:
     """Result of an apply.
 
     Attributes:
-        published: The published log, or None if no file was to be changed.
-        by_outcome: Files and bytes by phase and outcome. Rows of phase `expire` are edits of history.
-        nothing_to_do: Why nothing was to be done, or None.
+        published: Published log, or None if no file had to be changed.
+        by_outcome: Files and bytes by phase and outcome. Rows of phase `expire` are history edits.
+        nothing_to_do: Reason why the plan required no action, or None.
     """
 
     published: PublishedTable | None
@@ -71,12 +71,12 @@ class ApplyResult:
 
     @property
     def edited(self) -> bool:
-        """True if edits of history were executed, with any outcome."""
+        """True if history edits were executed, with any outcome."""
         return any(phase == EXPIRE for phase, _ in self.by_outcome)
 
 
 def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
-    """Return those of `phases` in which the plan has work, in the order of execution."""
+    """Return the phases in which the plan has work, in execution order."""
     of_files = {phase: phase in header.totals for phase in PHASES}
     has_work = of_files | {EXPIRE: bool(header.expiry_actions), ABORT: header.uploads.count > 0}
     return [phase for phase in PHASES if phase in phases and has_work[phase]]
@@ -84,13 +84,13 @@ def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
 
 @dataclass
 class PlanExecution:
-    """One run of an apply: its outcomes by phase, and the log that it publishes.
+    """Single run of an apply, with its outcomes by phase and the log to publish.
 
     Attributes:
         by_outcome: Files and bytes by phase and outcome. For edits of history, their number.
-        planned: The number of files in the phases so far.
-        failed: The histories of which an edit failed.
-        not_made: The histories of which an edit was not made.
+        planned: Number of files in the phases so far.
+        failed: Histories with a failed edit.
+        not_made: Histories with an edit that was not made.
     """
 
     spark: SparkSession
@@ -110,9 +110,9 @@ class PlanExecution:
         self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
 
     def execute_phase(self, phase: str, mark: VerificationMark) -> None:
-        """Execute the plan's rows of a phase: a small number in this process, others in executors."""
+        """Execute a phase of the plan: in this process if it is small, otherwise in executors."""
         header = self.plan.header
-        # The clock of an executor must not make a file in quarantine look older than it is.
+        # An executor's clock must not make a quarantined file look older than it is.
         clock = self.context.clock.not_before_now()
         task = RowExecutor(
             self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted
@@ -134,9 +134,9 @@ class PlanExecution:
         yield execute_in_process(task, collect_arrow(rows, EXECUTION_ROWS), self.run, self.context.state.files, TOTALS_BY)
 
     def _execute_in_executors(self, task: RowExecutor, rows: DataFrame, phase: str) -> Iterator[WrittenParts]:
-        """Execute metadata in one task in the order of reference, and all other files in many tasks.
+        """Execute metadata in a single ordered task, and all other files in parallel.
 
-        One or two of a hundred files are metadata. Metadata is removed first and restored last.
+        Only 1-2% of the files are metadata, which is removed first and restored last.
         """
         share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
         names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
@@ -156,9 +156,9 @@ class PlanExecution:
             rows.unpersist()
 
     def _revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
-        """Return the plan's rows of a phase as they may be executed now (columns `EXECUTION_ROWS`).
+        """Revalidate the rows of a phase for execution (columns `EXECUTION_ROWS`).
 
-        A copy is in quarantine if the ledger contains exactly the object that the plan names.
+        A copy is in quarantine if the ledger contains exactly the planned object.
         """
         header, state = self.plan.header, self.context.state
         days = self.context.storage(header.storage).quarantine_days
@@ -194,10 +194,10 @@ class PlanExecution:
         )
 
     def expire(self, verification_id: str) -> bool:
-        """Execute the plan's edits of history.
+        """Execute the plan's history edits.
 
         Returns:
-            True if any edit was not final before. The mark made before is then out of date.
+            True if any edit was not final before, which makes the earlier mark out of date.
         """
         mark_context = verification_context(self.context, self.plan, verification_id)
         result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
@@ -206,7 +206,7 @@ class PlanExecution:
         return result.edited
 
     def publish_histories(self, verification_id: str) -> None:
-        """Publish the snapshot histories of the edited lakes again, from the verification mark."""
+        """Republish the snapshot histories of edited lakes, from the verification mark."""
         for lake in self.context.config.lakes:
             if self.context.kind(lake.name).table_with(TableRole.HISTORY) is not None and lake.name in self.plan.header.expiry_actions:
                 snapshot_history(self.spark, verification_context(self.context, self.plan, verification_id), lake.name)
@@ -231,7 +231,7 @@ class PlanExecution:
     def publish(self, phases: Sequence[str]) -> ApplyResult:
         """Publish the log.
 
-        The plan is finished if this run executed all its phases and no row failed.
+        The plan is finished if this run executed all phases without a failed row.
 
         Raises:
             GateRefused: If the lease is lost.

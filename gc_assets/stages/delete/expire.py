@@ -1,7 +1,6 @@
-"""Execute the edits of history of a plan, with recorded intents and outcomes, and publish
-`expiry_log`.
+"""Execute the history edits of a plan, record intents and outcomes, and publish `expiry_log`.
 
-The actions are those of the plan. The lake executes only those that its policy still requires.
+The lake executes only planned actions that its policy still requires.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 
 @dataclass(frozen=True, slots=True)
 class EditOutcome:
-    """An action with its outcome, as recorded in the state.
+    """Action with its outcome, as recorded in the state.
 
     Attributes:
         damaged: True if the result of the edit differs from the planned one.
@@ -62,23 +61,23 @@ class EditOutcome:
     def is_final(self) -> bool:
         """True if the action must not be tried again.
 
-        An action that damaged a history stays `failed` and is final. Another try would find the
-        edit done, and the outcome would hide the damage.
+        An action that damaged a history stays `failed` and is final, because a retry would find the
+        edit done and its outcome would hide the damage.
         """
         return self.verdict != FAILED or self.damaged
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """Outcomes of a plan's edits.
+    """Outcomes of a plan's history edits.
 
     Attributes:
-        counts: The number of edits by verdict.
-        edited: True if any edit was not final before. A mark made before is then out of date.
-        failed: The histories of which an edit failed.
-        not_made: The histories of which an edit was not made. These and the failed ones release no
-            file, whatever a mark contains: a catalog may have dropped a ref with its snapshot, or
-            the table may exist in another catalog.
+        counts: Number of edits by verdict.
+        edited: True if any edit was not final before, which makes an earlier mark out of date.
+        failed: Histories with a failed edit.
+        not_made: Histories with an edit that was not made. Neither these nor the failed ones
+            release files, even if a mark suggests it: a catalog may have dropped a ref with its
+            snapshot, or the table may exist in another catalog.
     """
 
     counts: dict[str, int]
@@ -115,8 +114,8 @@ class ExpiryRecord:
     def record_outcomes(self, outcomes: Sequence[EditOutcome], token: int) -> None:
         """Record the outcomes of actions.
 
-        Damage to the lake is recorded first. That record blocks every later plan until a user
-        removes it.
+        Damage to the lake is recorded first, which blocks every later plan until a user removes the
+        record.
         """
         files = self.context.state.files
         if damaged := sorted({str(item.error) for item in outcomes if item.damaged}):
@@ -163,7 +162,7 @@ class ExpiryRecord:
 
 
 def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
-    """Return the plan's edits by lake.
+    """Read the plan's history edits by lake.
 
     Raises:
         StateError: If they are not the approved ones.
@@ -182,7 +181,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
 
 
 def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
-    """Return True if every edit of the plan has an outcome and none is `failed`."""
+    """Check if every edit of the plan has an outcome other than `failed`."""
     planned = read_actions(context, plan)
     return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled_actions() for lake, actions in planned.items())
 
@@ -190,7 +189,7 @@ def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
 def expire_lakes(
     spark: SparkSession, context: RunContext, mark: RunContext, plan: StoredPlan, lease: Lease, *, only_interrupted: bool
 ) -> ExpiryResult:
-    """Execute the plan's edits and return their outcomes.
+    """Execute the plan's history edits and return their outcomes.
 
     Snapshots are recorded in `snapshot_history` before they are removed.
 
@@ -200,7 +199,7 @@ def expire_lakes(
         mark: The run context of the verification mark.
         plan: The plan.
         lease: The lease of the plan's storage.
-        only_interrupted: Only finish what an earlier run began.
+        only_interrupted: If True, only finish edits that an earlier run began.
     """
     counts = Counter[str]()
     unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *read_missed_tables(context))
@@ -227,15 +226,16 @@ def make_edits(
     """Execute a lake's actions and record their outcomes. Return False if all were final before.
 
     Histories of unreadable tables are not edited. An action that failed is tried again, unless it
-    damaged the lake. If an earlier run began, an edit that is found done counts as `done`.
+    damaged the lake. If an earlier run began, an edit that is already in effect is recorded as
+    `done`.
 
-    With `only_interrupted` no action is started and no failed action is tried again, so that the
-    plan ends.
+    With `only_interrupted`, no action is started and no failed action is retried, so that the plan
+    ends.
 
     The lease is checked between edits, which also renews it.
 
     Raises:
-        GateRefused: If the lease is lost. The next run then finds out which edits were made.
+        GateRefused: If the lease is lost. The next run then determines which edits were made.
     """
     resumed, recorded = record.is_begun, record.outcomes()
     pending = [action for action in actions if action not in recorded or not recorded[action].is_final]
@@ -306,11 +306,11 @@ def _cancel(action: ExpiryAction, previous: EditOutcome | None, at: datetime) ->
 
 @log_progress(EXPIRY_LOG, attrgetter("header.storage"))
 def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
-    """Undo the plan's edits of history, and return the number of edits by outcome.
+    """Undo the plan's history edits, and return the number of edits by outcome.
 
-    Each outcome is recorded in `expiry_log`, as `undone` or as the reason against it. An edit that
-    was `done` is reverted if the repository is still in the state in which the plan left it.
-    Restore the plan's files first. Lakes that are no longer configured are skipped.
+    Each outcome is recorded in `expiry_log`, as `undone` or as the reason why not. A `done` edit is
+    reverted only if the repository is unchanged since the plan. The plan's files must be restored
+    first. Lakes that are no longer configured are skipped.
 
     Raises:
         UsageError: If no edit of the plan can be undone.

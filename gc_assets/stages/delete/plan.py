@@ -1,6 +1,6 @@
 """Make the plan of a run: what to quarantine, purge and restore, and the digest to approve.
 
-This module only decides. It changes no file of a storage. The same inputs give the same plan id.
+Planning never changes files of a storage. The same inputs yield the same plan id.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ HEADER: Final = "_header.json"
 def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
     """Publish `deletion_plan` of a run date.
 
-    Its header is in the summary of the receipt, and next to the table as `_header.json`. The plan
+    Its header is stored in the receipt summary and next to the table as `_header.json`. The plan
     contains:
 
-    - the edits of history that the policy requires (`planned_actions`), and the files that they
-      release (`after_expiry`),
+    - history edits required by the policy (`planned_actions`), and the files that they release
+      (`after_expiry`),
     - all other orphans, without those in histories that this plan does not edit
       (`held_for_expiry`),
     - the files in quarantine to restore or purge,
@@ -96,9 +96,9 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
 
 
 def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun) -> WrittenParts:
-    """Write the edits of history of all readable tables that claim a part of the storage.
+    """Write the history edits for every readable table with a claim in the storage.
 
-    `summary` counts them per lake.
+    `summary` contains their number per lake.
     """
     context = inputs.context
     sources = [(table.receipt.owner, context.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in inputs.refs]
@@ -115,13 +115,13 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun) -> Writ
 
 
 def planned_actions(state: State, plan: PublishedTable) -> pa.Table:
-    """Return the plan's edits of history (columns `EXPIRY_ACTIONS`)."""
+    """Return the plan's history edits (columns `EXPIRY_ACTIONS`)."""
     return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
 
 
 @dataclass(frozen=True)
 class _CopyExpiry:
-    """Copy rows of `expiry_plan` to the plan, so that they cannot change any more.
+    """Copy rows of `expiry_plan` to the plan, which makes them immutable.
 
     `summary` counts them by lake. One task for `run_single_task`.
     """
@@ -152,9 +152,10 @@ class _CopyExpiry:
 
 
 def _size(inputs: PlanInputs, expiry: WrittenParts, log: LogReader) -> tuple[int, int]:
-    """Return the rows and files that are read to make a plan.
+    """Return the number of rows and files read to make a plan.
 
-    If a file was ever quarantined, they include the ledger and the tables that it is compared with.
+    If the storage ever had quarantined files, the ledger and the tables compared with it are
+    included.
     """
     sources = [*inputs.orphans.parts(), *expiry.side.get(EXPIRY_SIDE, ())]
     if log.parts:
@@ -168,10 +169,10 @@ def header_of(published: PublishedTable) -> PlanHeader:
 
 
 def _reuse_header(context: RunContext, storage_name: str, header: PlanHeader) -> PlanHeader:
-    """Return the header of the same plan if it was made before, otherwise this one.
+    """Return the header of an identical earlier plan, otherwise this one.
 
-    The time of creation remains the earlier one, so making a plan again never prolongs it. A plan
-    that was applied or restored is used up. The same content then becomes another plan.
+    The earlier creation time is kept, so making a plan again never extends its validity. A plan
+    that was applied or restored is used up, so the same content then becomes another plan.
     """
     previous = {run.summary(PlanIndexSummary).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in previous:

@@ -1,4 +1,4 @@
-"""Build the header of a plan: its totals, the results of its gates, and the id to approve."""
+"""Build a plan header: totals, gate results, and the id to approve."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary, Stora
 
 @dataclass(frozen=True, slots=True)
 class PlanContent:
-    """Content of a plan as written.
+    """Written content of a plan.
 
     Attributes:
-        written: The rows of the plan.
-        expiry: Its edits of history.
-        aliases: Messages on rows that live files name by another address.
-        uploads: The totals of its uploads.
-        deferred: The files that it would purge if all tables were readable.
+        written: Rows of the plan.
+        expiry: History edits of the plan.
+        aliases: Messages on rows that are live under another address.
+        uploads: Upload totals.
+        deferred: Files that would be purged if all tables were readable.
     """
 
     written: WrittenParts
@@ -48,7 +48,7 @@ class _Counts:
 
 
 def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
-    """Return the header of a plan. Its id is a digest of the whole plan."""
+    """Build the header of a plan. Its id is a digest of the whole plan."""
     context, storage = inputs.context, inputs.context.storage(inputs.storage)
     found, live = inputs.orphans.summary(OrphanFilesSummary), live_count(inputs.live, inputs.storage)
     counts = _count_rows(content.written)
@@ -104,7 +104,7 @@ def _count_rows(written: WrittenParts) -> _Counts:
 
 
 def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Counts) -> Totals:
-    """Return the expired files that this plan leaves to the plans that edit their history."""
+    """Return the expired files left to other plans, which edit their history."""
     if HELD_SIDE not in written.side:
         return Totals()
     expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]

@@ -1,4 +1,4 @@
-"""The published tables that a plan is made of."""
+"""Collect the published tables from which a plan is made."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """Tables of a run date from which the plan of a storage is made.
+    """Input tables of a storage's plan for a run date.
 
     Attributes:
         context: The run context.
-        storage: The name of the storage.
+        storage: Storage name.
         orphans: `orphan_files` of the storage.
         inventory: `storage_inventory` of the storage.
         live: `live_files` of every lake.
         refs: `lake_refs` of every lake.
-        unreadable: The tables that the marks or the sweep could not read.
+        unreadable: Tables that the marks or the sweep could not read.
     """
 
     context: RunContext
@@ -51,5 +51,5 @@ class PlanInputs:
 
     @property
     def frozen_at(self) -> datetime:
-        """When the first ref of any lake was read."""
+        """Time when the first ref of any lake was read."""
         return min(table.summary(LakeRefsSummary).frozen_at for table in self.refs)

@@ -1,6 +1,6 @@
 """Build the rows of a plan: what to quarantine, purge and restore.
 
-This module only decides. It changes no file of a storage.
+Planning never changes files of a storage.
 """
 
 from __future__ import annotations
@@ -46,15 +46,14 @@ OWNED: Final = pa.schema(
 def plan_rows(
     spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Return the planned keys, and those that would be purged if all tables were readable.
+    """Build the planned rows, and those that would be purged if all tables were readable.
 
     The second frame is None if all tables are readable. Three groups of keys are routed to side
     tables: keys that wait in quarantine, keys that wait for the edits of another plan, and keys
     whose name is in use again.
 
     Args:
-        spark: The session.
-        inputs: The tables of the run date.
+        spark: The session. inputs: The tables of the run date.
         run: The run of the plan.
         expiry: The edits of history of the plan, as parts of `run`.
         log: The deletion logs of the storage.
