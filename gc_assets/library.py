@@ -187,7 +187,7 @@ class PublishedRuns:
         return PublishedRun(self.platform.run_context(_parse_date(run_date)))
 
     def night(self, run_date: date | str | None = None) -> PublishedRun:
-        """Deprecated: use `run`."""
+        """Return the result of `run`, which replaces this method."""
         _warn_deprecated("night", "run")
         return self.run(run_date)
 
@@ -217,7 +217,7 @@ class PublishedRuns:
         return read_quarantine(State.of(config), _owner(config, DELETION_PLAN, storage))
 
     def quarantined(self, storage: str | None = None) -> pa.Table:
-        """Deprecated: use `read_quarantine`."""
+        """Return the result of `read_quarantine`, which replaces this method."""
         _warn_deprecated("quarantined", "read_quarantine")
         return self.read_quarantine(storage)
 

@@ -60,7 +60,7 @@ ALLOWED: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "gc_assets/*",
         r"identifier: (string|code) (sick|sick_tables|spoilt_histories|max_sick|first_night|night_missed|table_sick|facts|books|said"
-        r"|waterfall|nights_carried|nights_uncompared|_recheck|_sick|_withheld)\b",
+        r"|waterfall|nights_carried|nights_uncompared|recheck_deduplicated|spoilt|_recheck|_sick|_withheld)\b",
         "names of 0.3 that are still read or that digests contain, and directories in the state",
     ),
     ("gc_assets/library.py", r"\b([Nn]ights?|PublishedNight|quarantined)\b", "deprecated names of the Python API"),

@@ -66,15 +66,15 @@ class RunObserver(Protocol):
     """Receives the progress of a run."""
 
     def set_activity(self, text: str) -> None:
-        """Work outside of assets begins."""
+        """Handle the start of work outside of assets."""
         ...
 
     def start_assets(self, assets: int) -> None:
-        """The run begins to publish this number of assets."""
+        """Handle the start of a run that publishes this number of assets."""
         ...
 
     def finish_asset(self, step: PublishedAsset) -> None:
-        """An asset was published."""
+        """Handle a published asset."""
         ...
 
 

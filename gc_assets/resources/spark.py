@@ -131,7 +131,8 @@ class SparkRuntime(dg.ConfigurableResource):
         if self._session is None:
             opened = {"session": lambda: self._open_classic(was_small), "connect": self._open_connect, "submitted": self._open_submitted}
             spark = opened[self.mode]()
-            where = {"session": self.master, "connect": without_parameters(self.remote)}.get(self.mode, "") or str(spark.sparkContext.master)
+            addresses = {"session": self.master, "connect": without_parameters(self.remote)}
+            where = addresses.get(self.mode) or str(spark.sparkContext.master)
             if not is_local(where):
                 try:
                     check_executors(spark, where)

@@ -20,7 +20,8 @@ from gc_assets.stages.mark.dirty_keys import file_key
 from gc_assets.stages.mark.needs import build_needs
 from gc_assets.state.side_tables import DANGLING_SIDE, DIRECT_FILES, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, WITNESSES
 
-# Columns that identify a witness. A witness that lists a file under several kinds has one number per kind.
+# Columns that identify a witness. A witness that lists a file under several kinds has one number
+# per kind.
 _ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
 # Expressions are strings here, because column functions cost JVM calls.
 _KINDS: Final = len(FILE_KINDS)
