@@ -53,17 +53,17 @@ def plan_rows(
     whose name is in use again.
 
     Args:
-        spark: The session. inputs: The tables of the run date.
-        run: The run of the plan.
-        expiry: The edits of history of the plan, as parts of `run`.
-        log: The deletion logs of the storage.
+        spark: The session. inputs: Tables of the run date.
+        run: Run of the plan.
+        expiry: History edits of the plan, as parts of `run`.
+        log: Deletion logs of the storage.
     """
     orphans = _orphan_rows(spark, inputs, run, expiry)
     if not log.parts:
         return orphans, None
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
-    # Deferred quarantine moves nothing, so each sweep lists its files again. Another object of the
-    # same name is new garbage.
+    # Deferred quarantine moves no files, so each sweep lists them again. Another object of the same
+    # name is new garbage.
     deferred = F.col("quarantine") == "deferred"
     orphans = orphans.join(copies.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*orphans.columns)
     # A report is older than the run, so it contains objects that were quarantined or purged since.
@@ -72,7 +72,7 @@ def plan_rows(
     if removed is not None:
         orphans = orphans.join(removed, ["key", "etag"], "left_anti").select(*orphans.columns)
     compared = _compare_copies(spark, inputs, copies, removed)
-    # Nothing is purged while a table is unreadable: it may have started to use the files.
+    # No file is purged while a table is unreadable, because the table may have started to use it.
     unknown = bool(inputs.unreadable) or _needs_unread_metadata(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
     quarantined = _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred)
@@ -80,7 +80,7 @@ def plan_rows(
 
 
 def sum_files(files: DataFrame | None) -> Amount:
-    """Return the number and the bytes of the files in a frame."""
+    """Sum number and bytes of the files in a frame."""
     if files is None:
         return Amount()
     (row,) = collect(files.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes")))
@@ -88,7 +88,7 @@ def sum_files(files: DataFrame | None) -> Amount:
 
 
 def _orphan_rows(spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts) -> DataFrame:
-    """Return the orphans as rows to quarantine.
+    """Build the rows to quarantine from the orphans.
 
     Orphans in histories that this plan does not edit are routed to the side table `_held`.
     """
@@ -122,7 +122,7 @@ def _orphan_rows(spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry:
 
 
 def _is_needed() -> Column:
-    """Select copies that are live again, or in history that a ref reaches again."""
+    """Select copies that are live again, or part of history that a ref reaches again."""
     return F.col("is_live").isNotNull()
 
 
@@ -146,8 +146,8 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     needed = live_keys(spark, context, storage_name, live).select("key", F.lit(True).alias("is_live"), size)
     held = expired_keys(spark, context, storage_name, live).select("key", F.lit(False).alias("is_live"), size)
     needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
-    # Of several copies of a needed name, the one of the recorded size is restored, or else the
-    # newest. Of copies that are not needed, the oldest is purged first.
+    # Of several copies of a needed name, the one with the recorded size is restored, otherwise the
+    # newest. Unneeded copies are purged oldest first.
     fits = ~_is_needed() | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
     order = F.when(_is_needed(), newest_first()).otherwise(-newest_first())
     with_needs = copies.join(needs, "key", "left").withColumn("fits", fits)
@@ -162,7 +162,7 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
 
 
 def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -> DataFrame:
-    """Return copies in quarantine as rows to restore or purge. Others wait in a side table."""
+    """Build rows to restore or purge from quarantined copies. Others wait in a side table."""
     nothing = F.lit(None).cast("string")
     is_needed = _is_needed()
     taken = F.when(is_deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
@@ -191,9 +191,9 @@ def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -
 
 
 def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[PublishedTable]) -> bool:
-    """Return True if quarantine contains a live metadata object that was never decoded.
+    """Check if quarantine contains a live metadata object that was never decoded.
 
-    Nothing is purged then. Once the object is restored, the next run knows what it needs.
+    If so, no file is purged. After the object is restored, the next run can read its needs.
     """
     paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
     if not paths:
@@ -208,7 +208,7 @@ def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[
 
 @dataclass(frozen=True)
 class _AddOwner:
-    """Add a column with the lake that claims each key, null if no lake may collect it."""
+    """Task that adds the lake that claims each key, null if no lake may collect it."""
 
     claims: Claims
 

@@ -1,7 +1,7 @@
 """Select the plan that a run of `deletion_log` executes, and its phases.
 
-A plan is executed only if its id is given. Without an id, the run only restores files that its own
-plan needs again. This module only decides; `apply_plan` checks everything again.
+A plan is executed only if its id is given. Without an id, the run only restores files that are
+needed again according to its own plan. `apply_plan` checks everything again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gc_assets.state.schemas import DELETION_PLAN
 
 @dataclass(frozen=True, slots=True)
 class PlanSelection:
-    """A plan with the phases to execute, or no plan and the reason."""
+    """Plan with the phases to execute, or no plan and the reason."""
 
     plan: StoredPlan | None
     phases: tuple[str, ...] = ()
@@ -26,8 +26,8 @@ class PlanSelection:
 
 
 def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> PlanSelection:
-    """Return the plan with this id and all its phases, or without an id the run's plan and its
-    restore.
+    """Select the plan with this id and all its phases; without an id, the restore of the run's
+    plan.
 
     The restore of files that are needed again requires no approval, in a storage with mode `apply`.
 

@@ -1,4 +1,4 @@
-"""Restore quarantined files: all files of a plan, those under a prefix, or one key.
+"""Restore quarantined files by plan, prefix or key.
 
 A restore needs no approval. A file whose name is in use stays in quarantine.
 """
@@ -49,15 +49,15 @@ def restore(
 ) -> tuple[PublishedTable, dict[str, Totals]]:
     """Restore quarantined files, and return the log and the totals by outcome.
 
-    Of several copies of one name the newest is restored. The others stay, and `--plan` selects each.
-    A real run also restores the copies that rehearsals quarantined; a rehearsal restores only its
-    own.
+    Of several copies with the same name, the newest is restored; the others stay and can be
+    selected with `--plan`. A real run also restores copies quarantined by rehearsals, but a
+    rehearsal restores only copies of rehearsals.
 
-    A finished plan is used up once a file of it was restored. A plan that was applied in part stays
-    so, and the files that its write-ahead log moved are restored too.
+    A finished plan is used up once one of its files was restored. A partly applied plan remains so,
+    and files moved according to its write-ahead log are restored too.
 
     Args:
-        session: Opens Spark. Called only if there is much to restore.
+        session: Opens Spark. Called only for large restores.
         context: The run context.
         storage_name: The storage.
         plan_id: Restore the files of this plan.
@@ -66,8 +66,8 @@ def restore(
 
     Raises:
         UsageError: If neither plan, prefix nor key is given.
-        GateRefused: If another run holds the lease, the lease is lost, or the storage does not allow
-            rehearsals. A restore whose lease was lost does not count and must be repeated.
+        GateRefused: If another run holds the lease, the lease is lost, or the storage does not
+            allow rehearsals. A restore that lost its lease is invalid and must be repeated.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -112,7 +112,7 @@ def _publish(context: RunContext, run: TableRun, written: WrittenParts, restore_
 
 
 def _planned_files(header: PlanSummary | None) -> int | None:
-    """Return how many files a plan was to quarantine, the maximum to restore. None without a plan."""
+    """Return the number of files that a plan may have quarantined, or None without a plan."""
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 

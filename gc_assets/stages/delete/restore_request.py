@@ -29,7 +29,7 @@ _NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Files to restore. `history` also requests to undo the plan's edits of history."""
+    """Files to restore. `history` also requests undoing the plan's history edits."""
 
     storage: str
     plan: StoredPlan | None
@@ -46,7 +46,7 @@ class RestoreRequest:
 class RestoreResult:
     """Result of a restore.
 
-    `by_outcome` has the keys `restore/<outcome>` and, if edits of history were undone,
+    `by_outcome` has the keys `restore/<outcome>` and, if history edits were undone,
     `history/<outcome>`.
     """
 
@@ -76,7 +76,7 @@ def resolve_request(
     """Return the request for these options. `key` may be an address.
 
     Raises:
-        UsageError: If the options name nothing, several storages, or an unknown plan.
+        UsageError: If the options select nothing, several storages, or an unknown plan.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
@@ -91,7 +91,7 @@ def resolve_request(
 
 
 def restore_files(session: Callable[[], SparkSession], context: RunContext, request: RestoreRequest) -> RestoreResult:
-    """Restore the files, and raise what `restore` raises.
+    """Restore the files. Raises the same errors as `restore`.
 
     Args:
         session: Opens Spark if `restore` needs it.
@@ -103,9 +103,9 @@ def restore_files(session: Callable[[], SparkSession], context: RunContext, requ
 
 
 def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | None:
-    """Undo the plan's edits of history, and raise what `undo_expiry` raises.
+    """Undo the plan's history edits. Raises the same errors as `undo_expiry`.
 
-    Returns None if that was not requested, or if a file of the plan is still missing.
+    Returns None if this was not requested, or if a file of the plan is still missing.
     """
     plan = result.request.plan
     if not result.request.history or plan is None or result.missing is not None:

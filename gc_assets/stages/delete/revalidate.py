@@ -1,9 +1,9 @@
-"""Check each row of a plan again before it is executed: its claim and the age of its object.
+"""Revalidate claim and object age of each plan row before it is executed.
 
-A plan is a table in the state, and its id is a digest of the table. A user with write access to the
-state can add a row and compute the digest again. So the row itself is not trusted: the claims are
-those of the verification mark, and the age is read from the identity (etag) of the object. The
-store compares that identity with the object before it acts.
+A plan's id is a digest of a table in the state, so a user with write access to the state can add a
+row and recompute the digest. Rows are therefore not trusted: claims come from the verification
+mark, and the age is read from the object identity (etag), which the store compares with the object
+before it acts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gc_assets.stages.sweep.orphan_files import grace_cutoff
 from gc_assets.state.journal import PublishedTable
 from gc_assets.stores.protocol import Store
 
-# The column with the reason why a row must not be executed, null in rows that may be executed.
+# Column with the reason why a row must not be executed, null for executable rows.
 REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
 class Revalidation:
-    """Adds the column `refused` to rows of a plan. A restore is never refused, because it removes
-    nothing.
+    """Task that adds the column `refused` to plan rows. Restores are never refused, because they
+    remove nothing.
 
     Picklable. Runs in executors.
     """
@@ -43,9 +43,7 @@ class Revalidation:
 
     @classmethod
     def of(cls, context: RunContext, header: PlanHeader, refs: list[PublishedTable], live: Sequence[PublishedTable]) -> Revalidation:
-        """Build the revalidation of a plan's rows from the refs and live files of a verification
-        mark.
-        """
+        """Build the revalidation from the refs and live files of a verification mark."""
         cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs))
         claims = claims_of(context, header.storage, [*refs, *live])
         return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage))

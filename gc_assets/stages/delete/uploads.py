@@ -1,8 +1,8 @@
-"""Select the multipart uploads that a plan aborts, and abort them when the plan is executed.
+"""Select multipart uploads to abort, and abort them when the plan is executed.
 
-An abort is final, like a purge. So no upload is aborted while a table is unreadable. An upload must
-be older than the grace period also by the clock of the store, measured from the last action of its
-writer. Its key must be claimed by a lake, like that of a file.
+An abort is final, like a purge, so no upload is aborted while a table is unreadable. An upload must
+be older than the grace period also by the store's clock, measured from the last action of its
+writer. As with files, its key must be claimed by a lake.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gc_assets.stores.execution import execute, to_deletion_log
 from gc_assets.stores.protocol import Lease, PlannedAction, Result, UploadAborter
 from gc_assets.stores.write_ahead import ActionKey, WriteAheadLog, share_of
 
-# The oldest uploads, at most this many, are aborted by one plan. Each costs four requests, and the
+# Maximum number of uploads aborted by one plan, oldest first. Each costs four requests, and the
 # plan lists them for review.
 MAX_PLANNED: Final = 1_000
 _log: Final = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def find_old_uploads(
     live: list[PublishedTable],
     unreadable: Sequence[Unreadable],
 ) -> tuple[pa.Table, int]:
-    """Return the uploads that a plan of this run aborts (columns `UPLOADS`).
+    """Find the uploads to abort by this run's plan (columns `UPLOADS`).
 
     If the uploads cannot be listed, none is planned, and a warning is logged.
 
@@ -75,7 +75,7 @@ def find_old_uploads(
 
 
 def upload_totals(rows: pa.Table, later: int) -> Uploads:
-    """Return the totals of a plan's uploads for its header."""
+    """Return the upload totals for a plan header."""
     return Uploads(count=rows.num_rows, bytes=pc.sum(rows.column("size_bytes")).as_py() or 0, later=later, digest=f"{digest(rows):016x}")
 
 
@@ -141,7 +141,7 @@ def _apply_store_clock(revalidation: Revalidation, context: RunContext, storage_
 
 
 def _find_refused(revalidation: Revalidation, rows: pa.Table) -> pa.Array:
-    """Return why each upload must not be aborted, as a column that is null for the others."""
+    """Return a column with the reason why each upload must not be aborted, null if it may be."""
     batches = rows.select(["key", "etag", "lake"]).append_column("action", pa.repeat(ABORT, rows.num_rows)).to_batches()
     return pa.chunked_array([batch.column(REFUSED) for batch in revalidation(iter(batches))], pa.string())
 

@@ -1,7 +1,7 @@
 """Make the verification mark of an apply: mark the lakes again under the lease.
 
-The gates that can change are checked again, and the rows of the plan are verified to be the approved
-ones. See docs/adr/0002-three-marks-in-an-apply.md.
+Gates that can change are checked again, and the plan rows are verified against the approved ones.
+See docs/adr/0002-three-marks-in-an-apply.md.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from gc_assets.state.summaries import LakeRefsSummary
 
 
 def verification_context(context: RunContext, plan: StoredPlan, verification_id: str) -> RunContext:
-    """Return the run context of a verification mark.
+    """Build the run context of a verification mark.
 
-    A purge cannot be undone. So the mark before it computes every row of `live_files`, and reuses
-    none of the runs that had the same files quarantined and planned.
+    A purge cannot be undone, so the mark before it recomputes every row of `live_files` instead of
+    reusing the runs that led to quarantine and plan.
     """
     config = context.config.model_copy(update={"full_every": 0}) if PURGE in plan.header.totals else context.config
     return replace(context, config=config, verification_id=verification_id, run_date=plan.header.run_date, as_of=plan.header.as_of)
@@ -64,7 +64,7 @@ def verification_context(context: RunContext, plan: StoredPlan, verification_id:
 class PlanRows:
     """Rows of a plan, verified to be the approved ones.
 
-    A small number of rows is kept in memory, so that exactly the verified rows are executed.
+    Small plans are kept in memory, so that exactly the verified rows are executed.
     """
 
     spark: SparkSession
@@ -74,7 +74,7 @@ class PlanRows:
 
     @classmethod
     def verify(cls, spark: SparkSession, state: State, plan: StoredPlan) -> Self:
-        """Return the rows of a plan.
+        """Return the verified rows of a plan.
 
         Raises:
             StateError: If the digest of the rows is not the one in the plan's id.
@@ -111,17 +111,17 @@ class PlanRows:
 
 @dataclass(frozen=True)
 class VerificationMark:
-    """A mark of all lakes that was made under the lease of an apply.
+    """Mark of all lakes, made under the lease of an apply.
 
     Attributes:
-        spark: The session for rows and tables of this size.
+        spark: Session for rows and tables of this size.
         context: The run context of the mark.
         storage: The storage of the plan.
         live: `live_files` of every lake.
         refs: `lake_refs` of every lake.
         rows: The rows of the plan.
-        revalidation: Checks rows of the plan by this mark.
-        frozen_at: When the first ref was read.
+        revalidation: Revalidation of plan rows by this mark.
+        frozen_at: Time when the first ref was read.
         unreadable: The unreadable tables.
     """
 
@@ -137,10 +137,11 @@ class VerificationMark:
 
     @cached_property
     def needed(self) -> DataFrame:
-        """The keys that a lake needs (columns key, needed, is_live).
+        """Keys needed by a lake (columns key, needed, is_live).
 
-        `is_live` is false for a key that only expired history needs. Deferred keys count as needed.
-        The frame is built on first use, because a mark after edits of history may replace this one.
+        `is_live` is false for keys needed only by expired history. Deferred keys are treated as
+        needed. The frame is built on first use, because a mark after history edits may replace this
+        one.
         """
         live, held = (read(self.spark, self.context, self.storage, list(self.live)) for read in (live_keys, expired_keys))
         both = live.selectExpr("key", "lake", "true as is_live").unionByName(held.selectExpr("key", "lake", "false as is_live"))
@@ -221,7 +222,7 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
 
 
 def _size(state: State, plan: StoredPlan, live: Sequence[PublishedTable]) -> tuple[int, int]:
-    """Return the rows and files that an apply compares: the plan, the needed keys and the ledger."""
+    """Return the number of rows and files that an apply compares: plan, needed keys and ledger."""
     parts = [*plan.published.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
     log = LogReader.of(state, plan.header.storage)
     return sum(part.rows for part in parts) + log.rows, len(parts) + log.part_count

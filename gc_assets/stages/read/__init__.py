@@ -1,1 +1,1 @@
-"""Answer questions from published tables. Nothing here decides what is deleted."""
+"""Read-only reports and queries over published tables, without influence on deletions."""

@@ -1,4 +1,4 @@
-"""Report which bytes each ref, or each retention, keeps from becoming garbage (`what_if`)."""
+"""Report the bytes retained by each ref or retention setting (`what_if`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGES: Final = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 
 def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
-    """Return the bytes that only one ref keeps, for each ref of these lakes, most bytes first.
+    """Return the bytes retained by a single ref, for each ref of these lakes, most bytes first.
 
     Refs with the same name in several tables or lakes count as one.
     """

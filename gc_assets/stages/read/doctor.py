@@ -27,9 +27,9 @@ Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
 
 def doctor(context: RunContext) -> Iterator[Finding]:
-    """Yield the findings of all checks.
+    """Yield the results of all checks.
 
-    If a check itself fails, that becomes its finding.
+    If a check raises, the error is reported as its result.
     """
     yield from _environment(context)
     checks = list(_checks(context))

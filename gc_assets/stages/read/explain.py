@@ -53,7 +53,7 @@ class Explanation:
 
 
 def explain(context: RunContext, text: str, storage: str | None = None) -> list[Explanation]:
-    """Return one explanation of an address, or of a key for each storage that contains it.
+    """Explain an address, or a key in each storage that contains it.
 
     If no storage contains the key, there is one explanation for each storage.
 

@@ -1,9 +1,9 @@
-"""Record which tables are dead, at which location.
+"""Record dead tables with their locations.
 
-A table that was dropped and created again at the same location leaves metadata with another uuid
-there. It looks like a table of a catalog that is not configured, so it refuses every plan
-(`foreign_metadata`). A user can record that this uuid is dead at this location. Its files then
-count as garbage of the claim on the location, once they are old enough.
+A table dropped and recreated at the same location leaves metadata with another uuid there, which
+looks like an unconfigured catalog and blocks every plan (`foreign_metadata`). A user can record
+that this uuid is dead at this location. Once old enough, its files are then garbage of the claim on
+the location.
 
 A record is about one uuid and one location. It becomes void if the table is written to after it was
 made, because the table is then in use.

@@ -9,9 +9,9 @@ settled entry decides.
 Entries are ordered by the fencing tokens of their leases, because tokens only grow and clocks do
 not. Entries of releases without tokens come first, ordered by their times and run ids.
 
-A copy that a rehearsal quarantined belongs to rehearsals, whatever is done to it later. Real runs
-ignore it, and rehearsals ignore all other copies. Entries of releases before 0.4 have no such mark:
-their copies belong to both.
+A copy quarantined by a rehearsal always belongs to rehearsals. Real runs ignore it, and rehearsals
+ignore all other copies. Entries of releases before 0.4 have no such mark: their copies belong to
+both.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def copies_in_quarantine(entries: pa.Table) -> pa.Table:
 
 
 def read_log_entries(state: State, logs: Sequence[PastRun]) -> pa.Table:
-    """Return all entries of these logs (columns `LOG_ENTRIES`).
+    """Read all entries of these logs (columns `LOG_ENTRIES`).
 
-    Logs of 0.2.0 have no run id in their rows. It is taken from their receipts.
+    Logs of release 0.2.0 have no run id in their rows, so it is taken from their receipts.
     """
     return _read_all_entries(state.files, state.segment_files(logs))
 
@@ -147,7 +147,7 @@ ALL_COPIES: Final = CopySelection()
 
 
 def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
-    """Return the copies in quarantine in a storage (columns `QUARANTINED_COPY`), in memory.
+    """Read the quarantined copies of a storage into memory (columns `QUARANTINED_COPY`).
 
     Args:
         state: The state.
@@ -158,7 +158,7 @@ def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None =
 
 
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, rehearsal: bool | None = None) -> DataFrame:
-    """Return the copies in quarantine in a storage (columns `QUARANTINED_COPY`), one row per copy.
+    """Return the quarantined copies of a storage (columns `QUARANTINED_COPY`), one row per copy.
 
     Lazy: no job runs here. `rehearsal` selects copies as in `CopySelection`.
     """
@@ -225,8 +225,8 @@ def removed_objects(entries: pa.Table, since: datetime) -> pa.Table:
     """Return the objects that are not at their location, if their newest entry is of `since` or
     later.
 
-    The result has the columns key and etag. Entries of rehearsals always count, because their times
-    are not real.
+    The result has the columns key and etag. Entries of rehearsals are always included, because
+    their times are not real.
     """
     last = newest_entries(entries, ("key", "by"))
     hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))

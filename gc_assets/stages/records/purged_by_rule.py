@@ -1,7 +1,7 @@
-"""Find the objects that were purged because a rule of a lakeFS repository released them.
+"""Find objects purged because a lakeFS lifecycle rule released them.
 
-lakeFS keeps its commits, so a rule that is extended makes objects live again that a shorter rule
-released. Their absence is no sign of a loss or of another spelling.
+lakeFS keeps its commits, so extending a rule makes objects live again that the shorter rule
+released. Their absence does not indicate data loss or another spelling.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
 def purged_by_rule(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Return the objects that our plans purged by a rule of their lake (columns key, lake), each
-    once.
+    """Return the distinct objects purged by a lake rule (columns key, lake).
 
     Objects that were purged as never committed are not included: no commit may need them.
     """

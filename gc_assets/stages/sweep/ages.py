@@ -1,6 +1,6 @@
 """Decide which files are old enough to be candidates.
 
-The grace period of the storage applies to all files. The lake that claims a file can require a
+The storage's grace period applies to all files, but the lake that claims a file can require a
 longer one.
 """
 
@@ -36,7 +36,7 @@ class LakeAge:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """Cut-offs of a storage and of the lakes that claim files in it. Picklable."""
+    """Picklable cut-offs of a storage and the lakes with claims in it."""
 
     cutoff: datetime
     lakes: Mapping[str, LakeAge]
@@ -58,8 +58,7 @@ class Ages:
     def is_old(self, claimed: pa.RecordBatch) -> pa.Array:
         """Return a mask of the claimed files that are older than their cut-off.
 
-        The age of a file is that of the younger of two times: its modification time and the time in
-        its name.
+        The age is based on the later of the modification time and the time in the file name.
 
         Args:
             claimed: Files with the columns key, last_modified and lake.

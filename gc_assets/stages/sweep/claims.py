@@ -1,4 +1,4 @@
-"""Read which prefixes of a storage the lakes claim, without the paths of the collector itself."""
+"""Read the prefixes claimed by lakes in a storage, excluding the collector's own paths."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
     """Return the claims on a storage, limited by `own_claims`.
 
     Tables of `lake_refs` contribute the frozen claims, tables of `live_files` the claims found in
-    metadata. The tables and the configuration of the collector and the files of configured catalogs
-    are excluded, wherever they are stored: they are never garbage of a lake.
+    metadata. The collector's tables and configuration and the files of configured catalogs are
+    always excluded, because they are never garbage of a lake.
     """
     claims, wide = narrow_claims(_claims(context, storage_name, tables))
     state, files = collector_paths(context, storage_name)
@@ -28,7 +28,7 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
 
 
 def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
-    """Return the keys of the collector's own files and of catalogs in a storage.
+    """Return the keys of the collector's and catalogs' own files in a storage.
 
     Each path is resolved both as configured and with symbolic links followed.
 
@@ -73,7 +73,7 @@ def _location_keys(context: RunContext, storage_name: str, *names: str) -> Itera
 
 
 def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> tuple[str, ...]:
-    """Return the key prefixes that these tables and lakes claim in a storage."""
+    """Return the key prefixes claimed by these tables and lakes in a storage."""
     found: set[str] = set()
     for table in tables:
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():

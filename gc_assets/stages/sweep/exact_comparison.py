@@ -33,7 +33,7 @@ IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 
 
 def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable], candidate_paths: list[str]) -> bool:
-    """Return False if no live key equals a candidate, exactly or except for its spelling.
+    """Check if any live key may equal a candidate, exactly or up to spelling.
 
     The check is one pass over the live keys. If the candidates do not fit into the memory of a
     worker, the result is True without a check, and `find_hits` decides.
@@ -49,7 +49,7 @@ def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: l
 
 
 def find_hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
-    """Return the candidates that equal a live key (columns key, exact).
+    """Find the candidates that equal a live key (columns key, exact).
 
     `exact` is false if only the spelling-insensitive forms are equal. This is a join, so it runs
     only if `may_hit` returns True.

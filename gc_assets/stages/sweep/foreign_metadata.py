@@ -1,8 +1,6 @@
-"""Detect metadata of tables and repositories that belong to no configured lake, in claimed
-prefixes.
+"""Detect metadata of unconfigured tables and repositories in claimed prefixes.
 
-Such metadata means that a catalog is not configured. The live files of its tables would look
-unreferenced.
+Such metadata indicates an unconfigured catalog, whose live files would look unreferenced.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ def foreign_metadata(
     known_tables: Mapping[str, KnownTable],
     dead: Sequence[DeadTable] = (),
 ) -> DataFrame:
-    """Return the suspects that are foreign, with the reason (columns key, reason, is_junk).
+    """Find the foreign suspects, with the reason (columns key, reason, is_junk).
 
-    `is_junk` marks content that is no valid metadata, although its name looks like metadata.
+    `is_junk` marks files named like metadata whose content is not valid metadata.
 
     If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
     its writers moved to another one. If the table is in use, only old metadata counts: young
@@ -59,7 +57,7 @@ def foreign_metadata(
 
 
 def metadata_patterns() -> tuple[MetadataPattern, ...]:
-    """Return the signs of metadata of all kinds.
+    """Return the metadata patterns of all lake kinds.
 
     The first pattern that a key matches applies.
     """

@@ -1,4 +1,4 @@
-"""Find the time of the newest commit that the configured catalogs have for each table.
+"""Find the time of each table's newest commit in the configured catalogs.
 
 Newer metadata of a table was written through a catalog that is not configured. The work is done
 with Arrow in the driver, and only in runs that listed suspect metadata. It reads one row per commit
@@ -36,7 +36,7 @@ class KnownTable:
     in_use: bool = True
 
 
-# A table that could not be read is no sign of another catalog.
+# An unreadable table does not indicate another catalog.
 _NEVER_NEWER = KnownTable(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
@@ -95,7 +95,7 @@ def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.Chu
 
     A table that is visible on a branch gets the time of the newest commit of all tables. Newer
     metadata of it that no commit names may come from a dropped branch, which leaves no other trace.
-    It is no sign of another catalog.
+    It does not indicate another catalog.
 
     Args:
         places: Rows of the side table `LOCATIONS`: container, address and kind.

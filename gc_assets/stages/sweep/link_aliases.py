@@ -1,4 +1,4 @@
-"""Find planned objects that live files also name by another address.
+"""Find planned objects that are live under another address.
 
 Such an address leads through a symbolic link, a bind mount, or a file system that is mounted twice.
 The keys of these objects are in no live set. The store compares object identities for each address
@@ -34,7 +34,7 @@ _IDENTITIES_DDL: Final = "address string, etag string"
 def planned_by_alias(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], rows: Callable[[], DataFrame]
 ) -> list[str]:
-    """Return the rows of a plan that would remove an object which a lake needs by another address.
+    """Find plan rows that would remove an object needed by a lake under another address.
 
     At most `MAX_NAMED` messages are returned.
 

@@ -24,7 +24,7 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True)
 class LiveColumn:
-    """One column of the `live_files` rows of all lakes that are in one storage.
+    """Single column of all lakes' `live_files` rows in one storage.
 
     Each call reads it again. `parts` hold all of `live_files`, `rows` is their number of rows.
     """
@@ -48,7 +48,7 @@ class LiveColumn:
         return is_small(self.spark) or engine.column_fits_in_process(self.rows, self.parts.sizes)
 
     def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
-        """Return the rows that a task yields for the column.
+        """Run a task over the column and return the rows that it yields.
 
         Args:
             task: The task to run over batches of the column.
@@ -60,7 +60,7 @@ class LiveColumn:
         return collect(self.map_arrow(task, ddl))
 
     def map_arrow(self, task: Task, ddl: str | StructType, max_tasks: int | None = None) -> DataFrame:
-        """Return a frame of the rows that a task yields for the column (columns of `ddl`).
+        """Map the column through a task, as a frame with the columns of `ddl`.
 
         The task runs in executors, at most `max_tasks` times.
         """

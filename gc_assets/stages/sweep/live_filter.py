@@ -59,7 +59,7 @@ def live_tables(context: RunContext) -> list[PublishedTable]:
 
 
 def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
-    """Return the rows of `live_files` of all lakes that are in the storage.
+    """Return all lakes' `live_files` rows in the storage.
 
     A key that two lakes need appears twice.
     """
@@ -71,7 +71,7 @@ def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live:
 
 
 def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
-    """Return the files that only expired history needs (columns of `live_files`).
+    """Return the files needed only by expired history (columns of `live_files`).
 
     The policy no longer keeps that history, but the lake still contains it. Lakes whose history is
     never edited contribute no rows.

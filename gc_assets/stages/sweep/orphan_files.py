@@ -1,4 +1,4 @@
-"""Find the claimed files that are in no live set.
+"""Find claimed files that are in no live set.
 
 The live filter is applied first. The remaining candidates are compared with the live keys
 themselves. A single candidate that equals a live key stops the plan.
@@ -99,7 +99,8 @@ def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTab
 def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
     """Return the grace cut-off, limited by the scan time of an inventory report.
 
-    If a report replaces the listing, the cut-off is at most its scan time minus the grace period.
+    If an inventory report is used instead of a listing, the cut-off is at most its scan time minus
+    the grace period.
     """
     return cutoff if report_as_of is None else min(cutoff, report_as_of - context.storage(storage_name).grace)
 
@@ -140,7 +141,7 @@ class _Sweep:
 
 @dataclass(frozen=True, slots=True)
 class _MetadataChecks:
-    """Live metadata that the inventory lacks or shows rewritten.
+    """Live metadata that is missing or rewritten according to the inventory.
 
     Attributes:
         reread: Metadata objects that were read again because they are not the decoded ones.

@@ -1,13 +1,12 @@
 """List a storage, in rounds of tasks.
 
-A task that meets more objects than its budget hands the rest back for the next round. Small
+A task that exceeds its object budget hands the remaining entries back for the next round. Small
 listings run in this process: a storage that was listed quickly in the previous run, and a storage
 of a single task. All others run in executors. If the storage has inventory reports, the tasks read
 the newest one.
 
-Objects under `data/` of a lakeFS repository never change. So the rows of a directory there that did
-not change are copied from the previous run. The whole storage is listed every `full_listing` as a
-check.
+Objects under `data/` of a lakeFS repository never change, so the rows of unchanged directories are
+copied from the previous run. As a check, the whole storage is listed every `full_listing`.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class _Listing:
 def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
     """Publish every object of a storage.
 
-    Links, names that are not UTF-8 and special files are no objects. They are published as problems.
+    Links, special files and names that are not UTF-8 are published as problems instead of objects.
 
     Raises:
         StoreError: If a directory could not be read. An incomplete inventory is never published.
@@ -216,7 +215,7 @@ def _list_in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: 
 
 
 def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return the inventory of the previous run if it is of the same location."""
+    """Return the previous run's inventory if it has the same location."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date)
     is_same_location = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
     return last if is_same_location else None

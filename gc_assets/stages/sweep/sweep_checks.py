@@ -1,7 +1,7 @@
-"""Search for reasons against a plan.
+"""Check for problems that may stop a plan.
 
-These are live files that the inventory lacks, live keys behind links, and foreign metadata. Each
-function counts and names its findings. The gates decide whether they stop the plan.
+The problems are live files missing from the inventory, live keys reached through links, and foreign
+metadata. Each function returns counts and samples. The gates decide if they stop the plan.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Missing:
 
 
 def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[Missing]:
-    """Return the live metadata objects that the inventory lacks, at most `MAX_NAMED`.
+    """Return the live metadata objects missing from the inventory, at most `MAX_NAMED`.
 
     Objects that a lookup finds with the decoded length are not returned. Objects that are in the
     inventory are left to `rewritten_metadata`.
@@ -163,7 +163,7 @@ class _CountLost:
 
 @dataclass(frozen=True, slots=True)
 class ForeignMetadata:
-    """Metadata of tables and repositories that belong to no configured lake.
+    """Metadata of unconfigured tables and repositories.
 
     Attributes:
         messages: One message for each metadata file.
@@ -174,9 +174,7 @@ class ForeignMetadata:
     junk: dict[str, str]
 
     def protected_prefixes(self) -> tuple[str, ...]:
-        """Return the prefixes whose files are not deleted because of junk: those of its possible
-        table.
-        """
+        """Return the prefixes of possible tables around junk, whose files are not deleted."""
         directories = (key.rpartition("/")[0] for key in self.junk)
         return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
 
@@ -184,9 +182,9 @@ class ForeignMetadata:
 def find_foreign_metadata(
     spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime
 ) -> ForeignMetadata:
-    """Return the metadata of tables and repositories that belong to no configured lake.
+    """Find metadata of unconfigured tables and repositories.
 
-    At most `MAX_NAMED` files are returned. If there are more, none of them counts as junk.
+    At most `MAX_NAMED` files are returned. If there are more, none of them is treated as junk.
 
     Args:
         suspects: Parts with the columns `CANDIDATES`.
