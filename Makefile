@@ -47,10 +47,11 @@ test: env ## lint, types and the suite (S3=none: without S3 servers, BROWSER=non
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
 	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: the tests with S3 servers were skipped."; exit $$failed
 
-lint: env ## style, format and types: seconds
+lint: env ## style, format, types and prose: seconds
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/basedpyright
+	@$(BIN)/python -m tests.prose
 
 mutants: env ## test the tests by mutations of the safety rules; hours (ARGS="gc_assets.core.claims*")
 	@$(BIN)/mutmut run $(ARGS)
