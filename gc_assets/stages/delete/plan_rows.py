@@ -53,7 +53,8 @@ def plan_rows(
     whose name is in use again.
 
     Args:
-        spark: The session. inputs: Tables of the run date.
+        spark: The session.
+        inputs: Tables of the run date.
         run: Run of the plan.
         expiry: History edits of the plan, as parts of `run`.
         log: Deletion logs of the storage.
@@ -208,7 +209,7 @@ def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[
 
 @dataclass(frozen=True)
 class _AddOwner:
-    """Task that adds the lake that claims each key, null if no lake may collect it."""
+    """Task that adds a column with the lake that claims each key, an SQL null if unclaimed."""
 
     claims: Claims
 

@@ -29,7 +29,7 @@ _NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Files to restore. `history` also requests undoing the plan's history edits."""
+    """Files to restore. With `history`, the plan's history edits are reverted too."""
 
     storage: str
     plan: StoredPlan | None

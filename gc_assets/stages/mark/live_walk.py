@@ -65,8 +65,8 @@ class _Containers:
     """Containers of a walk, grouped by decoding result.
 
     Attributes:
-        lengths: Arrow column of decoded lengths in bytes, null for a missing optional container, and for
-            an unreadable one needed only by released commits.
+        lengths: Arrow column of decoded lengths in bytes, null for a missing optional container,
+            and for an unreadable one needed only by released commits.
         lost: Undecoded containers needed by live contents.
         unknown: Missing live containers that were never decoded (columns `METADATA`).
         required: Undecoded containers that must be kept.

@@ -1,4 +1,4 @@
-"""Trace a file to the ref that needs it, by the witnesses in `live_files`: containers, commit, ref.
+"""Trace a file through its witnesses in `live_files` (containers, commit) to the ref that needs it.
 
 The module uses Arrow lookups over published tables.
 """
@@ -103,9 +103,9 @@ def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, t
 
 
 def last_chain(context: RunContext, storage: str, key: str) -> tuple[Link, ...]:
-    """Return the chain of the expired or dangling history that last needed a file.
+    """Return the chain of expired or dangling history that last needed a file.
 
-    The result is empty if no such history names the file.
+    The result is empty if no such history contains the file.
     """
     for side in (EXPIRED_SIDE, DANGLING_SIDE):
         for lake in context.config.lakes:

@@ -24,7 +24,7 @@ _REPLACE: Final = "Replace the link by its files, or let the lake use their actu
 
 
 def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Report what of a lake could be read, and whether its locations are in storages."""
+    """Report the readable parts of a lake, and whether its locations are in storages."""
     yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
     for item in refs.unreadable:
         yield Finding(
@@ -64,7 +64,7 @@ def _without_links(address: str) -> str | None:
 
 
 def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
-    """Check that a lake exposes its complete history, if it can tell.
+    """Check that a lake exposes its complete history, if the lake supports this check.
 
     The whole history is read, as in the first run.
     """

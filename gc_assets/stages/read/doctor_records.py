@@ -93,7 +93,7 @@ def check_lakes(context: RunContext, storage: StorageConfig, frozen: Mapping[str
 
 
 def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report plans that began and did not end."""
+    """Report interrupted plans."""
     begun = unfinished_plans(context.state, storage.name)
     if not begun:
         yield Finding(storage.name, "interrupted", OK, "no plan is applied in part")
@@ -106,7 +106,7 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
 def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Check that every deletion log is complete.
 
-    Files in quarantine that are only in a missing log would be forgotten.
+    Quarantined files recorded only in a missing log would be lost from the ledger.
     """
     runs, damaged = context.state.history(storage.name, DELETION_LOG.name), 0
     for run in runs:

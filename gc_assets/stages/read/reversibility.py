@@ -39,7 +39,7 @@ class Reversibility:
 
 
 def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> Reversibility:
-    """Return the effects of a plan for review before and after its approval.
+    """Describe the effects of a plan, for review before and after its approval.
 
     `restored` means that the plan's quarantined files were restored.
     """
@@ -55,7 +55,7 @@ def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool
 
 
 def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
-    """Return in one sentence what becomes free and when, what is final, and what can be undone."""
+    """Summarise in one sentence what becomes free when, what is final, and what can be undone."""
     quarantined = Amount() if restored else header.totals.get(QUARANTINE, Amount())
     purged, restored_files = header.totals.get(PURGE, Amount()), header.totals.get(RESTORE, Amount())
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
@@ -76,7 +76,9 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
 
 
 def restore_reversibility(restored_files: Amount) -> Reversibility:
-    """Return the reversibility of a restore by keys, whatever plans had moved the files."""
+    """Describe the reversibility of a restore by keys, independent of the plans that moved the
+    files.
+    """
     return Reversibility(
         f"{_amount(restored_files)} were restored; a later plan with its own approval can quarantine them again",
         "nothing; edits of history by the plans that moved them remain",

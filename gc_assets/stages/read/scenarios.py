@@ -1,4 +1,4 @@
-"""Compute which files of a lake are live under other policies and refs than those of a run.
+"""Compute the live files of a lake under alternative policies and refs.
 
 The policy is applied again to the refs and the commit graph that the run froze. The containers that
 it needs are followed as far as they were decoded. The lake is not read.
@@ -60,11 +60,11 @@ SCRATCH: Final = "_what_if"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A policy or set of refs that replaces that of a run.
+    """Alternative policy or set of refs for a run.
 
     Attributes:
-        label: The name of the scenario.
-        lakes: The lakes that it changes.
+        label: Scenario name.
+        lakes: Affected lakes.
         retention: The default cut-off of these lakes, or None for the configured one.
         dropped: Names of refs that count as deleted, so long ago that the lake keeps nothing for
             them.

@@ -1,6 +1,6 @@
 """Create Spark SQL views of the history of Iceberg tables, including expired snapshots.
 
-The views read published tables. Nothing is written.
+The views read published tables and write no data.
 """
 
 from __future__ import annotations

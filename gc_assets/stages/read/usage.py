@@ -1,6 +1,6 @@
 """Report the usage of each table in a storage: live files, and garbage by reason.
 
-Tables are read with Arrow, part by part. Only the sums are kept in memory.
+Tables are read with Arrow, part by part, and only the sums are kept in memory.
 """
 
 from __future__ import annotations

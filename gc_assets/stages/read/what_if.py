@@ -1,4 +1,4 @@
-"""Report the effect of another retention, or of fewer refs, on a run.
+"""Report the effect of different retention settings or fewer refs on a run.
 
 Files that become garbage or live are found by comparing the live files of `scenarios` with the
 inventory and the orphans of the run. No lake is read, no storage is listed, and nothing is
@@ -70,7 +70,7 @@ class Effect:
     """Effect of a scenario.
 
     Attributes:
-        expired: How many commits fewer than in the run would be retained.
+        expired: Number of additional commits that would expire.
         notes: Messages on what the numbers leave out.
     """
 

@@ -37,7 +37,7 @@ class ForgottenLake(BaseModel):
 
 
 class _Records(RootModel[tuple[ForgottenLake, ...]]):
-    """All records of one lake, in the order in which they were made."""
+    """All records of one lake, in chronological order."""
 
 
 def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:

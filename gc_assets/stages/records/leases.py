@@ -1,8 +1,8 @@
 """Take the lease of a storage, with a fencing token that no record of the storage has yet.
 
-The storage counts its leases itself. The counter is lost with its `.gc-assets` directory, and a new
-location under the same storage name starts at zero. The ledger is ordered by tokens, so the state
-also stores the highest one.
+The lease counter is part of the storage, so it is lost with the `.gc-assets` directory and starts
+at zero in a new location. The ledger is ordered by tokens, so the state also stores the highest
+one.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class _Record(RootModel[dict[str, Any]]):
 
 
 class PlanRecord(RenamedKeys):
-    """Approval events of one plan, by the names of their files, and the end of its execution."""
+    """Approval events of one plan by file name, and the end of its execution."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
     RENAMED: ClassVar = {"words": "approval_events"}
@@ -83,7 +83,7 @@ class _Records(RootModel[dict[str, PlanRecord]]):
 
 @dataclass(frozen=True, slots=True)
 class ListedPlan:
-    """A plan as the index of plans contains it.
+    """Plan as listed in the plan index.
 
     Its receipt was not read. Use `find_plan` to approve or apply it.
     """
@@ -121,8 +121,7 @@ class StoredPlan:
 def list_plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
     """Yield every plan that has work to do, newest first within a storage.
 
-    A plan that was made twice is listed once. The number of requests does not depend on the number
-    of plans.
+    A plan that was made twice is listed once. The number of requests is constant.
 
     Args:
         empty: Yield plans without work, too.
@@ -228,7 +227,7 @@ def _number(name: str) -> int:
 
 
 def find_plan(config: Config, plan_id: str) -> StoredPlan:
-    """Return the plan with an id, or with the first characters of an id (at least 8).
+    """Find a plan by its id or by an id prefix of at least 8 characters.
 
     Every byte of its rows is verified.
 
@@ -315,7 +314,7 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
 
 
 def has_begun(state: State, header: PlanHeader) -> bool:
-    """Return True if an apply of the plan began. A restore alone does not begin it."""
+    """Check if an apply of the plan began. A restore alone does not begin it."""
     return any(item.name == "log.json" for item in state.files.list(execution_directory(header)))
 
 
@@ -415,7 +414,7 @@ def record_restored(state: State, storage_name: str, plan_id: str, at: datetime,
 
 
 def unfinished_plans(state: State, storage_name: str) -> list[str]:
-    """Return the ids of plans whose execution began and did not end."""
+    """Return the ids of interrupted plans, whose execution began and did not end."""
     begun = state.files.directories(f"{storage_name}/apply")
     records = _records(state, storage_name, begun)
     ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
@@ -456,7 +455,7 @@ def record_damage(state: State, lake_name: str, plan_id: str, found: Sequence[st
 
 
 def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
-    """Return the damage to the histories of these lakes, one message per record.
+    """List damage to the histories of these lakes, one message per record.
 
     Each message names the file to remove after the repair.
     """
