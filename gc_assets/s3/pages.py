@@ -33,11 +33,16 @@ from gc_assets.s3.client import Role, get_client, payer_params, to_os_error, tra
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
-_TRANSIENT_STATUS: Final = frozenset({429, 500, 502, 503, 504})
+# An answer of status 200 may be an error or truncated, which may pass.
+_RETRIED_STATUS: Final = frozenset({200, 429, 500, 502, 503, 504})
 _OK: Final = 200
+_REDIRECTS: Final = frozenset({301, 302, 307})
+_BAD_REQUEST: Final = 400
 _LONGEST_PAUSE: Final = 20.0
 # The names of the operations in botocore's model.
 _OPERATIONS: Final = frozenset({"ListObjectsV2", "ListObjectVersions"})
+# Keys of our own in botocore's responses.
+_STATUS, _BODY = "Status", "Body"
 # Characters that XML does not allow, literally or as a reference. Servers write them into tokens
 # and messages, and into keys if they ignore `encoding-type=url`. Replaced by U+FFFD, they affect
 # one value instead of the whole page.
@@ -252,57 +257,71 @@ def _fetch_page(settings: S3Config, role: Role, operation: str, params: dict[str
     client = get_client(settings, role, attempts=1, before_parse=_take_body)
     params = params | payer_params(settings)
     for attempt in range(_ATTEMPTS):
+        status = None
         try:
             with translate_errors(location):
-                response = getattr(client, operation)(**params)
-            return parse_response(response["Body"], location)
+                status, body = _request_page(client, operation, params)
+            return parse_response(status, body, location)
         except OSError as error:
-            if attempt + 1 == _ATTEMPTS or not _is_transient(error):
+            if attempt + 1 == _ATTEMPTS or not _is_transient(error, status):
                 raise
         time.sleep(min(_LONGEST_PAUSE, 0.1 * 2**attempt) * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)
     raise AssertionError("a loop of attempts ends by returning or raising")
 
 
-def _take_body(operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Return a page's bytes as `Body`, so that botocore does not parse them.
+def _request_page(client: Any, operation: str, params: dict[str, Any]) -> tuple[int, bytes]:
+    """Return HTTP status and body of the server's answer."""
+    try:
+        response = getattr(client, operation)(**params)
+    except ClientError as error:
+        if _BODY not in error.response:  # an error of another request, such as that for credentials
+            raise
+        response = error.response
+    return response[_STATUS], response[_BODY]
 
-    An error stays for botocore, without the characters that its parser rejects. A body that is no
-    error of S3, such as a proxy's HTML, is dropped: then the HTTP status is the error code.
+
+def _take_body(operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Return status and body of an answer unparsed. Handler of botocore's event `before-parse`.
+
+    A redirect is hidden from botocore, which would follow it to another region without an error.
     """
     if operation_model.name not in _OPERATIONS:
         return
-    body = response_dict["body"]
-    if response_dict["status_code"] == _OK:
-        customized_response_dict["Body"], response_dict["body"] = body, b""
-    else:
-        response_dict["body"] = _NOT_XML.sub(_REPLACEMENT.encode(), body) if b"<Code>" in body else b""
+    status = response_dict["status_code"]
+    customized_response_dict.update({_STATUS: status, _BODY: response_dict["body"]})
+    response_dict["body"] = b""
+    if status in _REDIRECTS:
+        response_dict["status_code"] = _BAD_REQUEST
 
 
-def _is_transient(error: OSError) -> bool:
-    cause = error.__cause__
-    if isinstance(cause, ClientError):
-        return cause.response["ResponseMetadata"]["HTTPStatusCode"] in _TRANSIENT_STATUS
-    # An answer of status 200 that is no page has no cause.
-    return cause is None or isinstance(cause, (HTTPClientError, ConnectionError))
+def _is_transient(error: OSError, status: int | None) -> bool:
+    if status is not None:
+        return status in _RETRIED_STATUS
+    return error.__cause__ is None or isinstance(error.__cause__, (HTTPClientError, ConnectionError))
 
 
-def parse_response(body: bytes, location: str) -> tuple[Any, str]:
+def parse_response(status: int, body: bytes, location: str) -> tuple[Any, str]:
     """Return the root of a page's XML and the prefix of its tags.
 
     Raises:
-        OSError: If the body is no page. A server may send an error with status 200.
+        OSError: The answer is an error, which may have status 200, or no valid XML.
     """
     try:
         root = _parse_xml(body)
     except etree.XMLSyntaxError as error:
-        text = f"HTTP status 200 without valid XML ({error}); expected a page of keys"
-        raise OSError(errno.EIO, text, location) from None
+        if status != _OK:
+            raise _to_error(str(status), f"HTTP status {status} without valid XML", location) from None
+        raise OSError(errno.EIO, f"HTTP status {status} without valid XML ({error}); expected a page of keys", location) from None
     name = etree.QName(root)
-    if name.localname in {"ListBucketResult", "ListVersionsResult"}:
+    if status == _OK and name.localname in {"ListBucketResult", "ListVersionsResult"}:
         return root, f"{{{name.namespace}}}" if name.namespace else ""
-    code = root.findtext("{*}Code") or root.findtext("Code") or str(_OK)
+    code = root.findtext("{*}Code") or root.findtext("Code") or str(status)
     message = root.findtext("{*}Message") or root.findtext("Message") or ""
-    raise to_os_error(ClientError({"Error": {"Code": code, "Message": message}}, "List"), location)
+    raise _to_error(code, message, location)
+
+
+def _to_error(code: str, message: str, location: str) -> OSError:
+    return to_os_error(ClientError({"Error": {"Code": code, "Message": message}}, "List"), location)
 
 
 def _parse_xml(body: bytes) -> Any:

@@ -120,4 +120,4 @@ def _index(state: Files, index: Index, raw: bytes) -> int:
 
 
 def _page(raw: bytes) -> int:
-    return len(pages.parse_page(*pages.parse_response(raw, NAME), NAME).keys)
+    return len(pages.parse_page(*pages.parse_response(200, raw, NAME), NAME).keys)

@@ -279,6 +279,24 @@ def test_refusal_without_s3_error_is_not_retried(bucket: Bucket, waits: list[flo
 
 
 @pytest.mark.parametrize(
+    "status,body,message",
+    [
+        (301, b"<Error><Code>PermanentRedirect</Code></Error>", "PermanentRedirect; the bucket is in another region; set `s3.region`"),
+        (301, b"", "the bucket is in another region; set `s3.region`"),
+        (307, b"<Error><Code>TemporaryRedirect</Code></Error>", "TemporaryRedirect"),
+    ],
+)
+def test_redirect_to_another_region_is_not_followed(bucket: Bucket, status: int, body: bytes, message: str, waits: list[float]) -> None:
+    def fault(exchange: Exchange) -> None:
+        exchange.reply(Answer(status, (("x-amz-bucket-region", "eu-central-1"),), body))
+
+    with run_proxy(bucket.server, Rule(always, fault, times=99)) as proxy, pytest.raises(OSError, match=message):
+        list(pages.list_objects(proxy.server.settings, bucket.name, ""))
+    assert len(proxy.requests) == 1
+    assert waits == []
+
+
+@pytest.mark.parametrize(
     "fault,message",
     [
         (answer_slow_down, "SlowDown: by the proxy; the server asks for fewer requests; set `s3.max_requests_per_second`"),
@@ -335,9 +353,9 @@ def list_scripted_pages(monkeypatch: pytest.MonkeyPatch, *bodies: str) -> Callab
     remaining = iter(bodies)
 
     class Client:
-        def list_objects_v2(self, **_: Any) -> dict[str, bytes]:
+        def list_objects_v2(self, **_: Any) -> dict[str, Any]:
             space = "http://s3.amazonaws.com/doc/2006-03-01/"
-            return {"Body": f'<ListBucketResult xmlns="{space}">{next(remaining)}</ListBucketResult>'.encode()}
+            return {"Status": 200, "Body": f'<ListBucketResult xmlns="{space}">{next(remaining)}</ListBucketResult>'.encode()}
 
     monkeypatch.setattr(pages, "get_client", lambda *_, **__: Client())
     return lambda: keys(pages.list_objects(S3Config(), "b", ""))

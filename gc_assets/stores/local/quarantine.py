@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
-from gc_assets.stores.local.kind import QUARANTINES
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.safe_paths import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
@@ -38,11 +37,13 @@ def open_quarantine(mode: QuarantineMode, location: str, plan_id: str) -> Quaran
     if not _PLAN_ID.fullmatch(plan_id):
         raise UsageError(f"plan id {plan_id!r} cannot be a directory name; expected letters, digits, `_` and `-`")
     tree = Tree(local_path(location).rstrip("/") or "/")
-    if mode not in QUARANTINES:
-        raise UsageError(
-            f"storage {location}: `quarantine: {mode}` needs object versions, which a local disk does not have; use trash or deferred"
-        )
-    return TrashQuarantine(tree, plan_id) if mode == "trash" else DeferredQuarantine(tree)
+    if mode == "trash":
+        return TrashQuarantine(tree, plan_id)
+    if mode == "deferred":
+        return DeferredQuarantine(tree)
+    raise UsageError(
+        f"storage {location}: `quarantine: {mode}` needs object versions, which a local disk does not have; use trash or deferred"
+    )
 
 
 def trash_key(plan_id: str, key: str) -> str:
