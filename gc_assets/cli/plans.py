@@ -162,9 +162,13 @@ def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool
         print_message(line)
 
 
+def _event_row(event: ApprovalEvent) -> dict[str, Any]:
+    return {**event.model_dump(mode="json"), "said": event.decision}  # deprecated: use decision
+
+
 def _print_decision(plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
     if format_ == "json":
-        row = {**event.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
+        row = {**_event_row(event), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(event.at), "approvals_needed": plan.verdict.needed}])
     else:
         print_data(f"{plan.header.storage}: plan {event.plan_id} {event}")
@@ -317,7 +321,7 @@ def _plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
         "decisions": decisions,
         "approval_events": events,
         "said": decisions,  # deprecated: use decisions
-        "words": events,  # deprecated: use approval_events
+        "words": [{**event, "said": event["decision"]} for event in events],  # deprecated: use approval_events
         "created_at": header.created_at,
         "until": until,
         "applied_at": plan.record.finished_at,

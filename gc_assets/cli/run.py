@@ -127,6 +127,7 @@ def plan_line(header: PlanHeader) -> str:
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:
     """Return a plan as one JSON object: its header and the sums of its totals."""
+    fields = header.model_dump(mode="json", exclude={"storage", "plan_id", "run_date"})
     return {
         "storage": header.storage,
         "plan_id": header.plan_id,
@@ -134,5 +135,6 @@ def plan_summary(header: PlanHeader) -> dict[str, Any]:
         "files": sum(total.files for total in header.totals.values()),
         "bytes": sum(total.bytes for total in header.totals.values()),
         "passed": not header.failed_gates,
-        **header.model_dump(mode="json", exclude={"storage", "plan_id", "run_date"}),
+        **fields,
+        "sick": fields["unreadable"],  # deprecated: use unreadable
     }

@@ -312,7 +312,8 @@ def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: S
     listed = shell.json("plans")[0]
     assert listed["status"] == "applied"
     assert listed["decisions"][-1].startswith("approved by ada at")
-    assert (listed["said"], listed["words"]) == (listed["decisions"], listed["approval_events"])  # deprecated names
+    deprecated_events = [{**event, "said": event["decision"]} for event in listed["approval_events"]]
+    assert (listed["said"], listed["words"]) == (listed["decisions"], deprecated_events)
 
     key = min(gone)
     (explained,) = shell.json("explain", key)
