@@ -68,7 +68,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     if storage is not None:
         platform.config.storage(storage)
     now = platform.clock.now()
-    found = [_plan_row(plan, now) for plan in list_plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
+    found = [plan_row(plan, now) for plan in list_plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
     elif found:
@@ -162,13 +162,9 @@ def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool
         print_message(line)
 
 
-def _event_row(event: ApprovalEvent) -> dict[str, Any]:
-    return {**event.model_dump(mode="json"), "said": event.decision}  # deprecated: use decision
-
-
 def _print_decision(plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
     if format_ == "json":
-        row = {**_event_row(event), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
+        row = {**event.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(event.at), "approvals_needed": plan.verdict.needed}])
     else:
         print_data(f"{plan.header.storage}: plan {event.plan_id} {event}")
@@ -297,7 +293,8 @@ def _start_spark(progress: CommandProgress, platform: Platform, settings: Settin
     return spark
 
 
-def _plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
+def plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
+    """Return a plan as one JSON object: its status, totals and decisions."""
     header = plan.header
     status = plan.status_at(now)
     decisions = [str(event) for event in plan.verdict.events]
