@@ -15,12 +15,12 @@ from tests.assets.platforms import platform, stored_plan
 TORN = Unreadable(lake="sales", table_uuid="u", why="torn", since=datetime(2026, 3, 14, tzinfo=UTC))
 
 
-def test_run_prints_unreadable_tables_as_sick(tmp_path: Path) -> None:
+def test_run_prints_deprecated_keys(tmp_path: Path) -> None:
     row = plan_summary(header_of(stored_plan(platform(tmp_path), unreadable=(TORN,))))
     assert row["sick"] == row["unreadable"] != []
 
 
-def test_plans_prints_approval_events_as_words(tmp_path: Path) -> None:
+def test_plans_prints_deprecated_keys(tmp_path: Path) -> None:
     at = platform(tmp_path)
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "ada")
     (plan,) = list_plans(at.config)
