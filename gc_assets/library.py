@@ -7,7 +7,6 @@ storage is opened, and no Spark is started.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -17,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.config.models import Config
+from gc_assets.core.deprecation import RenamedAttribute, warn_renamed_attribute
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths
@@ -73,11 +73,7 @@ class PublishedRun:
 
     context: RunContext
 
-    @property
-    def night(self) -> RunContext:
-        """Deprecated: use `context`."""
-        _warn_deprecated("night", "context")
-        return self.context
+    night = RenamedAttribute("context")
 
     policy_table = _table_method(schemas.POLICY_TABLE)
     current_rules = _table_method(schemas.CURRENT_RULES)
@@ -159,6 +155,9 @@ class PublishedRuns:
 
     platform: Platform
 
+    night = RenamedAttribute("run")
+    quarantined = RenamedAttribute("read_quarantine")
+
     @property
     def now(self) -> datetime:
         """The current time of the platform's clock, which decides the status of plans."""
@@ -186,11 +185,6 @@ class PublishedRuns:
             run_date = dates[-1]
         return PublishedRun(self.platform.run_context(_parse_date(run_date)))
 
-    def night(self, run_date: date | str | None = None) -> PublishedRun:
-        """Return the result of `run`, which replaces this method."""
-        _warn_deprecated("night", "run")
-        return self.run(run_date)
-
     def plans(self, storage: str | None = None, *, empty: bool = False) -> list[ListedPlan]:
         """Return the plans, newest first within a storage.
 
@@ -216,11 +210,6 @@ class PublishedRuns:
         config = self.platform.config
         return read_quarantine(State.of(config), _owner(config, DELETION_PLAN, storage))
 
-    def quarantined(self, storage: str | None = None) -> pa.Table:
-        """Return the result of `read_quarantine`, which replaces this method."""
-        _warn_deprecated("quarantined", "read_quarantine")
-        return self.read_quarantine(storage)
-
 
 _RENAMED_CLASSES: Final = {"Nights": PublishedRuns, "PublishedNight": PublishedRun}
 
@@ -228,12 +217,8 @@ _RENAMED_CLASSES: Final = {"Nights": PublishedRuns, "PublishedNight": PublishedR
 def __getattr__(name: str) -> Any:
     if name not in _RENAMED_CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _warn_deprecated(name, _RENAMED_CLASSES[name].__name__)
+    warn_renamed_attribute(f"{__name__}.{name}", _RENAMED_CLASSES[name].__name__)
     return _RENAMED_CLASSES[name]
-
-
-def _warn_deprecated(old: str, new: str) -> None:
-    warnings.warn(f"{old} is deprecated and will be removed in 0.5; use {new}", DeprecationWarning, stacklevel=3)
 
 
 def _owner(config: Config, table: Table, given: str | None) -> str:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import date
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
 import gc_assets
 from gc_assets import library
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.plan import Unreadable
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.library import PublishedRun, PublishedRuns
+from gc_assets.stages.read.explain import Explanation
+from gc_assets.state.index import Part
 from tests.archives import unpack
 from tests.assets.platforms import platform
 
@@ -121,15 +128,59 @@ def test_missing_run_is_an_error(runs: PublishedRuns, tmp_path: Path) -> None:
 
 
 def test_old_names_work_with_a_warning(runs: PublishedRuns) -> None:
-    with pytest.warns(DeprecationWarning, match="removed in 0.5; use run"):
+    with pytest.warns(DeprecationWarning, match="was renamed to `run`; the old name is removed in gc-assets 0.5.0"):
         run = runs.night(FIRST)
     assert run == runs.run(FIRST)
-    with pytest.warns(DeprecationWarning, match="use read_quarantine"):
+    with pytest.warns(DeprecationWarning, match="to `read_quarantine`"):
         assert runs.quarantined().equals(runs.read_quarantine())
-    with pytest.warns(DeprecationWarning, match="use context"):
+    with pytest.warns(DeprecationWarning, match="to `context`"):
         assert run.night == run.context
-    with pytest.warns(DeprecationWarning, match="use PublishedRuns"):
+    with pytest.warns(DeprecationWarning, match="to `PublishedRuns`"):
         assert library.Nights is PublishedRuns
+
+
+RENAMED_ATTRIBUTES: list[tuple[Callable[[PublishedRuns], Any], str, str]] = [
+    (lambda runs: runs.platform, "night", "run_context"),
+    (lambda runs: runs.platform.config, "first_night", "first_run_date"),
+    (lambda runs: runs.platform.config.storages[0].gates, "max_sick", "max_unreadable"),
+    (lambda runs: runs.run().context, "recheck", "verification_id"),
+    (lambda runs: runs.run().plan().header, "sick", "unreadable"),
+    (lambda runs: runs.run().plan().verdict, "words", "events"),
+    (lambda runs: runs.run().plan().verdict, "once_begun", "without_late_rejections"),
+    (lambda runs: runs.run().plan().verdict.events[0], "said", "decision"),
+    (lambda runs: runs.run().plan().published, "facts", "summary"),
+    (lambda runs: runs.run().plan().published.receipt, "facts", "summary"),
+    (lambda runs: runs.plans()[0].record, "words", "approval_events"),
+    (lambda runs: runs.plans()[0].run, "headline", "summary"),
+    (lambda runs: runs.plans()[0].run.entry, "facts", "summary"),
+    (lambda runs: runs.plans()[0].run.entry, "is_there", "is_published"),
+    (lambda _: Part(name="a", rows=1), "lies_in", "belongs_to"),
+    (lambda _: Unreadable(lake="shop", why="torn", since=datetime(2026, 11, 20, tzinfo=UTC)), "told", "message"),
+    (lambda _: Explanation("lake", "a", "live", "", summary={"plan": None}), "facts", "summary"),
+]
+
+
+@pytest.mark.parametrize("read, old, new", RENAMED_ATTRIBUTES)
+def test_old_attribute_has_the_same_value(runs: PublishedRuns, read: Callable[[PublishedRuns], Any], old: str, new: str) -> None:
+    value = read(runs)
+    message = rf"`{type(value).__name__}\.{old}` was renamed to `{new}`; the old name is removed in gc-assets 0\.5\.0"
+    with pytest.warns(DeprecationWarning, match=message) as warned:
+        assert getattr(value, old) == getattr(value, new)
+    assert [item.filename for item in warned] == [__file__]
+    stored = (
+        type(value).model_fields.keys() | value.model_dump().keys()
+        if isinstance(value, BaseModel)
+        else {item.name for item in fields(value)}
+    )
+    assert old not in stored
+
+
+def test_words_of_an_explanation_have_their_old_key() -> None:
+    explained = Explanation("lake", "a", "planned", "", approval_events=({"by": "ada", "decision": "approved"},))
+    with pytest.warns(DeprecationWarning, match="`Explanation.words` was renamed to `approval_events`") as warned:
+        assert explained.words == ({"by": "ada", "decision": "approved", "said": "approved"},)
+    assert [item.filename for item in warned] == [__file__]
+    assert not {"facts", "words"} & asdict(explained).keys()
 
 
 @pytest.mark.spark

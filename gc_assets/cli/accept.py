@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
-from gc_assets.cli.output import print_message, write_json
+from gc_assets.cli.output import print_message, with_old_keys, write_json
 
 
 @click.command("accept", short_help="Accept that a table in no catalog is dead.")
@@ -35,7 +35,7 @@ def accept_command(settings: Settings, table_uuid: str, location: str, by: str, 
     platform = settings.platform()
     storage, record = accept_dead_table(platform.config, platform.clock, table_uuid, location, by, comment, withdraw=withdraw)
     if format_ == "json":
-        write_json([{"storage": storage, **record.model_dump(mode="json")}])
+        write_json([{"storage": storage, **with_old_keys(record.model_dump(mode="json"), said="decision")}])
     else:
         click.echo(f"storage {storage}: {record}")
     print_message("Next: gc-assets run   (earlier plans do not change)")

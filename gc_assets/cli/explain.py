@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import format_cell, print_data, printable, write_json
+from gc_assets.cli.output import format_cell, print_data, printable, with_old_keys, write_json
 
 if TYPE_CHECKING:
     from gc_assets.stages.read.explain import Explanation
@@ -39,11 +39,17 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
     run_context = platform.run_context(run_date or platform.clock.today())
     found = explain(run_context, key, storage)
     if format_ == "json":
-        write_json(asdict(item) for item in found)
+        write_json(map(explanation_row, found))
     else:
         for item in found:
             for number, line in enumerate(explanation_lines(item)):
                 print_data(line, item.verdict if number == 1 else None)
+
+
+def explanation_row(item: Explanation) -> dict[str, Any]:
+    """Return the explanation as one JSON object."""
+    row = with_old_keys(asdict(item), facts="summary")
+    return {**row, "words": [with_old_keys(event, said="decision") for event in item.approval_events]}  # deprecated: use approval_events
 
 
 def explanation_lines(item: Explanation) -> list[str]:

@@ -80,6 +80,16 @@ def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
     target.write("[]\n" if first else "\n]\n")
 
 
+def with_old_keys(row: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
+    """Return a row of JSON output that also has deprecated keys, until release 0.5.0.
+
+    Args:
+        row: The row with current keys.
+        renamed: The current key by old key.
+    """
+    return {**row, **{old: row[new] for old, new in renamed.items()}}
+
+
 def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: Any = None, *, wide: bool = False) -> None:
     """Write aligned columns, with numbers to the right and coloured verdicts.
 

@@ -9,7 +9,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
 from gc_assets.cli.dagster_events import report_apply, report_decision, report_history_undo, report_restore
-from gc_assets.cli.output import print_data, print_message, write_json, write_table
+from gc_assets.cli.output import print_data, print_message, with_old_keys, write_json, write_table
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool
 
 def _print_decision(plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
     if format_ == "json":
-        row = {**event.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
+        decision = with_old_keys(event.model_dump(mode="json"), said="decision")
+        row = {**decision, "storage": plan.header.storage, "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(event.at), "approvals_needed": plan.verdict.needed}])
     else:
         print_data(f"{plan.header.storage}: plan {event.plan_id} {event}")
@@ -318,7 +319,7 @@ def plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
         "decisions": decisions,
         "approval_events": events,
         "said": decisions,  # deprecated: use decisions
-        "words": [{**event, "said": event["decision"]} for event in events],  # deprecated: use approval_events
+        "words": [with_old_keys(event, said="decision") for event in events],  # deprecated: use approval_events
         "created_at": header.created_at,
         "until": until,
         "applied_at": plan.record.finished_at,

@@ -24,6 +24,7 @@ from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.config.spark import LOCAL, Remote
 from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, check_number
 from gc_assets.core.deadline import READ_SECONDS
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import S3, Location, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
@@ -48,6 +49,8 @@ class Gates(Model):
     max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes that a plan may delete.")
     max_live_drop: Share = Field(default=0.2, description="Largest drop of the number of live files since the last accepted run.")
     max_unreadable: int = Field(default=10, ge=0, description="Largest number of unreadable tables with which a run still makes a plan.")
+
+    max_sick = RenamedAttribute("max_unreadable")
 
 
 class Money(Model):
@@ -309,6 +312,8 @@ class Config(AssetMetadata):
         default=None, description="First run date of Dagster's partitions. Default: the date of the first run."
     )
     _path: str | None = PrivateAttr(default=None)
+
+    first_night = RenamedAttribute("first_run_date")
 
     @classmethod
     def of(cls, document: Any, kinds: Mapping[str, type[LakeConfig]]) -> Config:

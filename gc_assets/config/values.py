@@ -10,11 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from gc_assets.core.deprecation import REMOVED_IN
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cutoff, parse_duration
-
-# First release that no longer accepts old key and event names.
-REMOVED_IN = "0.5.0"
 
 
 class Model(RenamedKeys):

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, field_validator
 
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.plan import gate_name
 from gc_assets.core.renamed_keys import RenamedKeys
 
@@ -41,6 +42,8 @@ class ApprovalEvent(RenamedKeys):
     decision: Literal["approved", "rejected"] = "approved"
     comment: str = ""
 
+    said = RenamedAttribute("decision")
+
     @field_validator("overrides")
     @classmethod
     def _current_gate_names(cls, overrides: tuple[str, ...]) -> tuple[str, ...]:
@@ -58,6 +61,9 @@ class Verdict:
 
     events: tuple[ApprovalEvent, ...] = ()
     needed: int = 1
+
+    words = RenamedAttribute("events")
+    once_begun = RenamedAttribute("without_late_rejections")
 
     @property
     def approvals(self) -> tuple[ApprovalEvent, ...]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import format_bytes
 
@@ -97,6 +98,8 @@ class Unreadable(_Model):
     since: datetime
     good_on: date | None = None
     storages: tuple[str, ...] = ()
+
+    told = RenamedAttribute("message")
 
     @property
     def name(self) -> str:
@@ -237,6 +240,8 @@ class PlanHeader(RenamedKeys, _Model):
     keyed: bool = False
     times_seal: str = ""
     repeats: int = 0
+
+    sick = RenamedAttribute("unreadable")
 
     @property
     def summary(self) -> PlanSummary:

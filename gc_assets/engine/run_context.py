@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock, start_of_day
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location, overlapping
@@ -56,6 +57,8 @@ class RunContext:
     as_of: datetime
     unsafe: tuple[str, ...] = ()
     verification_id: str | None = None
+
+    recheck = RenamedAttribute("verification_id")
 
     @classmethod
     def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> RunContext:

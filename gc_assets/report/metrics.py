@@ -30,7 +30,6 @@ from gc_assets.state.summaries import (
     ReachableSnapshotsSummary,
 )
 
-# Name without the prefix `gc_assets_`, labels, and help text.
 # Old name, labels, new name. Both are published until 0.5.
 RENAMED: Final = (
     ("night_timestamp_seconds", ("storage",), "run_timestamp_seconds"),
@@ -38,6 +37,7 @@ RENAMED: Final = (
     ("lake_night_timestamp_seconds", ("lake",), "lake_run_timestamp_seconds"),
     ("lake_sick", ("lake",), "lake_unreadable"),
 )
+# Name without the prefix `gc_assets_`, labels, and help text.
 FAMILIES: Final = (
     ("info", ("version",), "The release that wrote the metrics. Always 1."),
     ("run_timestamp_seconds", ("storage",), "Creation time of the plan of the last run."),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gc_assets.config.file import load_config
 from gc_assets.config.models import GRACE_FLOOR, Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration, parse_duration
 from gc_assets.lakes.kinds import config_models
@@ -33,6 +34,8 @@ class Platform:
     clock: Clock
     unsafe: tuple[str, ...]
     path: Path
+
+    night = RenamedAttribute("run_context")
 
     def run_context(self, run_date: date, as_of: datetime | None = None) -> RunContext:
         from gc_assets.engine.run_context import RunContext

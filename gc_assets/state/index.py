@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import StateError
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import parse_json
@@ -43,6 +44,8 @@ class Part(_Model):
     rows: int
     size_bytes: int | None = None
 
+    lies_in = RenamedAttribute("belongs_to")
+
     def belongs_to(self, side: str | None) -> bool:
         return self.name.rpartition("/")[0] == (side or "")
 
@@ -61,6 +64,9 @@ class IndexEntry(RenamedKeys, _Model):
     summary: dict[str, Any] = Field(default_factory=dict[str, Any])
     parts: tuple[Part, ...] = ()
 
+    facts = RenamedAttribute("summary")
+    is_there = RenamedAttribute("is_published")
+
 
 class _Runs(_Model):
     runs: tuple[IndexEntry, ...]
@@ -73,6 +79,8 @@ class PastRun:
     group: str
     asset: str
     entry: IndexEntry
+
+    headline = RenamedAttribute("summary")
 
     @property
     def run_date(self) -> date:

@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import StateError
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state import compaction
@@ -67,6 +68,8 @@ class PublishedTable:
 
     path: str
     receipt: Receipt
+
+    facts = RenamedAttribute("summary")
 
     @property
     def rows(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.state.schemas import SCHEMA_VERSION
 
@@ -62,6 +63,8 @@ class Receipt(RenamedKeys, _Model):
     balances: tuple[Balance, ...] = ()
     summary: dict[str, Any] = Field(default_factory=dict[str, Any])
     unsafe: tuple[str, ...] = ()
+
+    facts = RenamedAttribute("summary")
 
     @property
     def owner(self) -> str:

@@ -12,6 +12,7 @@ from gc_assets.config.models import LakeConfig
 from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import RefRetention, policy_row
 from gc_assets.config.values import Duration, TagPolicy
+from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 
@@ -67,6 +68,8 @@ class LakeFsLakeConfig(LakeConfig):
     location: str | None = Field(
         default=None, description="Location of the storage namespace, if the server's address of it is in no configured storage."
     )
+
+    recheck_deduplicated = RenamedAttribute("verify_deduplicated")
 
     def policy(self) -> dict[str, Any]:
         found = self.model_dump(mode="json", exclude={"access_key_id", "secret_access_key"})

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claims
+from gc_assets.core.deprecation import RenamedAttribute, warn_renamed_attribute
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
@@ -50,6 +51,14 @@ class Explanation:
     summary: dict[str, Any] = field(default_factory=dict[str, Any])
     history: tuple[dict[str, Any], ...] = ()
     approval_events: tuple[dict[str, Any], ...] = ()
+
+    facts = RenamedAttribute("summary")
+
+    @property
+    def words(self) -> tuple[dict[str, Any], ...]:
+        """Deprecated: use `approval_events`, whose key `decision` replaces `said`."""
+        warn_renamed_attribute("Explanation.words", "approval_events")
+        return tuple({**event, "said": event["decision"]} for event in self.approval_events)
 
 
 def explain(context: RunContext, text: str, storage: str | None = None) -> list[Explanation]:

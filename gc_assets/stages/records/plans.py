@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 from gc_assets.config.models import Config
 from gc_assets.core.approvals import ApprovalEvent, Verdict
 from gc_assets.core.clock import Clock
+from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import PlanHeader, PlanSummary, gate_name, is_intact
 from gc_assets.core.renamed_keys import RenamedKeys
@@ -62,6 +63,8 @@ class PlanRecord(RenamedKeys):
     approval_events: dict[str, ApprovalEvent] = Field(default_factory=dict[str, ApprovalEvent])
     finished_at: datetime | None = None
     restored_at: datetime | None = None
+
+    words = RenamedAttribute("approval_events")
 
     def verdict(self, needed: int) -> Verdict:
         return Verdict(tuple(event for _, event in sorted(self.approval_events.items(), key=lambda item: _number(item[0]))), needed)
@@ -281,7 +284,7 @@ def _warn_renamed_gates(header: PlanHeader, overrides: Iterable[str]) -> None:
     own = {gate.name for gate in header.gates}
     for name in overrides:
         if name not in own and name != gate_name(name):
-            message = f"gate `{name}` was renamed to `{gate_name(name)}`; the old name is removed in gc-assets 0.5.0"
+            message = f"gate `{name}` was renamed to `{gate_name(name)}`; the old name is removed in gc-assets {REMOVED_IN}"
             warnings.warn(message, FutureWarning, stacklevel=3)
 
 
