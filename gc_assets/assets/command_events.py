@@ -29,7 +29,7 @@ Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
-    """Report the execution of a plan: its edits of history, and its log if files were to be
+    """Report the execution of a plan: its history edits, and its log if files were to be
     changed.
     """
     of_plan = replace(context, run_date=header.run_date)
@@ -48,7 +48,7 @@ def report_restore(context: RunContext, storage_name: str, log: PublishedTable) 
 
 
 def report_history_undo(context: RunContext, header: PlanHeader) -> None:
-    """Report that the edits of history of a plan were undone."""
+    """Report that a plan's history edits were undone."""
     _report(list(history_undo_events(context, header)))
 
 

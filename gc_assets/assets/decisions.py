@@ -59,7 +59,7 @@ class RestoreConfig(dg.Config):
     storage: str | None = Field(
         default=None, description="The storage. Required if there are several and no plan or address determines it."
     )
-    history: bool = Field(default=False, description="Also undo the edits of history of the plan. Requires plan_id.")
+    history: bool = Field(default=False, description="Also undo the history edits of the plan. Requires plan_id.")
 
 
 def decisions(config: Config) -> list[dg.JobDefinition]:

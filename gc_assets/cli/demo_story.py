@@ -44,7 +44,7 @@ REASON_MEANING = {
     "expired": "only expired snapshots need it",
 }
 MOST_REASONS = 4
-WAITS = "planned after the edits of history that release them"
+WAITS = "planned after the history edits that release them"
 
 
 def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, endpoint: str | None = None, verbose: bool = False) -> None:

@@ -178,10 +178,10 @@ def _print_decision(plan: StoredPlan, event: ApprovalEvent, format_: str) -> Non
 @format_option()
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
-    """Execute the rows of an approved plan in these phases: restore, expire (edits of history),
+    """Execute the rows of an approved plan in these phases: restore, expire (history edits),
     quarantine, purge, abort (unfinished multipart uploads).
 
-    The lakes are marked again before the first change, and after edits of history. Files that a
+    The lakes are marked again before the first change, and after history edits. Files that a
     lake needs are kept. If the command is interrupted, run it again to continue from its log.
 
     \b
@@ -224,7 +224,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 @click.option("--prefix", metavar="X", help="Restore all files under this canonical prefix.")
 @click.option("--key", metavar="K", help="Restore this file: a canonical key or an address.")
 @click.option("--storage", metavar="N", help="The storage. Required if there are several and no plan or address determines it.")
-@click.option("--history", is_flag=True, help="Also undo the edits of history of the plan (with --plan).")
+@click.option("--history", is_flag=True, help="Also undo the history edits of the plan (with --plan).")
 @format_option()
 @common_options
 def restore_command(
@@ -272,7 +272,7 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
         from gc_assets.lakes.kinds import reversible_titles
 
         print_message(
-            f"The edits of history of the plan remain. To undo those of {reversible_titles()}, relax the retention first (otherwise the "
+            f"The history edits of the plan remain. To undo those of {reversible_titles()}, relax the retention first (otherwise the "
             "next plan repeats them), and then use --history."
         )
     if plan is not None and result.by_outcome:

@@ -110,10 +110,10 @@ def plan_line(header: PlanHeader) -> str:
     actions = ", ".join(f"{name} {total.files:,}" for name, total in header.totals.items())
     actions = f" ({actions})" if actions else ""
     edits = sum(header.expiry_actions.values())
-    frees = f"; {edits:,} edits of history free {header.after_expiry.files:,} of them" if edits else ""
+    frees = f"; {edits:,} history edits free {header.after_expiry.files:,} of them" if edits else ""
     held = header.held_for_expiry
     waits = (
-        f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for the edits of history in the plan of another storage"
+        f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for the history edits in the plan of another storage"
         if held.files
         else ""
     )

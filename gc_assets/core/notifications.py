@@ -198,7 +198,7 @@ def _amounts(header: PlanHeader) -> str:
     total = Amount.total(header.totals.values())
     edits = sum(header.expiry_actions.values())
     found = [f"{total.files:,} files ({format_bytes(total.bytes)})"] if total.files else []
-    found += [f"{edits:,} edits of history"] if edits else []
+    found += [f"{edits:,} history edits"] if edits else []
     return ", ".join([*found, *([str(header.uploads)] if header.uploads.count else [])])
 
 

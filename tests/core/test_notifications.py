@@ -59,7 +59,7 @@ def test_plan_ready_names_effects_and_next_command() -> None:
     plan = header(expiry_actions={"sales": 3})
     item = only(summary(plan))
     assert (item.event, item.storage, item.plan_id) == ("plan_ready", "warehouse", plan.plan_id)
-    assert item.title == f"warehouse: plan {plan.plan_id[:12]} of 2026-03-14 waits for approval: 2 files (200 B), 3 edits of history"
+    assert item.title == f"warehouse: plan {plan.plan_id[:12]} of 2026-03-14 waits for approval: 2 files (200 B), 3 history edits"
     assert item.text.splitlines() == [
         "Can be undone: all of it.",
         "It is not approved.",

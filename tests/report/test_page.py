@@ -212,7 +212,7 @@ def test_last_plans_show_their_decisions() -> None:
         PastPlan("cd" * 32, date(2026, 11, 19), "expired", {}, 1, ()),
     )
     row = page(storage(plans=past)).split("The last plans")[1].split("<h3>")[0]
-    order = ["abababababab", "applied", "quarantine 3 files (2 kB), 2 edits of history", "approved by ada", "cdcdcdcdcdcd", "not decided"]
+    order = ["abababababab", "applied", "quarantine 3 files (2 kB), 2 history edits", "approved by ada", "cdcdcdcdcdcd", "not decided"]
     assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, Commit, ExpiryAction, ExpiryOutcome, ExpiryVerdict, FrozenRefs, RefType
 
-# Identifies an edit of history, regardless of the ref that requires it.
+# Identifies a history edit, regardless of the ref that requires it.
 EditKey = tuple[str | None, ...]
 Refusal = tuple[ExpiryVerdict, str] | None
 

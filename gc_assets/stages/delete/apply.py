@@ -129,7 +129,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
         )
     if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_expiry_complete(context, plan):
         raise GateRefused(
-            f"plan {header.plan_id} releases {header.after_expiry.files:,} files by edits of history that are not done yet. "
+            f"plan {header.plan_id} releases {header.after_expiry.files:,} files by history edits that are not done yet. "
             f"Apply all phases, or run `gc-assets apply {header.plan_id[:12]} --phase expire` first."
         )
     if too_late and not begun:

@@ -87,7 +87,7 @@ class PlanExecution:
     """Single run of an apply, with its outcomes by phase and the log to publish.
 
     Attributes:
-        by_outcome: Files and bytes by phase and outcome. For edits of history, their number.
+        by_outcome: Files and bytes by phase and outcome. For history edits, their number.
         planned: Number of files in the phases so far.
         failed: Histories with a failed edit.
         not_made: Histories with an edit that was not made.

@@ -171,7 +171,7 @@ def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[Expiry
     found = f"{digest(rows):016x}"
     if found != plan.header.expiry_digest:
         raise StateError(
-            f"plan {plan.header.plan_id}: the digest of its edits of history is {found}, not {plan.header.expiry_digest} as approved. "
+            f"plan {plan.header.plan_id}: the digest of its history edits is {found}, not {plan.header.expiry_digest} as approved. "
             f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
         )
     by_lake: dict[str, list[ExpiryAction]] = {}
@@ -324,7 +324,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     if not any(items for _, items in done):
         lost = [kind.edits.loss for kind in KINDS.values() if kind.edits is not None and kind.edits.loss is not None]
         rules = "; ".join([f"Only edits of {reversible_titles()} histories can be undone", *lost])
-        raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}.")
+        raise UsageError(f"plan {plan.header.plan_id} made no history edit that can be undone. {rules}.")
     refuse_rehearsal(context, plan.header.storage)
     store = open_store(plan.header.location, context.config.connections())
     lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, current_user())

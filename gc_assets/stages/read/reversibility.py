@@ -81,7 +81,7 @@ def restore_reversibility(restored_files: Amount) -> Reversibility:
     """
     return Reversibility(
         f"{_amount(restored_files)} were restored; a later plan with its own approval can quarantine them again",
-        "nothing; edits of history by the plans that moved them remain",
+        "nothing; history edits by the plans that moved them remain",
         _NOTHING,
     )
 

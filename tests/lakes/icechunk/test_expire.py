@@ -1,4 +1,4 @@
-"""Execution of planned edits of history: done, skipped and failed actions."""
+"""Execution of planned history edits: done, skipped and failed actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded edits of history under a lease, also repeated, outdated and damaged ones. Without Spark."""
+"""Recorded history edits under a lease, also repeated, outdated and damaged ones. Without Spark."""
 
 from __future__ import annotations
 
@@ -170,5 +170,5 @@ def test_undo_skips_lakes_that_are_not_configured(context: RunContext, plan: Sto
     assert set(undo_expiry(with_lakes("weather"), replace(plan, header=header))) == {"undone"}
     assert parents_now(lake_at(trees["weather"].builder.path), AS_OF) == before["weather"]
     assert parents_now(lake_at(trees["climate"].builder.path), AS_OF) == after["climate"]
-    with pytest.raises(UsageError, match="made no edit of history that can be undone"):
+    with pytest.raises(UsageError, match="made no history edit that can be undone"):
         undo_expiry(context, replace(plan, header=header.model_copy(update={"expiry_actions": {"gone": 1}})))

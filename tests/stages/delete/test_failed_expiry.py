@@ -1,4 +1,4 @@
-"""Failed edits of history: their files stay, the rest of the plan is done, and the plan can always
+"""Failed history edits: their files stay, the rest of the plan is done, and the plan can always
 end.
 
 The failure is real: another client holds the write lock of the catalog.
