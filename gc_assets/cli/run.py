@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option
-from gc_assets.cli.output import print_data, print_message, write_json
+from gc_assets.cli.output import print_data, print_message, with_old_keys, write_json
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
@@ -127,7 +127,7 @@ def plan_line(header: PlanHeader) -> str:
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:
     """Return a plan as one JSON object: its header and the sums of its totals."""
-    fields = header.model_dump(mode="json", exclude={"storage", "plan_id", "run_date"})
+    fields = with_old_keys(header.model_dump(mode="json", exclude={"storage", "plan_id", "run_date"}), sick="unreadable")
     return {
         "storage": header.storage,
         "plan_id": header.plan_id,
@@ -136,5 +136,4 @@ def plan_summary(header: PlanHeader) -> dict[str, Any]:
         "bytes": sum(total.bytes for total in header.totals.values()),
         "passed": not header.failed_gates,
         **fields,
-        "sick": fields["unreadable"],  # deprecated: use unreadable
     }

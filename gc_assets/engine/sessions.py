@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config
-from gc_assets.config.spark import is_local as of_this_machine
+from gc_assets.config.spark import is_local as is_local_master
 from gc_assets.core.errors import GcError
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENTORY
@@ -61,7 +61,7 @@ def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
 
 def is_local(spark: SparkSession) -> bool:
     """Check if all tasks run in Spark's own process. Unknown with Spark Connect, so False."""
-    return not is_remote(spark) and of_this_machine(str(spark.sparkContext.master))
+    return not is_remote(spark) and is_local_master(str(spark.sparkContext.master))
 
 
 def is_remote(spark: SparkSession) -> bool:

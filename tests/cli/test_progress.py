@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from gc_assets.cli import progress as shown
+from gc_assets.cli import progress
 from gc_assets.cli.dagster_run import PublishedAsset
 from gc_assets.cli.progress import CommandProgress, build_display, show_progress
 from gc_assets.engine.progress import count_progress, log_activity, measure_work
@@ -61,7 +61,7 @@ def test_finished_step_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_pipe_gets_a_line_after_silence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.02)
     with show_progress(CommandProgress(), verbose=False), measure_work("warehouse/deletion_log of 2026-11-21"):
         log_activity("quarantine: 5,000 files")
         with count_progress("files on record", lambda: 1_000, 5_000):
@@ -71,7 +71,7 @@ def test_pipe_gets_a_line_after_silence(capsys: pytest.CaptureFixture[str], monk
 
 
 def test_verbose_shows_no_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.001)
     with show_progress(CommandProgress(), verbose=True), measure_work("doctor"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""

@@ -24,9 +24,9 @@ from gc_assets.config.models import LakeConfig
 from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.core.errors import GcError
 from gc_assets.core.plan import PlanHeader
+from gc_assets.engine import tasks
 from gc_assets.resources import executors
 from gc_assets.resources.spark import SparkRuntime
-from gc_assets.stages.delete import apply
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stores.store import open_store
 from tests.process_kills import CHECKOUT
@@ -151,7 +151,7 @@ def read_in_executor(spark: SparkSession, path: Path) -> str:
 
 def main(file: str) -> None:
     scene: Scene = pickle.loads(Path(file).read_bytes())  # noqa: S301  (written by the test)
-    apply.MAX_IN_PROCESS_ACTIONS = -1  # type: ignore[misc]
+    tasks.MAX_IN_PROCESS_ACTIONS = -1  # type: ignore[misc]
     spark = SparkRuntime.model_validate(scene.runtime).session()
     results = run_protocol(scene.house(spark))
     results["hidden"] = read_in_executor(spark, Path(file))

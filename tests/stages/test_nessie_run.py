@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import tasks
 from gc_assets.stages.read.scenarios import Scenario
 from tests.dates import next_noon
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
@@ -44,7 +44,7 @@ def story(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.T
     house.lakes = [nessie.config(retention={"default": "1"})]
     # Treat the history as too long for this process: executors read it from the state and not from the server.
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(engine, "MAX_TRIAL_ROWS", -1)
+        monkeypatch.setattr(tasks, "MAX_TRIAL_ROWS", -1)
         story = Story.start(house, nessie, {house.key(path) for path in superseded | dropped | leftover_files | created})
     assert not [path for path in (house.root / "state").rglob("*") if "_passed_on" in path.parts and path.is_file()]
     return story

@@ -27,7 +27,7 @@ class IcechunkRetention(RefRetention):
 
 
 class IcechunkExpiry(Model):
-    """Edits of history.
+    """Rules for history edits.
 
     Attributes:
         semantics: The rule for edits, see `gc_assets/lakes/icechunk/expiration.py`.

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
 from gc_assets.core.units import format_bytes
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import tasks
 from gc_assets.engine.progress import count_progress, log_activity, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
@@ -120,7 +120,7 @@ class PlanExecution:
         log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.planned += header.totals[phase].files
         rows = self._revalidate(phase, mark)
-        is_small = self.log.shares == 1 and header.totals[phase].files <= engine.MAX_IN_PROCESS_ACTIONS
+        is_small = self.log.shares == 1 and header.totals[phase].files <= tasks.MAX_IN_PROCESS_ACTIONS
         with count_progress("files on record", self.log.count_outcomes, self.planned):
             for part in self._execute_in_process(task, rows) if is_small else self._execute_in_executors(task, rows, phase):
                 for (_, outcome), total in part.totals.items():
@@ -138,7 +138,7 @@ class PlanExecution:
 
         Only 1-2% of the files are metadata, which is removed first and restored last.
         """
-        share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
+        share, task_count = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
         names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
         classes = {kind in RANKS for kind in self.plan.header.by_kind.get(phase, [*RANKS, UNNAMED])}
         if len(classes) > 1:
@@ -148,8 +148,8 @@ class PlanExecution:
                 if is_metadata:
                     ordered, sharers = order_in_one_task(rows.filter(names_others), phase, share), 1
                 else:
-                    ordered = rows.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
-                    sharers = max_parallel_tasks(self.spark, tasks)
+                    ordered = rows.filter(~names_others).repartition(task_count, share).sortWithinPartitions(share, "key")
+                    sharers = max_parallel_tasks(self.spark, task_count)
                 outcomes = ordered.mapInArrow(BudgetedTask(task, sharers), OUTCOME_ROWS)
                 yield write_frame(outcomes, DELETION_LOG, self.run, self.context.state, TOTALS_BY, counted=True)
         finally:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import tasks
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
@@ -149,7 +149,7 @@ class _PreviousGraph:
 
     @property
     def fits_in_process(self) -> bool:
-        limit = engine.MAX_IN_PROCESS_ROWS if self.is_valid else engine.MAX_TRIAL_ROWS
+        limit = tasks.MAX_IN_PROCESS_ROWS if self.is_valid else tasks.MAX_TRIAL_ROWS
         return self.run is None or self.run.rows <= limit
 
 
@@ -246,7 +246,7 @@ def _count_commits(files: Files, graph: PublishedTable, tables: pa.Array) -> int
 
 def _write_in_process(read: ReadCommits, known: _KnownCommits, run: TableRun, state: State) -> WrittenParts | None:
     """Write the graph in this process. Return None if it is too large."""
-    commits = engine.try_in_process(read, len(read.wanted))
+    commits = tasks.try_in_process(read, len(read.wanted))
     if commits is None:
         return None
     batches = add_generations(iter([*commits, *known.read(state).to_batches()]))

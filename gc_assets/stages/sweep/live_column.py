@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import tasks
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small
@@ -45,7 +45,7 @@ class LiveColumn:
     @property
     def runs_in_process(self) -> bool:
         """True if this process reads the column."""
-        return is_small(self.spark) or engine.column_fits_in_process(self.rows, self.parts.sizes)
+        return is_small(self.spark) or tasks.column_fits_in_process(self.rows, self.parts.sizes)
 
     def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
         """Run a task over the column and return the rows that it yields.
@@ -55,7 +55,7 @@ class LiveColumn:
             ddl: The columns of the result.
             task_bytes: Size of the data that the task itself reads.
         """
-        if self.runs_in_process and (task_bytes <= engine.MAX_IN_PROCESS_BYTES or is_small(self.spark)):
+        if self.runs_in_process and (task_bytes <= tasks.MAX_IN_PROCESS_BYTES or is_small(self.spark)):
             return run_in_process(task, self.batches())
         return collect(self.map_arrow(task, ddl))
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import tasks
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.file_kinds import Kind
@@ -34,7 +34,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark import dirty_keys, incremental, live_rows, reused_rows
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import cache_fingerprint
-from gc_assets.state import compaction as folds
+from gc_assets.state import compaction
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (
@@ -392,7 +392,7 @@ def large_lake(broadcast_rows: int) -> Generator[None]:
     with pytest.MonkeyPatch.context() as bounds:
         bounds.setattr(live_rows, "choose_session", lambda spark, *_: spark)
         for name in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES"):
-            bounds.setattr(engine, name, 0)
+            bounds.setattr(tasks, name, 0)
         bounds.setattr(dirty_keys, "BROADCAST_ROWS", broadcast_rows)
         yield
 
@@ -401,8 +401,7 @@ def large_lake(broadcast_rows: int) -> Generator[None]:
 def frequent_compaction() -> Generator[None]:
     """Compact old and new segments together."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(folds, "MIN_SEGMENTS", 2)
-        bounds.setattr(folds, "NEWEST_APART", 0, raising=False)
+        bounds.setattr(compaction, "MIN_SEGMENTS", 2)
         yield
 
 

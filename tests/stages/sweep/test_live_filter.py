@@ -15,7 +15,7 @@ from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
-from gc_assets.engine import tasks as engine
+from gc_assets.engine import tasks
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
@@ -74,7 +74,7 @@ def test_executors_and_process_build_the_same_filter(
     live(context, "sales", {STORAGE: mine[:700], OTHER: executors})
     live(context, "weather", {STORAGE: mine[500:]})
     in_process = live_filter(spark, context, STORAGE)
-    monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
+    monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
     remote = live_filter(spark, context, STORAGE)
     assert (remote.receipt.digest, remote.rows, remote.receipt.balances) == (
         in_process.receipt.digest,
@@ -96,7 +96,7 @@ def test_filter_contains_exactly_the_live_keys_of_each_run(
     chance = Random(seed)
     every = [f"k/{number}" for number in range(400)]
     for day in range(4):
-        monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", chance.choice([-1, 100_000]))
+        monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", chance.choice([-1, 100_000]))
         monkeypatch.setattr(stage, "SLICE_KEYS", chance.choice([100, 10_000]))
         context = context_of(tmp_path, day)
         needed: set[str] = set()
@@ -123,7 +123,7 @@ def test_missing_or_damaged_part_stops_the_filter(
     else:
         part.write_bytes(b"\0" * part.stat().st_size)
     if not in_process:
-        monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
+        monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
     with pytest.raises(StateError, match="part-"):
         live_filter(spark, context, STORAGE)
     assert context.state.history(STORAGE, "live_filter") == ()
@@ -134,7 +134,7 @@ def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
 ) -> None:
     if not in_process:
-        monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
+        monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
     context = context_of(tmp_path)
     live(context, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
     live(context, "weather", {STORAGE: []})
