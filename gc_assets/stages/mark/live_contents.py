@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.content_roots import RootTables
+from gc_assets.stages.mark.content_roots import HELD, RootTables
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CLAIMS
@@ -110,3 +110,20 @@ def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Itera
         )
     for address in pc.unique(unlisted.column("address")).to_pylist():
         yield f"lake {lake_name}: all files under {address} are kept, because the files of a content in it cannot be listed"
+
+
+def describe_missing_expired(lake_name: str, found: pa.Table, failed: pa.Table) -> Iterator[str]:
+    """Yield a note on absent metadata that only snapshots to be expired need.
+
+    Args:
+        found: Containers of the walk (columns `ROOTS`).
+        failed: Containers that could not be decoded (columns address, absent).
+    """
+    absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
+    missing = found.filter(pc.and_(absent, pc.equal(found.column("rank"), HELD)))
+    if missing.num_rows:
+        row = missing.slice(0, 1).to_pylist()[0]
+        yield (
+            f"lake {lake_name}: {missing.num_rows:,} metadata objects of snapshots that the policy expires are missing (for example "
+            f"{row['kind']} {row['address']} of snapshot {row['commit_id']}); files that only these snapshots name count as unreferenced"
+        )

@@ -16,7 +16,14 @@ from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTabl
 from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.incremental import NeedChanges
 from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown, as_optional_live, unreadable_root_rows
-from gc_assets.stages.mark.live_contents import build_claims, describe_losses, find_purged, mark_optional, refuse_unlisted_snapshots
+from gc_assets.stages.mark.live_contents import (
+    build_claims,
+    describe_losses,
+    describe_missing_expired,
+    find_purged,
+    mark_optional,
+    refuse_unlisted_snapshots,
+)
 from gc_assets.stages.mark.needs import DecodedContainers, PreviousNeeds
 from gc_assets.stages.mark.pending_containers import length_identity
 from gc_assets.stages.mark.witnesses import build_witnesses
@@ -40,6 +47,9 @@ from gc_assets.state.side_tables import (
     UNREADABLE_ROOTS_SIDE,
     WITNESSES_SIDE,
 )
+
+# Ranks whose containers may be absent: no ref reaches the snapshot, or this run's policy expires it.
+_MAY_LACK_METADATA = pa.array([SPARED, HELD], pa.int8())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,10 @@ class LiveWalk:
                 "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE]),
                 "changes": asdict(changes) if changes is not None else None,
                 "all_rows_reusable": all_rows_reusable,
-                "notes": list(describe_losses(self.lake_name, containers.lost, unlisted)),
+                "notes": [
+                    *describe_losses(self.lake_name, containers.lost, unlisted),
+                    *describe_missing_expired(self.lake_name, found, self._read_failures()),
+                ],
                 "unreadable": rooted.unreadable,
             }
             yield report_parts(parts, summary=summary)
@@ -220,8 +233,8 @@ class LiveWalk:
         expiry rewrites snapshots in place. A container that this run could not read is treated as
         undecoded, even if an earlier object of that name was decoded.
 
-        An unreachable snapshot with missing metadata cannot be read by any tool. Its remaining
-        files are kept while they are young, and it does not stop plans.
+        An unreachable or expired snapshot with missing metadata cannot be read by any tool, and it
+        does not stop plans. The remaining files of an unreachable one are kept while they are young.
         """
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         recorded = found.column("size_bytes")
@@ -238,13 +251,13 @@ class LiveWalk:
         return _Containers(pc.if_else(is_undecoded, null, lengths), lost, _as_metadata(unknown), required)
 
     def _optional_if_absent(self, found: pa.Table) -> pa.Table:
-        """Set `must_exist` to false for absent containers that no ref reaches.
+        """Set `must_exist` to false for absent containers of dangling and expired snapshots.
 
-        The formats' own collectors leave such dangling snapshots, which no tool can read.
+        The formats' own collectors leave such snapshots, which no tool can read.
         """
         failures = self._read_failures()
         absent = pc.is_in(found.column("address"), _absent_addresses(failures))
-        addresses = found.column("address").filter(pc.and_(absent, pc.equal(found.column("rank"), SPARED)))
+        addresses = found.column("address").filter(pc.and_(absent, pc.is_in(found.column("rank"), _MAY_LACK_METADATA)))
         return mark_optional(found, addresses.combine_chunks())
 
     def _build_claims(self, unlisted: pa.Table, unreadable: Mapping[str, str]) -> pa.Table:
@@ -273,7 +286,7 @@ def _absent_addresses(failures: pa.Table) -> pa.ChunkedArray:
 
 def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.ChunkedArray:
     absent = pc.is_in(containers.column("address"), _absent_addresses(failures))
-    optional = pc.or_(pc.equal(containers.column("rank"), SPARED), pc.invert(containers.column("must_exist")))
+    optional = pc.or_(pc.is_in(containers.column("rank"), _MAY_LACK_METADATA), pc.invert(containers.column("must_exist")))
     return pc.and_(absent, optional)
 
 

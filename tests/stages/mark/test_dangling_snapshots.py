@@ -1,4 +1,7 @@
-"""Dangling snapshots whose manifests are missing, as the collector of the library leaves them, stop no plan."""
+"""Dangling and expired snapshots whose manifests are missing stop no plan.
+
+The collectors of the formats leave such dangling snapshots.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ from gc_assets.state.side_tables import CONTAINERS, DIRECT_FILES, DIRECT_FILES_S
 LOCATION = {"storage": "warehouse", "must_exist": True}
 
 
-def walk_snapshot(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
-    """Walk a retained snapshot with an unreadable manifest, and return `must_exist` by key."""
+def walk_snapshot(root: Path, *, refs: int, absent: bool, state: str = "retained") -> dict[str, bool]:
+    """Walk a snapshot with an unreadable manifest, and return `must_exist` by key."""
     files, run = State.at(str(root)).files, TableRun("weather", "live_files", date(2026, 1, 1), "run")
 
     def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
@@ -31,7 +34,7 @@ def walk_snapshot(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
 
     snapshot = {**LOCATION, "address": "s", "key": "s", "kind": Kind.SNAPSHOT, "is_container": True, "size_bytes": 1}
     commit = {"commit_id": "s", "parents": [], "committed_at": datetime(2026, 1, 1, tzinfo=UTC), "content_roots": [snapshot], "summary": []}
-    retained = {"commit_id": "s", "state": "retained", "refs": [], "refs_count": refs, "reason": "r"}
+    retained = {"commit_id": "s", "state": state, "refs": [], "refs_count": refs, "reason": "r"}
     manifest = {**LOCATION, "address": "m", "key": "m", "kind": Kind.CHUNK_MANIFEST}
     walk = LiveWalk(
         "weather",
@@ -60,11 +63,12 @@ def walk_snapshot(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
     return {row["key"]: row["must_exist"] for row in rows}
 
 
-def test_missing_manifest_of_a_dangling_snapshot_is_optional(tmp_path: Path) -> None:
-    assert walk_snapshot(tmp_path, refs=0, absent=True) == {"s": True, "m": False}
+@pytest.mark.parametrize("state", ["retained", "expired"])
+def test_missing_manifest_of_an_unreachable_snapshot_is_optional(tmp_path: Path, state: str) -> None:
+    assert walk_snapshot(tmp_path, refs=0, absent=True, state=state) == {"s": True, "m": False}
 
 
-@pytest.mark.parametrize("refs, absent", [(1, True), (0, False)])
-def test_unreadable_manifest_stops_the_run_if_reachable_or_present(tmp_path: Path, refs: int, absent: bool) -> None:
+@pytest.mark.parametrize("refs, absent, state", [(1, True, "retained"), (0, False, "retained"), (0, False, "expired")])
+def test_unreadable_manifest_stops_the_run_if_reachable_or_present(tmp_path: Path, refs: int, absent: bool, state: str) -> None:
     with pytest.raises(LakeUnreadable, match="gone"):
-        walk_snapshot(tmp_path, refs=refs, absent=absent)
+        walk_snapshot(tmp_path, refs=refs, absent=absent, state=state)
