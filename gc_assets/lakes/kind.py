@@ -29,11 +29,13 @@ _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 class TableIdentity:
     """Table identity as recorded in a metadata file.
 
-    `newest` is the newest snapshot's time in milliseconds since 1970.
+    `newest` is the newest snapshot's time in milliseconds since 1970. `noun` is the term for the
+    object in messages.
     """
 
     uuid: str
     newest: int
+    noun: str = "table"
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,17 @@ class MetadataPattern:
     Attributes:
         names: Regular expression for the keys of such metadata.
         classify: Function that reads an object's bytes and returns a (possibly known) table, a
-            description of foreign metadata, or None for other content. Raises `ValueError`,
-            `KeyError` or `TypeError` for damaged bytes. If None, a matching name is sufficient.
+            description of foreign metadata, or None for other content. Raises any exception for
+            damaged bytes. If None, a matching name is sufficient.
         noun: The term for such metadata in messages.
+        file_kinds: File kinds of such metadata. Damaged bytes next to a live file of these kinds
+            are the leftover of a failed write.
     """
 
     names: str
     classify: Callable[[bytes], TableIdentity | str | None] | None = None
     noun: str = "metadata"
+    file_kinds: frozenset[str] = frozenset()
 
 
 class TableRole(StrEnum):

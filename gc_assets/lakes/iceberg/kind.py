@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.objects import EditableObjects
-from gc_assets.core.untrusted_input import gunzip, parse_json
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.iceberg.metadata import parse_identity
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import FileTraits, HistoryEdits, KindTable, LakeKind, MetadataPattern, TableIdentity, TableRole
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
 def identify_table(raw: bytes) -> TableIdentity:
     """Return the table or view that a metadata file belongs to."""
-    document = parse_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    uuid = document["table-uuid"] if "table-uuid" in document else document["view-uuid"]
-    return TableIdentity(uuid, max((item["timestamp-ms"] for item in document.get("snapshots", [])), default=0))
+    found = parse_identity("its content", raw)
+    return TableIdentity(found.uuid, found.newest, "view" if found.is_view else "table")
 
 
 def _open(config: IcebergLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
@@ -46,5 +46,14 @@ KIND: Final = LakeKind(
     discover=_discover,
     edits=HistoryEdits(loss="removed snapshots of an Iceberg table stay in snapshot_history, but time travel to them is lost"),
     kind_tables=(KindTable(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), listed_after=EXPIRY_PLAN, role=TableRole.HISTORY),),
-    files=FileTraits(metadata_patterns=(MetadataPattern(r"\.metadata\.json(\.gz)?$", identify_table, noun="table metadata"),)),
+    files=FileTraits(
+        metadata_patterns=(
+            MetadataPattern(
+                r"\.metadata\.json(\.gz)?$",
+                identify_table,
+                noun="table metadata",
+                file_kinds=frozenset({Kind.METADATA_JSON, Kind.VIEW_METADATA}),
+            ),
+        )
+    ),
 )

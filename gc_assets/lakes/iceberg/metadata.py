@@ -1,7 +1,11 @@
 """Parse snapshots, refs, properties and direct files in an Iceberg metadata.json.
 
 Pure: bytes in, values out, without catalog or retention. Source: Iceberg's format/spec.md, "Table
-Metadata Fields", "Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3.
+Metadata Fields", "Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3, and
+format/view-spec.md, "View Metadata".
+
+This module is the only one that reads such JSON. All text in its results can be encoded as UTF-8,
+and all numbers fit into 64 bits. Any other document raises `FormatError`.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ TABLE_SETTINGS = tuple(f"history.expire.{name}" for name in REF_SETTINGS)
 GC_ENABLED = "gc.enabled"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INT64 = range(-(2**63), 2**63)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _T = TypeVar("_T")
@@ -84,6 +89,28 @@ class TableMetadata:
         return self.properties.get(GC_ENABLED, "true").strip().lower() == "true"
 
 
+@dataclass(frozen=True, slots=True)
+class ViewMetadata:
+    """Parsed metadata of a view. `previous_metadata` is empty for Iceberg Java's views."""
+
+    address: str
+    view_uuid: str
+    location: str
+    previous_metadata: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataIdentity:
+    """The table or view of a metadata file, of any format version.
+
+    `newest` is the newest snapshot's time in milliseconds since 1970, 0 without snapshots.
+    """
+
+    uuid: str
+    newest: int
+    is_view: bool
+
+
 def _is_relative(location: str) -> bool:
     return not location.startswith("/") and _SCHEME.match(location) is None
 
@@ -124,10 +151,63 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
         locations=tuple(dict.fromkeys(location for location in locations if not _is_relative(location))),
         snapshots=snapshots,
         refs=_parse_refs(document, listed),
-        previous_metadata=tuple(item.require("metadata-file", str) for item in document.items("metadata-log")),
+        previous_metadata=_parse_metadata_log(document),
         unlisted_statistics=tuple(file for snapshot_id, file in statistics if str(snapshot_id) not in listed),
         format_version=version,
     )
+
+
+def parse_view(address: str, raw: bytes) -> ViewMetadata:
+    """Parse the metadata of a view, gzipped or not.
+
+    Raises:
+        FormatError: If the metadata is invalid. The message names the file and the key.
+    """
+    document = _JsonObject(_parse_document(address, raw), address, "the document")
+    return ViewMetadata(
+        address=address,
+        view_uuid=document.require("view-uuid", str),
+        location=document.require("location", str),
+        previous_metadata=_parse_metadata_log(document),
+    )
+
+
+def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
+    """Parse only the uuid and the newest snapshot of a table or view.
+
+    Raises:
+        FormatError: If these values are invalid. The message names the file and the key.
+    """
+    document = _JsonObject(_parse_document(address, raw), address, "the document")
+    table_uuid, view_uuid = document.get("table-uuid", str), document.get("view-uuid", str)
+    uuid = table_uuid or view_uuid
+    if uuid is None:
+        raise FormatError(f"{address}: the document has neither `table-uuid` nor `view-uuid`; the file is damaged or no Iceberg metadata")
+    times = [item.require("timestamp-ms", int) for item in document.items("snapshots")]
+    return MetadataIdentity(uuid, max(times, default=0), is_view=table_uuid is None)
+
+
+def _parse_metadata_log(document: _JsonObject) -> tuple[str, ...]:
+    return tuple(item.require("metadata-file", str) for item in document.items("metadata-log"))
+
+
+def is_text(value: str) -> bool:
+    """Return False for text with lone surrogates, which no other program can read."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _as_text(value: object) -> str:
+    """Return a value that is only shown as text that can be encoded."""
+    return (_describe(value) if isinstance(value, dict | list) else str(value)).encode("utf-8", "backslashreplace").decode()
+
+
+def _describe(value: object) -> str:
+    """Describe a value of a wrong type. Containers are not printed, because they may be large."""
+    return type(value).__name__ if isinstance(value, dict | list) else f"{value!r:.80}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +223,11 @@ class _JsonObject:
         if value is None:
             return None
         if not isinstance(value, type_) or isinstance(value, bool):
-            raise FormatError(f"{self.address}: `{key}` of {self.path} must be {type_.__name__}, found {value!r:.80}")
+            raise FormatError(f"{self.address}: `{key}` of {self.path} must be {type_.__name__}, found {_describe(value)}")
+        if isinstance(value, int) and value not in _INT64:
+            raise FormatError(f"{self.address}: `{key}` of {self.path} is outside 64 bits, found {_describe(value)}")
+        if isinstance(value, str) and not is_text(value):
+            raise FormatError(f"{self.address}: `{key}` of {self.path} contains a lone surrogate, found {_describe(value)}")
         return value
 
     def require(self, key: str, type_: type[_T]) -> _T:
@@ -154,7 +238,7 @@ class _JsonObject:
 
     def as_object(self, value: object, path: str) -> _JsonObject:
         if not isinstance(value, dict):
-            raise FormatError(f"{self.address}: {path} must be an object, found {value!r:.80}")
+            raise FormatError(f"{self.address}: {path} must be an object, found {_describe(value)}")
         return _JsonObject(cast("dict[str, Any]", value), self.address, path)
 
     def items(self, key: str) -> list[_JsonObject]:
@@ -189,7 +273,7 @@ def _parse_snapshot(item: _JsonObject, files_of: Mapping[int, list[ContentRoot]]
         parent_id=None if parent is None else str(parent),
         committed_at=_parse_timestamp(item),
         manifest_list=manifest_list,
-        summary={key: str(value) for key, value in {**summary, **extra}.items() if value is not None},
+        summary={_as_text(key): _as_text(value) for key, value in {**summary, **extra}.items() if value is not None},
         files=tuple(files_of.get(snapshot_id, ())),
     )
 
@@ -205,6 +289,8 @@ def _parse_timestamp(item: _JsonObject) -> datetime:
 def _parse_refs(document: _JsonObject, listed: set[str]) -> tuple[SnapshotRef, ...]:
     current = document.get("current-snapshot-id", int)
     entries = document.get("refs", dict) or {}
+    if unreadable := [name for name in entries if not is_text(name)]:
+        raise FormatError(f"{document.address}: the name of ref {unreadable[0]!r} contains a lone surrogate")
     refs = {name: _parse_ref(document.as_object(value, f"ref {name!r}"), str(name)) for name, value in entries.items()}
     if current is not None and current != -1:  # v1 writers use -1 for no snapshot
         main = refs.setdefault(MAIN, SnapshotRef(MAIN, "branch", str(current), {}))
@@ -235,8 +321,7 @@ def _parse_statistics_file(item: _JsonObject, kind: str) -> ContentRoot:
 
 
 def _parse_properties(document: _JsonObject) -> dict[str, str]:
-    properties = {str(key): str(value) for key, value in (document.get("properties", dict) or {}).items() if value is not None}
-    for key in TABLE_SETTINGS:
-        if key in properties and not properties[key].strip().removeprefix("-").isdecimal():
-            raise FormatError(f"{document.address}: table property {key} is {properties[key]!r}, expected an integer; correct the property")
-    return properties
+    entries = {key: value for key, value in (document.get("properties", dict) or {}).items() if value is not None}
+    named = _JsonObject(entries, document.address, "the properties")
+    locations = {key: named.require(key, str) for key in _LOCATIONS if key in entries}
+    return {_as_text(key): _as_text(value) for key, value in entries.items()} | locations

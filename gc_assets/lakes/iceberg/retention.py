@@ -19,7 +19,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
-from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, to_micros
+from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, find_invalid_settings, to_micros
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, CommitState, FrozenRefs, Ref, RefType, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -125,7 +125,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     unreferenced = "the table's max-snapshot-age" if policy.dangling is None else "retention.dangling"
     for table in _group_tables(refs, commits, columns["table_uuid"], columns["commit_id"]):
         verdicts = _apply_rules(table, as_of, policy)
-        _keep_protected(table, verdicts, to_micros(grace_cutoff))
+        notes += _keep_protected(table, verdicts, to_micros(grace_cutoff), policy)
         reach = refs_reaching(table.forest, _collect_heads(table))
         expiry += _plan_ref_deletions(table, verdicts)
         for index, row in enumerate(table.rows):
@@ -254,13 +254,14 @@ def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
         index = forest.parent[index]
 
 
-def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int) -> None:
-    """Keep additional snapshots, beyond Iceberg's rules.
+def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int, policy: IcebergRetention) -> list[str]:
+    """Keep additional snapshots, beyond Iceberg's rules, and return notes.
 
-    These are the snapshots of tables that are not collected or not writable, snapshots on a cycle
-    of parents, and snapshots younger than the grace period.
+    These are the snapshots of tables that are not collected or not writable, or have an invalid
+    retention setting, snapshots on a cycle of parents, and snapshots younger than the grace period.
     """
-    for source, _ in table.registrations:
+    notes: list[str] = []
+    for source, refs in table.registrations:
         if source.properties[COLLECT] != "true":
             matched = source.properties.get(GC_ENABLED, "true").strip().lower() == "true"
             reason = "no pattern of `tables` matches it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
@@ -272,14 +273,26 @@ def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int
                 "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); "
                 "expire it with an engine that can, such as Spark's expire_snapshots; gc-assets then collects its files"
             )
-            for index in range(len(table.rows)):
-                verdicts.keeps.setdefault(index, _KeepRule(NEVER, f"kept: {reason}"))
-            verdicts.lapsed.clear()
+            _keep_all(table, verdicts, reason)
+        elif invalid := next(find_invalid_settings(source.properties, refs, policy), None):
+            _keep_all(table, verdicts, f"{invalid}, which is invalid")
+            notes.append(
+                f"table {source.table_name}: {invalid}, expected a whole number that is not negative, so its whole history is kept and "
+                "only its orphans are collected; correct the setting, or override it by `retention` in lakes.yaml"
+            )
     for index in table.forest.cyclic:
         verdicts.keep(index, _KeepRule(NEVER, "kept: its parents form a cycle, so its history is unknown"))
     for index, stamp in enumerate(table.stamps):
         if index not in verdicts.keeps and stamp >= grace_cutoff:
             verdicts.keeps[index] = _KeepRule(NEVER, "kept: younger than the grace period")
+    return notes
+
+
+def _keep_all(table: _TableHistory, verdicts: _Verdicts, reason: str) -> None:
+    """Keep all snapshots and refs. A snapshot that a rule keeps has the reason of that rule."""
+    for index in range(len(table.rows)):
+        verdicts.keeps.setdefault(index, _KeepRule(NEVER, f"kept: {reason}"))
+    verdicts.lapsed.clear()
 
 
 def _collect_heads(table: _TableHistory) -> Mapping[int, Sequence[str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -27,6 +27,34 @@ FOREVER_MS = 2**63 - 1  # Java's Long.MAX_VALUE, which engines write for "no lim
 ALWAYS = -math.inf
 NEVER = math.inf
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# Overrides of the configuration that replace a table property.
+_OVERRIDES = dict(zip(TABLE_SETTINGS, ("min_snapshots_to_keep", "max_snapshot_age", "max_ref_age"), strict=True))
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def parse_setting(value: str) -> int | None:
+    """Return the value of a `history.expire.*` property or ref setting, None if it is invalid.
+
+    Iceberg refuses to expire snapshots if a value is no 64-bit integer. A negative value would
+    expire all history, but is often written for "no limit".
+    """
+    number = int(value) if _INTEGER.fullmatch(value) else -1
+    return number if 0 <= number <= FOREVER_MS else None
+
+
+def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], overrides: IcebergRetention) -> Iterator[str]:
+    """Yield a description of each invalid retention setting of a table and its refs.
+
+    A property that the configuration overrides is not needed.
+    """
+    for key, override in _OVERRIDES.items():
+        if getattr(overrides, override) is None and key in properties and parse_setting(properties[key]) is None:
+            yield f"table property {key} is {properties[key]!r:.80}"
+    for ref in refs:
+        invalid = (key for key, value in ref.properties.items() if parse_setting(value) is None)
+        yield from (f"{key} of {ref.ref_type} {ref.ref_name} is {ref.properties[key]}" for key in invalid)
 
 
 def to_micros(moment: datetime) -> int:
@@ -81,8 +109,11 @@ class TableLimits:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], overrides: IcebergRetention, as_of: datetime) -> TableLimits:
-        """Read the table's `history.expire.*` properties and apply the overrides."""
-        keep_last, max_age, max_ref_age = (int(properties[key]) if key in properties else None for key in TABLE_SETTINGS)
+        """Read the table's `history.expire.*` properties and apply the overrides.
+
+        Invalid properties are ignored. The history of their table is kept (`find_invalid_settings`).
+        """
+        keep_last, max_age, max_ref_age = (parse_setting(properties[key]) if key in properties else None for key in TABLE_SETTINGS)
         if overrides.max_snapshot_age is not None:
             max_age = _milliseconds(overrides.max_snapshot_age)
         if overrides.max_ref_age is not None:
@@ -116,7 +147,7 @@ class TableLimits:
         return limits
 
     def _limits_by_settings(self, ref: Ref) -> RefLimits:
-        own = {key: int(value) for key, value in ref.properties.items()}
+        own = {key: number for key, value in ref.properties.items() if (number := parse_setting(value)) is not None}
         age = _limit_by_age(own[MAX_SNAPSHOT_AGE_MS], self.as_of, "max-snapshot-age") if MAX_SNAPSHOT_AGE_MS in own else self.age
         ref_age = _limit_by_age(own.get(MAX_REF_AGE_MS, self.max_ref_age_ms), self.as_of, "max-ref-age")
         return RefLimits(ref_age, age, own.get(MIN_SNAPSHOTS_TO_KEEP, self.keep_last))

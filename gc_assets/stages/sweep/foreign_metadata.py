@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from gc_assets.core.errors import GcError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import map_arrow
@@ -36,10 +36,12 @@ def foreign_metadata(
     objects: Objects,
     known_tables: Mapping[str, KnownTable],
     dead: Sequence[DeadTable] = (),
+    own_directories: Collection[str] = (),
 ) -> DataFrame:
     """Find the foreign suspects, with the reason (columns key, reason, is_junk).
 
-    `is_junk` marks files named like metadata whose content is not valid metadata.
+    `is_junk` marks files named like metadata that are not readable as such, one in each directory.
+    Such a file in one of `own_directories` is a leftover of a failed write and is not returned.
 
     If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
     its writers moved to another one. If the table is in use, only old metadata counts: young
@@ -51,8 +53,11 @@ def foreign_metadata(
         known_tables: The tables of the configured catalogs, by table uuid.
         dead: Tables that a user accepted as dead. They are not foreign at the accepted location,
             unless they were written to after that.
+        own_directories: Directories with the live metadata of tables that this run read.
     """
-    classifier = MetadataClassifier(storage_name, resolver, objects, known_tables, metadata_patterns(), tuple(dead))
+    classifier = MetadataClassifier(
+        storage_name, resolver, objects, known_tables, metadata_patterns(), tuple(dead), frozenset(own_directories)
+    )
     return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
 
 
@@ -77,13 +82,20 @@ class MetadataClassifier:
     known_tables: Mapping[str, KnownTable]
     metadata_patterns: tuple[MetadataPattern, ...]
     dead: tuple[DeadTable, ...] = ()
+    own_directories: frozenset[str] = frozenset()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        directories_with_junk = set[str]()
         for batch in batches:
             columns = (batch.column(name) for name in ("key", "last_modified", "is_old"))
-            rows = zip(*map(_values, columns), strict=True)
-            classified = [(key, *self._classify(key, modified, is_old=is_old)) for key, modified, is_old in rows]
-            foreign = [{"key": key, "reason": reason, "is_junk": is_junk} for key, reason, is_junk in classified if reason]
+            foreign = list[dict[str, Any]]()
+            for key, modified, is_old in zip(*map(_values, columns), strict=True):
+                reason, is_junk = self._classify(key, modified, is_old=is_old)
+                if reason is None or (is_junk and directory_of(key) in directories_with_junk):
+                    continue
+                if is_junk:
+                    directories_with_junk.add(directory_of(key))
+                foreign.append({"key": key, "reason": reason, "is_junk": is_junk})
             yield pa.RecordBatch.from_pylist(foreign, FOREIGN)
 
     def _classify(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
@@ -95,22 +107,23 @@ class MetadataClassifier:
         except FileNotFoundError:
             return None, False
         except OSError as error:
-            return f"{pattern.noun} that cannot be read ({error})", False
-        except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
             return f"{pattern.noun} that cannot be read ({error})", True
+        except Exception as error:  # noqa: BLE001 - any other program may have written this object
+            if directory_of(key) in self.own_directories:
+                return None, False
+            return f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})", True
         return (self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableIdentity) else found), False
 
     def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> str | None:
         known = self.known_tables.get(found.uuid)
         if known is None:
-            return self._check_unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found.uuid)
+            return self._check_unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found)
         if found.newest > known.newest and (is_old or not known.in_use):
-            return (
-                f"table {found.uuid} has a newer snapshot here than in its catalog: the catalog is outdated or a copy, or a commit failed"
-            )
+            return f"{found.noun} {found.uuid} has a newer snapshot here than in its catalog: the catalog is outdated or a copy, or a commit failed"
         return None
 
-    def _check_unknown(self, key: str, written_ms: int, uuid: str) -> str | None:
+    def _check_unknown(self, key: str, written_ms: int, found: TableIdentity) -> str | None:
+        uuid = found.uuid
         record = next((item for item in self.dead if item.table_uuid == uuid.lower() and key.startswith(item.prefix)), None)
         if record is None:
             directory = key.rpartition("/")[0]
@@ -118,13 +131,18 @@ class MetadataClassifier:
             way_out = (
                 f"; if it is dead: gc-assets accept {uuid} {shlex.quote(location)} --by WHO" if directory not in {"", "metadata"} else ""
             )
-            return f"table {uuid}, which is in no configured catalog{way_out}"
+            return f"{found.noun} {uuid}, which is in no configured catalog{way_out}"
         if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None
 
     def _read(self, key: str) -> bytes:
         return self.objects.read(self.resolver.address(self.storage_name, key))
+
+
+def directory_of(key: str) -> str:
+    """Return the directory of a key, without a slash at its end."""
+    return key.rpartition("/")[0]
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -116,7 +116,6 @@ SNAPSHOT = document()["snapshots"][0]
         ({"refs": {"v": {"snapshot-id": 3, "type": "tag"}}}, "tag 'v' points at snapshot 3, which is not among the 1 listed"),
         ({"refs": {"v": {"type": "tag"}}}, "ref 'v' has no `snapshot-id`"),
         ({"refs": {"v": {"snapshot-id": 1, "type": "tag", "max-ref-age-ms": "1d"}}}, "`max-ref-age-ms` of ref 'v' must be int"),
-        ({"properties": {"history.expire.max-snapshot-age-ms": "5d"}}, "history.expire.max-snapshot-age-ms is '5d'"),
         ({"statistics": [{"snapshot-id": 1}]}, "statistics[0] has no `statistics-path`"),
     ],
 )
