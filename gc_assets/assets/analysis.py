@@ -71,7 +71,7 @@ def _sort_steps(config: Config) -> Iterator[tuple[AssetStep, Owner]]:
 def _require_checks(step: AssetStep, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
     """Add the plan reports of a step to the metadata, and evaluate the blocking checks.
 
-    A plan that its gates refuse is only reported, because it cannot be applied.
+    A refused plan is only reported, because it cannot be applied.
 
     Raises:
         GcError: If a blocking check failed.
@@ -83,8 +83,9 @@ def _require_checks(step: AssetStep, owner: Owner, run_context: RunContext, cont
         if output.table.name == DELETION_PLAN.name:
             context.add_output_metadata({owner.name: (result.metadata or {})["report"]})
             continue
+        blocking = {check.name for check in step.checks if check.blocking}
         for check in result.check_results or ():
-            if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR:
+            if not check.passed and check.check_name in blocking:
                 raise GcError(
                     f"{owner.name}/{output.table.name} of {run_context.run_date}: check {check.check_name} failed: {check.description}"
                 )

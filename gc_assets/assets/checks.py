@@ -47,16 +47,21 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check, and the danger that it prevents."""
+    """A check, and the danger that it prevents.
+
+    A failed `blocking` check fails the step. A check of severity ERROR that does not block reports
+    a refused plan: nothing of it is executed, but restores and other storages continue.
+    """
 
     name: str
     danger: str
     evaluate: Callable[[RunContext, PublishedTable], Verdict]
     blocking: bool = True
+    refuses: bool = False
 
     def result(self, context: RunContext, key: dg.AssetKey, published: PublishedTable) -> dg.AssetCheckResult:
         verdict = self.evaluate(context, published)
-        severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
+        severity = dg.AssetCheckSeverity.ERROR if self.blocking or self.refuses else dg.AssetCheckSeverity.WARN
         return dg.AssetCheckResult(
             passed=verdict.passed,
             asset_key=key,
@@ -198,9 +203,13 @@ HOLDS_LIVE_KEYS: Final = Check(
 )
 NO_LIVE_CANDIDATE: Final = Check(
     "no_live_candidate",
-    "Prevents a live key among the candidates, which proves that the filter lost keys.",
+    "Reports a live key among the candidates, which proves that the filter lost keys. The gate of this name refuses the plan.",
     _no_live_candidate,
+    blocking=False,
+    refuses=True,
 )
 PLAN_INTACT: Final = Check("plan_intact", "Prevents the approval of a plan that was edited after it was created.", _plan_intact)
-GATES: Final = Check("gates", "Reports failed gates. Such a plan may delete more files than intended.", _gates)
+GATES: Final = Check(
+    "gates", "Reports failed gates. Such a plan may delete more files than intended.", _gates, blocking=False, refuses=True
+)
 NO_FAILED_KEY: Final = Check("no_failed_key", "Reports failed keys. Such a plan is unfinished and stops the next plan.", _no_failed_key)

@@ -119,7 +119,7 @@ def run_partition(
         if _is_published(result, storage.name, DELETION_PLAN.name)
     ]
     if not result.success:
-        _raise_failure(result, refused={header.storage for header in plans if header.failed_gates})
+        _raise_failure(result)
     return tuple(plans)
 
 
@@ -200,8 +200,8 @@ def _is_published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> 
     return any(event.asset_key == dg.AssetKey([group, asset]) for event in events)
 
 
-def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None:
-    """Raise the first error of the failed steps. A plan that its gates refuse is not an error."""
+def _raise_failure(result: dg.ExecuteInProcessResult) -> None:
+    """Raise the first error of the failed steps. A plan that its gates refuse fails no step."""
     for event in result.all_events:
         if not event.is_step_failure:
             continue
@@ -211,18 +211,7 @@ def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None
             raise _error_class(str(data.metadata["error"].value if "error" in data.metadata else ""))(data.description)
         if failure.error is not None and failure.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
             raise KeyboardInterrupt
-        cause = read_failure(event)  # Dagster's log (`-v`) contains the traceback
-        if cause.checks and _failed_checks(result, event) <= {(storage, DELETION_PLAN.name) for storage in refused}:
-            continue
-        raise GcError(cause.text)
-
-
-def _failed_checks(result: dg.ExecuteInProcessResult, failure: dg.DagsterEvent) -> set[tuple[str, ...]]:
-    """Return the assets of a step with failed blocking checks."""
-    checks = dg.DagsterEventType.ASSET_CHECK_EVALUATION
-    events = [event for event in result.all_events if event.event_type is checks and event.step_key == failure.step_key]
-    evaluations = [event.asset_check_evaluation_data for event in events]
-    return {tuple(check.asset_key.path) for check in evaluations if check.blocking and not check.passed}
+        raise GcError(read_failure(event).text)  # Dagster's log (`-v`) contains the traceback
 
 
 def _error_class(name: str) -> type[GcError]:

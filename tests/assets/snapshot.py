@@ -39,7 +39,7 @@ def specs(definitions: dg.Definitions) -> dict[str, Any]:
                 "pool": step.op.pool if step else None,
                 "retries": step.op.retry_policy if step else None,
                 "checks": {
-                    check.name: "blocking" if check.blocking else "warns"
+                    check.name: "blocking" if check.blocking else "reports"
                     for check in (step.check_specs if step else ())
                     if check.asset_key == spec.key
                 },

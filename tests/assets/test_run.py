@@ -204,16 +204,17 @@ def test_repeated_run_has_the_same_plan(copy_platform: Callable[..., Platform]) 
     assert plan_of(at) == before
 
 
-def test_failed_gate_skips_the_deletion_log(copy_platform: Callable[..., Platform]) -> None:
+def test_refused_gate_is_a_failed_check_and_no_failed_step(copy_platform: Callable[..., Platform], lake: Lake) -> None:
     at = copy_platform(gates=Gates(max_delete_bytes=1))
     result = run(at, "run", selection=[PLAN, LOG])
-    assert not result.success
-    assert list(materializations(result)) == ["warehouse/deletion_plan"]
+    assert result.success
+    assert list(materializations(result)) == ["warehouse/deletion_plan", "warehouse/deletion_log"]
     (gates,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "gates"]
-    assert not gates.passed
+    assert (gates.passed, gates.severity) == (False, dg.AssetCheckSeverity.ERROR)
     assert "max_delete_bytes allows 1 B" in (gates.description or "")
     assert gates.metadata["failed_gates"].value == "delete_bytes"
     assert materializations(result)["warehouse/deletion_plan"].metadata["status"].value == "refused"
+    assert all(path.exists() for path in lake[1])
 
 
 def test_refused_plan_is_refused_in_a_separate_run(copy_platform: Callable[..., Platform], lake: Lake) -> None:

@@ -62,21 +62,22 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     planned_phases = phases_of(header, phases)
     stale = context.clock.now() >= header.apply_before or header.policy_digest != context.config.policy_digest()
     stale = stale or context.storage(header.storage).quarantine != header.quarantine
+    removes_nothing = tuple(phases) == (RESTORE,)
     owner = plan.verdict.approved_by or current_user()
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, owner)
     verification_id = f"{header.plan_id}-{lease.token}"
     with release_on_exit(lease), ExitStack() as afterwards:
         _delete_abandoned_marks(context, header.storage, lease.token)
         afterwards.callback(_delete_mark, state, verification_id)
-        resumed = has_begun(state, header)
-        verification = make_verification_mark(spark, context, plan, verification_id, only_ending=stale, resumed=resumed)
+        resumed, ungated = has_begun(state, header), stale or removes_nothing
+        verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
         lease.renew()  # a mark can take longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
-        execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
+        execution = PlanExecution(spark, context, plan, log, lease, only_interrupted=stale and not removes_nothing)
         for phase in planned_phases:
             if phase == EXPIRE:
                 if execution.expire(verification_id):
-                    verification = make_verification_mark(spark, context, plan, verification_id, only_ending=stale, resumed=resumed)
+                    verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
                 execution.publish_histories(verification_id)
                 lease.renew()
                 continue
@@ -85,7 +86,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
                 continue
             execution.execute_phase(phase, verification)
             if phase == RESTORE and len(planned_phases) > 1:  # restored metadata may name files that were unknown before
-                verification = make_verification_mark(spark, context, plan, verification_id, only_ending=stale, resumed=resumed)
+                verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
                 lease.renew()
         return execution.publish(planned_phases)
 

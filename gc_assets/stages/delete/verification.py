@@ -152,7 +152,7 @@ class VerificationMark:
 
 
 def make_verification_mark(
-    spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, only_ending: bool, resumed: bool
+    spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, ungated: bool, resumed: bool
 ) -> VerificationMark:
     """Mark the lakes again. Their refs are read under the lease.
 
@@ -161,7 +161,8 @@ def make_verification_mark(
         context: The run context of the apply.
         plan: The plan.
         verification_id: The name of the mark.
-        only_ending: Only finish an outdated plan. It passes the gates.
+        ungated: Ignore the gates, for an apply that removes nothing: a restore, or the end of an
+            outdated plan.
         resumed: An earlier apply of the plan began.
 
     Raises:
@@ -173,10 +174,10 @@ def make_verification_mark(
     mark_context = verification_context(context, plan, verification_id)
     log_activity(f"marking {len(context.config.lakes):,} lakes again")
     tables = [mark(spark, mark_context, lake.name) for lake in track(context.config.lakes, "lakes", len(context.config.lakes))]
-    if resumed and not only_ending:
+    if resumed and not ungated:
         _refuse_newly_unreadable(header, list_unreadable(tables))
     failed = _failed_gates(spark, context, mark_context, plan, tables)
-    if failed and not only_ending:
+    if failed and not ungated:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer matches the lakes. Make a new one with `gc-assets run`:\n{lines}")
     session = choose_session(spark, *_size(context.state, plan, tables))
