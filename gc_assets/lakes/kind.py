@@ -29,12 +29,12 @@ _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
 class TableIdentity:
     """Table identity as recorded in a metadata file.
 
-    `newest` is the newest snapshot's time in milliseconds since 1970. `noun` is the term for the
-    object in messages.
+    `newest` is the newest snapshot's time in milliseconds since 1970, None if it is unknown. `noun` is
+    the term for the object in messages.
     """
 
     uuid: str
-    newest: int
+    newest: int | None
     noun: str = "table"
 
 

@@ -112,15 +112,19 @@ class MetadataClassifier:
             if directory_of(key) in self.own_directories:
                 return None, False
             return f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})", True
-        return (self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableIdentity) else found), False
+        return self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableIdentity) else (found, False)
 
-    def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> str | None:
+    def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> tuple[str | None, bool]:
         known = self.known_tables.get(found.uuid)
         if known is None:
-            return self._check_unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found)
+            return self._check_unknown(key, max(found.newest or 0, int(modified.timestamp() * 1000)), found), False
+        name = f"{found.noun} {found.uuid}"
+        if found.newest is None:
+            return f"metadata of {name} in a format version that gc-assets does not support, so its age is unknown", True
         if found.newest > known.newest and (is_old or not known.in_use):
-            return f"{found.noun} {found.uuid} has a newer snapshot here than in its catalog: the catalog is outdated or a copy, or a commit failed"
-        return None
+            newer = "version" if found.noun == "view" else "snapshot"
+            return f"{name} has a newer {newer} here than in its catalog: the catalog is outdated or a copy, or a commit failed", False
+        return None, False
 
     def _check_unknown(self, key: str, written_ms: int, found: TableIdentity) -> str | None:
         uuid = found.uuid
@@ -131,7 +135,9 @@ class MetadataClassifier:
             way_out = (
                 f"; if it is dead: gc-assets accept {uuid} {shlex.quote(location)} --by WHO" if directory not in {"", "metadata"} else ""
             )
-            return f"{found.noun} {uuid}, which is in no configured catalog{way_out}"
+            if found.noun == "view":
+                return f"view {uuid}, which is not among the views that the configured catalogs list{way_out}"
+            return f"table {uuid}, which is in no configured catalog{way_out}"
         if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None

@@ -23,12 +23,14 @@ from gc_assets.engine.tables import MAX_SAMPLES, collect, frame_from_arrow, read
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.records.dead_tables import dead_tables
-from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
+from gc_assets.stages.sweep.foreign_metadata import directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.known_tables import known_tables
+from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
+from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH
-from gc_assets.state.side_tables import CANDIDATES, IDENTITY_SEPARATOR, METADATA, PROBLEMS, PROBLEMS_SIDE
+from gc_assets.state.side_tables import CANDIDATES, IDENTITY_SEPARATOR, METADATA, METADATA_SIDE, PROBLEMS, PROBLEMS_SIDE
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import Lister
 
@@ -175,7 +177,7 @@ class ForeignMetadata:
 
     def protected_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of possible tables around junk, whose files are not deleted."""
-        directories = (key.rpartition("/")[0] for key in self.junk)
+        directories = map(directory_of, self.junk)
         return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
 
 
@@ -199,11 +201,26 @@ def find_foreign_metadata(
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
     found = foreign_metadata(
-        frame, storage_name, context.resolver(), context.objects(), known_tables(context), dead_tables(context, storage_name)
+        frame,
+        storage_name,
+        context.resolver(),
+        context.objects(),
+        known_tables(context),
+        dead_tables(context, storage_name),
+        _metadata_directories(context, storage_name),
     )
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     return ForeignMetadata([f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk], junk)
+
+
+def _metadata_directories(context: RunContext, storage_name: str) -> set[str]:
+    """Return the directories of the live table metadata that this run read."""
+    kinds = sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns())))
+    paths = [path for table in live_tables(context) for path in table.paths(METADATA_SIDE)]
+    rows = read_parts(context.state.files, paths, METADATA, ["storage", "key", "kind"])
+    mine = rows.filter(pc.and_(pc.equal(rows.column("storage"), storage_name), pc.is_in(rows.column("kind"), pa.array(kinds, pa.string()))))
+    return set(map(directory_of, mine.column("key").to_pylist()))
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:

@@ -1,0 +1,97 @@
+"""A half-written metadata file of a known table is a leftover like any other.
+
+A writer that is killed while it writes `metadata.json` leaves a part of it. One such file must not end the collection of its table. If
+the table is unknown, the file protects its directory and is reported.
+
+Source: the kit lakes of issue 29, of which 17 of 19 planned none of their garbage.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+CONTENTS = {
+    "empty": b"",
+    "object": b"{}",
+    "list": b"[]",
+    "null": b"null",
+    "cut": b'{"format-version": 2, "table-uuid": "0b0b',
+    "bytes": b"\x00\xff\xfe",
+    "gzip": gzip.compress(b"{}")[:-4],
+    "no_uuid": b'{"format-version": 2, "location": "file:///w", "snapshots": []}',
+}
+
+
+@dataclass
+class Runs:
+    """Plans without and with half-written files, and the keys of those files.
+
+    Attributes:
+        own: One file in the metadata directory of each known table.
+        strange: A file in a directory without a known table.
+    """
+
+    house: Lakehouse
+    before: dict[str, str]
+    after: dict[str, str]
+    header: PlanHeader
+    own: set[str]
+    strange: str
+
+
+def write_old(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (days_ago(30).timestamp(),) * 2)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    house = Lakehouse(spark, tmp_path_factory.mktemp("half"), settings={"gates": {"max_delete_share": 1.0}})
+    lake = LakeBuilder(house.root)
+    for number, name in enumerate(CONTENTS):
+        # The last two tables write their metadata to another directory.
+        moved = {"write.metadata.path": f"file://{house.warehouse}/logs/{name}"} if number >= len(CONTENTS) - 2 else {}
+        table = lake.table(f"db.{name}", days_ago(40), properties={"history.expire.max-snapshot-age-ms": "86400000", **moved})
+        table.overwrite(days_ago(30))
+        table.overwrite(days_ago(20))
+        table.leftovers(days_ago(20), 1)
+    strange = write_old(house.warehouse / "db/list/data/inner/x.parquet", b"x").parent
+    house.lakes = [lake.config("sales")]
+    house.plan()
+    before = house.planned_actions()
+    files = [
+        write_old(table.with_name("00009-half.gz.metadata.json" if name == "gzip" else "00009-half.metadata.json"), content)
+        for name, content in CONTENTS.items()
+        for table in [Path(lake.catalog.load_table(f"db.{name}").metadata_location.removeprefix("file://"))]
+    ]
+    inner = write_old(strange / "metadata" / "00000-half.metadata.json", b"{}")
+    header = house.plan()
+    return Runs(house, before, house.planned_actions(), header, set(map(house.key, files)), house.key(inner))
+
+
+def test_half_written_metadata_of_known_tables_is_collected(runs: Runs) -> None:
+    assert not runs.house.failed_gates(runs.header)
+    assert set(runs.before.values()) == {"quarantine"}
+    protected = {key for key in runs.before if key.startswith("db/list/data/inner/")}
+    assert set(runs.after) == (runs.before.keys() - protected) | runs.own
+
+
+def test_half_written_metadata_of_an_unknown_table_protects_its_directory_and_is_reported(runs: Runs) -> None:
+    assert "db/list/data/inner/x.parquet" in runs.before
+    assert not [key for key in runs.after if key.startswith("db/list/data/inner/")]
+    gate = next(gate for gate in runs.header.gates if gate.name == "foreign_metadata")
+    assert runs.strange in gate.message
+    assert not [key for key in runs.own if key in gate.message]
