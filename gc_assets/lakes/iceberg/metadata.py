@@ -91,11 +91,16 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ViewMetadata:
-    """Parsed metadata of a view. `previous_metadata` is empty for Iceberg Java's views."""
+    """Parsed metadata of a view.
+
+    `newest` is the time of its newest version in milliseconds since 1970. `previous_metadata` is
+    empty for Iceberg Java's views.
+    """
 
     address: str
     view_uuid: str
     location: str
+    newest: int = 0
     previous_metadata: tuple[str, ...] = ()
 
 
@@ -103,11 +108,12 @@ class ViewMetadata:
 class MetadataIdentity:
     """The table or view of a metadata file, of any format version.
 
-    `newest` is the newest snapshot's time in milliseconds since 1970, 0 without snapshots.
+    `newest` is the time of the newest snapshot or view version in milliseconds since 1970, 0 without
+    any, and None if an unsupported format version stores it otherwise.
     """
 
     uuid: str
-    newest: int
+    newest: int | None
     is_view: bool
 
 
@@ -168,12 +174,13 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
         address=address,
         view_uuid=document.require("view-uuid", str),
         location=document.require("location", str),
+        newest=_find_newest(document, "versions"),
         previous_metadata=_parse_metadata_log(document),
     )
 
 
 def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
-    """Parse only the uuid and the newest snapshot of a table or view.
+    """Parse only the uuid of a table or view, and the time of its newest snapshot or version.
 
     Raises:
         FormatError: If these values are invalid. The message names the file and the key.
@@ -183,8 +190,18 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
     uuid = table_uuid or view_uuid
     if uuid is None:
         raise FormatError(f"{address}: the document has neither `table-uuid` nor `view-uuid`; the file is damaged or no Iceberg metadata")
-    times = [item.require("timestamp-ms", int) for item in document.items("snapshots")]
-    return MetadataIdentity(uuid, max(times, default=0), is_view=table_uuid is None)
+    try:
+        newest = _find_newest(document, "snapshots" if table_uuid else "versions")
+    except FormatError:
+        version = document.values.get("format-version")
+        if not isinstance(version, int) or version <= MAX_FORMAT_VERSION:
+            raise
+        newest = None
+    return MetadataIdentity(uuid, newest, is_view=table_uuid is None)
+
+
+def _find_newest(document: _JsonObject, key: str) -> int:
+    return max((item.require("timestamp-ms", int) for item in document.items(key)), default=0)
 
 
 def _parse_metadata_log(document: _JsonObject) -> tuple[str, ...]:
