@@ -51,6 +51,9 @@ class IcechunkLakeConfig(LakeConfig):
     def with_retention(self, keep: str) -> IcechunkLakeConfig:
         return self.model_copy(update={"retention": self.retention.with_default(keep)})
 
+    def place(self) -> tuple[str, str]:
+        return "icechunk ", self.location
+
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)
 

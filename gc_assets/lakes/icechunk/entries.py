@@ -6,8 +6,6 @@ from the container's own address, `<repository>/<folder>/<id>`.
 
 from __future__ import annotations
 
-from urllib.parse import unquote_to_bytes
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,16 +16,23 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.chunk_manifests import ChunkManifest, parse_chunk_manifest
 from gc_assets.lakes.icechunk.ids import ID_CHARS, Ids, is_object_id, spell
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
-from gc_assets.lakes.protocol import Container
+from gc_assets.lakes.icechunk.virtual_locations import virtual_addresses
+from gc_assets.lakes.protocol import Container, NamedPrefixes
 
 FOLDERS = {Kind.SNAPSHOT: "snapshots", Kind.CHUNK_MANIFEST: "manifests"}
 
 
-def decode(container: Container, raw: bytes) -> pa.RecordBatch:
+def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | None = None) -> pa.RecordBatch:
     """Return the distinct children of a snapshot or a chunk manifest.
 
+    Args:
+        container: The snapshot or manifest.
+        raw: Its bytes.
+        chunk_containers: The virtual chunk containers of the repository, if known.
+
     Raises:
-        FormatError: If the container is damaged, or its size or count differs from the expected one.
+        FormatError: If the container is damaged, its size or count differs from the expected one, or
+            a location names an unknown virtual chunk container.
     """
     source = f"{container.kind} {container.address}"
     if container.kind not in FOLDERS:
@@ -46,33 +51,13 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
             f"{source}: its snapshot records {container.expected_entries:,} chunk references, found {manifest.chunk_refs:,}; "
             "restore the file from a backup"
         )
-    return _manifest_rows(repository, manifest)
+    return _manifest_rows(source, repository, manifest, chunk_containers)
 
 
 def verify_id(source: str, expected: str, found: str) -> None:
     """Raise `FormatError` if a file has the content of another object."""
     if expected != found:
         raise FormatError(f"{source}: expected the object {expected}, found the content of {found}; restore the file from a backup")
-
-
-def spellings(location: str) -> set[str]:
-    """Return all possible names of the file at a virtual location, so that each is protected.
-
-    The library stores a URL with encoded spaces and non-ASCII letters, but percent signs are not
-    encoded. It reads the percent-decoded path without query and fragment. Observed with 1.1.21:
-    `a b%20c.nc` is stored as `a%20b%20c.nc` and read as `a b c.nc`. Older writers stored the
-    location unchanged.
-    """
-    path = location.split("?")[0].split("#")[0]
-    names = {location, path}
-    for name in (location, path):
-        try:
-            decoded = unquote_to_bytes(name).decode()
-        except UnicodeDecodeError:
-            continue  # a file with such a name has no key, so it is never a candidate
-        if "\0" not in decoded:
-            names.add(decoded)
-    return names
 
 
 def _parts(source: str, container: Container) -> tuple[str, str]:
@@ -106,14 +91,16 @@ def _snapshot_rows(repository: str, snapshot: Snapshot) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([*manifests, log], schema=ENTRY_SCHEMA)
 
 
-def _manifest_rows(repository: str, manifest: ChunkManifest) -> pa.RecordBatch:
+def _manifest_rows(source: str, repository: str, manifest: ChunkManifest, chunk_containers: NamedPrefixes | None) -> pa.RecordBatch:
     chunks = chunk_addresses(f"{repository}/chunks/", manifest.chunk_ids)
     if not len(manifest.locations):  # most manifests, and there may be many small ones
         addresses, kinds = chunks, pa.repeat(Kind.CHUNK, len(chunks))
     else:
-        virtual = _virtual_addresses(manifest.locations)
-        addresses = pa.concat_arrays([chunks, virtual])
-        kinds = pa.concat_arrays([pa.repeat(Kind.CHUNK, len(chunks)), pa.repeat(Kind.VIRTUAL_CHUNK, len(virtual))])
+        virtual, names = virtual_addresses(source, manifest.locations, chunk_containers)
+        used = pa.array([] if chunk_containers is None else list(map(chunk_containers.reference, names.to_pylist())), pa.string())
+        groups = ((Kind.CHUNK, chunks), (Kind.VIRTUAL_CHUNK, virtual), (Kind.NAMED_PREFIX, used))
+        addresses = pa.concat_arrays([group for _, group in groups])
+        kinds = pa.concat_arrays([pa.repeat(kind, len(group)) for kind, group in groups])
     count = len(addresses)
     columns = {
         "address": addresses,
@@ -135,11 +122,3 @@ def chunk_addresses(prefix: str, ids: Ids) -> pa.StringArray:
     if offsets[-1] > np.iinfo(np.int32).max:
         raise FormatError(f"{prefix}: one manifest names {len(ids):,} chunks; a batch holds at most 2 GiB of addresses")
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(characters))
-
-
-def _virtual_addresses(locations: pa.StringArray) -> pa.StringArray:
-    """Return the locations, and every spelling of the ambiguous ones."""
-    ambiguous = pc.match_substring_regex(locations, "[%?#]")
-    plain = locations.filter(pc.invert(ambiguous))
-    spelled = sorted({name for location in locations.filter(ambiguous).to_pylist() for name in spellings(location)})
-    return pc.unique(pa.concat_arrays([plain, pa.array(spelled, pa.string())]))

@@ -98,5 +98,5 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
-    """Return the names that both a branch and a tag have."""
+    """Return the names of several refs, such as a branch and a tag."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

@@ -11,6 +11,7 @@ import socket
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -30,7 +31,19 @@ from gc_assets.lakes.icechunk.refs import read_refs
 from gc_assets.lakes.icechunk.restore import restore
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, ExpiryAction, ExpiryOutcome, FrozenRefs, Retention
+from gc_assets.lakes.icechunk.virtual_locations import read_chunk_containers
+from gc_assets.lakes.protocol import (
+    Claim,
+    Commit,
+    CommitSource,
+    Container,
+    ContentRoot,
+    ExpiryAction,
+    ExpiryOutcome,
+    FrozenRefs,
+    NamedPrefixes,
+    Retention,
+)
 
 # Every shard lists the whole folder, so a shard has to be large: 47,000 snapshots have 12 shards.
 SNAPSHOTS_PER_SHARD = 4096
@@ -45,10 +58,11 @@ class IcechunkLake:
 
     kind = "icechunk"
 
-    def __init__(self, config: IcechunkLakeConfig, objects: EditableObjects) -> None:
+    def __init__(self, config: IcechunkLakeConfig, objects: EditableObjects, chunk_containers: NamedPrefixes | None = None) -> None:
         self.name = config.name
         self._config = config
         self._objects = objects
+        self._chunk_containers = chunk_containers
         self._repository = config.location.rstrip("/")
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; refs of Icechunk have no time
@@ -57,7 +71,11 @@ class IcechunkLake:
         Raises:
             LakeUnreadable: If a ref cannot be read, or the repository has no refs or spec version 2.
         """
-        return self._freeze()
+        refs, containers = self._freeze(), read_chunk_containers(self._objects, self._repository)
+        if containers.error is None:
+            return replace(refs, named_prefixes=containers)
+        note = f"lake {self.name}: {containers.error}; a commit with locations that name virtual chunk containers would be unreadable"
+        return replace(refs, named_prefixes=containers, notes=(*refs.notes, note))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield the snapshots in the source's shard.
@@ -88,7 +106,10 @@ class IcechunkLake:
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """Return the children of a snapshot or a chunk manifest."""
-        return entries.decode(container, raw)
+        return entries.decode(container, raw, self._chunk_containers)
+
+    def with_prefixes(self, named_prefixes: NamedPrefixes) -> IcechunkLake:
+        return IcechunkLake(self._config, self._objects, named_prefixes)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Apply the configured cut-offs and semantics."""

@@ -17,13 +17,18 @@ from typing import Any
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
+from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.ids import is_object_id
+from gc_assets.lakes.icechunk.ref_names import escape, unescape
 from gc_assets.lakes.protocol import ContentRoot, Ref, RefType
 
 POINTER = "ref.json"
 TOMBSTONE = f"{POINTER}.deleted"
+# Property of a ref in a directory that the library would name differently, so that only its reads
+# are possible.
+READ_ONLY = "read_only"
 # A process that is killed while it creates or removes a branch on a local disk leaves such a file.
 # The library does not list such names either. Tags are never removed, so a tag with no other file is
 # damaged.
@@ -94,11 +99,12 @@ def _parse_refs(lake: str, objects: Objects, repository: str, listed: Mapping[st
     files: list[str] = []
     for directory, present in sorted(names.items()):
         at = f"{prefix}{directory}/"
-        ref_type, _, ref_name = directory.partition(".")
-        if ref_type not in _TYPES or not ref_name or "/" in ref_name:
+        ref_type, _, stored_name = directory.partition(".")
+        if ref_type not in _TYPES or not stored_name or "/" in stored_name:
             raise LakeUnreadable(
                 f"lake {lake}: {at} is neither branch.<name> nor tag.<name>; it may be a ref of an unknown format, so nothing is collected"
             )
+        ref_name = _read_name(repository, stored_name)
         files += [at + name for name in sorted(present & {POINTER, TOMBSTONE})]
         if _TYPES[ref_type] == "tag" and TOMBSTONE in present:
             continue
@@ -109,15 +115,14 @@ def _parse_refs(lake: str, objects: Objects, repository: str, listed: Mapping[st
                 f"lake {lake}: {ref_type} {ref_name!r} has no {at}{POINTER}, only {', '.join(sorted(present))}; "
                 "restore it, or remove the rest of the ref"
             )
-        head = _read_head(lake, objects, repository, _TYPES[ref_type], ref_name)
-        refs.append(Ref(ref_name, _TYPES[ref_type], head))
+        head = _read_head(lake, objects, at + POINTER, _TYPES[ref_type], ref_name)
+        is_usual = at + POINTER == ref_address(repository, _TYPES[ref_type], ref_name)
+        refs.append(Ref(ref_name, _TYPES[ref_type], head, properties={} if is_usual else {READ_ONLY: directory}))
     refs.sort(key=lambda ref: (ref.ref_type != "tag", ref.ref_name))
     return RefListing(tuple(refs), tuple(_content_roots(files, listed)))
 
 
-def _read_head(lake: str, objects: Objects, repository: str, ref_type: RefType, ref_name: str) -> str:
-    address = ref_address(repository, ref_type, ref_name)
-
+def _read_head(lake: str, objects: Objects, address: str, ref_type: RefType, ref_name: str) -> str:
     def unreadable(why: str, raised: type[LakeUnreadable] = LakeUnreadable) -> LakeUnreadable:
         named = f"lake {lake}: {ref_type} {ref_name!r} cannot be read: {why}"
         return raised(f"{named}; restore the file, or delete the ref with icechunk if it is not needed")
@@ -149,7 +154,8 @@ def head_document(snapshot_id: str) -> bytes:
 
 
 def ref_address(repository: str, ref_type: RefType, ref_name: str) -> str:
-    return f"{repository}/refs/{ref_type}.{ref_name}/{POINTER}"
+    """Return the address of a ref's object, as the library writes it in this store."""
+    return f"{repository}/refs/{ref_type}.{_stored_name(repository, ref_name)}/{POINTER}"
 
 
 def tombstone_address(repository: str, tag_name: str) -> str:
@@ -157,7 +163,15 @@ def tombstone_address(repository: str, tag_name: str) -> str:
 
     The tag's own object stays, and its name can never be used again.
     """
-    return f"{repository}/refs/tag.{tag_name}/{TOMBSTONE}"
+    return f"{repository}/refs/tag.{_stored_name(repository, tag_name)}/{TOMBSTONE}"
+
+
+def _stored_name(repository: str, ref_name: str) -> str:
+    return escape(ref_name) if scheme_of(repository) == FILE else ref_name
+
+
+def _read_name(repository: str, stored_name: str) -> str:
+    return unescape(stored_name) if scheme_of(repository) == FILE else stored_name
 
 
 def _content_roots(addresses: Iterable[str], sizes: Mapping[str, int]) -> Iterable[ContentRoot]:

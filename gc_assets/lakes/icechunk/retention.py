@@ -7,6 +7,7 @@ incomplete histories.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -20,9 +21,11 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
+from gc_assets.lakes.icechunk.refs import READ_ONLY
 from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, RETAINED, CommitState, FrozenRefs, Retention
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
+_PLURALS = {"branch": "branches", "tag": "tags"}
 # The library does not allow its deletion.
 DEFAULT_BRANCH = "main"
 
@@ -65,6 +68,8 @@ def _is_protecting(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig) -
 
 
 def _is_deletable(pointer: Pointer, config: IcechunkLakeConfig) -> bool:
+    if READ_ONLY in pointer.ref.properties:
+        return False
     if pointer.ref.ref_type == "tag":
         return config.expiry.delete_expired_tags and config.retention.tags == "policy"
     return config.expiry.delete_expired_branches and pointer.ref.ref_name != DEFAULT_BRANCH
@@ -190,7 +195,7 @@ def _expiry_rows(graph: Graph, expiration: Expiration, ambiguous: frozenset[str]
     if config.retention.tags == "ignore":
         for pointer in graph.pointers:
             loses_head = pointer.ref.ref_type == "tag" and pointer.head not in expiration.reached
-            if loses_head and pointer.ref.ref_name not in ambiguous:
+            if loses_head and READ_ONLY not in pointer.ref.properties and pointer.ref.ref_name not in ambiguous:
                 reason = "retention.tags is `ignore`, and a tag on a deleted snapshot makes every later walk of the library fail"
                 yield _ref_deletion(ids[pointer.head], pointer, reason)
 
@@ -227,8 +232,7 @@ def _build_notes(
             f"lake {lake}: the first snapshot of {pointer.label} is younger than {pointer.rule} and later ones are older (a wrong clock); "
             "its whole history is kept, and the library cannot expire it either"
         )
-    for name in sorted(ambiguous):
-        yield f"lake {lake}: a branch and a tag are both named {name!r}; neither is ever deleted"
+    yield from _describe_names(lake, graph, ambiguous)
     if config.expiry.delete_expired_tags and config.retention.tags == "keep":
         yield f"lake {lake}: delete_expired_tags has no effect while retention.tags is `keep`; set `policy` to delete expired tags"
     if config.retention.dangling_cutoff().forever and (left := len(protected.keys() - now)):
@@ -238,3 +242,20 @@ def _build_notes(
         )
     for index, error in graph.unreadable.items():
         yield f"{error} (snapshot {graph.ids[index]}, which is not needed)"
+
+
+def _describe_names(lake: str, graph: Graph, ambiguous: frozenset[str]) -> Iterator[str]:
+    """Yield notes on names of several refs, and on directories that the library does not find."""
+    for name in sorted(ambiguous):
+        types = Counter(pointer.ref.ref_type for pointer in graph.pointers if pointer.ref.ref_name == name)
+        if len(types) > 1:
+            yield f"lake {lake}: a branch and a tag are both named {name!r}; neither is ever deleted"
+        for ref_type, count in types.items():
+            if count > 1:
+                yield f"lake {lake}: {count:,} {_PLURALS[ref_type]} are named {name!r}, in different directories; all are kept"
+    for pointer in graph.pointers:
+        if READ_ONLY in pointer.ref.properties:
+            yield (
+                f"lake {lake}: icechunk does not find {pointer.label} on a disk, because refs/{pointer.ref.properties[READ_ONLY]}/ was "
+                "copied from a bucket or renamed; it is kept and never deleted"
+            )
