@@ -13,6 +13,7 @@ from gc_assets.cli.output import print_data, print_message, with_old_keys, write
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
+    from gc_assets.engine.run_context import RunContext
     from gc_assets.resources.platform import Platform
 
 
@@ -66,7 +67,19 @@ def run_command(
 
         selection = Selection(lakes, storages, through)
         plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, full=full, observer=progress, verbose=settings.verbose)
+    _print_unused_rules(platform.run_context(day, as_of))
     _print_plans(platform, plans, format_)
+
+
+def _print_unused_rules(context: RunContext) -> None:
+    """Print notes on rules that apply to no ref, because a wrong name can shorten retention."""
+    from gc_assets.state.schemas import REACHABLE_SNAPSHOTS
+    from gc_assets.state.summaries import ReachableSnapshotsSummary
+
+    for lake in context.config.lakes:
+        table = context.find(REACHABLE_SNAPSHOTS, lake.name)
+        for note in table.summary(ReachableSnapshotsSummary).unused_rules if table is not None else ():
+            print_message(f"Note: {note}.")
 
 
 def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) -> None:
@@ -77,7 +90,7 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
         write_json({**plan_summary(header), **reversibility_json(header, platform.config)} for header in active_plans)
     else:
         for header in active_plans:
-            print_data(plan_line(header), "refused" if header.failed_gates else "passed")
+            print_data(plan_line(header, platform.config.label_of(header.storage)), "refused" if header.failed_gates else "passed")
         if not active_plans:
             print_message("Nothing to do: no plan contains a file." if plans else "The selection includes no storage, so there is no plan.")
     for text in sorted({text for header in plans for text in header.unsafe}):
@@ -100,8 +113,8 @@ def _print_next_step(header: PlanHeader, reversibility: Iterable[str]) -> None:
         print_message(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
 
 
-def plan_line(header: PlanHeader) -> str:
-    """Return a plan on one line."""
+def plan_line(header: PlanHeader, label: str | None = None) -> str:
+    """Return a plan on one line, with the name of its storage in `lakes.yaml`."""
     from gc_assets.core.units import format_bytes
 
     files = sum(total.files for total in header.totals.values())
@@ -122,7 +135,7 @@ def plan_line(header: PlanHeader) -> str:
         f"; unreadable: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""
     )
     plan = f"plan {header.plan_id}, {files:,} files, {format_bytes(size)}{actions}, {gates}"
-    return f"{header.storage}: {plan}{frees}{waits}{aborts}{unreadable}"
+    return f"{label or header.storage}: {plan}{frees}{waits}{aborts}{unreadable}"
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:

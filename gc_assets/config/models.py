@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -20,6 +20,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
 from gc_assets.config.notify import Target
 from gc_assets.config.relative_paths import BaseFolder
+from gc_assets.config.rules import describe_unused_rules
 from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.config.spark import LOCAL, Remote
 from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, check_number
@@ -33,6 +34,7 @@ DEFAULT_GRACE = timedelta(hours=72)
 # Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
 # minimum.
 GRACE_FLOOR = timedelta(hours=24)
+_T = TypeVar("_T", "StorageConfig", "LakeConfig")
 # Validation context key for the lake models by kind.
 KINDS_KEY = "lake_kinds"
 BYTES_PER_GB = 10**9
@@ -109,6 +111,16 @@ class StorageConfig(AssetMetadata):
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="Connection of this storage. It overrides the global `s3`.")
     inventory: InventoryConfig | None = Field(default=None, description="Inventory reports that replace the listing of the storage.")
+    _label: str | None = PrivateAttr(default=None)
+
+    @property
+    def label(self) -> str:
+        """The name in `lakes.yaml`. `name` is the name of its records in the state."""
+        return self._label or self.name
+
+    def with_recorded_name(self, name: str) -> Self:
+        """Return the storage with the name of its records."""
+        return _with_recorded_name(self, name)
 
     def usd_per_month(self, size_bytes: int) -> float | None:
         """Return the price per month of this many bytes, or None if no price is configured."""
@@ -151,6 +163,29 @@ class LakeConfig(AssetMetadata):
         default=(), exclude=True, description="Assets of the user's own Dagster project that write to the lake, for its lineage."
     )
     _read_seconds: float = PrivateAttr(default=READ_SECONDS)
+    _label: str | None = PrivateAttr(default=None)
+
+    @property
+    def label(self) -> str:
+        """The name in `lakes.yaml`. `name` is the name of its records in the state."""
+        return self._label or self.name
+
+    def with_recorded_name(self, name: str) -> Self:
+        """Return the lake with the name of its records."""
+        return _with_recorded_name(self, name)
+
+    def place(self) -> tuple[str, str]:
+        """Return the identity of the catalog or repository, which does not change with its name.
+
+        Returns:
+            The kind of the lake with further identifying properties, and the address. Both are ""
+            if the lake is identified by its name only.
+        """
+        return "", ""
+
+    def place_detail(self) -> str:
+        """Return what distinguishes lakes of one catalog, such as patterns of tables."""
+        return ""
 
     @property
     def read_seconds(self) -> float:
@@ -179,6 +214,23 @@ class LakeConfig(AssetMetadata):
     def identity(self) -> dict[str, str] | None:
         """Return the lake identity for the digest if it is not part of `policy`, otherwise None."""
         return None
+
+    @property
+    def ignores_tags(self) -> bool:
+        """True if the retention rules do not apply to tags, which then protect nothing."""
+        return False
+
+    def unused_rules(self, refs: Iterable[tuple[str, str]], as_of: datetime) -> tuple[str, ...]:
+        """Return a note on each retention rule that applies to none of the refs.
+
+        Args:
+            refs: Type (`branch` or `tag`) and name of each ref.
+            as_of: Time of the run.
+        """
+        names = set(refs)
+        branches = {name for ref_type, name in names if ref_type == "branch"}
+        found = describe_unused_rules(self.policy_rows(as_of), branches, branches if self.ignores_tags else {name for _, name in names})
+        return tuple(f"lake {self.name}: {text}" for text in found)
 
     def own_files(self) -> tuple[str, ...]:
         """Return absolute paths of configuration and catalog files. Claims exclude them."""
@@ -312,6 +364,9 @@ class Config(AssetMetadata):
         default=None, description="First run date of Dagster's partitions. Default: the date of the first run."
     )
     _path: str | None = PrivateAttr(default=None)
+    _name_notes: tuple[str, ...] = PrivateAttr(default=())
+    _has_recorded_names: bool = PrivateAttr(default=False)
+    _has_unrecorded_names: bool = PrivateAttr(default=False)
 
     first_night = RenamedAttribute("first_run_date")
 
@@ -373,6 +428,43 @@ class Config(AssetMetadata):
     def lake(self, name: str) -> LakeConfig:
         return _find_by_name(self.lakes, name, "lake")
 
+    def storage_of_user(self, name: str) -> StorageConfig:
+        """Return the storage with this name in `lakes.yaml`, otherwise the one recorded under it."""
+        return _find_by_label(self.storages, name, "storage")
+
+    def lake_of_user(self, name: str) -> LakeConfig:
+        """Return the lake with this name in `lakes.yaml`, otherwise the one recorded under it."""
+        return _find_by_label(self.lakes, name, "lake")
+
+    def label_of(self, recorded_name: str) -> str:
+        """Return the name in `lakes.yaml` of a lake or storage, or the given name if it has none."""
+        items: tuple[StorageConfig | LakeConfig, ...] = (*self.storages, *self.lakes)
+        return next((item.label for item in items if item.name == recorded_name), recorded_name)
+
+    @property
+    def name_notes(self) -> tuple[str, ...]:
+        """Messages about names in `lakes.yaml` that differ from the names of the records."""
+        return self._name_notes
+
+    @property
+    def has_recorded_names(self) -> bool:
+        """True if `name` of each storage and lake comes from the state."""
+        return self._has_recorded_names
+
+    @property
+    def has_unrecorded_names(self) -> bool:
+        """True if the first run under this configuration must record its places in the state."""
+        return self._has_unrecorded_names
+
+    def with_recorded_names(self, names: Sequence[str], notes: tuple[str, ...], *, is_changed: bool) -> Config:
+        """Return the configuration with the names of the records of its storages, then its lakes."""
+        storages = tuple(item.with_recorded_name(name) for item, name in zip(self.storages, names, strict=False))
+        lakes = tuple(item.with_recorded_name(name) for item, name in zip(self.lakes, names[len(storages) :], strict=True))
+        config = self.model_copy(update={"storages": storages, "lakes": lakes})
+        config._name_notes = notes
+        config._has_recorded_names, config._has_unrecorded_names = True, is_changed
+        return config
+
     def resolve_paths(self, anchor: BaseFolder) -> Config:
         """Return the configuration with absolute paths."""
         return self.model_copy(
@@ -399,6 +491,23 @@ class Config(AssetMetadata):
         endpoints = {place: endpoint for place in on_s3 if (endpoint := places.settings_for(place).endpoint) is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
+
+
+def _with_recorded_name(item: _T, name: str) -> _T:
+    copy = item.model_copy(update={"name": name})
+    copy._label = item.label  # pyright: ignore[reportPrivateUsage]
+    return copy
+
+
+def _find_by_label(items: Any, name: str, what: str) -> Any:
+    for item in items:
+        if item.label == name:
+            return item
+    labels = [item.label for item in items]
+    for item in items:
+        if item.name == name:
+            return item
+    raise UsageError(f"no {what} is named {name!r}; the configuration has {join_names(labels)}{did_you_mean(name, labels)}")
 
 
 def _find_by_name(items: Any, name: str, what: str) -> Any:

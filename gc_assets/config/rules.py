@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Self
 
@@ -132,3 +132,32 @@ def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime
         "scope": "snapshots",
         "enabled": True,
     }
+
+
+def describe_unused_rules(rows: Sequence[Mapping[str, Any]], branches: Collection[str], refs: Collection[str]) -> Iterator[str]:
+    """Describe rules that apply to no ref, because of a wrong name or an earlier rule.
+
+    A lake without refs has no unused rule.
+
+    Args:
+        rows: Rules as rows of `policy_table`, in order of priority.
+        branches: Names of the branches.
+        refs: Names of the refs to which the rules apply, i.e. branches and usually tags.
+    """
+    if not refs:
+        return
+    unmatched = set(refs)
+    for row in rows:
+        rule_id, pattern = row["rule_id"], row["branch"]
+        if pattern is None:
+            continue
+        if row["scope"] == "objects":
+            if pattern not in branches:
+                yield f"rule {rule_id!r} names branch {pattern!r}, which does not exist"
+            continue
+        matched = {name for name in refs if re.fullmatch(pattern, name)}
+        if not matched:
+            yield f"{rule_id} (match {pattern!r}) applies to no ref; compare it with the names that `gc-assets show lake_refs` lists"
+        elif not matched & unmatched:
+            yield f"{rule_id} (match {pattern!r}) applies to no ref, because earlier rules match the same refs; move it before them"
+        unmatched -= matched

@@ -105,6 +105,7 @@ class LakeRefsSummary(Summary):
         claims: Number of claims.
         pinned: Number of pinned files.
         unread: Unreadable tables not listed in any other table of the run.
+        resolved_as: Digest of the storages by which addresses were resolved.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -121,6 +122,9 @@ class LakeRefsSummary(Summary):
     notes: tuple[str, ...]
     min_age_seconds: int
     unread: tuple[UnreadTable, ...] = ()
+    named_prefixes: dict[str, str] | None = None
+    named_prefixes_error: str | None = None
+    resolved_as: str | None = None
 
 
 class CommitGraphSummary(Summary):
@@ -143,7 +147,9 @@ class CommitGraphSummary(Summary):
 class ReachableSnapshotsSummary(Summary):
     """Summary of `reachable_snapshots`.
 
-    `unread` is the reason why the policy is unknown and all commits are retained, or None.
+    Attributes:
+        unread: Reason why the policy is unknown and all commits are retained, or None.
+        unused_rules: The notes on retention rules that apply to no ref.
     """
 
     TABLE: ClassVar = "reachable_snapshots"
@@ -153,6 +159,7 @@ class ReachableSnapshotsSummary(Summary):
     dangling: int
     notes: tuple[str, ...] = ()
     unread: str | None = None
+    unused_rules: tuple[str, ...] = ()
 
 
 class ExpiryPlanSummary(Summary):
@@ -180,10 +187,14 @@ class SegmentSummary(IndexSummary):
     Attributes:
         decoded_as: Fingerprint of the decoder settings.
         external: Number of addresses outside all storages.
+        resolved_as: Digest of the storages by which addresses were resolved.
+        resolved_again: Run ids of segments whose rows this one contains with new keys.
     """
 
     decoded_as: str | None = None
     external: int = 1
+    resolved_as: str | None = None
+    resolved_again: tuple[str, ...] = ()
 
 
 class ManifestEntriesSummary(Summary):
@@ -204,6 +215,8 @@ class ManifestEntriesSummary(Summary):
     levels: int
     segments: int
     decoded_as: str | None = None
+    resolved_as: str | None = None
+    resolved_again: tuple[str, ...] = ()
 
 
 class LiveFilesSummary(Summary):
@@ -372,6 +385,9 @@ class OrphanFilesSummary(Summary):
         unneeded_metadata: Metadata not needed by any retained commit, but not deleted.
         missing_metadata: Missing or changed metadata that stops the plan.
         unreadable: Tables with missing metadata.
+        near_misses: Candidates that differ from a live key only in spelling. They are not planned.
+        misspelled: Near misses whose live key is missing, as these stop the plan. None in summaries
+            of older releases, where all near misses do.
         junk: Files named like metadata without being metadata. The files in their directories are
             kept.
     """
@@ -399,6 +415,7 @@ class OrphanFilesSummary(Summary):
     behind_links_count: int
     false_negatives: int
     near_misses: int
+    misspelled: tuple[str, ...] | None = None
     named_twice: int = 0
     stopped_samples: tuple[str, ...]
     problems: Counts = Field(default_factory=dict)

@@ -54,6 +54,10 @@ class IcechunkLakeConfig(LakeConfig):
     def place(self) -> tuple[str, str]:
         return "icechunk ", self.location
 
+    @property
+    def ignores_tags(self) -> bool:
+        return self.retention.tags == "ignore"
+
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)
 

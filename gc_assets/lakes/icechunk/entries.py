@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.entries import ENTRY_SCHEMA

@@ -76,10 +76,17 @@ class LakeFsLakeConfig(LakeConfig):
         found["recheck_deduplicated"] = found.pop("verify_deduplicated")  # its name in the digests up to 0.3
         return found
 
+    def place(self) -> tuple[str, str]:
+        return "lakefs ", f"{self.endpoint}/{self.repository}"
+
     def with_retention(self, keep: str) -> LakeFsLakeConfig:
         """Return the same lake with this cut-off, which also replaces the server's rules."""
         retention = self.retention.with_default(keep).model_copy(update={"source": "configured"})
         return self.model_copy(update={"retention": retention})
+
+    @property
+    def ignores_tags(self) -> bool:
+        return self.retention.tags == "ignore"
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         """Return the rules for history, and the current lifecycle rules for paths.

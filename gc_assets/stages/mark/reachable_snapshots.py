@@ -69,6 +69,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
         summary.as_of,
         summary.frozen_at - context.longest_grace(),
         runs,
+        context.config.lake(lake_name).unused_rules(((ref.ref_type, ref.ref_name) for ref in frozen.refs), summary.as_of),
     )
     log_activity(f"applying the retention policy to {graph.receipt.rows:,} commits")
     rows = run_single_task(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
@@ -161,6 +162,7 @@ class _ApplyRetention:
     Attributes:
         unread: Reason why the whole lake is unreadable, if so.
         logs: Parts of `expiry_log`, oldest first.
+        unused_rules: Notes on rules that apply to no ref.
     """
 
     lake: Lake
@@ -173,6 +175,7 @@ class _ApplyRetention:
     as_of: datetime
     grace_cutoff: datetime
     runs: _Runs
+    unused_rules: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -185,7 +188,8 @@ class _ApplyRetention:
             states = {
                 state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
             }
-            summary = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes), "unread": unread}
+            notes = {"notes": [*self.unused_rules, *retention.notes], "unused_rules": list(self.unused_rules)}
+            summary = {"asset": REACHABLE_SNAPSHOTS.name, **states, **notes, "unread": unread}
             yield report_parts(reachable.parts, reachable.digest, summary=summary)
             yield report_parts(expiry.parts, expiry.digest, summary={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
             if self.runs.contents is not None:

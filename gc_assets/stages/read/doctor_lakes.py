@@ -30,7 +30,8 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         yield Finding(
             name, "unreadable", FAIL, item.reason, "No file under its claims is changed and nothing is purged until it can be read."
         )
-    for note in refs.notes:
+    unused = context.config.lake(name).unused_rules(((ref.ref_type, ref.ref_name) for ref in refs.refs), context.clock.now())
+    for note in (*unused, *refs.notes):
         yield Finding(name, "note", WARN, note)
     resolver = context.resolver()
     outside = [claim.address for claim in refs.claims if resolver.resolve_one(claim.address) is None]

@@ -1,0 +1,52 @@
+"""Retention rules that apply to no ref are described."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+REFS = [("branch", "main"), ("branch", "release#1"), ("tag", "v1")]
+
+
+def notes(refs: list[tuple[str, str]], *patterns: str, tags: str = "keep") -> tuple[str, ...]:
+    rules: list[dict[str, Any]] = [{"match": pattern, "keep": "forever"} for pattern in patterns]
+    settings = {"name": "weather", "kind": "icechunk", "location": "file:///lake/", "retention": {"refs": rules, "tags": tags}}
+    return IcechunkLakeConfig.model_validate(settings).unused_rules(refs, NOW)
+
+
+def test_rule_that_matches_no_ref_is_described() -> None:
+    (note,) = notes(REFS, "main", "release%231")
+    assert note.startswith("lake weather: retention.refs[1] (match 'release%231') applies to no ref; compare it with the names")
+
+
+def test_rule_after_a_wider_rule_is_described() -> None:
+    (note,) = notes(REFS, ".*", "main")
+    assert "retention.refs[1] (match 'main') applies to no ref, because earlier rules match the same refs" in note
+
+
+@pytest.mark.parametrize("patterns", [(), (".*",), ("main", "v1"), ("main|gone",)])
+def test_rules_that_apply_are_not_described(patterns: tuple[str, ...]) -> None:
+    assert notes(REFS, *patterns) == ()
+
+
+def test_lake_without_refs_has_no_unused_rule() -> None:
+    assert notes([], "main", ".*") == ()
+
+
+def test_rule_for_an_ignored_tag_is_described() -> None:
+    (note,) = notes(REFS, "v1", tags="ignore")
+    assert "retention.refs[0] (match 'v1') applies to no ref" in note
+
+
+def test_lifecycle_rule_of_a_missing_branch_is_described(tmp_path: Any) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"scratch": {"prefix": "tmp/", "days": 10, "enabled": true, "branch_days": {"main": 30, "dev": 3}}}')
+    settings = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost", "repository": "ml", "rules": str(rules)}
+    config = LakeFsLakeConfig.model_validate({**settings, "access_key_id": "a", "secret_access_key": "b"})
+    assert config.unused_rules(REFS, NOW) == ("lake ml: rule 'scratch' names branch 'dev', which does not exist",)
