@@ -128,7 +128,7 @@ class PublishedRun:
         Returns:
             One explanation for each storage that contains the key.
         """
-        return explain(self.context, key, storage)
+        return explain(self.context, key, storage and self.context.config.storage_of_user(storage).name)
 
     def snapshot_views(self, spark: SparkSession, lake: str | None = None) -> None:
         """Create temporary views over the history of an Iceberg lake in a Spark session.
@@ -192,7 +192,8 @@ class PublishedRuns:
             storage: Only plans of this storage.
             empty: Whether to include plans without work.
         """
-        return list(list_plans(self.platform.config, None if storage is None else self.platform.config.storage(storage).name, empty=empty))
+        config = self.platform.config
+        return list(list_plans(config, None if storage is None else config.storage_of_user(storage).name, empty=empty))
 
     def plan(self, plan_id: str) -> StoredPlan:
         """Return a plan with verified rows.
@@ -222,12 +223,15 @@ def __getattr__(name: str) -> Any:
 
 
 def _owner(config: Config, table: Table, given: str | None) -> str:
-    names = owners_of(config, table)
+    by_label = {config.label_of(name): name for name in owners_of(config, table)}
+    names = list(by_label.values())
     if given is None and len(names) == 1:
         return names[0]
+    if given in by_label:
+        return by_label[given]
     if given not in names:
         problem = f"name the {table.scope}" if given is None else f"no {table.scope} {given!r} with this table"
-        raise UsageError(f"{table.name}: {problem}; the configuration has {', '.join(names) or 'none'}")
+        raise UsageError(f"{table.name}: {problem}; the configuration has {', '.join(by_label) or 'none'}")
     return given
 
 

@@ -38,7 +38,7 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
     platform = settings.platform()
     config = platform.config
     run_context = platform.run_context(run_date or platform.clock.today())
-    names = [config.lake(name).name for name in lakes] or [lake.name for lake in config.lakes]
+    names = [config.lake_of_user(name).name for name in lakes] or [lake.name for lake in config.lakes]
     rows: list[dict[str, Any]] = []
     if by == "table":
         for share in usage_by_table(run_context, [storage.name for storage in config.storages]):

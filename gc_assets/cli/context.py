@@ -46,14 +46,17 @@ class Settings:
             ctx.find_root().call_on_close(lambda: (logger.removeHandler(handler), logger.setLevel(level)))
 
     def platform(self) -> Platform:
-        """Load the configuration.
+        """Load the configuration, and print which names differ from those on record.
 
         Raises:
             UsageError: If the configuration is invalid.
         """
         from gc_assets.resources.platform import load_platform
 
-        return load_platform(os.environ, self.config)
+        platform = load_platform(os.environ, self.config)
+        for note in platform.config.name_notes:
+            print_message(f"note: {note}")
+        return platform
 
 
 class _MessageHandler(logging.Handler):
@@ -160,7 +163,7 @@ class Timestamp(click.ParamType):
             moment = datetime.fromisoformat(value)
         except ValueError:
             self.fail(f"{value!r} is not a time. Write it like 2026-11-21T03:00:00Z.", param, ctx)
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return to_utc(moment)
 
 
 RUN_DATE: Final = RunDate()

@@ -153,8 +153,8 @@ def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, s
         UsageError: If a lake, storage or asset does not exist.
     """
     config = platform.config
-    named_lakes = [config.lake(name).name for name in selection.lakes]
-    named_storages = [config.storage(name) for name in selection.storages]
+    named_lakes = [config.lake_of_user(name).name for name in selection.lakes]
+    named_storages = [config.storage_of_user(name) for name in selection.storages]
     storages = named_storages if named_lakes or named_storages else config.storages
     lakes = named_lakes if named_lakes and not named_storages else [lake.name for lake in config.lakes]
     tables = _tables_through(selection.through, with_storages=bool(storages))

@@ -37,7 +37,7 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
 
     platform = settings.platform()
     run_context = platform.run_context(run_date or platform.clock.today())
-    found = explain(run_context, key, storage)
+    found = explain(run_context, key, storage and platform.config.storage_of_user(storage).name)
     if format_ == "json":
         write_json(map(explanation_row, found))
     else:

@@ -36,7 +36,7 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
 
     platform = settings.platform()
     run_context = platform.run_context(run_date or platform.clock.today())
-    names = [item.name for item in platform.config.lakes] if lake is None else [platform.config.lake(lake).name]
+    names = [item.name for item in platform.config.lakes] if lake is None else [platform.config.lake_of_user(lake).name]
     found: list[dict[str, Any]] = []
     tables: set[str] = set()
     for name in names:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gc_assets.cli.progress import CommandProgress
+    from gc_assets.config.models import Config
     from gc_assets.core.approvals import ApprovalEvent
     from gc_assets.engine.tables import Totals
     from gc_assets.resources.platform import Platform
@@ -66,9 +67,10 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
 
         platform = settings.platform()
     if storage is not None:
-        platform.config.storage(storage)
+        storage = platform.config.storage_of_user(storage).name
     now = platform.clock.now()
-    found = [plan_row(plan, now) for plan in list_plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
+    listed = list_plans(platform.config, storage)
+    found = [plan_row(plan, now, platform.config) for plan in listed if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
     elif found:
@@ -121,7 +123,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     event = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
     plan = find_plan(platform.config, event.plan_id)
     report_decision(plan, event.at)
-    _print_decision(plan, event, format_)
+    _print_decision(platform.config, plan, event, format_)
     _print_reversibility(platform, plan)
     if plan.verdict.missing is None:
         print_message(f"Next: {apply_command(plan.header, platform.config)}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
@@ -152,7 +154,7 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
     event = reject(platform.config, platform.clock, plan_id, by, comment)
     plan = find_plan(platform.config, event.plan_id)
     report_decision(plan, event.at)
-    _print_decision(plan, event, format_)
+    _print_decision(platform.config, plan, event, format_)
 
 
 def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
@@ -162,13 +164,13 @@ def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool
         print_message(line)
 
 
-def _print_decision(plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
+def _print_decision(config: Config, plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
     if format_ == "json":
         decision = with_old_keys(event.model_dump(mode="json"), said="decision")
-        row = {**decision, "storage": plan.header.storage, "apply_before": plan.header.apply_before}
+        row = {**decision, "storage": config.label_of(plan.header.storage), "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(event.at), "approvals_needed": plan.verdict.needed}])
     else:
-        print_data(f"{plan.header.storage}: plan {event.plan_id} {event}")
+        print_data(f"{config.label_of(plan.header.storage)}: plan {event.plan_id} {event}")
 
 
 @click.command("apply", short_help="Execute an approved plan.")
@@ -204,7 +206,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         print_message(f"Nothing to do: {already}.")
         return
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
-    print_message(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: verification mark, then {', '.join(selected)}")
+    label = platform.config.label_of(plan.header.storage)
+    print_message(f"applying plan {plan.header.plan_id} of storage {label}: verification mark, then {', '.join(selected)}")
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)
     report_apply(run_context, plan.header, applied)
@@ -265,9 +268,8 @@ def restore_command(
 def _print_restore(platform: Platform, result: RestoreResult) -> None:
     plan = result.request.plan
     if not result.by_outcome:
-        print_message(
-            f"Nothing to do: no such file is in quarantine in storage {result.request.storage}. To find a file, run gc-assets explain KEY."
-        )
+        name = platform.config.label_of(result.request.storage)
+        print_message(f"Nothing to do: no such file is in quarantine in storage {name}. To find a file, run gc-assets explain KEY.")
     elif plan is not None and plan.header.expiry_actions and not result.request.history:
         from gc_assets.lakes.kinds import reversible_titles
 
@@ -294,7 +296,7 @@ def _start_spark(progress: CommandProgress, platform: Platform, settings: Settin
     return spark
 
 
-def plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
+def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
     """Return a plan as one JSON object: its status, totals and decisions."""
     header = plan.header
     status = plan.status_at(now)
@@ -303,7 +305,7 @@ def plan_row(plan: ListedPlan, now: datetime) -> dict[str, Any]:
     until = {"ready": header.approve_before, "refused": header.approve_before, "approved": header.apply_before}.get(status)
     return {
         "plan_id": header.plan_id,
-        "storage": header.storage,
+        "storage": config.label_of(header.storage),
         "run_date": header.run_date,
         "status": status,
         "files": sum(total.files for total in header.totals.values()),

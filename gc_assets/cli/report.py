@@ -39,7 +39,7 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
     from gc_assets.report.page import render
 
     platform = settings.platform()
-    names = [platform.config.lake(name).name for name in lakes], [platform.config.storage(name).name for name in storages]
+    names = [platform.config.lake_of_user(name).name for name in lakes], [platform.config.storage_of_user(name).name for name in storages]
     page = render(load_report(platform.run_context(run_date or platform.clock.today()), lakes=names[0], storages=names[1]))
     if output == "-":
         click.echo(page)

@@ -102,18 +102,20 @@ def _owner_name(config: Config, table: Table, lake: str | None, storage: str | N
     from gc_assets.lakes.kinds import KINDS, owners_of
 
     given, other = (lake, storage) if table.scope == "lake" else (storage, lake)
-    names = owners_of(config, table)
+    by_label = {config.label_of(name): name for name in owners_of(config, table)}
+    names = list(by_label)
     if not names:
         kinds = [kind.name for kind in KINDS.values() if kind.has(table)]
         raise UsageError(f"{table.name} is a table of lakes of kind {' or '.join(kinds)}, and the configuration has no such lake")
     if other is not None:
         raise UsageError(f"{table.name} is a table of a {table.scope}. Use --{table.scope} ({', '.join(names)}).")
     if given is None and len(names) == 1:
-        return names[0]
+        return by_label[names[0]]
+    given = next((label for label, name in by_label.items() if name == given), given) if given not in by_label else given
     if given not in names:
         problem = "is required" if given is None else f"{given}: no such {table.scope} with this table"
         raise UsageError(f"--{table.scope} {problem}; the configuration has {join_names(names)}{did_you_mean(given or '', names)}")
-    return given
+    return by_label[given]
 
 
 def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: TextIO, *, wide: bool) -> None:

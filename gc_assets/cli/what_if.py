@@ -52,7 +52,7 @@ def what_if_command(
             raise click.BadParameter(str(error), param_hint="--retention") from None
     platform = settings.platform()
     run_context = platform.run_context(run_date or platform.clock.today())
-    names = [platform.config.lake(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
+    names = [platform.config.lake_of_user(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
     changes = [f"retention {retention}"] if retention is not None else []
     changes += [f"without {', '.join(dropped)}"] if dropped else []
     concerned = names if retention is not None or not dropped else lakes_with_refs(run_context, names, dropped)

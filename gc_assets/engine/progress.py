@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from gc_assets.core.progress_rate import ProgressRate, format_seconds
 from gc_assets.core.requests import Requests, Tally, count_requests
+from gc_assets.engine.recorded_names import record_names
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_remote
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -181,7 +182,8 @@ def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[C
 
 
 def start_run(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> TableRun:
-    """Start a run of a table and log its id."""
+    """Start a run of a table and log its id. The first one records the places of the configuration."""
+    record_names(run_context.config, run_context.state, run_context.clock)
     run = run_context.state.start(group, table.name, run_date or run_context.run_date, run_context.clock)
     current = _CURRENT.get()
     if current is not None:

@@ -23,6 +23,7 @@ from gc_assets.assets.failures import StepFailure
 from gc_assets.config.values import Model
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
+from gc_assets.engine.recorded_names import with_recorded_names
 from gc_assets.resources.platform import Platform, read_config
 
 # Keys with secret values, and addresses with a password. `credentials.provider` names a class.
@@ -106,7 +107,7 @@ class JobRequest(Model):
             UsageError: If the policy or the state differs from that of Dagster.
         """
         # Dagster has checked the grace periods, and the policy digest includes them.
-        config = read_config(Path(self.path), environment, timedelta(0), self.text)
+        config = with_recorded_names(read_config(Path(self.path), environment, timedelta(0), self.text))
         if config.policy_digest() != self.policy_digest:
             raise UsageError(
                 f"{self.path} has another policy on the job's machine than in Dagster. If the file was changed, reload the code "

@@ -48,8 +48,13 @@ def config_path(environment: Mapping[str, str], given: str | None = None) -> Pat
     return Path(given or environment.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
 
 
-def load_platform(environment: Mapping[str, str], given: str | None = None) -> Platform:
+def load_platform(environment: Mapping[str, str], given: str | None = None, *, with_names: bool = True) -> Platform:
     """Load the configuration and the clock.
+
+    Args:
+        environment: The environment variables.
+        given: The path of the configuration, if given.
+        with_names: Replace names by those on record, which reads the state.
 
     Raises:
         UsageError: If the configuration or a variable is invalid.
@@ -66,7 +71,10 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
     clock = clock_of(environment)
     if clock.fixed is not None:
         unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
-    return Platform(read_config(path, environment, floor), clock, tuple(unsafe), path)
+    from gc_assets.engine.recorded_names import with_recorded_names  # slow to import
+
+    config = read_config(path, environment, floor)
+    return Platform(with_recorded_names(config) if with_names else config, clock, tuple(unsafe), path)
 
 
 def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:

@@ -20,6 +20,9 @@ from gc_assets.core.units import Cutoff, parse_cutoff
 
 # pyiceberg properties that identify the client rather than the catalog.
 SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
+# Properties that select one of several catalogs of a server or an account.
+_SERVER_KEYS: Final = ("warehouse", "prefix")
+_ACCOUNT_KEYS: Final = ("type", "py-catalog-impl", "warehouse", "glue.id", "glue.region", "glue.endpoint", "table-name")
 _IDENTITY_KEY: Final = re.compile(rf"{SECRET_KEY.pattern}|^user(name)?$", re.IGNORECASE)
 
 
@@ -131,6 +134,21 @@ class IcebergLakeConfig(LakeConfig):
         """
         known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
         return {key: _strip_identity(value) for key, value in known.items()}
+
+    def place(self) -> tuple[str, str]:
+        """Return the catalog. In an SQL catalog, `catalog_name` is part of every row's key."""
+        local = self._match_sqlite_uri()
+        if local is not None:
+            return f"iceberg {self.catalog_name} ", local[2].partition("?")[0].removeprefix("file:")
+        known = self.identity()
+        uri = known.get("uri", "").rstrip("/")
+        is_server = uri.startswith(("http:", "https:", "thrift:"))
+        keys = () if uri and not is_server else _SERVER_KEYS if uri else _ACCOUNT_KEYS
+        selected = [f"{key}={known[key]}" for key in keys if key in known]
+        return f"iceberg {'' if is_server else f'{self.catalog_name} '}", " ".join([uri, *selected]).strip()
+
+    def place_detail(self) -> str:
+        return " ".join(sorted(self.tables))
 
     def with_library_settings(self) -> IcebergLakeConfig:
         """Add the properties that pyiceberg would merge from its own configuration.

@@ -51,6 +51,9 @@ class NessieLakeConfig(LakeConfig):
     def server(self) -> str:
         return self.uri
 
+    def place(self) -> tuple[str, str]:
+        return "nessie ", self.uri.rstrip("/")
+
     @property
     def tolerates_missing_history(self) -> bool:
         return self.missing_history == "tolerate"

@@ -82,6 +82,7 @@ def resolve_request(
         raise UsageError(NOTHING_NAMED)
     if history and plan_id is None:
         raise UsageError("--history undoes the edits of one plan; name the plan with --plan P")
+    storage = context.config.storage_of_user(storage).name if storage is not None else None
     plan = find_plan(context.config, plan_id) if plan_id is not None else None
     named, key = (None, None) if key is None else _resolve_key(context, key)
     storages = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
@@ -116,10 +117,10 @@ def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | 
 
 
 def _storage(context: RunContext, given: str | None) -> str:
-    names = [item.name for item in context.config.storages]
-    if given is None and len(names) > 1:
-        raise UsageError(f"--storage is missing; the configuration has {suggest.join_names(names)}")
-    return context.storage(given or names[0]).name
+    storages = context.config.storages
+    if given is None and len(storages) > 1:
+        raise UsageError(f"--storage is missing; the configuration has {suggest.join_names([item.label for item in storages])}")
+    return context.storage(given or storages[0].name).name
 
 
 def _resolve_key(context: RunContext, key: str) -> tuple[str | None, str]:

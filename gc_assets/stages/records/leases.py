@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.engine.recorded_names import record_storage_id
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import State
 from gc_assets.stores.protocol import Lease, Store
@@ -42,6 +43,8 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
 
     try:
         state.files.change(path, with_token)
+        if context.config.has_recorded_names:
+            record_storage_id(context.config, state, storage_name, context.clock)
     except BaseException:
         lease.release()
         raise

@@ -1,0 +1,165 @@
+"""Replace the names of `lakes.yaml` by the names under which the state has the records.
+
+All stages, plans and tables use the recorded names, so a renamed storage keeps its plans,
+approvals, quarantine and caches. See `state/places.py` for the rules.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Hashable
+from typing import Final
+
+from gc_assets.config.models import Config, StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GcError, StateError, StoreError
+from gc_assets.core.untrusted_input import parse_json
+from gc_assets.state.journal import State
+from gc_assets.state.places import (
+    Assignment,
+    ConfiguredPlace,
+    Place,
+    PlaceEvent,
+    Registry,
+    assign,
+    canonical_place,
+    change_registry,
+    read_registry,
+    spellings_of,
+)
+from gc_assets.stores.protocol import RESERVED_PREFIX
+from gc_assets.stores.store import open_objects
+
+STORAGE_ID: Final = f"{RESERVED_PREFIX}storage_id.json"
+# Configurations that this process has recorded, because every table of a run asks for it.
+_RECORDED: Final[set[tuple[Hashable, ...]]] = set()
+_log: Final = logging.getLogger(__name__)
+
+
+def with_recorded_names(config: Config) -> Config:
+    """Return the configuration with the recorded names of its storages and lakes.
+
+    Only reads. The first run under the configuration records its places (`record_names`).
+
+    Raises:
+        GcError: If the registry, or the id of a storage whose place is not on record, cannot be
+            read.
+    """
+    try:
+        state = State.of(config)
+        found = _assign(config, state, read_registry(state))
+    except OSError as error:
+        raise StateError(f"cannot read the names on record in the state {config.state}: {error}. Make the state readable.") from error
+    return config.with_recorded_names(found.names, found.notes, is_changed=bool(found.changed))
+
+
+def configured_places(config: Config) -> list[ConfiguredPlace]:
+    """Return the storages, then the lakes of a configuration, by their names in `lakes.yaml`."""
+    storages = [ConfiguredPlace("storage", item.label, canonical_place("", item.location)) for item in config.storages]
+    lakes: list[ConfiguredPlace] = []
+    for lake in config.lakes:
+        kind, address = lake.place()
+        place = canonical_place(kind, address) if address else ""
+        lakes.append(ConfiguredPlace("lake", lake.label, place, spellings_of(kind, address, config.state), lake.place_detail()))
+    return [*storages, *lakes]
+
+
+def record_names(config: Config, state: State, clock: Clock) -> None:
+    """Record the places of a configuration in the state, before a run writes there.
+
+    Raises:
+        StateError: If another process assigned other names meanwhile.
+    """
+    in_use = tuple(item.name for item in (*config.storages, *config.lakes))
+    if not config.has_unrecorded_names or (key := (state.files.root, in_use, *configured_places(config))) in _RECORDED:
+        return
+
+    def with_changes(registry: Registry) -> Registry:
+        found = _assign(config, state, registry)
+        if found.names != in_use:
+            raise StateError(f"the names on record in {state.files.root} were changed by another process; run the command again")
+        events = [PlaceEvent(at=clock.now(), recorded_name=place.recorded_name, change=_describe(place)) for place in found.changed]
+        return registry.with_places(found.changed, *events) if found.changed else registry
+
+    change_registry(state, with_changes)
+    _RECORDED.add(key)
+
+
+def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
+    """Return the id in the `.gc-assets/` of a storage, or None without an id.
+
+    Raises:
+        StoreError: If it cannot be read.
+    """
+    address = _id_address(storage)
+    try:
+        content = open_objects(config.connections()).read(address)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {address}, which identifies storage {storage.label}: {error.strerror or error}") from error
+    try:
+        return str(parse_json(content)["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{address} is damaged ({error}). Remove it: the next apply writes it again.") from error
+
+
+def record_storage_id(config: Config, state: State, storage_name: str, clock: Clock) -> None:
+    """Write an id to the `.gc-assets/` of a storage that an apply changes, and record it.
+
+    The id recognizes the storage after a move. A storage that cannot store it is recognized by its
+    location only, so errors are logged and not raised.
+    """
+    storage = config.storage(storage_name)
+    try:
+        _record_storage_id(config, state, storage, clock)
+    except (GcError, OSError) as error:
+        _log.warning("storage %s got no id, so it is known by its location only: %s", storage.label, error)
+
+
+def _record_storage_id(config: Config, state: State, storage: StorageConfig, clock: Clock) -> None:
+    registry, objects, address = read_registry(state), open_objects(config.connections()), _id_address(storage)
+    known = registry.find("storage", storage.name)
+    if known is None:
+        return
+    found = read_storage_id(config, storage)
+    if found is not None and found == known.storage_id:
+        return
+    others = {place.storage_id for place in registry.places if place != known}
+    if found is None or found in others:  # a copy of another storage has its id
+        new = str(uuid.uuid4())
+        content = json.dumps({"id": new}).encode()
+        if found is None:
+            objects.create(address, content)
+        else:
+            objects.replace(address, content, objects.read_with_etag(address)[1])
+        found = new
+
+    def with_id(current: Registry) -> Registry:
+        place = current.find("storage", storage.name)
+        if place is None or place.storage_id == found:
+            return current
+        event = PlaceEvent(at=clock.now(), recorded_name=storage.name, change=f"storage id {found}")
+        return current.with_places([place.model_copy(update={"storage_id": found})], event)
+
+    change_registry(state, with_id)
+
+
+def _id_address(storage: StorageConfig) -> str:
+    return f"{storage.location.rstrip('/')}/{STORAGE_ID}"
+
+
+def _assign(config: Config, state: State, registry: Registry) -> Assignment:
+    storages = {storage.label: storage for storage in config.storages}
+    return assign(
+        configured_places(config),
+        registry,
+        lambda name: bool(state.files.directories(name)),
+        lambda name: read_storage_id(config, storages[name]),
+    )
+
+
+def _describe(place: Place) -> str:
+    return f"{place.scope} {place.names[-1]} at {place.places[0] if place.places else 'an unknown place'}"

@@ -1,0 +1,327 @@
+"""Keep the directory of a storage or lake in the state when its name in `lakes.yaml` changes.
+
+The state is laid out by names: `<state>/<name>/…`. `places.json` records which place each of these
+names belongs to. A storage is identified by its location, and by the id that an apply writes to its
+`.gc-assets/`. A lake is identified by its catalog or repository. If a known place has another name
+in `lakes.yaml`, its records keep the first name. If a name is used for another place, the records of
+that place get a name of their own, such as `warehouse_2`.
+
+A state of a release without this file is adopted: each directory belongs to the place of its last
+plan, or to the place that has its name now.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gc_assets.core.errors import FormatError, GcError, StateError, UsageError
+from gc_assets.core.paths import FILE, Location, parse_address
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, STORAGE_INVENTORY
+from gc_assets.state.summaries import DeletionPlanSummary
+
+PLACES: Final = "places.json"
+VERSION: Final = 1
+Scope = Literal["storage", "lake"]
+# Reads the id in the `.gc-assets/` of a storage (its name in `lakes.yaml`), or returns None.
+ReadId = Callable[[str], str | None]
+Exists = Callable[[str], bool]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+
+class Place(_Model):
+    """A storage or lake on record.
+
+    Attributes:
+        recorded_name: The directory of its records, and its name in plans and tables.
+        names: All names that it had in `lakes.yaml`.
+        places: Its places, the current one first. Empty if the place is unknown.
+        spellings: Other spellings of a lake's places, which identify it together with a name.
+        detail: Distinguishes lakes of one catalog.
+        storage_id: The id in the `.gc-assets/` of a storage, or None before the first apply.
+    """
+
+    recorded_name: str
+    scope: Scope
+    names: tuple[str, ...]
+    places: tuple[str, ...] = ()
+    spellings: tuple[str, ...] = ()
+    detail: str = ""
+    storage_id: str | None = None
+
+
+class PlaceEvent(_Model):
+    """A change of the registry."""
+
+    at: datetime
+    recorded_name: str
+    change: str
+    by: str | None = None
+    comment: str = ""
+
+
+class Registry(_Model):
+    """Content of `places.json`. Events are only added."""
+
+    version: int = VERSION
+    places: tuple[Place, ...] = ()
+    events: tuple[PlaceEvent, ...] = ()
+
+    def find(self, scope: Scope, recorded_name: str) -> Place | None:
+        return next((place for place in self.places if (place.scope, place.recorded_name) == (scope, recorded_name)), None)
+
+    def with_places(self, changed: Iterable[Place], *events: PlaceEvent) -> Registry:
+        """Return the registry with these places added or replaced."""
+        new = {(place.scope, place.recorded_name): place for place in (*self.places, *changed)}
+        return self.model_copy(update={"places": tuple(new.values()), "events": (*self.events, *events)})
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredPlace:
+    """A storage or lake of `lakes.yaml`. `place` is "" if its kind has no place."""
+
+    scope: Scope
+    name: str
+    place: str
+    spellings: tuple[str, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The recorded names of the configured places, in their order.
+
+    Attributes:
+        names: The recorded names.
+        changed: Places that are new or differ from the registry.
+        notes: A message for each recorded name that differs from the name in `lakes.yaml`, or whose
+            place changed.
+    """
+
+    names: tuple[str, ...]
+    changed: tuple[Place, ...]
+    notes: tuple[str, ...]
+
+
+def canonical_place(kind: str, address: str) -> str:
+    """Return the place of an address, with symbolic links resolved on this machine."""
+    try:
+        return f"{kind}{Location.parse(address).without_links()}"
+    except UsageError:
+        return f"{kind}{address}"
+
+
+def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
+    """Return spellings that survive a re-pointed link, and a move together with the state."""
+    try:
+        parsed, state = parse_address(address), parse_address(state_root)
+    except FormatError:
+        return ()
+    if parsed is None or parsed[0] != FILE:
+        return ()
+    path = parsed[1].rstrip("/") or "/"
+    relative = () if state is None or state[0] != FILE else (f"{kind}state:{os.path.relpath(path, state[1])}",)
+    return (f"{kind}path:{path}", *relative)
+
+
+def read_registry(state: State) -> Registry:
+    """Read `places.json`, or adopt the directories of a state without it.
+
+    Raises:
+        StateError: If the file is damaged, or of a newer release.
+    """
+    try:
+        content = state.files.read(PLACES)
+    except FileNotFoundError:
+        return Registry(places=tuple(_adopt(state)))
+    return parse_registry(state, content)
+
+
+def parse_registry(state: State, content: bytes) -> Registry:
+    """Parse the content of `places.json`. Raises `StateError` as `read_registry` does."""
+    path = f"{state.files.root}/{PLACES}"
+    try:
+        found = Registry.model_validate_json(content)
+    except ValidationError as error:
+        first = "; ".join(str(error).splitlines()[:2])
+        raise StateError(f"{path} is damaged ({first}). Restore it from a backup. Without it, names of lakes.yaml are adopted.") from error
+    if found.version > VERSION:
+        raise StateError(f"{path} has version {found.version}, this release reads up to {VERSION}: upgrade gc-assets")
+    return found
+
+
+def change_registry(state: State, change: Callable[[Registry], Registry]) -> None:
+    """Replace `places.json` atomically by the result of `change`, which may be called repeatedly."""
+    adopted = read_registry(state)
+
+    def edit(content: bytes | None) -> bytes:
+        before = parse_registry(state, content) if content is not None else adopted
+        return change(before).model_dump_json(indent=1).encode()
+
+    state.files.change(PLACES, edit)
+
+
+def assign(configured: Sequence[ConfiguredPlace], registry: Registry, exists: Exists, read_id: ReadId) -> Assignment:
+    """Assign a recorded name to every configured place.
+
+    Args:
+        configured: The storages and lakes of `lakes.yaml`.
+        registry: The registry.
+        exists: Whether the state has a directory of this name.
+        read_id: Called for storages whose place is not on record.
+
+    Raises:
+        GcError: If an id cannot be read.
+    """
+    found = _Matching(configured, registry.places).match(read_id)
+    configured_names = {item.name for item in configured}
+    used = {place.recorded_name for place in registry.places}
+    names: list[str] = []
+    changed: list[Place] = []
+    notes: list[str] = []
+    for item in configured:
+        before = found.get(item)
+        if before is None:
+            name = item.name if item.name not in used else _unused_name(item.name, used | configured_names, exists)
+            used.add(name)
+            before = Place(recorded_name=name, scope=item.scope, names=())
+            other = next((place for place in registry.places if item.name in place.names), None)
+            if other is not None:
+                notes.append(_describe_reuse(item, other, name))
+        elif before.recorded_name != item.name:
+            notes.append(f"{item.scope} {item.name} has the records, plans and assets of {before.recorded_name}, the name of its first run")
+        elif before.places and item.place not in before.places:
+            notes.append(f"{item.scope} {item.name} is at {item.place} now, and was at {before.places[0]}")
+        after = _updated(before, item)
+        if registry.find(item.scope, before.recorded_name) != after:
+            changed.append(after)
+        names.append(before.recorded_name)
+    return Assignment(tuple(names), tuple(changed), tuple(notes))
+
+
+def _describe_reuse(item: ConfiguredPlace, other: Place, name: str) -> str:
+    before = other.places[0] if other.places else "an unknown place"
+    return (
+        f"{item.scope} {item.name} is at {item.place or 'another place'}, but the {other.scope} on record under this name is at {before}. "
+        f"It counts as new, with the records {name}. If it was only moved: gc-assets rename {other.recorded_name} {item.name} --by WHO"
+    )
+
+
+def _updated(before: Place, item: ConfiguredPlace) -> Place:
+    """Return the place with the name and the address of `lakes.yaml`."""
+    names = before.names if item.name in before.names else (*before.names, item.name)
+    places = before.places
+    if item.place and before.places[:1] != (item.place,):
+        places = (item.place, *(place for place in before.places if place != item.place))
+    added = tuple(spelling for spelling in item.spellings if spelling not in before.spellings)
+    update = {"names": names, "places": places, "spellings": (*before.spellings, *added), "detail": item.detail}
+    return before.model_copy(update=update)
+
+
+def _unused_name(name: str, taken: AbstractSet[str], exists: Exists) -> str:
+    number = 2
+    while f"{name}_{number}" in taken or exists(f"{name}_{number}"):
+        number += 1
+    return f"{name}_{number}"
+
+
+class _Matching:
+    """Matches configured places with recorded ones, the strongest evidence first."""
+
+    def __init__(self, items: Iterable[ConfiguredPlace], places: Iterable[Place]) -> None:
+        self._items, self._places = list(items), list(places)
+        self._found: dict[ConfiguredPlace, Place] = {}
+
+    def match(self, read_id: ReadId) -> Mapping[ConfiguredPlace, Place]:
+        for current in (True, False):
+            for with_detail, with_name in ((True, True), (True, False), (False, True), (False, False)):
+                self._match_places(current=current, with_detail=with_detail, with_name=with_name)
+        self._match(
+            lambda item: [(item.name, spelling) for spelling in item.spellings],
+            lambda place: [(name, spelling) for name in place.names for spelling in place.spellings],
+        )
+        self._match_ids(read_id)
+        self._match(lambda item: [item.name], lambda place: place.names if _may_follow_name(place) else ())
+        return self._found
+
+    def _match_places(self, *, current: bool, with_detail: bool, with_name: bool) -> None:
+        """Match equal addresses: those recorded last if `current`, otherwise all recorded ones."""
+
+        def key(address: str, detail: str, name: str) -> Hashable:
+            return address, detail if with_detail else "", name if with_name else ""
+
+        self._match(
+            lambda item: [key(item.place, item.detail, item.name)] if item.place else [],
+            lambda place: [
+                key(address, place.detail, name) for address in place.places[: 1 if current else None] for name in place.names or ("",)
+            ],
+        )
+
+    def _match_ids(self, read_id: ReadId) -> None:
+        known = {place.storage_id for place in self._places if place.storage_id is not None}
+        ids = {item.name: read_id(item.name) for item in self._items if known and item.scope == "storage"}
+        self._match(
+            lambda item: [ids[item.name]] if ids.get(item.name) in known else [],
+            lambda place: [place.storage_id] if place.storage_id is not None else [],
+        )
+
+    def _match(
+        self, keys_of_item: Callable[[ConfiguredPlace], Iterable[Hashable]], keys_of_place: Callable[[Place], Iterable[Hashable]]
+    ) -> None:
+        """Match items and places with a common key that no other item and place has."""
+        items: dict[tuple[Scope, Hashable], list[ConfiguredPlace]] = {}
+        places: dict[tuple[Scope, Hashable], list[Place]] = {}
+        for item in self._items:
+            for key in dict.fromkeys(keys_of_item(item)):
+                items.setdefault((item.scope, key), []).append(item)
+        for place in self._places:
+            for key in dict.fromkeys(keys_of_place(place)):
+                places.setdefault((place.scope, key), []).append(place)
+        for key, of_key in items.items():
+            if len(of_key) == 1 == len(places.get(key, ())):
+                item, place = of_key[0], places[key][0]
+                if item in self._items and place in self._places:
+                    self._items.remove(item)
+                    self._places.remove(place)
+                    self._found[item] = place
+
+
+def _may_follow_name(place: Place) -> bool:
+    """Return True if the place may have moved without a trace.
+
+    A storage without an id was never changed, so nothing is in quarantine at its old location. The
+    place of an adopted lake is unknown.
+    """
+    return place.storage_id is None if place.scope == "storage" else not place.places
+
+
+def _adopt(state: State) -> Iterator[Place]:
+    """Yield the storages and lakes of a state that has no registry yet."""
+    for name in state.files.directories(""):
+        tables = set(state.files.directories(name))
+        if LAKE_REFS.name in tables:
+            yield Place(recorded_name=name, scope="lake", names=(name,))
+        elif tables & {DELETION_PLAN.name, STORAGE_INVENTORY.name}:
+            location = _last_location(state, name)
+            yield Place(
+                recorded_name=name, scope="storage", names=(name,), places=() if location is None else (canonical_place("", location),)
+            )
+
+
+def _last_location(state: State, storage_name: str) -> str | None:
+    """Return the location of a storage in its last plan, or None without a readable plan."""
+    try:
+        plans = state.history(storage_name, DELETION_PLAN.name)
+        return state.open(plans[-1]).summary(DeletionPlanSummary).header.location if plans else None
+    except (GcError, OSError):
+        return None
