@@ -3,6 +3,20 @@
 Each message names the object, the actual and expected values, and the next step.
 """
 
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+# Errors of a store that the same request meets again: no right, a read-only mount, a name that the
+# store cannot represent, or another file system. Full disks, time-outs and I/O errors may end.
+_PERMANENT: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EINVAL, errno.EXDEV})
+
+
+def is_permanent(error: Exception) -> bool:
+    """Check if a store refused a request in a way that a retry cannot help."""
+    return isinstance(error, OSError) and error.errno in _PERMANENT
+
 
 class GcError(Exception):
     """Operation failed (exit code 1), e.g. an unreadable object, damaged table or store error."""

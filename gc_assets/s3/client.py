@@ -51,6 +51,8 @@ _VERBS: Final[Mapping[str, Kind]] = {"List": "LIST", "Get": "GET", "Head": "HEAD
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
 DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
+# Keys that the server cannot store. MinIO has its own code.
+INVALID_KEY: Final = frozenset({"KeyTooLong", "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "InvalidURI"})
 _WAYS_OUT: Final = {
     "NoSuchBucket": "there is no such bucket; correct the location or `s3.endpoint`",
     "PermanentRedirect": "the bucket is in another region; set `s3.region`",
@@ -147,7 +149,9 @@ def to_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError
     text = f"{code}: {message}" if message != code else code
     way_out = _WAYS_OUT.get(code)
     text += f"; {way_out}" if way_out else ""
-    return PermissionError(errno.EACCES, text, address) if code in DENIED else OSError(errno.EIO, text, address)
+    if code in DENIED:
+        return PermissionError(errno.EACCES, text, address)
+    return OSError(errno.ENAMETOOLONG if code in INVALID_KEY else errno.EIO, text, address)
 
 
 @functools.lru_cache(maxsize=64)

@@ -175,7 +175,7 @@ EXPIRY_LOG = table(
     column("ref_type", STRING, "As in `expiry_plan`."),
     column("old_parent_id", STRING, "As in `expiry_plan`."),
     column("new_parent_id", STRING, "As in `expiry_plan`."),
-    column("outcome", STRING, "`done`, `absent` (already done), `changed` (no longer required), `failed`, or `undone`."),
+    column("outcome", STRING, "`done`, `absent` (already done), `changed` (no longer required), `denied`, `failed`, or `undone`."),
     column("error", STRING, "Error if the outcome is not `done`."),
     column("reason", STRING, "As in `expiry_plan`."),
     column("at", TIMESTAMP, "Time of the outcome."),
@@ -274,7 +274,7 @@ ORPHAN_FILES = table(
     column("last_modified", TIMESTAMP, "Last modification, by the store's clock."),
     column("etag", STRING, "As in `storage_inventory`."),
     column("version_id", STRING, "Object version."),
-    column("reason", STRING, "`expired`, `unreferenced`, `uncommitted` or `lifecycle`."),
+    column("reason", STRING, "`expired`, `unreferenced`, `uncommitted`, `lifecycle` or `foreign`."),
     column("lake", STRING, "Lake that claims the file."),
     column("last_commit_id", STRING, "For `expired`: one expired commit that needs it."),
     column("last_container", STRING, "For `expired`: the container that names it."),
@@ -287,6 +287,12 @@ ORPHAN_FILES = table(
         "For `lifecycle`: maximum number of retained commits with a dangling path after the deletion.",
     ),
     column("table_uuid", STRING, "Table that claims the file."),
+    column(
+        "foreign_rule",
+        STRING,
+        "For `foreign`: `new_claim`, `unknown_directory`, `hidden_path` or `other_format`.",
+        since="0.4",
+    ),
 )
 
 DELETION_PLAN = table(
@@ -334,6 +340,7 @@ DELETION_LOG = table(
     column("kind", STRING, "As in `deletion_plan`."),
     column("token", LONG, "Fencing token of the lease. It orders the rows of a key.", since="0.4"),
     column("rehearsal", BOOL, "True under the clock of a rehearsal (GC_ASSETS_UNSAFE_NOW).", since="0.4"),
+    column("set_aside", BOOL, "True if the store refused the action for good, so that plans leave the object out for a time.", since="0.4"),
     by_apply=True,
 )
 

@@ -106,9 +106,8 @@ def execute(
             lease.check()
             log.refuse_concurrent_batches(share, known)
             at = clock.now()
-            outcomes = [
-                Outcome(planned, result.verdict, result.error, at, lease.token) for planned, result in zip(pending, results, strict=True)
-            ]
+            pairs = zip(pending, results, strict=True)
+            outcomes = [Outcome(row, result.verdict, result.error, at, lease.token, result.replan) for row, result in pairs]
             log.write_outcomes(share, name, outcomes)
             yield from outcomes
 
@@ -154,6 +153,7 @@ def to_deletion_log(
             "kind": o.planned.kind,
             "token": o.token,
             "rehearsal": rehearsal,
+            "set_aside": o.is_set_aside,
         }
         for o in outcomes
     ]

@@ -40,7 +40,7 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects, Objects
-from gc_assets.core.phases import Action, Verdict
+from gc_assets.core.phases import DENIED, Action, Verdict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,17 +97,20 @@ class Result:
         verdict: The outcome.
         error: The reason for every verdict except `done`. For a purge, the older versions that were
             deleted with it.
+        replan: For `denied`: True if the store did not refuse the action itself, so that a later
+            plan may contain it again. Otherwise later plans set the object aside.
     """
 
     verdict: Verdict
     error: str | None = None
+    replan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A row of `deletion_log` without plan id and run id.
 
-    `token` is the fencing token of its lease.
+    `token` is the fencing token of its lease, `replan` that of its `Result`.
     """
 
     planned: PlannedAction
@@ -115,6 +118,11 @@ class Outcome:
     error: str | None
     at: datetime
     token: int | None = None
+    replan: bool = False
+
+    @property
+    def is_set_aside(self) -> bool:
+        return self.verdict == DENIED and not self.replan
 
 
 class Quarantine(Protocol):
@@ -551,6 +559,14 @@ class Store(Protocol):
         """Return the quarantine of a plan.
 
         Raises `UsageError` for a mode that the store does not support.
+        """
+        ...
+
+    def max_key_bytes(self, mode: QuarantineMode) -> int | None:
+        """Return the length of the longest key (UTF-8) that the mode can quarantine, None without a
+        limit of its own.
+
+        A plan leaves out longer keys, because their names in the trash would be too long.
         """
         ...
 

@@ -145,8 +145,7 @@ class WriteAheadLog:
         return name
 
     def write_outcomes(self, share: int, name: str, outcomes: Sequence[Outcome]) -> None:
-        rows = (_to_row(o.planned) | {"outcome": o.verdict, "error": o.error, "at": o.at.isoformat(), "token": o.token} for o in outcomes)
-        self._write(share, name + _OUTCOME, rows)
+        self._write(share, name + _OUTCOME, map(_from_outcome, outcomes))
 
     def _share_path(self, share: int) -> str:
         return f"{self.directory}/share-{share:05d}"
@@ -206,12 +205,18 @@ def _to_planned(row: dict[str, Any]) -> PlannedAction:
     return PlannedAction(**row)
 
 
+def _from_outcome(outcome: Outcome) -> dict[str, Any]:
+    row = {"outcome": outcome.verdict, "error": outcome.error, "at": outcome.at.isoformat(), "token": outcome.token}
+    return _to_row(outcome.planned) | row | ({"replan": True} if outcome.replan else {})
+
+
 def _to_outcome(row: dict[str, Any]) -> Outcome:
     verdict, error, at = row.pop("outcome"), row.pop("error"), datetime.fromisoformat(row.pop("at"))
     token = row.pop("token", None)  # releases before 0.4 wrote no token, in this log and in `deletion_log`
+    replan = row.pop("replan", False)
     if verdict not in VERDICTS:
         raise ValueError(f"expected one of {', '.join(VERDICTS)}, found {verdict!r}")
-    return Outcome(PlannedAction(**row), verdict, error, at, token)
+    return Outcome(PlannedAction(**row), verdict, error, at, token, replan)
 
 
 def read_newest_token(files: Files, directory: str) -> int:

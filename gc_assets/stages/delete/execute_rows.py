@@ -47,6 +47,7 @@ EXECUTION_ROWS: Final = pa.schema(
         ("refused", STRING),
     ]
 )
+OUT_OF_DATE: Final = "the plan was out of date before this key was executed"
 OUTCOME_ROWS: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
 
 
@@ -82,12 +83,16 @@ class OnlyInterrupted:
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         ended = map(_deny_failed, self.inner.act([planned for planned in batch if planned in resumed], resumed))
-        late = Result(DENIED, "the plan was out of date before this key was executed")
+        late = Result(DENIED, OUT_OF_DATE, replan=True)
         return [next(ended) if planned in resumed else late for planned in batch]
 
 
 def _deny_failed(result: Result) -> Result:
-    return result if result.verdict != FAILED else Result(DENIED, f"{result.error}; the plan is out of date, so this was the last attempt")
+    return (
+        result
+        if result.verdict != FAILED
+        else Result(DENIED, f"{result.error}; the plan is out of date, so this was the last attempt", replan=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ class _RestoreNeeded:
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
             return Result(FAILED, f"{self.reasons[row.key]}, and the restore failed: {restored.error}")
         verdict = FAILED if row.key in self.retried else DENIED if row.key in self.refused else CHANGED
-        return Result(verdict, self.reasons[row.key])
+        return Result(verdict, self.reasons[row.key], replan=verdict == DENIED)
 
 
 @dataclass(frozen=True)

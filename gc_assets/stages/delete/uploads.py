@@ -122,7 +122,7 @@ def abort_uploads(
     log_activity(f"abort: {header.uploads}")
     refused = _find_refused(_apply_store_clock(revalidation, context, header.storage), rows).to_pylist()
     planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
-    skipped = {row.action_key: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
+    skipped = {row.action_key: Result(DENIED, why, replan=True) for row, why in zip(planned, refused, strict=True) if why}
     if unreadable:
         names = ", ".join(item.name for item in unreadable[:3])
         skipped = {row.action_key: Result(CHANGED, f"{names} cannot be read, so the upload is deferred") for row in planned}

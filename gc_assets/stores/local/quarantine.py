@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import UsageError, is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.safe_paths import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
@@ -21,6 +21,7 @@ from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _WAY_OUT = {
     errno.EPERM: "the file is immutable or belongs to another user, or the file system lacks hard links for a restore; move it manually",
+    errno.EROFS: "the file is on a read-only mount; mount it writable, then run `gc-assets retry` for the storage",
     errno.EXDEV: "it is on a different file system from the trash; configure that mount as its own storage, or use `quarantine: deferred`",
     errno.ENOSPC: "the disk is full; free some space and apply the plan again",
     errno.EDQUOT: "the disk quota is exceeded; free some space and apply the plan again",
@@ -209,7 +210,7 @@ def _run_guarded(planned: PlannedAction, act: Callable[[PlannedAction, bool], Re
     except OutOfBounds as error:
         return Result(DENIED, str(error))
     except OSError as error:
-        verdict = DENIED if error.errno in {errno.EACCES, errno.EPERM} else FAILED
+        verdict = DENIED if is_permanent(error) else FAILED
         advice = _WAY_OUT.get(error.errno or 0)
         return Result(verdict, f"{planned.action} {planned.key!r}: {error.strerror or error}" + (f": {advice}" if advice else ""))
 

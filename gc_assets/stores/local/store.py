@@ -93,6 +93,10 @@ class LocalStore:
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.location, plan_id)
 
+    def max_key_bytes(self, mode: QuarantineMode) -> None:
+        """Return None: the parts of a path are opened one by one, so its length has no limit."""
+        del mode
+
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         return lease.acquire(self.location, plan_id, owner, clock, duration, after)
 

@@ -19,7 +19,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import DENIED, NOT_FOUND, Role, error_code, get_client, payer_params, translate_errors
+from gc_assets.s3.client import DENIED, INVALID_KEY, NOT_FOUND, Role, error_code, get_client, payer_params, translate_errors
 from gc_assets.stores.s3.objects import identity_of
 
 # Concurrent requests of one batch.
@@ -83,7 +83,7 @@ class DeleteResult:
     @property
     def is_denied(self) -> bool:
         """Return True if a retry will not help."""
-        return self.error is not None and self.error.partition(":")[0] in DENIED
+        return self.error is not None and self.error.partition(":")[0] in DENIED | INVALID_KEY
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.core.errors import StoreError, UsageError, is_permanent
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
 from gc_assets.s3.client import pause_before_retry
 from gc_assets.stores.protocol import RESERVED_PREFIX, PlannedAction, Quarantine, QuarantineMode, Result
@@ -26,6 +26,8 @@ _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 # Versions of one key that are read: delete markers on top, and the versions under them.
 _VERSIONS: Final = 100
+# The limit of a key in UTF-8 (Amazon S3 User Guide, "Naming Amazon S3 objects").
+MAX_KEY_BYTES: Final = 1024
 # Attempts of a delete, each preceded by a comparison.
 ATTEMPTS: Final = 8
 # A run deletes an object within this time after its comparison, even if it is interrupted. A delete
@@ -34,6 +36,15 @@ _LOOK_TO_DELETE: Final = timedelta(minutes=10)
 _NULL: Final = "null"
 _Step = TypeVar("_Step")
 _Settle = Callable[[PlannedAction, DeleteResult], Result]
+
+
+def trash_key(plan_id: str, key: str) -> str:
+    return f"{RESERVED_PREFIX}trash/{plan_id}/{key}"
+
+
+def max_key_bytes(mode: QuarantineMode, bucket: Bucket) -> int | None:
+    """Return the length of the longest key that fits into the trash, or None without a trash."""
+    return MAX_KEY_BYTES - len(f"{bucket.prefix}{trash_key('0' * 64, '')}".encode()) if mode == "trash" else None
 
 
 def open_quarantine(mode: QuarantineMode, bucket: Bucket, plan_id: str) -> Quarantine:
@@ -194,24 +205,28 @@ class TrashQuarantine:
         return _delete_prepared(self.bucket, batch, resumed, prepare, lambda _, __: Result(DONE))
 
     def _prepare_row(self, planned: PlannedAction, keeps_versions: bool, resumed: bool) -> Result | Deletion:
-        trash_key = self._trash_key(planned)
-        if trash_key is None:
+        in_trash_key = self._trash_key(planned)
+        if in_trash_key is None:
             return Result(DENIED, f"cannot {planned.action} {planned.key!r}: the id of the plan that quarantined it is missing or invalid")
+        if len(f"{self.bucket.prefix}{in_trash_key}".encode()) > MAX_KEY_BYTES:  # it was never moved there
+            found = f"its name in the trash would have more than {MAX_KEY_BYTES:,} bytes"
+            text = f"{planned.action} {planned.key!r}: {found}; use `quarantine: versioned` or `deferred`, or delete the object manually"
+            return Result(DENIED if planned.action == "quarantine" else ABSENT, text)
         if planned.action == "quarantine":
             current = self.bucket.head(planned.key)
             # The trash is checked last: an attempt that was given up may still move the object to
             # it.
-            return self._quarantine(planned, trash_key, self.bucket.head(trash_key), current, keeps_versions)
-        in_trash = self.bucket.head(trash_key)
+            return self._quarantine(planned, in_trash_key, self.bucket.head(in_trash_key), current, keeps_versions)
+        in_trash = self.bucket.head(in_trash_key)
         if planned.action == "purge":
             if in_trash is None:
                 return Result(DONE) if resumed else _absent_result(planned)
             return (
-                Deletion(planned, ((trash_key, in_trash.version_id),))
+                Deletion(planned, ((in_trash_key, in_trash.version_id),))
                 if _is_copy(in_trash, planned)
-                else _no_copy_result(planned, trash_key)
+                else _no_copy_result(planned, in_trash_key)
             )
-        return self._restore(planned, trash_key, in_trash, self.bucket.head(planned.key))
+        return self._restore(planned, in_trash_key, in_trash, self.bucket.head(planned.key))
 
     def _quarantine(
         self, planned: PlannedAction, trash_key: str, in_trash: Head | None, current: Head | None, keeps_versions: bool
@@ -255,7 +270,7 @@ class TrashQuarantine:
 
     def _trash_key(self, planned: PlannedAction) -> str | None:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
-        return f"{RESERVED_PREFIX}trash/{plan_id}/{planned.key}" if plan_id is not None and _PLAN_ID.fullmatch(plan_id) else None
+        return trash_key(plan_id, planned.key) if plan_id is not None and _PLAN_ID.fullmatch(plan_id) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +410,7 @@ def _remove_planned(bucket: Bucket, planned: PlannedAction) -> Result:
         try:
             bucket.remove(planned.key, etag_of(current.identity))
         except OSError as error:
-            if isinstance(error, PermissionError) or attempt + 1 == ATTEMPTS:
+            if is_permanent(error) or attempt + 1 == ATTEMPTS:
                 raise
             pause_before_retry(attempt)
         else:
@@ -420,7 +435,7 @@ def run_guarded(planned: PlannedAction, act: Callable[[], _Step]) -> _Step | Res
 
 def _to_failure(planned: PlannedAction, error: OSError | StoreError) -> Result:
     text = f"{planned.action} {planned.key!r}: {(error.strerror if isinstance(error, OSError) else None) or error}"
-    return Result(DENIED if isinstance(error, PermissionError) else FAILED, text)
+    return Result(DENIED if is_permanent(error) else FAILED, text)
 
 
 def _to_refusal(planned: PlannedAction, deleted: DeleteResult) -> Result:

@@ -32,7 +32,7 @@ from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.doctor_checks import examine
 from gc_assets.stores.s3.objects import S3Objects, modified_us
 from gc_assets.stores.s3.probe import probe
-from gc_assets.stores.s3.quarantine import open_quarantine
+from gc_assets.stores.s3.quarantine import max_key_bytes, open_quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,9 @@ class S3Store:
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.bucket, plan_id)
+
+    def max_key_bytes(self, mode: QuarantineMode) -> int | None:
+        return max_key_bytes(mode, self.bucket)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         return lease.acquire(self.bucket, plan_id, owner, clock, duration, after)

@@ -240,10 +240,17 @@ class TestTrash:
         before, planned = contents(tmp_path), plan(tmp_path, "t/a")
         monkeypatch.setattr(os, "rename", raising(errno.EXDEV))
         verdicts, errors = act(tmp_path, "trash", planned)
-        assert verdicts == ["failed"]
+        assert verdicts == ["denied"]
         assert "a different file system" in errors[0]
         assert "deferred" in errors[0]
         assert contents(tmp_path) == before
+
+    @pytest.mark.parametrize("number", [errno.EROFS, errno.ENAMETOOLONG])
+    def test_error_that_a_retry_meets_again_is_denied(self, tmp_path, monkeypatch, number):
+        write(tmp_path, "t/a")
+        planned = plan(tmp_path, "t/a")
+        monkeypatch.setattr(os, "rename", raising(number))
+        assert verdict(tmp_path, "trash", planned) == "denied"
 
     def test_missing_permission_is_denied(self, tmp_path, monkeypatch):
         write(tmp_path, "t/a")
@@ -424,7 +431,7 @@ def test_file_on_a_mount_under_the_root_is_refused(mounted):
     root = mounted.parent
     write(mounted, "a", b"live")
     verdicts, errors = act(root, "trash", plan(root, "root/a"))
-    assert verdicts == ["failed"]
+    assert verdicts == ["denied"]
     assert "a different file system" in errors[0]
     assert (mounted / "a").read_bytes() == b"live"
     assert verdict(root, "deferred", plan(root, "root/a", "purge")) == "done"

@@ -238,6 +238,21 @@ def test_object_from_before_versioning_is_quarantined_and_purged() -> None:
         assert history(bench, "a") == []
 
 
+def test_key_without_a_name_in_the_trash_is_denied(plain: S3Bench) -> None:
+    """A copy of it has a name above 1,024 bytes, which the server refuses in every attempt."""
+    plan_id, limit = "0" * 64, plain.store.max_key_bytes("trash")
+    assert limit is not None
+    assert [plain.store.max_key_bytes(mode) for mode in ("versioned", "deferred")] == [None, None]
+    fits, too_long = "ü" * (limit // 2) + "k" * (limit % 2), "k" * (limit + 1)
+    for key in (fits, too_long):
+        plain.put(key, b"x")
+    rows = plan_rows(plain, fits, too_long)
+    for action, verdicts in (("quarantine", ["done", "denied"]), ("restore", ["done", "absent"]), ("purge", ["absent", "absent"])):
+        batch = [replace(row, action=action, source_plan_id=None if action == "quarantine" else plan_id) for row in rows]
+        assert [result.verdict for result in plain.store.quarantine("trash", plan_id).act(batch)] == verdicts
+    assert (plain.get(fits), plain.get(too_long)) == (b"x", b"x")
+
+
 def test_trash_in_a_versioned_bucket_only_restores_and_purges() -> None:
     with open_s3_bench("ceph", own=True) as bench:
         for key in ("back", "gone", "still"):
