@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
 from gc_assets.cli.interrupt import defer_interrupts
 from gc_assets.cli.output import print_message
+from gc_assets.core.moments import to_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

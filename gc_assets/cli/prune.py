@@ -7,11 +7,17 @@ import click
 from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.errors import GateRefused
+from gc_assets.core.units import LONGEST
 
 
 @click.command("prune", short_help="Remove old run directories from the state.")
 @click.option(
-    "--keep-days", type=click.IntRange(min=0), default=30, show_default=True, metavar="N", help="Keep the runs of the last N days."
+    "--keep-days",
+    type=click.IntRange(0, LONGEST.days),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="Keep the runs of the last N days.",
 )
 @format_option()
 @common_options

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from fractions import Fraction
-from typing import Final
+from typing import Final, Self
+
+from gc_assets.core.moments import days, shift, to_utc
 
 # Longer than any history, but small enough for calendar arithmetic.
 LONGEST: Final = timedelta(days=365_000)
@@ -97,11 +99,17 @@ class Cutoff:
     max_age: timedelta | None = None
     at: datetime | None = None
 
+    @classmethod
+    def of_days(cls, count: int) -> Self:
+        """Return the cut-off of an age in days. An age above `LONGEST` has no limit."""
+        age = days(count)
+        return cls(forever=True) if age > LONGEST else cls(max_age=age)
+
     def moment(self, as_of: datetime) -> datetime | None:
         """Return the time before which commits expire by age, or None without an age limit."""
         if self.forever:
             return None
-        return self.at if self.at is not None else (as_of - self.max_age if self.max_age is not None else None)
+        return self.at if self.at is not None else (shift(as_of, -self.max_age) if self.max_age is not None else None)
 
     @property
     def retained_text(self) -> str:
@@ -144,7 +152,7 @@ def parse_cutoff(value: object) -> Cutoff:
     """
     if isinstance(value, date):
         moment = value if isinstance(value, datetime) else datetime.combine(value, time.min)
-        return Cutoff(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return Cutoff(at=to_utc(moment))
     text = str(value).strip() if isinstance(value, str | int) else ""
     if text.lower() in {"none", "forever"}:
         return Cutoff(forever=True)
@@ -157,8 +165,10 @@ def parse_cutoff(value: object) -> Cutoff:
     except ValueError:
         pass
     else:
-        return Cutoff(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return Cutoff(at=to_utc(moment))
     try:
         return Cutoff(max_age=parse_duration(text))
-    except ValueError:
+    except ValueError as error:
+        if "longer than" in str(error):
+            raise
         raise ValueError(f"{value!r} is not a cut-off; write none, a number of commits, a duration such as 30d, or a timestamp") from None

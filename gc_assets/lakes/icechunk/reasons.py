@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gc_assets.core.forest import NO_PARENT
+from gc_assets.core.moments import LATEST_MICROS
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, History, Pointer
 from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
@@ -89,4 +90,4 @@ def keep_until(graph: Graph, expiration: Expiration, index: int, reason: str) ->
     cutoff, moment = keeper.pointer.rule.cutoff, keeper.pointer.rule.moment
     if cutoff.keep_last is not None or cutoff.max_age is None or moment is None or graph.history.first[index] == index:
         return None
-    return graph.history.stamps[index] + cutoff.max_age // MICROSECOND
+    return min(graph.history.stamps[index] + cutoff.max_age // MICROSECOND, LATEST_MICROS)

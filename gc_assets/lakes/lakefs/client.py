@@ -29,6 +29,8 @@ from pydantic.v1 import ValidationError  # the SDK's models are of pydantic's fi
 
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.moments import seconds
+from gc_assets.core.units import LONGEST
 from gc_assets.core.untrusted_input import parse_json
 
 _Result = TypeVar("_Result")
@@ -208,7 +210,7 @@ class RepositoryClient:
         response = self._call("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**_OPTIONS))
         if response.grace_period is None or response.grace_period < 0:
             raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {response.grace_period!r}")
-        return timedelta(seconds=response.grace_period)
+        return min(seconds(response.grace_period), LONGEST)
 
     def dump_refs(self) -> RefsDump:
         """Dump all current refs and all commits to the namespace, on the server."""

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.moments import from_timestamp
 from gc_assets.core.objects import Objects
 from gc_assets.core.paths import Location
 from gc_assets.core.units import format_duration
@@ -45,8 +46,6 @@ MAX_SKEW: Final = timedelta(minutes=5)
 # for clocks and slow requests.
 LINK_MARGIN: Final = timedelta(hours=1)
 _RECORDS: Final = "records"
-# The last second that a `datetime` has.
-_LATEST: Final = 253_402_300_799
 
 
 _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
@@ -236,7 +235,7 @@ def _build_uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Un
     found: dict[tuple[str, str | None, str | None], UncommittedObject] = {}
     for item in staged:
         address = _names(item.address, roots)[0]
-        moment = datetime.fromtimestamp(max(0, min(item.written_at, _LATEST)), UTC)
+        moment = from_timestamp(max(0, item.written_at))
         found.setdefault((address, item.branch, item.path), UncommittedObject(address, item.branch, item.path, moment))
     named = {address for address, branch, _ in found if branch is not None}
     return tuple(item for (address, branch, _), item in found.items() if branch is not None or address not in named)

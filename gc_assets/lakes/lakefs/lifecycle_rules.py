@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.core.errors import UsageError
+from gc_assets.core.moments import shift
 from gc_assets.core.units import LONGEST
 from gc_assets.core.untrusted_input import parse_json
 
@@ -113,7 +114,7 @@ def rule_rows(rules: Mapping[str, LifecycleRule], as_of: datetime) -> list[dict[
                 "rule_id": rule_id,
                 "prefix": rule.prefix,
                 "branch": branch,
-                "date_to_be_deleted": as_of - timedelta(days=days),
+                "date_to_be_deleted": shift(as_of, -timedelta(days=days)),
                 "keep_last": None,
                 "scope": "objects",
                 "enabled": rule.enabled,

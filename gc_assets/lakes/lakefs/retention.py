@@ -7,7 +7,7 @@ lakeFS are intended: a tag protects its commit, and a repository without rules k
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -105,12 +105,12 @@ class _Policy:
         if not self._server:
             return self._retention.cutoff_for(ref.ref_name)[0]
         own = ref.properties.get(RETENTION_DAYS)
-        return self._default() if own is None else Cutoff(max_age=timedelta(days=int(own)))
+        return self._default() if own is None else Cutoff.of_days(int(own))
 
     def _default(self) -> Cutoff:
         if not self._server:
             return self._retention.default.as_cutoff()
-        return _FOREVER if self._default_days is None else Cutoff(max_age=timedelta(days=int(self._default_days)))
+        return _FOREVER if self._default_days is None else Cutoff.of_days(int(self._default_days))
 
     def _dangling_cutoff(self) -> Cutoff:
         return self._retention.dangling_cutoff() or self._default()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.moments import LATEST_MICROS
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.contents import Operations, live_contents, state_digest
@@ -271,7 +272,7 @@ def _keep_until(history: LogForest, logs: Sequence[_RefLog], retained: Bools) ->
         if log.cutoff.max_age is None or log.cutoff.keep_last is not None:
             otherwise |= log.retained.commits
         else:
-            ends = history.times + log.cutoff.max_age // timedelta(microseconds=1)
+            ends = np.minimum(history.times + log.cutoff.max_age // timedelta(microseconds=1), LATEST_MICROS)
             until = np.where(log.retained.commits, np.maximum(until, ends), until)
     return pa.array(until, mask=otherwise)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.moments import seconds, shift
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.summaries import LakeRefsSummary
@@ -51,7 +52,7 @@ class Ages:
         lakes: dict[str, LakeAge] = {}
         for table in refs:
             summary, kind = table.summary(LakeRefsSummary), context.kind(table.receipt.owner)
-            own = summary.frozen_at - timedelta(seconds=summary.min_age_seconds)
+            own = shift(summary.frozen_at, -seconds(summary.min_age_seconds))
             lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.files.named_times)
         return cls(cutoff, lakes)
 

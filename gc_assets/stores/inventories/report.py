@@ -9,12 +9,13 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
+from gc_assets.core.moments import to_utc
 from gc_assets.core.untrusted_input import parse_json
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -130,7 +131,7 @@ def parse_time(text: str, name: str) -> datetime:
         raise FormatError(f"{name}: {text!r} is not an ISO 8601 time; the report is not used") from None
     if found.tzinfo is None:
         raise FormatError(f"{name}: the time {text!r} has no zone; write Z for UTC")
-    return found.astimezone(UTC)
+    return to_utc(found)
 
 
 _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")

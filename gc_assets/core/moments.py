@@ -1,0 +1,50 @@
+"""Arithmetic with times and ages that stays within the calendar.
+
+Servers and files can name any number of days or seconds, and Python raises `OverflowError` for a
+time before the year 1 or after the year 9999. All functions return the nearest possible value.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+LATEST: Final = datetime.max.replace(tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_SECONDS: Final = timedelta.max.days * 86_400
+# The latest time in microseconds since 1970.
+LATEST_MICROS: Final = (LATEST - _EPOCH) // timedelta(microseconds=1)
+
+
+def shift(moment: datetime, age: timedelta) -> datetime:
+    """Return `moment + age`. A negative age returns an earlier time."""
+    try:
+        return moment + age
+    except OverflowError:
+        return EARLIEST if age < timedelta(0) else LATEST
+
+
+def days(count: int) -> timedelta:
+    """Return an age in days."""
+    return seconds(count * 86_400)
+
+
+def seconds(count: float) -> timedelta:
+    """Return an age in seconds."""
+    return timedelta(seconds=max(-_MAX_SECONDS, min(count, _MAX_SECONDS)))
+
+
+def from_timestamp(count: float) -> datetime:
+    """Return the time at a number of seconds since 1970."""
+    return shift(_EPOCH, seconds(count))
+
+
+def to_utc(moment: datetime) -> datetime:
+    """Return the time in UTC. A time without a zone is in UTC."""
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        return EARLIEST if moment.year == 1 else LATEST
