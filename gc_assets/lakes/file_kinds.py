@@ -33,15 +33,16 @@ class Kind:
     VIEW_METADATA = "view_metadata"
     # These are not files. All files under the location of a table or view belong to it. The files
     # under an unlisted location have no known owner. A `urn:uuid:` identifies the table or view of a
-    # metadata file.
+    # metadata file. A named prefix is one that a container refers to (`NamedPrefixes.reference`).
     TABLE_LOCATION = "table_location"
     UNLISTED_LOCATION = "unlisted_location"
     TABLE_UUID = "table_uuid"
+    NAMED_PREFIX = "named_prefix"
 
 
 # Kinds of rows that are not files. They occur with `manifest_entries` and content roots, and never
 # in a live set.
-LOCATION_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
+LOCATION_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID, Kind.NAMED_PREFIX)
 FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
 # A kind precedes the kinds that it names. A transaction log names nothing, and only its snapshot

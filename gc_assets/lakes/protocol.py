@@ -22,6 +22,7 @@ CommitState = Literal["retained", "expired", "dangling"]
 RETAINED: CommitState = "retained"
 EXPIRED: CommitState = "expired"
 DANGLING: CommitState = "dangling"
+_REFERENCE = "urn:prefix:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,43 @@ class UnreadableTable:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedPrefixes:
+    """Address prefixes that containers refer to by name, e.g. Icechunk's virtual chunk containers.
+
+    A lake may change them at any time, so they are frozen for a run. A container is decoded again if
+    a prefix that it refers to has changed.
+
+    Attributes:
+        prefixes: Prefix of each name.
+        error: Reason why the prefixes are unknown, or None.
+    """
+
+    prefixes: Mapping[str, str]
+    error: str | None = None
+
+    def reference(self, name: str) -> str:
+        """Return the address that records the use of a name, with its current prefix."""
+        return f"{_REFERENCE}{name}/{self.prefixes[name]}"
+
+
+def name_in_reference(address: str) -> str:
+    """Return the name in the result of `NamedPrefixes.reference`. A name contains no slash."""
+    return address.removeprefix(_REFERENCE).partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view of a catalog. It has no files except its pinned metadata.
+
+    `newest` is the time of its newest version in milliseconds since 1970, None if it is unknown.
+    """
+
+    uuid: str
+    name: str
+    newest: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """Mutable state of a lake, frozen for one run.
 
@@ -192,6 +230,9 @@ class FrozenRefs:
         uncommitted: Staged objects (lakeFS), each with one address. All possible names of these
             objects are also in `pinned`.
         unreadable: Tables that cannot be read. They do not contribute to any other attribute.
+        views: Views whose metadata is pinned.
+        named_prefixes: Address prefixes that containers refer to by name, or None if this kind has
+            none.
     """
 
     lake: str
@@ -206,6 +247,8 @@ class FrozenRefs:
     min_age_seconds: int = 0
     uncommitted: tuple[UncommittedObject, ...] = ()
     unreadable: tuple[UnreadableTable, ...] = ()
+    views: tuple[View, ...] = ()
+    named_prefixes: NamedPrefixes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +455,15 @@ class BatchLake(Lake, Protocol):
 
 
 @runtime_checkable
+class PrefixedLake(Lake, Protocol):
+    """Lake whose containers refer to address prefixes by name."""
+
+    def with_prefixes(self, named_prefixes: NamedPrefixes) -> Lake:
+        """Return the lake with the frozen prefixes, with which it decodes such containers."""
+        ...
+
+
+@runtime_checkable
 class FilteredLake(Lake, Protocol):
     """Lake whose server lists only refs the user is allowed to read.
 
@@ -447,14 +499,25 @@ def as_filtered(lake: Lake) -> FilteredLake | None:
     return lake if isinstance(lake, FilteredLake) else None
 
 
+def with_prefixes(lake: Lake, named_prefixes: NamedPrefixes | None) -> Lake:
+    """Return the lake with its frozen prefixes, if it has any."""
+    return lake.with_prefixes(named_prefixes) if isinstance(lake, PrefixedLake) and named_prefixes is not None else lake
+
+
 def decode_batch(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
     """Return the children or the error for each container."""
     return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decode_or_error(lake.decode, *item) for item in containers]
 
 
 def decode_or_error(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
-    """Return the result of `decode`, or the `FormatError` that it raises."""
+    """Return the result of `decode`, or its error as a `FormatError` that names the container.
+
+    Any error of a library for damaged bytes makes only this container unreadable.
+    """
     try:
         return decode(container, raw)
     except FormatError as error:
         return error
+    except Exception as error:  # noqa: BLE001 - other programs write containers
+        kind = container.kind.replace("_", " ")
+        return FormatError(f"{kind} {container.address}: cannot decode {len(raw):,} bytes ({type(error).__name__}: {error})")

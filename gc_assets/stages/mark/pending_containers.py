@@ -13,13 +13,15 @@ import pyarrow.compute as pc
 
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts, write_parts
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import NamedPrefixes, name_in_reference
 from gc_assets.stages.mark.content_roots import RELEASED, RootTables, read_content_roots
 from gc_assets.stages.mark.decoding import CONCURRENT_READS
 from gc_assets.stages.mark.object_sizes import read_sizes
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
-from gc_assets.state.side_tables import CONTAINERS, EDGES, REWRITTEN, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS
+from gc_assets.state.side_tables import CONTAINERS, EDGES, LOCATIONS, REWRITTEN, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS
 
 _ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
@@ -46,6 +48,8 @@ class FindPending:
         roots: Content root tables, for the first level.
         run: The run.
         width: Maximum number of decoding tasks.
+        named_prefixes: Frozen prefixes of names in containers, if the lake has any.
+        locations: Parts with the names that decoded containers refer to.
     """
 
     files: Files
@@ -57,20 +61,24 @@ class FindPending:
     roots: RootTables | None
     run: TableRun
     width: int
+    named_prefixes: NamedPrefixes | None = None
+    locations: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             # Each container has about a hundred parents. Merging part by part bounds the memory.
             named = (_merge_tasks(read_parts(self.files, [path], TASKS)) for path in self.parents)
             wanted = pa.concat_tables([TASKS.empty_table(), *named])
-            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes", "etag"])
+            columns = ["container", "container_size_bytes", "recorded_size_bytes", "etag"]
+            known = read_parts(self.files, list(self.known), CONTAINERS, columns)
             if self.roots is not None:
                 wanted, known = self._add_roots(self.roots, wanted, known)
             tasks = self._add_sizes(_merge_tasks(wanted))
-            is_decoded = pc.is_in(
-                length_identity(tasks, "address", "size_bytes"), length_identity(known, "container", "container_size_bytes")
-            )
-            tasks = tasks.filter(pc.invert(is_decoded))
+            wanted_ids = length_identity(tasks, "address", "size_bytes")
+            is_decoded = pc.is_in(wanted_ids, length_identity(known, "container", "container_size_bytes"))
+            # A decoder may accept another length than the parent records.
+            is_accepted = pc.is_in(wanted_ids, length_identity(known, "container", "recorded_size_bytes").drop_null())
+            tasks = tasks.filter(pc.invert(pc.or_(is_decoded, is_accepted)))
             width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
             shares = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
             size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
@@ -79,7 +87,7 @@ class FindPending:
 
     def _add_roots(self, tables: RootTables, wanted: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Add content roots and stale containers to `wanted`, and remove the latter from `known`."""
-        stale = self._find_stale(known)
+        stale = pa.concat_arrays([self._find_stale(known), self._find_outdated_names()]).unique()
         if len(stale):
             known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))
             edges = read_parts(self.files, list(self.edges), EDGES)
@@ -101,6 +109,19 @@ class FindPending:
         listed = dict(zip(rewritten.column("address").to_pylist(), rewritten.column("etag").to_pylist(), strict=True))
         current = {address: self.objects.cached_identity(address) or listed.get(address) for address in decoded}
         return pa.array([address for address, etag in current.items() if etag is not None and etag not in decoded[address]], pa.string())
+
+    def _find_outdated_names(self) -> pa.Array:
+        """Return the addresses of decoded containers that refer to a name with another prefix now."""
+        if self.named_prefixes is None:
+            return pa.array([], pa.string())
+        rows = read_parts(self.files, list(self.locations), LOCATIONS, ["container", "address", "kind"])
+        rows = rows.filter(pc.equal(rows.column("kind"), Kind.NAMED_PREFIX))
+        current = set(map(self.named_prefixes.reference, self.named_prefixes.prefixes))
+        # A container that was decoded with several prefixes has one row for each of them.
+        used = defaultdict[tuple[str, str], set[str]](set)
+        for row in rows.to_pylist():
+            used[row["container"], name_in_reference(row["address"])].add(row["address"])
+        return pa.array([container for (container, _), references in used.items() if not references & current], pa.string())
 
     def _is_settled(self, tables: RootTables, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
         """Return a mask of released roots that an earlier run decoded or did not find.

@@ -134,15 +134,6 @@ def test_spellings_include_the_file_that_the_library_reads(tmp_path: Path):
     assert read <= named
 
 
-def test_spellings_keep_bucket_and_query():
-    assert entries.spellings("s3://bucket/a%20b?x#y") == {
-        "s3://bucket/a%20b?x#y",
-        "s3://bucket/a b?x#y",
-        "s3://bucket/a%20b",
-        "s3://bucket/a b",
-    }
-
-
 @pytest.fixture(scope="module")
 def manifest(built: RepositoryBuilder) -> tuple[Container, bytes]:
     largest = max(children(snapshot_container(built, list(built.created)[1])), key=lambda item: item.expected_entries or 0)

@@ -1,0 +1,155 @@
+"""Addresses of virtual chunks, as the library reads them.
+
+Library 2.x also writes `vcc://NAME/PATH` into repositories of spec version 1. NAME is a virtual chunk
+container in `config.yaml`. Readers replace `vcc://NAME/` by its current `url_prefix`, and then read
+the location like any other: without query and fragment, with `.` and `..` components followed, and
+percent-decoded. Earlier prefixes of a name are never used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote, unquote_to_bytes
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from gc_assets.core.errors import FormatError
+from gc_assets.core.objects import Objects
+from gc_assets.lakes.protocol import NamedPrefixes
+
+# A configuration has a few kilobytes. The parser needs a minute for much more.
+MAX_CONFIG_BYTES: Final = 4 * 2**20
+_NAMED: Final = re.compile(r"vcc://([^/]*)/(.*)", re.DOTALL | re.IGNORECASE)
+_NAMED_PATTERN: Final = "(?i)^vcc:"
+_PATH: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?)?(/.*)", re.DOTALL)
+_DOTS: Final = "(?i)/(?:[.]|%2e){1,2}(?:/|$)"
+
+
+class _Loader(yaml.SafeLoader):
+    """Loader that reads tagged values such as `!s3 {…}` as null."""
+
+
+_Loader.add_multi_constructor("", lambda *_: None)  # pyright: ignore[reportUnknownMemberType, reportUnknownLambdaType]
+
+
+def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
+    """Read the virtual chunk containers in the configuration of a repository.
+
+    A repository without `config.yaml` has none. If the file cannot be read, the result has the
+    reason.
+    """
+    address = f"{repository}/config.yaml"
+    try:
+        raw = objects.read(address)
+        if len(raw) > MAX_CONFIG_BYTES:
+            return NamedPrefixes({}, f"{address} has {len(raw):,} bytes; expected at most {MAX_CONFIG_BYTES:,}")
+        return NamedPrefixes(dict(_parse_containers(raw)))
+    except FileNotFoundError:
+        return NamedPrefixes({})
+    except (OSError, ValueError, FormatError) as error:
+        return NamedPrefixes({}, f"{address} cannot be read: {error}")
+
+
+def _parse_containers(raw: bytes) -> Iterator[tuple[str, str]]:
+    """Yield name and prefix. A name with several prefixes is left out, because its meaning is unknown.
+
+    Raises:
+        FormatError: If the document is not a configuration.
+    """
+    try:
+        document = yaml.load(raw.decode(), _Loader)  # noqa: S506  (a subclass of the safe loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise FormatError(" ".join(str(error).split())) from error
+    if not isinstance(document, Mapping | None):
+        raise FormatError(f"expected a mapping, found {type(document).__name__}")
+    containers: Any = (document or {}).get("virtual_chunk_containers")
+    if not isinstance(containers, Mapping | None):
+        raise FormatError(f"expected a mapping in virtual_chunk_containers, found {type(containers).__name__}")
+    found: dict[str, set[str]] = {}
+    for container in (containers or {}).values():
+        if isinstance(container, Mapping) and isinstance(name := container.get("name"), str):
+            prefix = container.get("url_prefix")
+            if not isinstance(prefix, str):
+                raise FormatError(f"the virtual chunk container {name!r} has no url_prefix")
+            found.setdefault(name, set()).add(prefix)
+    for name, prefixes in found.items():
+        if len(prefixes) == 1:
+            yield name, prefixes.pop()
+
+
+def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedPrefixes | None) -> tuple[pa.StringArray, pa.StringArray]:
+    """Return every address that may be meant by virtual locations, and the used container names.
+
+    Raises:
+        FormatError: If a location names a container that the configuration does not have.
+    """
+    is_named = pc.match_substring_regex(locations, _NAMED_PATTERN)
+    names: set[str] = set()
+    if is_named.true_count:
+        expanded = [_expand(source, location, containers, names) for location in locations.filter(is_named).to_pylist()]
+        locations = pc.unique(pa.concat_arrays([locations.filter(pc.invert(is_named)), pa.array(expanded, pa.string())]))
+    ambiguous = pc.or_(pc.match_substring_regex(locations, "[%?#]"), pc.match_substring_regex(locations, _DOTS))
+    plain = locations.filter(pc.invert(ambiguous))
+    spelled = sorted({name for location in locations.filter(ambiguous).to_pylist() for name in spellings(location)})
+    return pc.unique(pa.concat_arrays([plain, pa.array(spelled, pa.string())])), pa.array(sorted(names), pa.string())
+
+
+def _expand(source: str, location: str, containers: NamedPrefixes | None, names: set[str]) -> str:
+    match = _NAMED.fullmatch(location)
+    prefixes = {} if containers is None else containers.prefixes
+    if match is not None:
+        for name in (match[1], unquote(match[1])):
+            if name in prefixes:
+                names.add(name)
+                return prefixes[name] + match[2]
+    known = f"config.yaml defines {', '.join(map(repr, sorted(prefixes))) or 'none'}"
+    if containers is None:
+        known = "an earlier release froze this run without them"
+    elif containers.error is not None:
+        known = containers.error
+    raise FormatError(
+        f"{source}: the location {location!r} names a virtual chunk container with an unknown prefix ({known}), so it may be any file; "
+        "define the container in the repository's configuration, and save it with the library's `save_config`"
+    )
+
+
+def spellings(location: str) -> set[str]:
+    """Return all possible names of the file at a virtual location, so that each is protected.
+
+    The library stores a URL with encoded spaces and non-ASCII letters, but percent signs are not
+    encoded. It reads the percent-decoded path without query and fragment, after following `.` and
+    `..`. Observed with 1.1.21: `a b%20c.nc` is stored as `a%20b%20c.nc` and read as `a b c.nc`. Older
+    writers stored the location unchanged.
+    """
+    path = location.split("?")[0].split("#")[0]
+    names = {_follow_dots(location), _follow_dots(path)}
+    for name in tuple(names):
+        try:
+            decoded = unquote_to_bytes(name).decode()
+        except UnicodeDecodeError:
+            continue  # a file with such a name has no key, so it is never a candidate
+        if "\0" not in decoded:
+            names.add(_follow_dots(decoded))
+    return names
+
+
+def _follow_dots(location: str) -> str:
+    """Remove `.` and `..` components, also percent-encoded ones, like URL parsers."""
+    match = _PATH.fullmatch(location)
+    if match is None or re.search(_DOTS, location) is None:
+        return location
+    kept: list[str] = []
+    parts = match[2].split("/")[1:]
+    for index, part in enumerate(parts):
+        plain = part if "%" not in part else re.sub("(?i)%2e", ".", part)
+        if plain == "..":
+            del kept[-1:]
+        elif plain != ".":
+            kept.append(part)
+        if plain in {".", ".."} and index == len(parts) - 1:
+            kept.append("")
+    return f"{match[1] or ''}/{'/'.join(kept)}"
