@@ -22,6 +22,9 @@ _TRAILER_BYTES: Final = 8
 _SET: Final = 1
 # Number of intervals whose keys are in one matrix.
 _INTERVAL_BATCH: Final = 2048
+# lakeFS paths have at most 1,024 bytes. A key shares the start of the key before it, so a few bytes
+# could repeat a longer key any number of times.
+LARGEST_KEY: Final = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
         if np.any(shared > sizes):
             raise buffer.damage_error("a key that shares more than the key before it holds")
         sizes = shared + fresh
+        if np.any(sizes > LARGEST_KEY):
+            raise buffer.damage_error(f"a key of {int(sizes.max()):,} bytes, expected at most {LARGEST_KEY:,}")
         held = _next_keys(buffer.data, held, shared, at, sizes)
         found_rows.append(rows)
         found_keys.append(_user_keys(buffer, held, sizes))

@@ -23,7 +23,7 @@ from lakefs_sdk.api.repositories_api import RepositoriesApi
 from lakefs_sdk.api.tags_api import TagsApi
 from lakefs_sdk.api_client import ApiClient
 from lakefs_sdk.configuration import Configuration
-from lakefs_sdk.exceptions import ApiException, NotFoundException
+from lakefs_sdk.exceptions import ApiException, BadRequestException, NotFoundException
 from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
 from pydantic.v1 import ValidationError  # the SDK's models are of pydantic's first generation
 
@@ -174,6 +174,22 @@ class RepositoryClient:
 
         for page in self._pages(what, fetch, key="path"):
             yield from page
+
+    def is_branch(self, name: str) -> bool:
+        """Return whether the server resolves the name to a branch, and not to a commit or tag.
+
+        The modifier `$`, which selects the staging area, is valid for branches only.
+        """
+        api = ObjectsApi(self._api)
+
+        def fetch() -> bool:
+            try:
+                api.list_objects_with_http_info(self._name, f"{name}$", amount=1, presign=False, _preload_content=False, **_OPTIONS)
+            except (BadRequestException, NotFoundException):
+                return False
+            return True
+
+        return self._call(f"objects of {name}$", fetch)
 
     def retention_rules(self) -> RetentionRules | None:
         """Return the garbage collection rules, None if the repository has no rules.

@@ -34,7 +34,7 @@ from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import namespace_location, refuse_overlap
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
-from gc_assets.lakes.lakefs.staging import StagedObject, read_server_list, staged_objects
+from gc_assets.lakes.lakefs.staging import StagedObject, is_listed, read_server_list, staged_objects
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, UncommittedObject
 
 # Attempts to read a repository in which branches change or are deleted in the meantime.
@@ -157,7 +157,7 @@ class LakeFsLake:
         tags = self._refs(location, dump.tags, TAG)
         later_branches, later_tags = client.branches(), client.tags()
         staged += staged_objects(client, later_branches)
-        self._refuse_ambiguous_branches({*heads, *branches, *later_branches}, commit_ids)
+        self._refuse_hidden_branches(client, later_branches, commit_ids)
         for ref, head in (*heads.items(), *branches.items(), *later_branches.items(), *later_tags.items(), *tags.items()):
             if head not in commit_ids:
                 raise RefDeleted(
@@ -183,16 +183,18 @@ class LakeFsLake:
         )
         return refs, sources, staged
 
-    def _refuse_ambiguous_branches(self, branches: set[str], commit_ids: set[str]) -> None:
-        """Raise `LakeUnreadable` for a branch whose name is a prefix of exactly one commit id.
+    def _refuse_hidden_branches(self, client: RepositoryClient, branches: Iterable[str], commit_ids: set[str]) -> None:
+        """Raise `LakeUnreadable` if the server lists a commit instead of a branch.
 
-        The server resolves such a name to the commit, and lists it instead of the staging area.
+        This is possible if exactly one commit id begins with the name of the branch.
         """
         for name in sorted(branches):
-            if _HEXADECIMAL.fullmatch(name) and sum(commit.startswith(name.lower()) for commit in commit_ids) == 1:
+            commits = [commit for commit in commit_ids if commit.startswith(name.lower())] if _HEXADECIMAL.fullmatch(name) else []
+            if len(commits) == 1 and not is_listed(client, name, commits[0]):
+                upgrade = "" if name == commits[0] else ", or upgrade lakeFS, which lists such branches since December 2022"
                 raise LakeUnreadable(
                     f"lake {self.name}: the name of branch {name!r} is the prefix of a commit id, so the server lists that commit "
-                    "instead and the staging area of the branch cannot be read; rename the branch"
+                    f"instead and the staging area of the branch cannot be read; rename the branch{upgrade}"
                 )
 
     def _refs(self, location: str, metarange_id: str, entity: str) -> Mapping[str, str]:

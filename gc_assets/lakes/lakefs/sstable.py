@@ -16,7 +16,7 @@ import google_crc32c
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.lakefs.blocks import Entries, read_blocks
+from gc_assets.lakes.lakefs.blocks import LARGEST_KEY, Entries, read_blocks
 
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 _OTHER_MAGICS: Final = {
@@ -58,13 +58,13 @@ def read_sstable(source: str, raw: bytes) -> SSTable:
     if _PROPERTIES not in meta:
         raise FormatError(f"{source}: has no properties block; restore the object from a backup")
     properties = dict(file.pairs(file.handle(meta[_PROPERTIES])[:2]))
-    blocks = [block for _, block in file.pairs(index)]
+    blocks = file.handles(file.pairs(index))
     index_type = int.from_bytes(properties.get(_INDEX_TYPE, bytes(4)), "little")
     if index_type == _TWO_LEVEL_INDEX:
-        blocks = [block for part in blocks for _, block in file.pairs(file.handle(part)[:2])]
+        blocks = file.handles([pair for part in blocks for pair in file.pairs(part)])
     elif index_type != _SINGLE_INDEX:
         raise FormatError(f"{source}: index type {index_type}; expected {_SINGLE_INDEX} (one level) or {_TWO_LEVEL_INDEX} (two levels)")
-    entries = read_blocks(source, [file.block(file.handle(block)[:2]) for block in blocks])
+    entries = read_blocks(source, [file.block(block) for block in blocks])
     file.verify_count("rocksdb.num.entries", file.uvarint(properties.get(_NUM_ENTRIES, b"\0"), 0)[0], len(entries))
     return SSTable(properties, entries)
 
@@ -137,6 +137,20 @@ class _File:
         except (pa.ArrowInvalid, OSError) as error:
             raise self.damage_error(f"a block at {offset:,} that does not unpack ({error})") from error
 
+    def handles(self, index: list[tuple[bytes, bytes]]) -> list[tuple[int, int]]:
+        """Return the offset and size of each block in the values of an index.
+
+        Blocks are in order. An index that repeats a block could name any number of entries.
+        """
+        found, end = list[tuple[int, int]](), 0
+        for _, value in index:
+            offset, size, _ = self.handle(value)
+            if offset < end:
+                raise self.damage_error(f"a block at {offset:,} that overlaps the block before it")
+            found.append((offset, size))
+            end = offset + size + _TRAILER_BYTES
+        return found
+
     def pairs(self, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
         """Return the keys and values of a small block, such as the index and the properties.
 
@@ -149,7 +163,7 @@ class _File:
             shared, at = self.uvarint(block, at)
             fresh, at = self.uvarint(block, at)
             size, at = self.uvarint(block, at)
-            if shared > len(key) or at + fresh + size > end:
+            if shared > len(key) or at + fresh + size > end or shared + fresh > LARGEST_KEY:
                 raise self.damage_error("an entry that runs past its block")
             key = key[:shared] + block[at : at + fresh]
             found.append((key, block[at + fresh : at + fresh + size]))

@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 import pyarrow as pa
@@ -63,6 +64,20 @@ def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[S
         if isinstance(item, RefDeleted) and branch in existing:
             raise item
     return [item for of_branch in found if not isinstance(of_branch, RefDeleted) for item in of_branch]
+
+
+def is_listed(client: RepositoryClient, branch: str, commit: str) -> bool:
+    """Return whether the server lists a branch, and not the commit whose id begins with its name.
+
+    Since December 2022 (lakeFS #4743), the server prefers a branch to the beginning of a commit id,
+    but not to a complete one.
+
+    Raises:
+        RefDeleted: If the branch does not exist.
+    """
+    if client.is_branch(branch):
+        return True
+    return any(one != other for one, other in zip_longest(client.objects(branch), client.objects(commit)))
 
 
 def _try_staged_on(client: RepositoryClient, branch: str, head: str) -> list[StagedObject] | RefDeleted:

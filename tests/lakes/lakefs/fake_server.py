@@ -84,19 +84,28 @@ class FakeRepository:
     trees: dict[str, dict[str, FakeObject]] = field(default_factory=dict)
     rules: dict[str, Any] | None = None
     storage_namespace: str | None = None
+    # Servers before December 2022 resolve a name that begins one commit id to that commit, even if it is a branch (lakeFS #4743).
+    prefix_wins: bool = False
     # Ids of an existing dump in the namespace. If None, each request writes a new one.
     dumped: dict[str, str] | None = None
 
     def resolve(self, ref: str) -> dict[str, FakeObject] | None:
-        """Return the objects of a commit, branch or tag. As on the server, a commit id prefix has priority."""
-        commit = self._find_commit(ref)
-        if commit is not None:
-            return self.trees[commit]
-        if ref in self.branches:
-            branch = self.branches[ref]
-            merged = {**self.trees[branch.head], **branch.staged}
+        """Return the objects of a commit, branch or tag, in the order of `resolve_ref.go`.
+
+        `NAME$` are the staged objects of a branch, and None for any other name.
+        """
+        name = ref.removesuffix("$")
+        commit = self._find_commit(name)
+        is_branch = name in self.branches and (commit is None or (commit != name and not self.prefix_wins))
+        if is_branch:
+            branch = self.branches[name]
+            merged = {**({} if ref.endswith("$") else self.trees[branch.head]), **branch.staged}
             return {path: item for path, item in merged.items() if item is not None}
-        return self.trees.get(self.tags.get(ref, ""))
+        if ref.endswith("$"):
+            return None
+        if name in self.tags and commit != name and not self.prefix_wins:
+            return self.trees.get(self.tags[name])
+        return self.trees[commit] if commit is not None else self.trees.get(self.tags.get(name, ""))
 
     def _find_commit(self, ref: str) -> str | None:
         """Return the only commit whose id begins with the name."""

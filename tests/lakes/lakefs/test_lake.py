@@ -333,6 +333,7 @@ def test_freeze_refuses_branch_with_name_of_commit_prefix(builder: Builder, lake
     builder.commit("fade" + "0" * 60, ["first"], 1, {"a": "data/p/a"})
     builder.branch("fade", "first")
     builder.stage("fade", "b", "data/p/b")
+    builder.repository.prefix_wins = True
     with pytest.raises(LakeUnreadable, match="branch 'fade' is the prefix of a commit id"):
         lake[0].freeze(NOW)
     builder.commit("fade" + "1" * 60, ["first"], 1, {})  # a prefix of two ids resolves to the branch
