@@ -36,6 +36,8 @@ COMMANDS: Final = {
     "reject": ("plans", "Reject one plan."),
     "apply": ("plans", "Execute an approved plan."),
     "restore": ("plans", "Restore quarantined files."),
+    "rename": ("rename", "Record that a storage or lake continues the records of another name."),
+    "adopt": ("adopt", "Record quarantined files that the state does not know."),
     "forget": ("forget", "Record that a lake is removed on purpose, so that plans are not refused."),
     "accept": ("accept", "Accept that a table in no catalog is dead, so that its metadata refuses no plan."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),

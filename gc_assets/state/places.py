@@ -202,7 +202,7 @@ def assign(configured: Sequence[ConfiguredPlace], registry: Registry, exists: Ex
             notes.append(f"{item.scope} {item.name} has the records, plans and assets of {before.recorded_name}, the name of its first run")
         elif before.places and item.place not in before.places:
             notes.append(f"{item.scope} {item.name} is at {item.place} now, and was at {before.places[0]}")
-        after = _updated(before, item)
+        after = with_configured_place(before, item)
         if registry.find(item.scope, before.recorded_name) != after:
             changed.append(after)
         names.append(before.recorded_name)
@@ -217,7 +217,7 @@ def _describe_reuse(item: ConfiguredPlace, other: Place, name: str) -> str:
     )
 
 
-def _updated(before: Place, item: ConfiguredPlace) -> Place:
+def with_configured_place(before: Place, item: ConfiguredPlace) -> Place:
     """Return the place with the name and the address of `lakes.yaml`."""
     names = before.names if item.name in before.names else (*before.names, item.name)
     places = before.places

@@ -562,6 +562,16 @@ class Store(Protocol):
         """
         ...
 
+    def trashed_etag(self, plan_id: str, key: str) -> str | None:
+        """Return the identity that an object in the trash had before its quarantine.
+
+        Returns None if it does not exist, or is no copy that the collector made.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        ...
+
     def max_key_bytes(self, mode: QuarantineMode) -> int | None:
         """Return the length of the longest key (UTF-8) that the mode can quarantine, None without a
         limit of its own.

@@ -19,7 +19,8 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
-from gc_assets.stages.records.plans import StoredPlan, find_plan
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import MIN_PLAN_ID, StoredPlan, find_plan
 from gc_assets.state.journal import PublishedTable
 
 HISTORY: Final = "history"
@@ -29,17 +30,21 @@ _NOT_ALL: Final = "Not all files were restored; `gc-assets explain KEY` and `gc-
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """Files to restore. With `history`, the plan's history edits are reverted too."""
+    """Files to restore. With `history`, the plan's history edits are reverted too.
+
+    `adopted_plan` is the id of a plan that the state knows from the ledger only.
+    """
 
     storage: str
     plan: StoredPlan | None
     prefix: str | None
     key: str | None
     history: bool
+    adopted_plan: str | None = None
 
     @property
     def plan_id(self) -> str | None:
-        return self.plan.header.plan_id if self.plan is not None else None
+        return self.plan.header.plan_id if self.plan is not None else self.adopted_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +88,14 @@ def resolve_request(
     if history and plan_id is None:
         raise UsageError("--history undoes the edits of one plan; name the plan with --plan P")
     storage = context.config.storage_of_user(storage).name if storage is not None else None
-    plan = find_plan(context.config, plan_id) if plan_id is not None else None
+    plan, adopted = _find_plan(context, plan_id)
     named, key = (None, None) if key is None else _resolve_key(context, key)
-    storages = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
+    of_plan = plan.header.storage if plan is not None else adopted[0] if adopted is not None else None
+    storages = {name for name in (storage, named, of_plan) if name is not None}
     if len(storages) > 1:
         raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(storages))}")
-    return RestoreRequest(_storage(context, next(iter(storages), None)), plan, prefix, key, history)
+    adopted_plan = adopted[1] if adopted is not None else None
+    return RestoreRequest(_storage(context, next(iter(storages), None)), plan, prefix, key, history, adopted_plan)
 
 
 def restore_files(session: Callable[[], SparkSession], context: RunContext, request: RestoreRequest) -> RestoreResult:
@@ -114,6 +121,27 @@ def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | 
     undone = undo_expiry(context, plan)
     edits = {f"{HISTORY}/{outcome}": Totals(count) for outcome, count in undone.items()}
     return replace(result, by_outcome={**result.by_outcome, **edits})
+
+
+def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | None, tuple[str, str] | None]:
+    """Return the plan, or the storage and the id of a plan that only the ledger contains.
+
+    Both are None without `plan_id`. Raises `UsageError` as `find_plan` does.
+    """
+    if plan_id is None:
+        return None, None
+    try:
+        return find_plan(context.config, plan_id), None
+    except UsageError:
+        found = {
+            (storage.name, source)
+            for storage in context.config.storages
+            for source in read_quarantine(context.state, storage.name).column("source_plan_id").to_pylist()
+            if len(plan_id) >= MIN_PLAN_ID and source.startswith(plan_id)
+        }
+        if len(found) != 1:
+            raise
+        return None, found.pop()
 
 
 def _storage(context: RunContext, given: str | None) -> str:

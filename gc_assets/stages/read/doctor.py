@@ -58,6 +58,8 @@ def _checks(context: RunContext) -> Iterator[Check]:
         yield storage.name, "plans", partial(records.check_plans, context, storage)
         yield storage.name, "interrupted", partial(records.check_interrupted, context, storage)
         yield storage.name, "ledger", partial(records.check_ledger, context, storage)
+        yield storage.name, "trash", partial(records.check_trash, context, storage)
+        yield storage.name, "identity", partial(records.check_identity, context, storage)
 
 
 def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:

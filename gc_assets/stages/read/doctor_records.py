@@ -15,12 +15,16 @@ from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.plan import LiveCount, gate_name
+from gc_assets.core.units import format_bytes
+from gc_assets.engine.recorded_names import read_storage_id
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
+from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
 from gc_assets.stages.records.plans import list_damage, list_plans, load_plan, previous_plan, refuse_other_key, unfinished_plans
 from gc_assets.state.backend import VERIFICATION_MARKS
+from gc_assets.state.places import read_registry
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Holder
 
@@ -118,6 +122,35 @@ def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Findin
             yield Finding(storage.name, "ledger", FAIL, str(error), todo)
     if not damaged:
         yield Finding(storage.name, "ledger", OK, f"{len(runs):,} deletion logs are complete")
+
+
+def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
+    """Report quarantined files that the state does not know."""
+    unknown = find_unknown_files(context, storage.name, MAX_EXAMINED)
+    examined = "all files in the trash are" if unknown.is_complete else f"the first {MAX_EXAMINED:,} files in the trash are"
+    if not unknown.files:
+        yield Finding(storage.name, "trash", OK, f"{examined} in the ledger")
+        return
+    plans = ", ".join(plan[:12] for plan in unknown.plan_ids[:3])
+    at_least = "" if unknown.is_complete else "at least "
+    found = (
+        f"{at_least}{unknown.amount.files:,} files ({format_bytes(unknown.amount.bytes)}) are in the trash, but in no log of the state, "
+        f"of the plans {plans}: they are neither restored nor purged"
+    )
+    yield Finding(storage.name, "trash", WARN, found, f"gc-assets adopt {storage.label} --by WHO")
+
+
+def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
+    """Compare the id of the storage with the one on record."""
+    known = read_registry(context.state).find("storage", storage.name)
+    if known is None or known.storage_id is None:
+        return
+    found = read_storage_id(context.config, storage)
+    if found == known.storage_id:
+        yield Finding(storage.name, "identity", OK, f"its id is the one on record, {found}")
+    else:
+        what = f"{storage.location} has the id {found or 'none'}, but {known.storage_id} is on record: it may be another disk or bucket"
+        yield Finding(storage.name, "identity", WARN, what, "Check the location. The next apply records the id.")
 
 
 def check_leftovers(context: RunContext) -> Iterator[Finding]:

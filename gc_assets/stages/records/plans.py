@@ -29,6 +29,8 @@ from gc_assets.state.summaries import DeletionPlanSummary, PlanIndexSummary
 
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
+# Characters of a plan id that identify it in commands.
+MIN_PLAN_ID: Final = 8
 _RECORDS: Final = "_records.json"
 _FINISHED, _RESTORED = "finished.json", "restored.json"
 _ENDS: Final = ("finished_at", "restored_at")
@@ -238,8 +240,10 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
         UsageError: If no plan or several plans match.
         StateError: If the rows are not those that were written.
     """
-    if len(plan_id) < 8:
-        raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
+    if len(plan_id) < MIN_PLAN_ID:
+        raise UsageError(
+            f"{plan_id!r} is too short for a plan id; give at least its first {MIN_PLAN_ID} characters (see `gc-assets plans`)"
+        )
     stored = list(list_plans(config, empty=True))
     found = [plan for plan in stored if plan.header.plan_id.startswith(plan_id)]
     if not found:

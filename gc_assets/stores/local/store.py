@@ -32,6 +32,7 @@ from gc_assets.stores.protocol import (
     Traits,
     UploadAborter,
 )
+from gc_assets.stores.trash import trash_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,10 @@ class LocalStore:
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.location, plan_id)
+
+    def trashed_etag(self, plan_id: str, key: str) -> str | None:
+        """Return the identity of the file, which a rename keeps."""
+        return identity(trash_address(self.location, plan_id, key))
 
     def max_key_bytes(self, mode: QuarantineMode) -> None:
         """Return None: the parts of a path are opened one by one, so its length has no limit."""

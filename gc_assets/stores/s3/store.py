@@ -16,6 +16,7 @@ from gc_assets.core.paths import S3 as SCHEME
 from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
+    RESERVED_PREFIX,
     Directory,
     Holder,
     Lease,
@@ -29,6 +30,7 @@ from gc_assets.stores.protocol import (
 )
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
+from gc_assets.stores.s3.copying import CopyMetadata
 from gc_assets.stores.s3.doctor_checks import examine
 from gc_assets.stores.s3.objects import S3Objects, modified_us
 from gc_assets.stores.s3.probe import probe
@@ -95,6 +97,11 @@ class S3Store:
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.bucket, plan_id)
+
+    def trashed_etag(self, plan_id: str, key: str) -> str | None:
+        """Return the identity in the metadata of the copy."""
+        copy = self.bucket.head(f"{RESERVED_PREFIX}trash/{plan_id}/{key}")
+        return None if copy is None else CopyMetadata.of(copy).quarantined
 
     def max_key_bytes(self, mode: QuarantineMode) -> int | None:
         return max_key_bytes(mode, self.bucket)

@@ -1,0 +1,48 @@
+"""`gc-assets adopt`: record quarantined files that the state does not know."""
+
+from __future__ import annotations
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.output import print_message, write_json
+
+
+@click.command("adopt", short_help="Record quarantined files that the state does not know.")
+@click.argument("storage")
+@click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded.")
+@click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
+@format_option()
+@common_options
+def adopt_command(settings: Settings, storage: str, by: str, comment: str, format_: str) -> None:
+    """Record the files in the trash of STORAGE that are in no log of the state, for example after
+    the state was restored from an older backup. `gc-assets doctor` counts them.
+
+    The files can then be restored. Later plans may purge them, at the earliest quarantine_days from
+    now. Moves no file.
+
+    \b
+    Example:
+      gc-assets adopt warehouse --by ada
+    """
+    from gc_assets.core.units import format_bytes
+    from gc_assets.stages.records.adoption import adopt_files
+
+    platform = settings.platform()
+    name = platform.config.storage_of_user(storage).name
+    result = adopt_files(platform.run_context(platform.clock.today()), name, by, comment)
+    amount = result.adopted.amount
+    if format_ == "json":
+        write_json([{"storage": storage, "files": amount.files, "bytes": amount.bytes, "plans": result.adopted.plan_ids}])
+    elif amount.files:
+        click.echo(
+            f"storage {storage}: {amount.files:,} files ({format_bytes(amount.bytes)}) are in the ledger now (recorded by {by.strip()})"
+        )
+    if result.skipped:
+        first = result.skipped[0]
+        print_message(f"{len(result.skipped):,} objects in the trash were not put there by gc-assets, such as {first.plan_id}/{first.key}")
+    if not amount.files:
+        print_message("Nothing to do: the state knows all quarantined files in the trash.")
+        return
+    for plan_id in result.adopted.plan_ids:
+        print_message(f"To move them back: gc-assets restore --storage {storage} --plan {plan_id[:12]}")

@@ -1,0 +1,152 @@
+"""Find quarantined files that the state does not know, and record them in the ledger.
+
+A state that was lost, or restored from a backup, lacks the logs of later plans. Their files are
+still in the trash of the storage, with their keys and the ids of their plans.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+
+from gc_assets.core.errors import UsageError
+from gc_assets.core.phases import DONE, QUARANTINE
+from gc_assets.core.plan import Amount
+from gc_assets.engine.progress import log_progress, start_run
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import publish, write_rows
+from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import unfinished_plans
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.receipts import Balance
+from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.state.summaries import DeletionLogSummary
+from gc_assets.stores.execution import release_on_exit, to_deletion_log
+from gc_assets.stores.protocol import Outcome, PlannedAction
+from gc_assets.stores.trash import TrashedObject, list_trash
+
+# Entries of the trash that a check examines at most.
+MAX_EXAMINED: Final = 100_000
+_PLAN_ID: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownFiles:
+    """Files in the trash that neither the ledger nor the log of an unfinished plan contains.
+
+    Attributes:
+        files: The files.
+        is_complete: False if the examination ended at its limit.
+    """
+
+    files: Sequence[TrashedObject]
+    is_complete: bool
+
+    @property
+    def amount(self) -> Amount:
+        return Amount(files=len(self.files), bytes=sum(item.size_bytes for item in self.files))
+
+    @property
+    def plan_ids(self) -> list[str]:
+        return sorted({item.plan_id for item in self.files})
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionResult:
+    """Result of an adoption.
+
+    Attributes:
+        published: The published log, or None if no file was adopted.
+        adopted: The files recorded in the ledger.
+        skipped: Objects in the trash that the collector did not put there.
+    """
+
+    published: PublishedTable | None
+    adopted: UnknownFiles
+    skipped: Sequence[TrashedObject]
+
+
+def find_unknown_files(context: RunContext, storage_name: str, limit: int | None = None) -> UnknownFiles:
+    """Find the files in the trash of a storage that the state does not know.
+
+    Args:
+        context: The run context.
+        storage_name: The storage.
+        limit: The maximum number of files to examine. None examines all.
+
+    Raises:
+        OSError: If the trash cannot be listed.
+    """
+    listed = list_trash(context.objects(), context.storage(storage_name).location)
+    found = list(islice(listed, limit))
+    is_complete = next(listed, None) is None
+    if not found:
+        return UnknownFiles((), is_complete)
+    ledger = read_quarantine(context.state, storage_name)
+    known = set(zip(ledger.column("source_plan_id").to_pylist(), ledger.column("key").to_pylist(), strict=True))
+    in_logs = set(unfinished_plans(context.state, storage_name))
+    return UnknownFiles(tuple(item for item in found if item.plan_id not in in_logs and (item.plan_id, item.key) not in known), is_complete)
+
+
+def _outcomes(
+    files: Sequence[TrashedObject], plan_id: str, etags: Mapping[TrashedObject, str | None], at: datetime, token: int
+) -> Iterator[Outcome]:
+    for item in files:
+        if item.plan_id == plan_id:
+            yield Outcome(PlannedAction(item.key, QUARANTINE, item.size_bytes, etags[item]), DONE, None, at, token)
+
+
+@log_progress(DELETION_LOG)
+def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = "") -> AdoptionResult:
+    """Record the unknown files in the trash of a storage as quarantined now.
+
+    They can then be restored, and later plans may purge them after `quarantine_days` from now.
+
+    Raises:
+        UsageError: If there is no name.
+        GateRefused: If another process holds the lease of the storage, or in a rehearsal.
+    """
+    if not by.strip():
+        raise UsageError("adopting files needs a name: --by WHO")
+    refuse_rehearsal(context, storage_name)
+    state, store = context.state, context.store(storage_name)
+    run = start_run(context, storage_name, DELETION_LOG)
+    adoption_id = f"adopt-{run.run_id}"
+    lease = take_lease(context, storage_name, store, adoption_id, by.strip())
+    with release_on_exit(lease):
+        unknown = find_unknown_files(context, storage_name)
+        etags = {item: store.trashed_etag(item.plan_id, item.key) if _PLAN_ID.fullmatch(item.plan_id) else None for item in unknown.files}
+        adopted = UnknownFiles(tuple(item for item in unknown.files if etags[item] is not None), unknown.is_complete)
+        skipped = [item for item in unknown.files if etags[item] is None]
+        if not adopted.files:
+            return AdoptionResult(None, adopted, skipped)
+        now = context.clock.not_before_now().now()
+        rows = pa.Table.from_batches(
+            [
+                to_deletion_log(
+                    _outcomes(adopted.files, plan_id, etags, now, lease.token),
+                    plan_id,
+                    "trash",
+                    run.run_id,
+                    rehearsal=context.clock.is_rehearsal,
+                )
+                for plan_id in adopted.plan_ids
+            ]
+        )
+        record = {"by": by.strip(), "at": now.isoformat(), "comment": comment.strip(), "plans": adopted.plan_ids}
+        state.files.replace(f"{storage_name}/adoptions/{run.run_id}.json", json.dumps(record, indent=1).encode())
+        lease.check()
+        summary = DeletionLogSummary(plan_id=adoption_id, approved_by=by.strip(), by_outcome={f"{QUARANTINE}/{DONE}": adopted.amount})
+        balances = [Balance(name="adopted files", expected=len(adopted.files), found=rows.num_rows)]
+        written = write_rows(rows, DELETION_LOG, run, state.files)
+        return AdoptionResult(
+            publish(state, run, written, context.clock, balances=balances, summary=summary, unsafe=context.unsafe), adopted, skipped
+        )
