@@ -21,6 +21,8 @@ MAX_OBJECT_BYTES: Final = 2**30
 # Real metadata compresses at most 30:1. Small results may exceed the ratio.
 MAX_RATIO: Final = 200
 _SMALL: Final = 64 * 2**20
+# A metadata.json with 70,000 snapshots has two million values. Parsed, a value takes up to 100 bytes.
+MAX_JSON_VALUES: Final = 20_000_000
 # A zstd block of four bytes can expand to 128 KiB, so one input slice yields at most 32 MiB.
 _ZSTD_INPUT_BYTES: Final = 1024
 _GZIP: Final = 31
@@ -56,7 +58,7 @@ def gunzip(raw: bytes) -> bytes:
 
 
 def decompress_block(raw: bytes, codec: str) -> bytes:
-    """Decompress an Avro block with codec `deflate`, `bzip2`, `xz` or `zstandard`.
+    """Decompress an Avro block with codec `snappy`, `deflate`, `bzip2`, `xz` or `zstandard`.
 
     Raises:
         ValueError: For any other codec.
@@ -67,6 +69,8 @@ def decompress_block(raw: bytes, codec: str) -> bytes:
 
         frame = zstandard.ZstdDecompressor().decompressobj()
         return b"".join(decompress_zstd(frame, raw))
+    if codec == "snappy":
+        return _decompress_snappy(raw, limit)
     found = _inflator(codec).decompress(raw, limit + 1)
     _require(len(found), limit)
     return found
@@ -92,12 +96,24 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
         pairs: `object_pairs_hook` of `json.loads`.
 
     Raises:
-        ValueError: If the text is not JSON or nested too deeply.
+        ValueError: If the text is not JSON, nested too deeply, or has more than `MAX_JSON_VALUES`.
     """
+    marks = ("[", "{", ",") if isinstance(content, str) else (b"[", b"{", b",")
+    if len(content) > MAX_JSON_VALUES and sum(content.count(mark) for mark in marks) > MAX_JSON_VALUES:
+        raise ValueError(f"the JSON document has more than {MAX_JSON_VALUES:,} values")
     try:
         return json.loads(content, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError("the JSON document is nested too deeply") from None
+
+
+def is_text(value: str) -> bool:
+    """Return False for text with lone surrogates, which JSON and YAML can express, but UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _inflator(codec: str) -> _Inflator:
@@ -108,6 +124,22 @@ def _inflator(codec: str) -> _Inflator:
     if codec == "xz":
         return lzma.LZMADecompressor()
     raise ValueError(f"unsupported codec {codec!r}; expected deflate, bzip2, xz or zstandard")
+
+
+def _decompress_snappy(raw: bytes, limit: int) -> bytes:
+    """Decompress an Avro snappy block, which ends in the big-endian CRC32 of its content."""
+    body, checksum, size = raw[:-4], raw[-4:], 0
+    for position, byte in enumerate(body[:5]):  # a varint of the decompressed length starts the block
+        size |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            break
+    _require(size, limit)
+    import pyarrow as pa  # half of the time that a short command takes
+
+    found = pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True)
+    if zlib.crc32(found).to_bytes(4, "big") != checksum:
+        raise ValueError("the checksum of a snappy block is wrong")
+    return found
 
 
 def _require(found: int, limit: int) -> None:

@@ -17,6 +17,8 @@ from gc_assets.core.errors import FormatError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from gc_assets.core.findings import Finding
+
 RefType = Literal["branch", "tag"]
 CommitState = Literal["retained", "expired", "dangling"]
 RETAINED: CommitState = "retained"
@@ -106,7 +108,7 @@ Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
 EDIT_PARENT: Action = "edit_parent"
 REMOVE_SNAPSHOT: Action = "remove_snapshot"
 DELETE_REF: Action = "delete_ref"
-ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
+ExpiryVerdict = Literal["done", "absent", "changed", "denied", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +316,9 @@ class ExpiryOutcome:
     Attributes:
         verdict: `done`: the edit was made by this call. `absent`: the lake was already in this
             state. `changed`: the policy no longer requires the edit, so the lake is left unchanged.
-            `failed`: the edit could not be made.
-        error: Reason for a `changed` or `failed` verdict.
+            `denied`: the edit was refused and nothing was changed; a retry cannot help. `failed`:
+            the edit could not be made; a retry may help.
+        error: Reason for a `changed`, `denied` or `failed` verdict.
         damaged: True if the edit was made but the result differs from the planned one and has to be
             repaired manually.
     """
@@ -398,9 +401,25 @@ class ExpiringLake(Lake, Protocol):
         the lake stays valid and a second call makes the remaining edits.
 
         Yields:
-            One outcome per action, as soon as it is known. Catalog and store errors yield `failed`
-            for the affected actions, and the remaining actions are still executed.
+            One outcome per action, as soon as it is known. Catalog and store errors yield `denied`
+            or `failed` for the affected actions, and the remaining actions are still executed.
         """
+        ...
+
+
+@runtime_checkable
+class PreflightLake(ExpiringLake, Protocol):
+    """Lake that can check edits before they are planned, without changing anything."""
+
+    def find_uneditable(self, table_uuids: Collection[str]) -> Mapping[str, str]:
+        """Return the tables whose history cannot be edited, by uuid, with the reason.
+
+        A table that cannot be checked now is left out.
+        """
+        ...
+
+    def probe_edits(self) -> Finding:
+        """Check the right to edit histories of the lake."""
         ...
 
 
@@ -482,6 +501,11 @@ class FilteredLake(Lake, Protocol):
 def as_expiring(lake: Lake) -> ExpiringLake | None:
     """Return the lake if its history can be edited."""
     return lake if isinstance(lake, ExpiringLake) else None
+
+
+def as_preflight(lake: Lake) -> PreflightLake | None:
+    """Return the lake if it can check edits before they are planned."""
+    return lake if isinstance(lake, PreflightLake) else None
 
 
 def as_reversible(lake: Lake) -> ReversibleLake | None:

@@ -51,6 +51,13 @@ PINNED: Final = schema_of(
     column("key", STRING, "Canonical key."),
 )
 
+VIEWS_SIDE: Final = "_views"
+VIEWS: Final = schema_of(
+    column("uuid", STRING, "Uuid of a view whose metadata is pinned.", since="0.4"),
+    column("name", STRING, "Its name in the catalog.", since="0.4"),
+    column("newest", LONG, "Time of its newest version in milliseconds since 1970; null if it is unknown.", since="0.4"),
+)
+
 UNCOMMITTED_SIDE: Final = "_uncommitted"
 UNCOMMITTED: Final = schema_of(
     column("address", STRING, "Address of a staged object, as the lake spells it."),
@@ -78,6 +85,7 @@ CONTAINERS: Final = schema_of(
     column("entries", LONG, "Number of its entries."),
     column("etag", STRING, "ETag of the object that was decoded.", since="0.4"),
     column("digest", STRING, "XXH64 of its bytes in hexadecimal.", since="0.4"),
+    column("recorded_size_bytes", LONG, "Length that its parent records; null if it is the same.", since="0.4"),
 )
 
 EDGES_SIDE: Final = "_edges"
@@ -117,6 +125,13 @@ UNREADABLE_CONTAINERS: Final = pa.schema(
 # Scratch: pending containers of one level, one part per task.
 TASKS_SIDE: Final = "_tasks"
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
+
+# Symbolic links that the keys of a table depend on. Also published with `lake_refs`.
+LINKS_SIDE: Final = "_links"
+LINKS: Final = schema_of(
+    column("directory", STRING, "A local directory outside all storages, as addresses spell it."),
+    column("target", STRING, "Its real directory when the table was made."),
+)
 
 # --- potential_commits (lakeFS) ---
 
@@ -281,6 +296,25 @@ NAMED_TWICE_SIDE: Final = "_named_twice"
 DEFERRED_SIDE: Final = "_withheld"
 STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, DEFERRED_SIDE)
 
+# The claims on the storage, to find those that are new in a later run.
+CLAIMED_SIDE: Final = "_claimed"
+CLAIMED: Final = schema_of(
+    column("key", STRING, "Claimed prefix, ending in `/`, or empty for the whole storage."),
+    column("table", STRING, "Table that claims it, or empty for the lake itself."),
+    column("since", TIMESTAMP, "Time of the newest accepted run without the claim; null if the claim is as old as the first run."),
+)
+
+# Directories with datasets of formats that no lake kind reads.
+FOREIGN_DATASETS_SIDE: Final = "_foreign_datasets"
+FOREIGN_DATASETS: Final = schema_of(
+    column("key", STRING, "Directory, ending in `/`, or empty for the whole storage."),
+    column("format", STRING, "Format of its files."),
+)
+# Scratch: the same with duplicates, and what must be known about candidates to find foreign files.
+FOUND_DATASETS_SIDE: Final = "_found_datasets"
+TARGETS_SIDE: Final = "_targets"
+TARGETS: Final = pa.schema([("target", pa.string())])
+
 REWRITTEN_SIDE: Final = "_rewritten"
 REWRITTEN: Final = schema_of(
     column("address", STRING, "Address of a container whose object differs from the one that was decoded."),
@@ -298,6 +332,11 @@ CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.fi
 # histories that this plan does not edit. Schema: `DELETION_PLAN`.
 WAITING_SIDE: Final = "_waiting"
 HELD_SIDE: Final = "_held"
+# Rows that cannot succeed: objects that an apply was denied, and keys that are too long for the
+# trash. Schema: `DELETION_PLAN`.
+DENIED_SIDE: Final = "_denied"
+TOO_LONG_SIDE: Final = "_too_long"
+LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE)
 
 # History edits executed by the plan, for lakes with claims in the storage.
 EXPIRY_SIDE: Final = "_expiry"

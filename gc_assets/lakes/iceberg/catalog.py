@@ -19,17 +19,18 @@ from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError, RESTError
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 from pyiceberg.utils.config import Config
-from sqlalchemy import Executable, select
+from sqlalchemy import Executable, Select, not_, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
+from gc_assets.lakes.iceberg.raw_pointers import RawPointer, read_raw_pointer, read_view_location
 from gc_assets.lakes.iceberg.removal import build_local_commit, build_rest_commit
 from gc_assets.lakes.iceberg.revalidate import Removal
 from gc_assets.lakes.protocol import UnreadableTable
@@ -57,21 +58,43 @@ class CommitRejected(GcError):
 class TablePointer:
     """Table name with the current metadata.json address.
 
-    `name` is `namespace.table`, with dots between nested namespaces.
+    `name` is `namespace.table`, with dots between nested namespaces. `can_commit` is False if
+    pyiceberg cannot parse the metadata, for example because of a type that it does not know.
     """
+
+    name: str
+    metadata_location: str
+    can_commit: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPointer:
+    """View name with the current metadata.json address."""
 
     name: str
     metadata_location: str
 
 
 @dataclass(frozen=True, slots=True)
+class UnlistedViews:
+    """A namespace whose views, or a view whose metadata address, could not be read."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A loaded table to commit to. `handle` is pyiceberg's object."""
+    """A loaded table to commit to.
+
+    `handle` is pyiceberg's object. It is None if pyiceberg cannot parse the metadata, and then
+    `table_uuid` may be unknown too.
+    """
 
     name: str
     metadata_location: str
-    table_uuid: str
-    handle: Table
+    table_uuid: str | None
+    handle: Table | None
 
 
 def list_tables(
@@ -122,7 +145,61 @@ class CatalogClient:
             except LakeUnreadable as error:
                 yield UnreadableTable(name, str(error))
                 continue
-            yield TablePointer(name, table.metadata_location)
+            yield TablePointer(name, table.metadata_location, can_commit=table.handle is not None)
+
+    def list_views(self) -> Iterator[ViewPointer | UnlistedViews]:
+        """Yield every view with its metadata address.
+
+        Nothing is yielded if pyiceberg cannot list the views of this catalog. Views of Hive and Glue
+        are such views.
+
+        Raises:
+            LakeUnreadable: If the namespaces cannot be listed.
+        """
+        try:
+            client = self._connect()
+            namespaces = () if isinstance(client, SqlCatalog) else sorted(self._list_namespaces(client))
+        except LakeUnreadable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise self._listing_error(error) from None
+        if isinstance(client, SqlCatalog):
+            yield from self._list_sql_views(client)
+        for namespace in namespaces:
+            yield from self._list_namespace_views(client, namespace)
+
+    def _list_sql_views(self, client: SqlCatalog) -> Iterator[ViewPointer | UnlistedViews]:
+        is_table = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # see `_list_sql_pointers`
+        if is_table is None:
+            return
+        try:
+            found = self._call("views", lambda: _fetch_rows(client, _select_pointers(client).where(not_(is_table))))
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            yield UnlistedViews("", self._redact(_describe(error)))
+            return
+        for name, location in _name_rows(found):
+            if isinstance(location, str) and location:
+                yield ViewPointer(name, location)
+            else:
+                yield UnlistedViews(name, "the catalog has no location of its metadata.json")
+
+    def _list_namespace_views(self, client: Catalog, namespace: Identifier) -> Iterator[ViewPointer | UnlistedViews]:
+        name = ".".join(namespace)
+        try:
+            identifiers = sorted(self._call(name, partial(client.list_views, namespace)))
+        except NotImplementedError:
+            return
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            yield UnlistedViews(name, self._redact(_describe(error)))
+            return
+        for identifier in identifiers:
+            view = ".".join(identifier)
+            try:
+                location = self._call(view, partial(read_view_location, client, identifier))
+            except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+                yield UnlistedViews(view, self._redact(_describe(error)))
+                continue
+            yield ViewPointer(view, location)
 
     def _list_sql_pointers(self, client: SqlCatalog) -> Iterator[TablePointer | UnreadableTable]:
         """Read table pointers from the catalog database, without opening metadata files.
@@ -130,16 +207,14 @@ class CatalogClient:
         It also contains tables without a namespace. Iceberg's JDBC catalog creates such tables, and
         pyiceberg cannot load them.
         """
-        query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
-        query = query.where(IcebergTables.catalog_name == client.name)
+        query = _select_pointers(client)
         type_filter = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # views are in the same table
         try:
             found = self._call("tables", lambda: _fetch_rows(client, query if type_filter is None else query.where(type_filter)))
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self._listing_error(error) from None
-        tables = [(f"{namespace}.{name}" if namespace else name, location) for namespace, name, location in found]
-        for name, location in sorted(tables, key=lambda item: item[0]):
-            if location:
+        for name, location in _name_rows(found):
+            if isinstance(location, str) and location:
                 yield TablePointer(name, location)
             else:
                 yield UnreadableTable(name, str(self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")))
@@ -176,10 +251,21 @@ class CatalogClient:
         except NoSuchTableError:
             return None
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
-            raise self.unreadable(f"table {name}", _describe(error)) from None
+            found = None if isinstance(error, RESTError | TimeoutError) else self._find_metadata(identifier)
+            if found is None:
+                raise self.unreadable(f"table {name}", _describe(error)) from None
+            return CatalogTable(name, found.metadata_location, found.table_uuid, None)
         if not table.metadata_location:
             raise self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
+
+    def _find_metadata(self, identifier: Identifier) -> RawPointer | None:
+        """Read only the metadata address of a table whose metadata pyiceberg cannot parse."""
+        try:
+            client = self._connect()
+            return self._call(".".join(identifier), lambda: read_raw_pointer(client, identifier))
+        except Exception:  # noqa: BLE001 - the caller reports the error of pyiceberg
+            return None
 
     def commit(self, table: CatalogTable, removal: Removal) -> str:
         """Commit a removal and return the address of the new metadata.json.
@@ -188,10 +274,12 @@ class CatalogClient:
             CommitRejected: If the table changed since it was read.
             GcError: For any other failure. The commit may have taken effect.
         """
+        if table.handle is None:
+            raise GcError("pyiceberg cannot parse the metadata of this table; expire it with an engine that can")
         try:
-            client = self._connect()
+            client, handle = self._connect(), table.handle
             updates, requirements = (build_rest_commit if isinstance(client, RestCatalog) else build_local_commit)(removal)
-            return self._call(table.name, lambda: client.commit_table(table.handle, requirements, updates)).metadata_location
+            return self._call(table.name, lambda: client.commit_table(handle, requirements, updates)).metadata_location
         except CommitFailedException as error:
             raise CommitRejected(self._redact(str(error))) from None
         except NotImplementedError as error:
@@ -210,16 +298,19 @@ class CatalogClient:
 
     def _walk_namespaces(self, catalog: Catalog) -> set[Identifier]:
         found: set[Identifier] = set()
-        seen: set[Identifier] = set()
+        for namespace in self._list_namespaces(catalog):
+            found.update(self._call(".".join(namespace), partial(catalog.list_tables, namespace)))
+        return found
+
+    def _list_namespaces(self, catalog: Catalog) -> set[Identifier]:
+        """Return all namespaces, including nested ones."""
+        found: set[Identifier] = set()
         pending = list(self._call("namespaces", catalog.list_namespaces))
         while pending:
             namespace = pending.pop()
-            if namespace in seen:
-                continue
-            seen.add(namespace)
-            name = ".".join(namespace)
-            found.update(self._call(name, partial(catalog.list_tables, namespace)))
-            pending.extend(self._call(name, partial(catalog.list_namespaces, namespace)))
+            if namespace not in found:
+                found.add(namespace)
+                pending.extend(self._call(".".join(namespace), partial(catalog.list_namespaces, namespace)))
         return found
 
     def unreadable(self, what: str, finding: str) -> LakeUnreadable:
@@ -272,6 +363,17 @@ class CatalogClient:
 
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _select_pointers(client: SqlCatalog) -> Select[Any]:
+    query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
+    return query.where(IcebergTables.catalog_name == client.name)
+
+
+def _name_rows(rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Return the names and metadata addresses of `_select_pointers`, ordered by name."""
+    named = ((".".join(str(part) for part in (namespace, name) if part), location) for namespace, name, location in rows)
+    return sorted(named, key=lambda item: item[0])
 
 
 def _fetch_rows(client: SqlCatalog, query: Executable) -> Sequence[Any]:

@@ -85,6 +85,8 @@ class _CatalogIndex:
         for identifier, table in zip(identifiers, workers.map(load, identifiers), strict=True):
             if isinstance(table, LakeUnreadable):
                 unreadable[".".join(identifier)] = str(table)
-            elif table is not None:
+            elif table is not None and table.table_uuid is None:
+                unreadable[".".join(identifier)] = f"table {table.name}: pyiceberg cannot parse its metadata"
+            elif table is not None and table.table_uuid is not None:
                 found[table.table_uuid][identifier] = table.metadata_location
         return cls(found, unreadable)

@@ -12,20 +12,21 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
+from gc_assets.core.errors import FormatError, GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
+from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata, parse_view
 from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.protocol import (
@@ -39,10 +40,11 @@ from gc_assets.lakes.protocol import (
     FrozenRefs,
     Retention,
     UnreadableTable,
+    View,
 )
 
 if TYPE_CHECKING:
-    from gc_assets.lakes.iceberg.catalog import TablePointer
+    from gc_assets.lakes.iceberg.catalog import TablePointer, UnlistedViews, ViewPointer
 
 # Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
 CONCURRENT_READS = 16
@@ -76,11 +78,12 @@ class IcebergLake:
 
         Tables that cannot be read or have a ref to a missing snapshot are in `unreadable`.
         """
-        from gc_assets.lakes.iceberg.catalog import list_tables  # pyiceberg takes half a second; executors never open a catalog
+        from gc_assets.lakes.iceberg.catalog import CatalogClient  # pyiceberg takes half a second; executors never open a catalog
 
-        pointers = list_tables(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
+        catalog = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
-            found = list(pool.map(self._read_table, pointers))
+            found = list(pool.map(self._read_table, catalog.list_pointers()))
+            views = list(pool.map(self._read_view, catalog.list_views()))
         registrations = [item for item in found if isinstance(item, Registration)]
         unreadable = [item for item in found if isinstance(item, UnreadableTable)]
         protected = {item.table.table_uuid for item in registrations if not item.collect}
@@ -90,9 +93,14 @@ class IcebergLake:
             refs=tuple(ref for item in registrations for ref in list_refs(item)),
             sources=tuple(build_source(item) for item in registrations),
             claims=_build_claims(registrations, protected),
-            pinned=_build_pinned(registrations),
-            notes=(*self._list_config_notes(), *(() if unreadable and not registrations else _build_notes(self.name, registrations))),
+            pinned=_merge_pinned(_build_pinned(registrations), [file for view in views for file in view.pinned]),
+            notes=(
+                *self._list_config_notes(),
+                *(() if unreadable and not registrations else _build_notes(self.name, registrations)),
+                *(view.note for view in views if view.note is not None),
+            ),
             unreadable=tuple(unreadable),
+            views=tuple(view.view for view in views if view.view is not None),
         )
 
     def _read_table(self, pointer: TablePointer | UnreadableTable) -> Registration | UnreadableTable:
@@ -106,7 +114,27 @@ class IcebergLake:
             item = self.read_registration(pointer.name, pointer.metadata_location)
         except LakeUnreadable as error:
             return UnreadableTable(pointer.name, str(error), pointer.metadata_location)
-        return replace(item, table=replace(item.table, snapshots=()))
+        return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
+
+    def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
+        """Pin the metadata files of a view, which may be absent because no other file depends on it."""
+        from gc_assets.lakes.iceberg.catalog import UnlistedViews
+
+        if isinstance(pointer, UnlistedViews):
+            subject = f"{pointer.name} of lake {self.name}" if pointer.name else f"lake {self.name}"
+            return _PinnedView(
+                note=f"the views of {subject} cannot be read ({pointer.reason}); the gate foreign_metadata reports their metadata files "
+                "under locations of tables"
+            )
+        address = pointer.metadata_location
+        try:
+            view = parse_view(address, self._objects.read(address))
+            KeyResolver([]).resolve(pa.array([address, *view.previous_metadata], pa.string()))
+        except Exception as error:  # noqa: BLE001 - other programs write the metadata
+            reason = str(error) if isinstance(error, GcError | OSError) else f"{type(error).__name__}: {error}"
+            pinned = (_pin_view_file(address),) if _is_resolvable(address) else ()
+            return _PinnedView(pinned, note=f"view {pointer.name} of lake {self.name} cannot be read: {reason}")
+        return _PinnedView(tuple(map(_pin_view_file, (address, *view.previous_metadata))), View(view.view_uuid, pointer.name, view.newest))
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yield one commit per listed snapshot, in the order of the metadata.
@@ -196,7 +224,39 @@ class IcebergLake:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from None
         except (OSError, FormatError, StoreError) as error:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
+        except Exception as error:  # other programs write the metadata
+            problem = f"{address}: unexpected {type(error).__name__}: {error}"
+            raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from error
         return table, raw
+
+
+@dataclass(frozen=True, slots=True)
+class _PinnedView:
+    """Metadata files of a view, with the view if its metadata is readable, else a note."""
+
+    pinned: tuple[ContentRoot, ...] = ()
+    view: View | None = None
+    note: str | None = None
+
+
+def _pin_view_file(address: str) -> ContentRoot:
+    return ContentRoot(address, Kind.VIEW_METADATA, is_container=False, must_exist=False)
+
+
+def _is_resolvable(address: str) -> bool:
+    try:
+        KeyResolver([]).resolve_one(address)
+    except GcError:
+        return False
+    return is_text(address)
+
+
+def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]) -> tuple[ContentRoot, ...]:
+    """Add the files of views to those of tables. A file of both has the requirements of the table."""
+    known = {root.address: root for root in pinned}
+    for root in of_views:
+        known.setdefault(root.address, root)
+    return tuple(known.values())
 
 
 def _require_addresses(table: TableMetadata) -> None:

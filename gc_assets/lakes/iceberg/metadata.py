@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
 from gc_assets.core.errors import FormatError
-from gc_assets.core.untrusted_input import gunzip, parse_json
+from gc_assets.core.untrusted_input import gunzip, is_text, parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import ContentRoot
 
@@ -93,14 +93,14 @@ class TableMetadata:
 class ViewMetadata:
     """Parsed metadata of a view.
 
-    `newest` is the time of its newest version in milliseconds since 1970. `previous_metadata` is
-    empty for Iceberg Java's views.
+    `newest` is the time of its newest version in milliseconds since 1970, None if it is unreadable.
+    `previous_metadata` is empty for Iceberg Java's views.
     """
 
     address: str
     view_uuid: str
     location: str
-    newest: int = 0
+    newest: int | None = 0
     previous_metadata: tuple[str, ...] = ()
 
 
@@ -170,11 +170,15 @@ def parse_view(address: str, raw: bytes) -> ViewMetadata:
         FormatError: If the metadata is invalid. The message names the file and the key.
     """
     document = _JsonObject(_parse_document(address, raw), address, "the document")
+    try:
+        newest = _find_newest(document, "versions")
+    except FormatError:
+        newest = None
     return ViewMetadata(
         address=address,
         view_uuid=document.require("view-uuid", str),
         location=document.require("location", str),
-        newest=_find_newest(document, "versions"),
+        newest=newest,
         previous_metadata=_parse_metadata_log(document),
     )
 
@@ -206,15 +210,6 @@ def _find_newest(document: _JsonObject, key: str) -> int:
 
 def _parse_metadata_log(document: _JsonObject) -> tuple[str, ...]:
     return tuple(item.require("metadata-file", str) for item in document.items("metadata-log"))
-
-
-def is_text(value: str) -> bool:
-    """Return False for text with lone surrogates, which no other program can read."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _as_text(value: object) -> str:

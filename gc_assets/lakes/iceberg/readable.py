@@ -1,7 +1,8 @@
 """Check that the metadata of a table's retained snapshots is readable.
 
 Every manifest list is read and decoded, and every listed manifest must exist with the listed
-length. Manifests are not decoded here, because they are decoded by the marks before the plan and
+length or, if its length differs, with the listed number of entries. Other manifests are not decoded
+here, because they are decoded by the marks before the plan and
 after the expiry. Files are only deleted by a plan from the latter mark.
 """
 
@@ -26,6 +27,7 @@ from gc_assets.lakes.protocol import Container
 # rows, so duplicates are removed after this number of lists.
 _LISTS_PER_BATCH = 64
 _UNKNOWN_SIZE = -1
+_LISTED = ("address", "size_bytes", "expected_entries")
 
 
 @dataclass(slots=True)
@@ -35,7 +37,7 @@ class ReadabilityChecker:
     objects: Objects
     readers: Executor
     _checked_lists: set[str] = field(default_factory=set[str])
-    _checked_manifests: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    _checked_manifests: set[tuple[str, int, int | None]] = field(default_factory=set[tuple[str, int, int | None]])
 
     def check(self, table_name: str, snapshots: Iterable[Snapshot]) -> None:
         """Check the manifest lists and manifests of snapshots.
@@ -47,8 +49,8 @@ class ReadabilityChecker:
         try:
             for start in range(0, len(unchecked), _LISTS_PER_BATCH):
                 lists = unchecked[start : start + _LISTS_PER_BATCH]
-                rows = pa.concat_tables(self.readers.map(self._read_manifest_list, lists)).group_by(["address", "size_bytes"]).aggregate([])
-                manifests = {*zip(rows["address"].to_pylist(), rows["size_bytes"].to_pylist(), strict=True)} - self._checked_manifests
+                rows = pa.concat_tables(self.readers.map(self._read_manifest_list, lists)).group_by(_LISTED).aggregate([])
+                manifests = {*zip(*(rows[name].to_pylist() for name in _LISTED), strict=True)} - self._checked_manifests
                 deque(self.readers.map(self._check_size, manifests), maxlen=0)
                 self._checked_manifests |= manifests
                 self._checked_lists.update(snapshot.manifest_list for snapshot in lists)
@@ -63,13 +65,13 @@ class ReadabilityChecker:
         except FileNotFoundError:
             raise FormatError(f"manifest list {snapshot.manifest_list} of snapshot {snapshot.snapshot_id} does not exist") from None
         rows = decode(Container(snapshot.manifest_list, Kind.MANIFEST_LIST), raw)
-        return pa.table({"address": rows["address"], "size_bytes": pc.fill_null(rows["size_bytes"], _UNKNOWN_SIZE)})
+        return pa.table({name: rows[name] for name in _LISTED} | {"size_bytes": pc.fill_null(rows["size_bytes"], _UNKNOWN_SIZE)})
 
-    def _check_size(self, manifest: tuple[str, int]) -> None:
-        address, promised = manifest
+    def _check_size(self, manifest: tuple[str, int, int | None]) -> None:
+        address, promised, entries = manifest
         try:
             size = self.objects.size(address)
         except FileNotFoundError:
             raise FormatError(f"manifest {address} does not exist") from None
         if promised not in {size, _UNKNOWN_SIZE}:
-            raise FormatError(f"manifest {address} has {size:,} bytes, its manifest list states {promised:,}")
+            decode(Container(address, Kind.MANIFEST, promised, entries), self.objects.read(address))

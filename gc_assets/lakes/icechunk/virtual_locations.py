@@ -19,6 +19,7 @@ import yaml
 
 from gc_assets.core.errors import FormatError
 from gc_assets.core.objects import Objects
+from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.protocol import NamedPrefixes
 
 # A configuration has a few kilobytes. The parser needs a minute for much more.
@@ -75,6 +76,8 @@ def _parse_containers(raw: bytes) -> Iterator[tuple[str, str]]:
             prefix = container.get("url_prefix")
             if not isinstance(prefix, str):
                 raise FormatError(f"the virtual chunk container {name!r} has no url_prefix")
+            if not is_text(name + prefix):
+                raise FormatError(f"the virtual chunk container {name!r} contains a lone surrogate")
             found.setdefault(name, set()).add(prefix)
     for name, prefixes in found.items():
         if len(prefixes) == 1:

@@ -134,7 +134,11 @@ class RepositoryClient:
         date = (response.headers or {}).get("Date")
         if date is None:
             raise self._unreadable("repository", "the response has no Date header, so the server's time is unknown")
-        return Repository(response.data.storage_namespace, bool(response.data.read_only), parsedate_to_datetime(date))
+        try:
+            server_time = parsedate_to_datetime(date)
+        except ValueError as error:
+            raise self._unreadable("repository", f"the response has an invalid Date header ({error})") from error
+        return Repository(response.data.storage_namespace, bool(response.data.read_only), server_time)
 
     def namespaces(self) -> dict[str, str]:
         """Return the storage namespace of every repository on the server."""
@@ -212,7 +216,7 @@ class RepositoryClient:
             return None
         try:
             document = parse_json(body)
-            branch_rules = [(item["branch_id"], item["retention_days"]) for item in document["branches"] or ()]
+            branch_rules = [(_typed(item, "branch_id", str), item["retention_days"]) for item in document["branches"] or ()]
             default = document["default_retention_days"]
         except (ValueError, KeyError, TypeError) as error:
             raise self._unreadable(what, f"expected default_retention_days and branches, found {body[:200]!r}") from error
@@ -338,12 +342,26 @@ class _Page:
         """Parse a page. Raises `ValueError` or `TypeError` for other content."""
         try:
             rows = [
-                ListedObject(row["path"], row["physical_address"], row.get("size_bytes") or 0, row["mtime"]) for row in document["results"]
+                ListedObject(
+                    _typed(row, "path", str), _typed(row, "physical_address", str), row.get("size_bytes") or 0, _typed(row, "mtime", int)
+                )
+                for row in document["results"]
             ]
             about = document["pagination"]
-            return cls(rows, _Pagination(about["has_more"], about["next_offset"], about["results"]))
+            next_offset, results = _typed(about, "next_offset", str), _typed(about, "results", int)
+            return cls(rows, _Pagination(_typed(about, "has_more", bool), next_offset, results))
         except (KeyError, AttributeError) as error:
             raise ValueError(f"a page without {error}") from error
+
+
+def _typed(values: Any, key: str, type_: type[_Result]) -> _Result:
+    """Return a value of an answer. Raises `ValueError` if it has another type or cannot be encoded."""
+    value = values[key]
+    if type(value) is not type_:
+        raise ValueError(f"expected {type_.__name__} for {key}, found {type(value).__name__}")
+    if isinstance(value, str):
+        value.encode()
+    return value
 
 
 _OPTIONS: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}

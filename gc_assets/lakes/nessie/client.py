@@ -22,6 +22,7 @@ from tenacity.wait import wait_base
 
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.untrusted_input import parse_json
 from gc_assets.lakes.nessie.models import (
     Entry,
     EntryPage,
@@ -234,7 +235,7 @@ def _error_code(answer: httpx.Response) -> str | None:
 def _parse_json(answer: httpx.Response) -> Any:
     """Parse the response body, or return None if it is not JSON."""
     try:
-        return answer.json()
+        return parse_json(answer.content)
     except ValueError:
         return None
 

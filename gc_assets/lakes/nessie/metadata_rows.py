@@ -11,11 +11,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from gc_assets.core.errors import FormatError
-from gc_assets.core.untrusted_input import parse_json
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.metadata import MAIN, Snapshot, TableMetadata, parse_metadata
+from gc_assets.lakes.iceberg.metadata import MAIN, Snapshot, TableMetadata, parse_metadata, parse_view
 from gc_assets.lakes.protocol import Container
 
 KeepListed = Literal["all", "refs", "none"]
@@ -39,17 +37,8 @@ def view_rows(container: Container, raw: bytes) -> pa.RecordBatch:
     Raises:
         FormatError: If the metadata is invalid. The message names the file.
     """
-    try:
-        document = parse_json(raw)
-        location, uuid = document["location"], document["view-uuid"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(
-            f"{container.address}: {len(raw):,} bytes that are not view metadata with `location` and `view-uuid` "
-            f"({type(error).__name__}: {error}); restore the file"
-        ) from error
-    if not isinstance(location, str) or not isinstance(uuid, str):
-        raise FormatError(f"{container.address}: `location` and `view-uuid` must be strings, found {location!r:.80} and {uuid!r:.80}")
-    return _batch(_identity_rows((location,), uuid))
+    view = parse_view(container.address, raw)
+    return _batch(_identity_rows((view.location,), view.view_uuid))
 
 
 def _table_rows(table: TableMetadata, keep_listed: KeepListed) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, as_incremental
@@ -57,14 +58,24 @@ class ReadCommits:
             for row in sources.take(pa.array(numbers)).to_pylist(maps_as_pydicts="strict"):
                 source = CommitSource(**row)
                 commits = self.lake.commits(source) if incremental is None else incremental.new_commits(source, known, previous)
-                pending: list[Commit] = []
-                for commit in commits:
-                    pending.append(commit)
-                    if len(pending) == BATCH_COMMITS:
-                        yield build_commit_rows(pending, self.resolver)
-                        pending = []
-                if pending:
+                yield from self._build_rows(source, commits)
+
+    def _build_rows(self, source: CommitSource, commits: Iterator[Commit]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a source. Any error names the source."""
+        pending: list[Commit] = []
+        try:
+            for commit in commits:
+                pending.append(commit)
+                if len(pending) == BATCH_COMMITS:
                     yield build_commit_rows(pending, self.resolver)
+                    pending = []
+            if pending:
+                yield build_commit_rows(pending, self.resolver)
+        except GcError:
+            raise
+        except Exception as error:
+            name = f"table {source.table_name}" if source.table_name is not None else f"lake {self.lake.name}"
+            raise LakeUnreadable(f"{name}: the commits in {source.address} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def tips(graph: pa.Table) -> list[str]:

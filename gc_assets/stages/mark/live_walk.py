@@ -15,7 +15,7 @@ from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
 from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.incremental import NeedChanges
-from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown, as_optional_live, unreadable_root_rows
+from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown, as_optional_live, build_shields, unreadable_root_rows
 from gc_assets.stages.mark.live_contents import (
     build_claims,
     describe_losses,
@@ -26,6 +26,7 @@ from gc_assets.stages.mark.live_contents import (
 )
 from gc_assets.stages.mark.needs import DecodedContainers, PreviousNeeds
 from gc_assets.stages.mark.pending_containers import length_identity
+from gc_assets.stages.mark.recorded_lengths import add_accepted_lengths, describe_accepted_lengths, find_accepted_lengths
 from gc_assets.stages.mark.witnesses import build_witnesses
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
@@ -114,8 +115,10 @@ class LiveWalk:
     Attributes:
         logs: Parts of `deletion_log` per storage.
         claims: Parts of the frozen claims.
-        last_known: Last known state. If None, the first unreadable table stops the walk.
+        last_known: Last known state, or None.
         unread: Reasons why tables could not be read, by table uuid or `WHOLE_LAKE`.
+        is_last_known_read: False if `last_known` was not looked up yet. The first unreadable table
+            then stops the walk.
         previous_needs: Needs of the baseline, if any.
     """
 
@@ -127,6 +130,7 @@ class LiveWalk:
     claims: tuple[str, ...]
     last_known: LastKnown | None
     unread: dict[str, str]
+    is_last_known_read: bool = False
     previous_needs: PreviousNeeds | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,6 +172,7 @@ class LiveWalk:
                 "all_rows_reusable": all_rows_reusable,
                 "notes": [
                     *describe_losses(self.lake_name, containers.lost, unlisted),
+                    *describe_accepted_lengths(self.lake_name, found, containers.lengths),
                     *describe_missing_expired(self.lake_name, found, self._read_failures()),
                 ],
                 "unreadable": rooted.unreadable,
@@ -200,38 +205,26 @@ class LiveWalk:
             if not required.num_rows:
                 break
             errors = {row["address"]: row["error"] for row in self._read_failures().to_pylist()}
-            if self.last_known is None:
+            if not self.is_last_known_read:
                 raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
             for row in required.to_pylist():
                 key = row["table_uuid"] or WHOLE_LAKE
                 unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
-        if self.last_known is None or not unreadable:
+        if not unreadable:
             return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable)
-        last_known = self.last_known.roots_of(unreadable)
-        self._require_decoded(closure(last_known.filter(last_known.column("in_full")).select(ROOTS.names), edges), index)
+        last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
         is_own = pc.and_(_is_root_of(roots, unreadable), pc.less_equal(roots.column("rank"), HELD))
         of_unreadable = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
         readable = roots.filter(pc.invert(is_own))
         return _Roots(pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))]), of_unreadable, edges, unreadable)
 
-    def _require_decoded(self, containers: pa.Table, index: pa.Table) -> None:
-        """Raise `LakeUnreadable` if a container needed by an unreadable table was never decoded.
-
-        The cache may lack it because it was decoded by another release or for other storages.
-        """
-        failures = self._read_failures()
-        is_missing = pc.invert(pc.is_in(containers.column("address"), index.column("container")))
-        required = containers.filter(pc.and_not(is_missing, _is_absent_and_optional(containers, failures)))
-        if required.num_rows:
-            errors = {row["address"]: row["error"] for row in failures.to_pylist()}
-            raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
-
     def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
         """Look up the decoded length of each container of `found` in `index`.
 
         If the parent records a length, only an object of that length matches, because Icechunk's
-        expiry rewrites snapshots in place. A container that this run could not read is treated as
-        undecoded, even if an earlier object of that name was decoded.
+        expiry rewrites snapshots in place, or an accepted manifest (`recorded_lengths`). A container
+        that this run could not read is treated as undecoded, even if an earlier object of that name
+        was decoded.
 
         An unreachable or expired snapshot with missing metadata cannot be read by any tool, and it
         does not stop plans. The remaining files of an unreachable one are kept while they are young.
@@ -242,6 +235,8 @@ class LiveWalk:
         as_recorded = pc.is_in(length_identity(found, "address", "size_bytes"), length_identity(index, "container", "container_size_bytes"))
         null = pa.scalar(None, pa.int64())
         lengths = pc.if_else(pc.is_null(recorded), any_length, pc.if_else(as_recorded, recorded, null))
+        accepted = find_accepted_lengths(self.roots.files, self.cache.edges, index, found.filter(pc.is_null(lengths)))
+        lengths = add_accepted_lengths(lengths, found, accepted)
         failures = self._read_failures()
         is_undecoded = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failures.column("address")))
         is_lost = pc.and_(is_undecoded, pc.less(found.column("rank"), RELEASED))
@@ -264,10 +259,11 @@ class LiveWalk:
         """Build the claims found in containers, with those of unreadable tables as shields."""
         files = self.roots.files
         claims = build_claims(read_parts(files, list(self.cache.locations), LOCATIONS), unlisted)
-        if self.last_known is None or not unreadable:
+        if not unreadable:
             return claims
-        shields = self.last_known.build_shields(unreadable, [read_parts(files, list(self.claims), CLAIMS), claims])
-        return pa.concat_tables([claims, shields])
+        earlier = [] if self.last_known is None else [self.last_known.read_claims()]
+        own = pa.concat_tables([*earlier, read_parts(files, list(self.claims), CLAIMS), claims])
+        return pa.concat_tables([claims, build_shields(own, unreadable.keys())])
 
     def _read_failures(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.cache.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])

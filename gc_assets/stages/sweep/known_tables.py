@@ -18,7 +18,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
-from gc_assets.state.side_tables import LOCATIONS, LOCATIONS_SIDE
+from gc_assets.state.side_tables import LOCATIONS, LOCATIONS_SIDE, VIEWS, VIEWS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 
 
@@ -61,7 +61,15 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
     unreadable = [
         item for lake in context.config.lakes for item in context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary).unreadable
     ]
-    return of_servers | of_catalogs | {item.table_uuid: _NEVER_NEWER for item in unreadable if item.table_uuid is not None}
+    views = _views(context)
+    return of_servers | views | of_catalogs | {item.table_uuid: _NEVER_NEWER for item in unreadable if item.table_uuid is not None}
+
+
+def _views(context: RunContext) -> dict[str, KnownTable]:
+    """Return the views of all catalogs, with the time of their newest version."""
+    paths = [path for lake in context.config.lakes for path in context.table(LAKE_REFS, lake.name).paths(VIEWS_SIDE)]
+    rows = read_parts(context.state.files, paths, VIEWS).to_pylist()
+    return {row["uuid"]: _NEVER_NEWER if row["newest"] is None else KnownTable(row["newest"]) for row in rows}
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:

@@ -1,0 +1,77 @@
+"""Read the metadata address of a table or view without parsing its metadata.
+
+pyiceberg parses the whole metadata of a table that it loads, and fails if it does not know a type
+or a default value. Only the address is needed here, and `metadata.py` reads the file. The methods
+and attributes of pyiceberg in this module are private.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import Endpoints, IdentifierKind, RestCatalog
+from pyiceberg.exceptions import NoSuchPropertyException
+from pyiceberg.typedef import Identifier
+
+from gc_assets.core.untrusted_input import parse_json
+
+_LOCATION, _REST_LOCATION = "metadata_location", "metadata-location"
+
+
+@dataclass(frozen=True, slots=True)
+class RawPointer:
+    """Address of a table's metadata, with the uuid of the table if the answer contains it."""
+
+    metadata_location: str
+    table_uuid: str | None = None
+
+
+def read_raw_pointer(client: Catalog, identifier: Identifier) -> RawPointer | None:
+    """Return the pointer of a table, or None if this catalog's tables cannot be read so.
+
+    Raises any error of the catalog.
+    """
+    if isinstance(client, RestCatalog):
+        answer = _get(client, Endpoints.load_table, identifier, IdentifierKind.TABLE)
+        metadata = answer.get("metadata")
+        uuid = metadata.get("table-uuid") if isinstance(metadata, dict) else None
+        return RawPointer(_require_location(answer, _REST_LOCATION), uuid if isinstance(uuid, str) else None)
+    parameters = _read_parameters(client, identifier)
+    return None if parameters is None else RawPointer(_require_location(parameters, _LOCATION))
+
+
+def read_view_location(client: Catalog, identifier: Identifier) -> str:
+    """Return the metadata address of a view. Raises any error of the catalog."""
+    if not isinstance(client, RestCatalog):
+        raise NotImplementedError(f"pyiceberg cannot read views of a {type(client).__name__}")
+    return _require_location(_get(client, Endpoints.load_view, identifier, IdentifierKind.VIEW), _REST_LOCATION)
+
+
+def _get(client: RestCatalog, endpoint: str, identifier: Identifier, kind: IdentifierKind) -> dict[str, Any]:
+    path = client._split_identifier_for_path(identifier, kind)  # pyright: ignore[reportPrivateUsage]
+    response = client._session.get(client.url(endpoint, prefixed=True, **path))  # pyright: ignore[reportPrivateUsage]
+    response.raise_for_status()
+    answer = parse_json(response.content)
+    if not isinstance(answer, dict):
+        raise ValueError(f"the answer must be a JSON object, found {type(answer).__name__}")  # noqa: TRY004  (a wrong value, no wrong call)
+    return cast("dict[str, Any]", answer)
+
+
+def _read_parameters(client: Catalog, identifier: Identifier) -> dict[str, Any] | None:
+    """Return the parameters of a table in Hive or Glue, whose modules need further packages."""
+    database, name = ".".join(identifier[:-1]), identifier[-1]
+    if hasattr(client, "_get_hive_table"):
+        with client._client as connection:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+            return client._get_hive_table(connection, database, name).parameters  # pyright: ignore
+    if hasattr(client, "_get_glue_table"):
+        return client._get_glue_table(database_name=database, table_name=name)["Parameters"]  # pyright: ignore
+    return None
+
+
+def _require_location(values: dict[str, Any], key: str) -> str:
+    location = values.get(key)
+    if not isinstance(location, str) or not location:
+        raise NoSuchPropertyException(f"the catalog has no location of its metadata.json ({key})")
+    return location
