@@ -27,8 +27,7 @@ _INLINE, _CHUNK_ID, _LOCATION = 1, 4, 5
 # manifests of version 1. A compressed location itself is a ninth field of a reference, which spec
 # version 1 does not have.
 _MANIFEST_FIELDS, _ARRAY_FIELDS, _REF_FIELDS = 4, 2, 8
-# Eight optional fields give 256 layouts. A much larger number means damage, and each layout costs a
-# pass.
+# Eight optional fields give 256 layouts. A much larger number means damage.
 _MAX_LAYOUTS = 1024
 # Number of locations per batch, which bounds the size of the index arrays.
 _LOCATION_BATCH = 1 << 16
@@ -104,9 +103,13 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
     """Return all reference positions over all arrays."""
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
+    total = 0
     for index in range(count):
         array = buffer.table(buffer.indirect(start + 4 * index), _ARRAY_FIELDS)
         first, refs = buffer.vector(array.at(_REFS, "refs"), 4)
+        total += refs
+        if 4 * total > len(buffer.data):  # arrays that share a vector could name any number of references
+            raise buffer.damage_error(f"{total:,} references")
         offsets = np.frombuffer(buffer.data, "<u4", refs, first)
         found.append(first + 4 * np.arange(refs, dtype=np.int64) + offsets)
     return np.concatenate(found)
@@ -120,11 +123,11 @@ def _by_layout(buffer: FlatBuffer, tables: Positions) -> list[tuple[VTable, Posi
     starts = np.unique(vtables).tolist()
     if len(starts) > _MAX_LAYOUTS:
         raise buffer.damage_error(f"{len(starts):,} table layouts")
-    groups: list[tuple[VTable, Positions]] = []
-    for start in starts:
-        members = tables if len(starts) == 1 else tables[vtables == start]
-        groups.append((buffer.vtable(start, int(members.max()), _REF_FIELDS), members))
-    return groups
+    if len(starts) == 1:
+        return [(buffer.vtable(starts[0], int(tables.max()), _REF_FIELDS), tables)]
+    order = np.argsort(vtables, kind="stable")
+    groups = np.split(tables[order], np.searchsorted(vtables[order], starts[1:]))
+    return [(buffer.vtable(start, int(members.max()), _REF_FIELDS), members) for start, members in zip(starts, groups, strict=True)]
 
 
 def _gather_ids(buffer: FlatBuffer, positions: Positions) -> Ids:
@@ -153,19 +156,19 @@ def _locations(buffer: FlatBuffer, fields: Positions) -> pa.StringArray:
     if not len(fields):
         return pa.array([], pa.string())
     parts: list[Any] = []
-    for first in range(0, len(fields), _LOCATION_BATCH):
-        some = fields[first : first + _LOCATION_BATCH]
-        strings = some + _gather_u32(buffer, some)
-        lengths = _gather_u32(buffer, strings).astype(np.int64)
-        if int((strings + 4 + lengths).max()) > len(buffer.data):
-            raise buffer.damage_error("a virtual location that runs past the end")
+    every_string = np.unique(fields + _gather_u32(buffer, fields))  # references may share a string
+    every_length = _gather_u32(buffer, every_string).astype(np.int64)
+    if int((every_string + 4 + every_length).max()) > len(buffer.data):
+        raise buffer.damage_error("a virtual location that runs past the end")
+    if int(every_length.sum()) > len(buffer.data):  # strings that overlap could name any number of bytes
+        raise buffer.damage_error(f"virtual locations of {int(every_length.sum()):,} bytes together")
+    for first in range(0, len(every_string), _LOCATION_BATCH):
+        strings, lengths = (values[first : first + _LOCATION_BATCH] for values in (every_string, every_length))
         ends = np.cumsum(lengths)
-        if int(ends[-1]) > np.iinfo(np.int32).max:
-            raise buffer.damage_error(f"virtual locations of {int(ends[-1]):,} bytes together")
         offsets = np.concatenate(([0], ends))
         indices = np.arange(int(ends[-1])) + np.repeat(strings + 4 - offsets[:-1], lengths)
         text = np.frombuffer(buffer.data, np.uint8)[indices]
-        strings_array = pa.StringArray.from_buffers(len(some), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text))
+        strings_array = pa.StringArray.from_buffers(len(strings), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text))
         try:
             strings_array.validate(full=True)
         except pa.ArrowInvalid as error:

@@ -61,5 +61,8 @@ class IcechunkLakeConfig(LakeConfig):
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)
 
+    def own_locations(self) -> tuple[str, ...]:
+        return (f"{self.location.rstrip('/')}/",)
+
     def resolve_paths(self, anchor: BaseFolder) -> IcechunkLakeConfig:
         return self.model_copy(update={"location": anchor.absolute(self.location, "location")})

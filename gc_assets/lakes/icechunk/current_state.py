@@ -87,12 +87,12 @@ def check_action(action: ExpiryAction, state: CurrentState, requested: Requested
     the action.
     """
     if action.action not in _CHECKS:
-        found: Refusal = "failed", f"Icechunk has no action {action.action!r}: unreachable snapshots are removed as orphans; plan again"
+        found: Refusal = "denied", f"Icechunk has no action {action.action!r}: unreachable snapshots are removed as orphans; plan again"
     else:
         try:
             found = _CHECKS[action.action](action, state)
         except ValueError as error:
-            found = "failed", str(error)
+            found = "denied", str(error)
     if found is None and (refusal := requested.find_refusal(action)):
         found = "changed", refusal
     return None if found is None else ExpiryOutcome(action, *found)

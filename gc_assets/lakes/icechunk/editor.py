@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gc_assets.core.errors import FormatError, ObjectChanged, StoreError
+from gc_assets.core.errors import FormatError, ObjectChanged, StoreError, is_permanent
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.icechunk.current_state import label, ref_of
 from gc_assets.lakes.icechunk.entries import verify_id
@@ -103,7 +103,10 @@ def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change:
     except FileNotFoundError as error:
         return ExpiryOutcome(action, missing, f"{address}: {error.strerror or error}")
     except OSError as error:
-        return ExpiryOutcome(action, "failed", f"{address} cannot be changed: {error.strerror or error}; correct this and apply again")
+        found = f"{address} cannot be changed: {error.strerror or error}"
+        if is_permanent(error):
+            return ExpiryOutcome(action, "denied", f"{found}; correct this and make a new plan")
+        return ExpiryOutcome(action, "failed", f"{found}; correct this and apply again")
     except FormatError as error:
         return ExpiryOutcome(action, "failed", str(error))
     except StoreError as error:

@@ -39,6 +39,9 @@ class Rule:
     path: str
     moment: int | None
 
+    def __str__(self) -> str:
+        return f"{self.path} ({str(self.cutoff).removeprefix('the ')})"
+
     @property
     def within(self) -> str:
         return f"{self.cutoff.retained_text} ({self.path})"

@@ -45,7 +45,7 @@ class Reasons:
         if self._semantics == "seed" and walk.head_expired:
             rule = "and with `expiry.semantics: seed` a ref with an expired head keeps its history"
             return f"kept: the head of {walk.pointer.label} is {walk.pointer.rule.beyond}, {rule}"
-        return f"kept: {walk.pointer.rule.path} ({walk.pointer.rule.cutoff}) requires no edit of the history of {walk.pointer.label}"
+        return f"kept: {walk.pointer.rule} requires no edit of the history of {walk.pointer.label}"
 
     def explain_lost(self, index: int) -> str:
         """Return the reason for a snapshot that is not kept."""
