@@ -2,6 +2,10 @@
 
 Source: Avro specification 1.11, "Object Container Files". Apache DataFusion decodes large files
 without a Python loop. fastavro decodes small files, and files that DataFusion rejects.
+
+A file states how many records it contains, in a few bytes. The counts are therefore checked against
+its length before anything is decoded, and large files are decoded in a process with limited time and
+memory.
 """
 
 from __future__ import annotations
@@ -9,15 +13,18 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import fastavro
 import pyarrow as pa
 
-from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.untrusted_input import decompress_block, max_decompressed_bytes
+from gc_assets.core.worker_process import run_in_worker
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -26,9 +33,21 @@ MAGIC = b"Obj\x01"
 # For smaller files, planning a DataFusion query (2 ms) takes longer than decoding with fastavro
 # (25-60 µs per entry).
 MIN_DATAFUSION_BYTES = 16 * 1024
-# DataFusion is ten times faster than this, so only an endless decode exceeds the deadline.
+# fastavro decodes at most this many decompressed bytes in the process of the caller.
+MAX_IN_PROCESS_BYTES = 2**20
+# Both readers are ten times faster than this, so only an endless decode exceeds the deadline.
 DATAFUSION_SECONDS = 20.0
 DATAFUSION_BYTES_PER_SECOND = 5 * 2**20
+FASTAVRO_BYTES_PER_SECOND = 2**19
+# An entry of a manifest has 100 bytes or more, so that a larger file exceeds the limit of decompressed
+# bytes.
+MAX_RECORDS = 10_000_000
+# Records that fastavro holds as Python objects at a time.
+_RECORD_BATCH = 4096
+# Types by their smallest number of bytes. Strings, arrays and maps start with a length.
+_MIN_BYTES: Final = {
+    "null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1, "array": 1, "map": 1,
+}  # fmt: skip
 # Maximum total decompressed size per decoded group.
 MAX_GROUP_BYTES = 128 * 2**20
 
@@ -54,6 +73,18 @@ class Header:
     first_block: int
 
 
+class UnexpectedCount(ValueError):
+    """The blocks contain another number of records than expected.
+
+    Attributes:
+        found: Number of records according to the block headers.
+    """
+
+    def __init__(self, found: int, expected: int) -> None:
+        super().__init__(f"its blocks contain {found:,} records, expected {expected:,}")
+        self.found = found
+
+
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
     """Return the columns of every record, in file order.
 
@@ -66,20 +97,30 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
         expected_rows: The number of records, or None to use the counts in the block headers.
 
     Raises:
+        UnexpectedCount: If `expected_rows` differs from the counts in the block headers.
         ValueError: If the header or a block is invalid. Avro readers may also raise their own
             errors.
+        TimeoutError: If a reader exceeds its time limit.
+        WorkerDied: If a reader exceeds its memory limit.
     """
     is_large = len(raw) >= MIN_DATAFUSION_BYTES
     raw, header = _decompress(raw, read_header(raw))
-    if is_large:
-        rows = count_rows(raw, header) if expected_rows is None else expected_rows
-        try:
-            table = read_with_datafusion(raw, header, columns)
-        except Exception:  # noqa: BLE001 - DataFusion raises plain Exception for any file that it rejects
-            return read_with_fastavro(raw, columns)
-        if table.num_rows == rows:
-            return table
-    return read_with_fastavro(raw, columns)
+    rows = count_rows(raw, header)
+    if expected_rows is not None and rows != expected_rows:
+        raise UnexpectedCount(rows, expected_rows)
+    table = _try_datafusion(raw, header, columns) if is_large else None
+    if table is None or table.num_rows != rows:
+        table = read_with_fastavro(raw, columns)
+    if table.num_rows != rows:
+        raise UnexpectedCount(table.num_rows, rows)
+    return table
+
+
+def _try_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table | None:
+    try:
+        return read_with_datafusion(raw, header, columns)
+    except Exception:  # noqa: BLE001 - DataFusion raises plain Exception for any file that it rejects
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +156,7 @@ def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[Fi
     for files in by_schema.values():
         first, parts, counts = files[0][2], list[bytes](), list[int]()
         for _, raw, header in files:
-            blocks = list(_blocks(raw, header))
+            blocks = list(_checked_blocks(raw, header))
             counts.append(sum(count for count, _, _ in blocks))
             for count, begin, end in blocks:
                 parts += [_encode_long(count), _encode_long(end - begin), raw[begin:end], first.sync]
@@ -150,12 +191,67 @@ def read_header(raw: bytes) -> Header:
 
 
 def count_rows(raw: bytes, header: Header) -> int:
-    """Return the number of records according to the block headers.
+    """Return the number of records according to the block headers of an uncompressed file.
 
     Raises:
-        ValueError: If a block is truncated or its sync marker is wrong.
+        ValueError: If a block is truncated, its sync marker is wrong, or it is too short for its
+            number of records.
     """
-    return sum(count for count, _, _ in _blocks(raw, header))
+    return sum(count for count, _, _ in _checked_blocks(raw, header))
+
+
+def _checked_blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
+    smallest, total = _smallest_record(header.metadata.get(b"avro.schema", b"")), 0
+    for count, begin, end in _blocks(raw, header):
+        if count * max(1, smallest) > end - begin:
+            raise ValueError(f"an Avro block of {end - begin:,} bytes states {count:,} records of at least {smallest:,} bytes")
+        total += count
+        if total > MAX_RECORDS:
+            raise ValueError(f"it states more than {MAX_RECORDS:,} records, which no manifest contains")
+        yield count, begin, end
+
+
+@lru_cache(maxsize=256)
+def _smallest_record(schema: bytes) -> int:
+    """Return the smallest number of bytes of a record.
+
+    Raises:
+        ValueError: If the schema is invalid or recursive, or an array has items without bytes. A few
+            bytes could then state any number of items or levels. Iceberg has no such schemas.
+    """
+    try:
+        return _smallest_value(json.loads(schema), {})
+    except (RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"the Avro schema is invalid ({type(error).__name__}: {error})") from error
+
+
+def _smallest_value(schema: Any, named: dict[str, int | None]) -> int:
+    """Return the smallest number of bytes of a value. `named` is None for a type being defined."""
+    if isinstance(schema, list):
+        return 1 + min(_smallest_value(item, named) for item in schema)
+    if isinstance(schema, str):
+        smallest = _MIN_BYTES[schema] if schema in _MIN_BYTES else named[schema]
+        if smallest is None:
+            raise ValueError(f"the Avro type {schema!r} contains itself")
+        return smallest
+    kind, name = schema["type"], schema.get("name")
+    if kind == "array" and _smallest_value(schema["items"], named) == 0:
+        raise ValueError("an Avro array has items without bytes")
+    if kind == "map":
+        _smallest_value(schema["values"], named)
+    if kind not in {"record", "error", "fixed", "enum"}:
+        return _smallest_value(kind, named)
+    full_name = name if "." in name or not schema.get("namespace") else f"{schema['namespace']}.{name}"
+    named |= {name: None, full_name: None}
+    smallest = _smallest_fields(kind, schema, named)
+    named |= {name: smallest, full_name: smallest}
+    return smallest
+
+
+def _smallest_fields(kind: str, schema: dict[str, Any], named: dict[str, int | None]) -> int:
+    if kind == "fixed":
+        return int(schema["size"])
+    return _MIN_BYTES["enum"] if kind == "enum" else sum(_smallest_value(field["type"], named) for field in schema["fields"])
 
 
 def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
@@ -173,11 +269,10 @@ def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
 def _decompress(raw: bytes, header: Header) -> tuple[bytes, Header]:
     """Decompress the file within limits, before passing it to an Avro reader.
 
-    Uncompressed and snappy files are returned unchanged, because snappy data grows by a constant
-    factor at most. Raises `ValueError` like `count_rows`.
+    Raises `ValueError` like `_blocks`.
     """
     codec = header.metadata.get(b"avro.codec", b"null").decode("utf-8", "replace")
-    if codec in {"null", "snappy"}:
+    if codec == "null":
         return raw, header
     metadata = {key: value for key, value in header.metadata.items() if key != b"avro.codec"}
     start = _encode_header(metadata, header.sync)
@@ -217,15 +312,25 @@ def _is_empty_record(field: dict[str, Any]) -> bool:
 
 
 def read_with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table:
-    """Read with DataFusion, or raise `TimeoutError` if it hangs, e.g. 55 on a damaged map block."""
-    reader_metadata = {key: value for key, value in header.metadata.items() if key == b"avro.codec"}
-    reader_metadata[b"avro.schema"] = json.dumps(drop_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()
-    with tempfile.NamedTemporaryFile(suffix=".avro") as file:  # DataFusion reads from a path only
-        file.write(_encode_header(reader_metadata, header.sync))
-        file.write(memoryview(raw)[header.first_block :])
+    """Read an uncompressed file with DataFusion in a worker process.
+
+    Raises:
+        TimeoutError: If it hangs. DataFusion 55 does on a map with a negative number of items.
+    """
+    reader_metadata = {b"avro.schema": json.dumps(drop_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()}
+    content = (_encode_header(reader_metadata, header.sync), memoryview(raw)[header.first_block :])
+    return _read_file(_query, DATAFUSION_SECONDS + len(raw) / DATAFUSION_BYTES_PER_SECOND, content, columns)
+
+
+def _read_file(
+    read: Callable[[str, Sequence[Column]], pa.Table], seconds: float, content: Sequence[bytes | memoryview], columns: Sequence[Column]
+) -> pa.Table:
+    """Read with a function that takes a path, in a worker process."""
+    with tempfile.NamedTemporaryFile(suffix=".avro") as file:
+        for part in content:
+            file.write(part)
         file.flush()
-        seconds = DATAFUSION_SECONDS + len(raw) / DATAFUSION_BYTES_PER_SECOND
-        return run_with_deadline(seconds, "DataFusion", lambda: _query(file.name, columns))
+        return run_in_worker(seconds, read, file.name, columns)
 
 
 def _query(path: str, columns: Sequence[Column]) -> pa.Table:
@@ -259,9 +364,24 @@ def _build_expression(column: Column, schema: pa.Schema) -> Expr:
 
 
 def read_with_fastavro(raw: bytes, columns: Sequence[Column]) -> pa.Table:
-    records = list(cast("Iterator[dict[str, Any]]", fastavro.reader(io.BytesIO(raw))))
-    arrays = [pa.array(_column_values(records, column), column.type, size=len(records)) for column in columns]
-    return pa.Table.from_arrays(arrays, schema=_build_schema(columns))
+    """Read an uncompressed file with fastavro, a large one in a worker process."""
+    if len(raw) <= MAX_IN_PROCESS_BYTES:
+        return _read_records(io.BytesIO(raw), columns)
+    return _read_file(_read_path, DATAFUSION_SECONDS + len(raw) / FASTAVRO_BYTES_PER_SECOND, [raw], columns)
+
+
+def _read_path(path: str, columns: Sequence[Column]) -> pa.Table:
+    with Path(path).open("rb") as file:
+        return _read_records(file, columns)
+
+
+def _read_records(file: IO[bytes], columns: Sequence[Column]) -> pa.Table:
+    records = cast("Iterator[dict[str, Any]]", fastavro.reader(file))
+    schema, batches = _build_schema(columns), list[pa.RecordBatch]()
+    while batch := list(islice(records, _RECORD_BATCH)):
+        arrays = [pa.array(_column_values(batch, column), column.type, size=len(batch)) for column in columns]
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return pa.Table.from_batches(batches, schema)
 
 
 def _column_values(records: list[dict[str, Any]], column: Column) -> list[Any]:

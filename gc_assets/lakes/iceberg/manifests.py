@@ -6,7 +6,6 @@ Lists", versions 1 to 3.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
+from gc_assets.core.worker_process import is_started
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.avro import Column, read_columns, read_groups
+from gc_assets.lakes.iceberg.avro import Column, UnexpectedCount, count_rows, read_columns, read_groups, read_header
 from gc_assets.lakes.protocol import Container, decode_or_error
 
 # The codes `status` and `content` of the format are indices of these arrays.
@@ -55,30 +55,48 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     """Return the children of a manifest list or manifest, in file order.
 
     Raises:
-        FormatError: If the length or entry count differs from the parent's values, the file cannot
-            be decoded, or an entry has no address or an unknown code. The message names the
-            container.
+        FormatError: If the entry count differs from the parent's value, or the length if the parent
+            has no count, or if the file cannot be decoded, or an entry has no address or an unknown
+            code. The message names the container.
     """
     if container.kind not in _DECODERS:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")
     if container.size_bytes is not None and len(raw) != container.size_bytes:
-        raise FormatError(
-            f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}; the file is truncated or was replaced, restore it"
-        )
+        _require_promised_entries(container, raw)
     if not raw:
         raise FormatError(f"{_label(container)}: the file is empty; restore it, or expire the snapshots that need it")
     columns, build_rows = _DECODERS[container.kind]
     try:
         table = read_columns(raw, columns, container.expected_entries)
+    except UnexpectedCount as error:
+        raise FormatError(
+            f"{_label(container)}: read {error.found:,} entries, its manifest list states {container.expected_entries:,}; restore it"
+        ) from error
     except Exception as error:
         raise FormatError(
             f"{_label(container)}: cannot decode {len(raw):,} bytes as Avro ({type(error).__name__}: {error}); restore the file"
         ) from error
-    if container.expected_entries is not None and table.num_rows != container.expected_entries:
-        raise FormatError(
-            f"{_label(container)}: read {table.num_rows:,} entries, its manifest list states {container.expected_entries:,}; restore it"
-        )
     return build_rows(_label(container), table, pa.scalar(container.snapshot_id, pa.string()))
+
+
+def _require_promised_entries(container: Container, raw: bytes) -> None:
+    """Accept a file of another length than expected if its block headers prove that it is whole.
+
+    Some writers leave the length of an earlier version in manifest lists (apache/iceberg #13719,
+    apache/iceberg-go #438). If the list has counts, the length adds no information.
+    """
+    finding = f"{_label(container)}: {len(raw):,} bytes, expected {container.size_bytes:,}"
+    if container.expected_entries is None:
+        raise FormatError(f"{finding}; the file is truncated or was replaced, restore it, or rewrite the table's manifests")
+    try:
+        entries = count_rows(raw, read_header(raw))
+    except ValueError as error:
+        raise FormatError(f"{finding}; the file is truncated or was replaced ({error}), restore it") from error
+    if entries != container.expected_entries:
+        raise FormatError(
+            f"{finding}; it has {entries:,} entries, its manifest list states {container.expected_entries:,}; "
+            "the file is truncated or was replaced, restore it"
+        )
 
 
 def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
@@ -99,8 +117,7 @@ def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch
 
 
 def _is_worth_grouping(items: Sequence[tuple[Container, bytes]]) -> bool:
-    is_imported = "datafusion" in sys.modules
-    return len(items) >= MIN_GROUP_FILES and (is_imported or sum(len(raw) for _, raw in items) >= MIN_IMPORT_BYTES)
+    return len(items) >= MIN_GROUP_FILES and (is_started() or sum(len(raw) for _, raw in items) >= MIN_IMPORT_BYTES)
 
 
 def _has_expected_length(container: Container, raw: bytes) -> bool:

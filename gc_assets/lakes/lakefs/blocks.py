@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from gc_assets.core.untrusted_input import max_decompressed_bytes
 from gc_assets.lakes.lakefs.wire import Buffer, Bytes, Positions
 
 # An internal key is the user key, seven bytes of sequence number and one of kind (RocksDB
@@ -22,9 +23,10 @@ _TRAILER_BYTES: Final = 8
 _SET: Final = 1
 # Number of intervals whose keys are in one matrix.
 _INTERVAL_BATCH: Final = 2048
-# lakeFS paths have at most 1,024 bytes. A key shares the start of the key before it, so a few bytes
-# could repeat a longer key any number of times.
-LARGEST_KEY: Final = 8 * 1024
+# Badger, one of the key-value stores of lakeFS, has keys of at most 65,000 bytes. Others have fewer.
+LARGEST_KEY: Final = 2**16
+# Bytes in a matrix of keys, unless a single interval is longer.
+_MATRIX_BYTES: Final = 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,9 @@ def read_blocks(source: str, blocks: list[bytes]) -> Entries:
     """
     buffer = Buffer.of(source, blocks)
     starts, ends = _intervals(buffer, blocks)
-    parts = [
-        _read_intervals(buffer, starts[first : first + _INTERVAL_BATCH], ends[first : first + _INTERVAL_BATCH])
-        for first in range(0, len(starts), _INTERVAL_BATCH)
-    ]
+    longest = int((ends - starts).max(initial=1))  # no key is longer
+    step = max(1, min(_INTERVAL_BATCH, _MATRIX_BYTES // max(1, longest)))
+    parts = [_read_intervals(buffer, starts[first : first + step], ends[first : first + step]) for first in range(0, len(starts), step)]
     if not parts:
         return Entries(buffer, pa.array([], pa.binary()), np.zeros(0, np.int64), np.zeros(0, np.int64))
     return Entries(
@@ -91,22 +92,26 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
     rows = np.flatnonzero(starts < ends)
     at, until = starts[rows], ends[rows]
     held, sizes = np.zeros((len(rows), 0), np.uint8), np.zeros(len(rows), np.int64)
+    total, limit = 0, max_decompressed_bytes(len(buffer.data))
     found_rows: list[Positions] = []
     found_keys: list[pa.BinaryArray] = []
     found_starts: list[Positions] = []
     found_sizes: list[Positions] = []
     while len(rows):
-        shared, at = buffer.lengths(at, until, "a key")
+        prefixes, at = buffer.uvarints(at)
+        if np.any(prefixes > sizes.astype(np.uint64)):
+            raise buffer.damage_error("a key that shares more than the key before it holds")
+        shared = prefixes.astype(np.int64)
         fresh, at = buffer.lengths(at, until, "a key")
         value_sizes, at = buffer.lengths(at, until, "a value")
         value_starts = at + fresh
         after = value_starts + value_sizes
         buffer.check_bounds(after, until, "an entry")
-        if np.any(shared > sizes):
-            raise buffer.damage_error("a key that shares more than the key before it holds")
         sizes = shared + fresh
-        if np.any(sizes > LARGEST_KEY):
-            raise buffer.damage_error(f"a key of {int(sizes.max()):,} bytes, expected at most {LARGEST_KEY:,}")
+        total += int(sizes.sum())
+        # A key shares the start of the key before it, so three bytes can repeat a long key.
+        if np.any(sizes > LARGEST_KEY) or total > limit:
+            raise buffer.damage_error(f"a key of {int(sizes.max()):,} bytes, or keys of {total:,} bytes")
         held = _next_keys(buffer.data, held, shared, at, sizes)
         found_rows.append(rows)
         found_keys.append(_user_keys(buffer, held, sizes))

@@ -44,6 +44,11 @@ def test_entries_round_trip_in_order(two_level: bool, compression: int) -> None:
     assert pairs_of(TableWriter(two_level=two_level, compression=compression).write(PAIRS)) == PAIRS
 
 
+def test_key_may_share_more_bytes_than_its_entry_has() -> None:
+    pairs = [(b"k" * 300 + end, b"v") for end in (b"1", b"2", b"3")]
+    assert pairs_of(TableWriter().write(pairs)) == pairs
+
+
 def test_table_without_entries_is_empty() -> None:
     assert pairs_of(TableWriter().write([])) == []
 

@@ -1,0 +1,219 @@
+"""Run functions in a child process with limited time and memory.
+
+Native code that hangs cannot be interrupted inside its process, and a thread that waits for it keeps
+using its core. A child process can be killed. It is kept for further calls, and ends when it is idle
+or its parent is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import queue
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, Any, Final, ParamSpec, TypeVar, cast
+
+# Address space of the child in addition to its size after the start.
+MAX_BYTES: Final = 4 * 2**30
+IDLE_SECONDS: Final = 60.0
+# Python and its libraries start in a second. A busy machine may need many more.
+START_SECONDS: Final = 120.0
+_LENGTH: Final = struct.Struct("<Q")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class WorkerDied(ChildProcessError):
+    """The child ended during a call, usually because it exceeded its memory limit."""
+
+
+class _Worker:
+    """Child process that executes one call at a time."""
+
+    def __init__(self) -> None:
+        # The child must find the same modules, e.g. in the archives that Spark distributes.
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-m", "gc_assets.core.worker_process"]
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+        self._requests, self._results = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, seconds: float, request: bytes) -> tuple[bool, Any]:
+        """Return (True, result), or (False, exception) if the function raised one.
+
+        Raises:
+            TimeoutError: If there is no result after `seconds`.
+            WorkerDied: If the child ended.
+        """
+        until = time.monotonic() + seconds
+        try:
+            self._requests.write(_LENGTH.pack(len(request)) + request)
+            self._requests.flush()
+        except BrokenPipeError:
+            raise self._exit_error() from None
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, until))
+        return pickle.loads(self._read(length, until))  # noqa: S301 - written by this package's own child
+
+    def _read(self, length: int, until: float) -> bytearray:
+        found, poll = bytearray(), select.poll()
+        poll.register(self._results.fileno(), select.POLLIN)
+        while len(found) < length:
+            remaining = until - time.monotonic()
+            if remaining <= 0 or not poll.poll(remaining * 1000):
+                raise TimeoutError(errno.ETIMEDOUT, "no result from the worker process in time")
+            content = os.read(self._results.fileno(), min(length - len(found), 2**20))
+            if not content:
+                raise self._exit_error()
+            found += content
+        return found
+
+    def _exit_error(self) -> WorkerDied:
+        code = self._process.wait()
+        return WorkerDied(errno.ECHILD, f"the worker process ended with code {code}; it may use {MAX_BYTES // 2**30} GiB of memory")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._requests, self._results):
+            with suppress(OSError):  # a request that the killed child did not read
+                pipe.close()
+
+
+class _Pool:
+    """Idle workers of this process. A forked child starts with none, as pipes cannot be shared."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._pid = os.getpid()
+
+    def take(self) -> _Worker:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._idle, self._pid = [], os.getpid()
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.is_alive:
+                    return worker
+                worker.kill()
+        worker = _Worker()
+        worker.call(START_SECONDS, pickle.dumps((_accept_first_call, (), {})))
+        return worker
+
+    def put_back(self, worker: _Worker) -> None:
+        with self._lock:
+            self._idle.append(worker)
+
+    @property
+    def has_idle(self) -> bool:
+        return self._pid == os.getpid() and any(worker.is_alive for worker in self._idle)
+
+
+_pool = _Pool()
+
+
+def is_started() -> bool:
+    """Return True if a call would not have to start a process."""
+    return _pool.has_idle
+
+
+def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a function of a module in a child process.
+
+    Args:
+        seconds: Time limit, without the start of the child.
+        function: The function. It, its arguments and its result are pickled.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+
+    Raises:
+        TimeoutError: If the time is over. The child is killed.
+        WorkerDied: If the child ended.
+        Exception: Errors of the function are raised unchanged.
+    """
+    request = pickle.dumps((function, args, kwargs))
+    worker = _pool.take()
+    try:
+        succeeded, result = worker.call(seconds, request)
+    except BaseException:
+        worker.kill()
+        raise
+    _pool.put_back(worker)
+    if succeeded:
+        return result
+    raise result
+
+
+def _accept_first_call() -> None:
+    """Do nothing. The first call shows that the child is ready."""
+
+
+def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
+    """Queue the requests, and end this process when the parent has closed the pipe."""
+    while header := sys.stdin.buffer.read(_LENGTH.size):
+        requests.put(sys.stdin.buffer.read(_LENGTH.unpack(header)[0]))
+    os._exit(0)
+
+
+def _execute(request: bytes) -> bytes:
+    try:
+        function, args, kwargs = pickle.loads(request)  # noqa: S301 - written by the parent
+        answer = True, function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - raised in the parent
+        answer = False, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+    try:
+        return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - an exception class that cannot be pickled
+        return pickle.dumps((False, RuntimeError(f"{type(answer[1]).__name__}: {answer[1]}")))
+
+
+def main() -> None:
+    """Execute requests from standard input until it ends, or until no request comes for a minute."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is sent to the parent as well, which closes the pipe
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints does not mix with the results
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
+    is_limited = False
+    while True:
+        try:
+            request = requests.get(timeout=IDLE_SECONDS)
+        except queue.Empty:
+            os._exit(0)
+        answer = _execute(request)
+        results.write(_LENGTH.pack(len(answer)) + answer)
+        results.flush()
+        if not is_limited:
+            _limit_memory()
+            is_limited = True
+
+
+def _limit_memory() -> None:
+    limit = MAX_BYTES
+    try:
+        with open("/proc/self/statm") as source:  # noqa: PTH123 - as cheap as possible
+            limit += int(source.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        pass  # not on Linux
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+if __name__ == "__main__":
+    main()
