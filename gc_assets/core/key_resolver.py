@@ -6,8 +6,11 @@ object resolve to the same key, and different objects never share a key.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -18,8 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.byte_scan import find_rows, has_irregular_components
-from gc_assets.core.errors import FormatError, UsageError
-from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapse_path, parse_address
+from gc_assets.core.errors import FormatError, StoreError, UsageError
+from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
+from gc_assets.core.urls import parse_alias, parse_url
 
 # Common spellings. All others take a slower path.
 _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
@@ -27,7 +31,11 @@ _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
     S3: ("s3://", "s3a://", "s3n://"),
 }
 _TO_THE_END: Final = 2**31 - 1
+# Lookups of directories at a time, which hides the latency of network mounts.
+_CONCURRENT_LOOKUPS: Final = 16
 _PERCENT: Final = ord("%")
+# Characters of web addresses that are not part of a key.
+_URL_SYNTAX: Final = frozenset("%?#")
 _NOT_ASCII: Final = 0x80
 
 
@@ -38,11 +46,12 @@ class KeyResolver:
     its directory is under a root after resolving symbolic links.
     """
 
-    def __init__(self, storages: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, storages: Sequence[tuple[str, str]], aliases: Sequence[tuple[str, str]] = ()) -> None:
         """Create a resolver.
 
         Args:
             storages: (name, location) pairs.
+            aliases: (name, address) pairs: other addresses of the locations, with any scheme.
 
         Raises:
             UsageError: If a name is repeated or a location is invalid.
@@ -50,8 +59,49 @@ class KeyResolver:
         self._locations = {name: Location.parse(location) for name, location in storages}
         if len(self._locations) != len(storages):
             raise UsageError(f"storage names repeat: {', '.join(name for name, _ in storages)}; every storage needs its own")
-        self._roots = sorted(self._locations.items(), key=lambda item: -len(item[1].root))
+        self._aliases = sorted(set(aliases))
+        roots = list(self._locations.items())
+        self._urls: list[tuple[str, str]] = []
+        for name, alias in self._aliases:
+            root = parse_alias(alias)
+            if isinstance(root, Location):
+                roots.append((name, root))
+            else:
+                self._urls.append((name, str(root)))
+        self._roots = sorted(roots, key=lambda item: -len(item[1].root))
+        self._has_path_aliases = len(roots) > len(self._locations)
+        self._urls.sort(key=lambda item: -len(item[1]))
+        self._url_schemes = frozenset(url.partition(":")[0] for _, url in self._urls)
         self._links = SymbolicLinks()
+
+    @property
+    def settings_digest(self) -> str:
+        """Digest of the settings. Results depend on them, the address and `link_targets` only."""
+        locations = sorted((name, str(location)) for name, location in self._locations.items())
+        return hashlib.sha256(json.dumps([locations, self._aliases]).encode()).hexdigest()
+
+    @property
+    def link_targets(self) -> dict[str, str]:
+        """Real directory of every local directory that the results so far depend on."""
+        return self._links.targets
+
+    def has_same_links(self, targets: Collection[tuple[str, str]]) -> bool:
+        """Check if directories still have the real directories of an earlier resolver.
+
+        Args:
+            targets: Directories with their real directories, as in `link_targets`.
+        """
+
+        def is_same(target: tuple[str, str]) -> bool:
+            try:
+                return self._links.real(target[0]) == target[1]
+            except StoreError:
+                return False  # the caller resolves the addresses again and reports the error
+
+        if len(targets) <= _CONCURRENT_LOOKUPS:
+            return all(map(is_same, targets))
+        with ThreadPoolExecutor(_CONCURRENT_LOOKUPS) as pool:
+            return all(list(pool.map(is_same, targets)))
 
     def address(self, storage: str, key: str) -> str:
         """Return the canonical address of an object.
@@ -63,6 +113,20 @@ class KeyResolver:
             raise UsageError(f"unknown storage {storage!r}; configured: {', '.join(sorted(self._locations)) or 'none'}")
         return f"{self._locations[storage]}{key}"
 
+    def translate(self, address: str) -> str:
+        """Return the canonical address if this one begins with an alias, otherwise the address itself."""
+        try:
+            named = self._resolve_url(address) if self._urls else None
+            parsed = parse_address(address) if named is None and self._has_path_aliases else None
+        except FormatError:
+            return address  # the store reports it
+        if parsed is not None:
+            scheme, path = parsed
+            found = next(((name, root) for name, root in self._roots if scheme == root.scheme and path.startswith(root.root)), None)
+            if found is not None and found[1] != self._locations[found[0]]:
+                named = found[0], path[len(found[1].root) :]
+        return address if named is None else self.address(*named)
+
     def resolve_one(self, address: str) -> tuple[str, str] | None:
         """Return (storage, key), or None for an external address.
 
@@ -71,6 +135,8 @@ class KeyResolver:
                 key.
             StoreError: If a symbolic link in the path cannot be read.
         """
+        if self._urls and (named := self._resolve_url(address)) is not None:
+            return named
         parsed = parse_address(address)
         if parsed is None:
             return None
@@ -125,7 +191,7 @@ class KeyResolver:
                 resolved = None
             else:
                 directory, _, name = address.rpartition("/")
-                if name in {"", ".", ".."}:
+                if name in {"", ".", ".."} or not _URL_SYNTAX.isdisjoint(name):
                     resolved = self.resolve_one(address)
                 elif directory in directories:
                     inside = directories[directory]
@@ -136,6 +202,19 @@ class KeyResolver:
             names.append(resolved and resolved[0])
             keys.append(resolved and resolved[1])
         return _ResolvedRows(rows, pa.array(names, pa.string()), pa.array(keys, pa.string()).cast(pa.binary()))
+
+    def _resolve_url(self, address: str) -> tuple[str, str] | None:
+        """Resolve an address by aliases that are URLs."""
+        if scheme_of(address) not in self._url_schemes and not address.lower().startswith("http:"):
+            return None
+        url = parse_url(address)
+        for name, root in self._urls if url is not None else ():
+            if str(url).startswith(root):
+                key = str(url)[len(root) :]
+                if ".." in key.split("/"):
+                    raise FormatError(f"address {address!r} has a `..` component, which systems resolve differently; expected none")
+                return name, key if self._locations[name].scheme != FILE else collapse_path(f"/{key}")[1:]
+        return None
 
     def _resolve_through_links(self, path: str) -> tuple[str, str] | None:
         directory, _, name = path.rpartition("/")

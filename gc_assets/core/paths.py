@@ -20,6 +20,7 @@ S3: Final = "s3"
 Scheme = Literal["file", "s3"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_ARN = re.compile("//arn:", re.IGNORECASE)
 _ALIASES: Final[dict[str, Scheme]] = {"file": FILE, "s3": S3, "s3a": S3, "s3n": S3}
 
 
@@ -100,6 +101,11 @@ class SymbolicLinks:
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
 
+    @property
+    def targets(self) -> dict[str, str]:
+        """Real directory of every directory looked up so far."""
+        return dict(self._real)
+
     def real(self, directory: str) -> str:
         """Return the real directory, ending in `/`.
 
@@ -125,7 +131,7 @@ class SymbolicLinks:
 def parse_address(address: str) -> tuple[Scheme, str] | None:
     """Return the scheme and the canonical path (`/a/b`, or `bucket/a/b`).
 
-    Returns None for unsupported schemes.
+    Returns None for unsupported schemes and S3 access points.
 
     Raises:
         FormatError: If the address is relative, or contains a `..` component or a host.
@@ -140,6 +146,8 @@ def parse_address(address: str) -> tuple[Scheme, str] | None:
         if known is None:
             return None
         scheme, rest = known, address[match.end() :]
+        if scheme == S3 and _ARN.match(rest) is not None:
+            return None  # an access point, whose bucket is unknown
     if ".." in rest.split("/"):
         raise FormatError(f"address {address!r} has a `..` component, which systems resolve differently; expected none")
     return scheme, _local_path(address, rest) if scheme == FILE else _bucket_and_key(address, rest)

@@ -376,8 +376,11 @@ def _iterate_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Comp
 
 
 def _are_compatible(one: _Segment, other: _Segment) -> bool:
-    """Check if the segments have the same decoder settings, by which readers select runs."""
-    return one.runs[0].entry.summary.get("decoded_as") == other.runs[0].entry.summary.get("decoded_as")
+    """Check if the segments have the same decoder settings and storages, by which readers select
+    runs.
+    """
+    first, second = one.runs[0].entry.summary, other.runs[0].entry.summary
+    return all(first.get(name) == second.get(name) for name in ("decoded_as", "resolved_as"))
 
 
 def _segment_parts(segment: _Segment, base: str) -> Iterator[tuple[Part, SegmentFile]]:

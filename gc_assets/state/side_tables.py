@@ -161,6 +161,18 @@ ROUTED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SID
 # Files referenced by a commit but not live.
 RELEASED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE)
 
+# External addresses that may be other names of objects in storages (docs/safety.md).
+UNKNOWN_ADDRESSES_SIDE: Final = "_unknown_addresses"
+UNKNOWN_ADDRESSES: Final = schema_of(
+    column("address", STRING, "Address as the lake spells it."),
+    column("kind", STRING, "File kind."),
+    column("size_bytes", LONG, "Size, if the lake records it."),
+    column("commit_id", STRING, "Commit that needs the file; null for files of the current state."),
+    column("container", STRING, "Address of the metadata object that names the file."),
+    column("table_uuid", STRING, "Table uuid; null in a lake of one repository."),
+    column("reason", STRING, "Why the address may be another name of an object in a storage."),
+)
+
 # Live metadata objects expected in the inventory, with the decoded length. `etag` and `digest`
 # identify the decoded objects; several values are joined by `IDENTITY_SEPARATOR`.
 IDENTITY_SEPARATOR: Final = "\x1f"

@@ -226,6 +226,8 @@ class LiveFilesSummary(Summary):
         files: Number of rows. Files of expired or dangling commits and files released by rules are
             counted separately.
         unreadable: Unreadable tables, whose last known files are included in the rows.
+        unknown_addresses: Number of external addresses that may be other names of objects in storages.
+        unknown_address_samples: Some of them, with the reasons.
         reused_files: Number of reused rows.
         reused_from: Run that the rows were reused from.
         full_recompute_reason: Reason for a full recompute, or None.
@@ -262,6 +264,8 @@ class LiveFilesSummary(Summary):
     dangling_files: int
     lifecycle_files: int = 0
     external_files: int
+    unknown_addresses: int = 0
+    unknown_address_samples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     reused_files: int = 0
@@ -374,6 +378,36 @@ class SweepSummary(IndexSummary):
     rewritten: int = 0
 
 
+class ForeignFiles(BaseModel):
+    """Foreign files of one claim that one rule found.
+
+    Attributes:
+        rule: A rule of `core/foreign.py`.
+        lake: Lake that claims the files.
+        address: Address of the claim.
+        files: Number of files.
+        bytes: Their size.
+        oldest: Time of the oldest file.
+        samples: Some of their keys.
+        since: For `new_claim`: time of the newest accepted run without the claim.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+    rule: str
+    lake: str
+    address: str
+    files: int
+    bytes: int
+    oldest: Moment | None = None
+    samples: tuple[str, ...] = ()
+    since: Moment | None = None
+
+    def __str__(self) -> str:
+        oldest = f", oldest {self.oldest:%Y-%m-%d %H:%M}Z" if self.oldest is not None else ""
+        return f"{self.files:,} files ({format_bytes(self.bytes)}) in {self.address}{oldest}, e.g. {', '.join(self.samples[:3])}"
+
+
 class OrphanFilesSummary(Summary):
     """Summary of `orphan_files`.
 
@@ -390,6 +424,10 @@ class OrphanFilesSummary(Summary):
             of older releases, where all near misses do.
         junk: Files named like metadata without being metadata. The files in their directories are
             kept.
+        foreign: Files in claims that may belong to others, by claim and rule. Their total is part
+            of `by_reason`.
+        foreign_claims: Number of pairs of claim and rule, of which `foreign` contains the largest.
+        foreign_by_rule: Amounts by rule.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -420,6 +458,14 @@ class OrphanFilesSummary(Summary):
     stopped_samples: tuple[str, ...]
     problems: Counts = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    foreign: tuple[ForeignFiles, ...] = ()
+    foreign_claims: int = 0
+    foreign_by_rule: Amounts = Field(default_factory=dict)
+
+    @property
+    def foreign_amount(self) -> Amount:
+        """Foreign files, which are never planned."""
+        return Amount.total(self.foreign_by_rule.values())
 
 
 class DeletionPlanSummary(Summary):

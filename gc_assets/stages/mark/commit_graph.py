@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -17,12 +18,14 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine import tasks
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     WrittenParts,
     frame_from_arrow,
+    map_arrow,
     parallelism,
     publish,
     read_paths,
@@ -35,6 +38,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.lakes.protocol import Lake, as_incremental
 from gc_assets.stages.mark.commit_rows import ReadCommits, add_generations
+from gc_assets.stages.mark.resolution import resolve_content_roots
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
@@ -52,8 +56,8 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
     """Publish all commits of the frozen sources, including dangling ones, with generation numbers.
 
     Commits of earlier runs are reused if commits of the lake never change (which also keeps those
-    of deleted refs), or if a table's metadata file is unchanged. After an upgrade or a storage
-    move, all commits are read again.
+    of deleted refs), or if a table's metadata file is unchanged. Their addresses are resolved
+    again. After an upgrade, all commits are read again.
 
     Commits shared by two sources (e.g. a table registered twice) become one row with the union of
     their content roots. If a single-repository lake is unreadable, the table is empty and the
@@ -69,7 +73,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
     has_digests = sources.column("digest").null_count < sources.num_rows
     lake = context.lake(lake_name)
     previous = _PreviousGraph.find(context, lake, has_digests=has_digests)
-    known = _find_known_commits(state, sources, previous)
+    known = _find_known_commits(state, sources, previous, context.resolver())
     read = ReadCommits(
         lake,
         context.resolver(),
@@ -97,10 +101,12 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
 
 
 def graph_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of all inputs except the commits: release, lake server and storages."""
-    locations = sorted((storage.name, storage.location) for storage in context.config.storages)
-    server = context.config.lake(lake_name).server()
-    return hashlib.sha256(json.dumps([__version__, locations, server]).encode()).hexdigest()
+    """Return a digest of all that commits depend on, except their sources: release and lake server.
+
+    Storages and symbolic links are not part of it, because every run resolves the addresses of
+    reused commits again.
+    """
+    return hashlib.sha256(json.dumps([__version__, context.config.lake(lake_name).server()]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +179,13 @@ class _KnownCommits:
         tables: Uuids of tables with reused commits. If None, all commits are reused and new ones
             appended.
         rows: Number of reused commits.
+        resolver: Resolver for the addresses of their content roots.
     """
 
     graph: PublishedTable | None
     tables: pa.Array | None
     rows: int
+    resolver: KeyResolver
 
     def sources_to_read(self, sources: pa.Table) -> tuple[int, ...]:
         """Return the row numbers of the sources to read."""
@@ -190,30 +198,31 @@ class _KnownCommits:
         if self.graph is None:
             return COMMIT_GRAPH.schema.empty_table()
         rows = read_rows(state, COMMIT_GRAPH, self.graph)
-        return rows if self.tables is None else rows.filter(pc.is_in(rows.column("table_uuid"), self.tables))
+        known = rows if self.tables is None else rows.filter(pc.is_in(rows.column("table_uuid"), self.tables))
+        return pa.Table.from_batches(resolve_content_roots(iter(known.to_batches()), self.resolver), known.schema)
 
     def read_frame(self, spark: SparkSession, state: State) -> DataFrame:
         rows = read_table(spark, state, COMMIT_GRAPH, self.graph)
-        if self.tables is None:
-            return rows
-        tables = frame_from_arrow(spark, pa.table({"table_uuid": self.tables}))
-        return rows.join(F.broadcast(tables), "table_uuid", "left_semi").select(*rows.columns)
+        if self.tables is not None:
+            tables = frame_from_arrow(spark, pa.table({"table_uuid": self.tables}))
+            rows = rows.join(F.broadcast(tables), "table_uuid", "left_semi").select(*rows.columns)
+        return map_arrow(rows, partial(resolve_content_roots, resolver=self.resolver), COMMIT_GRAPH.schema)
 
 
-def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGraph) -> _KnownCommits:
+def _find_known_commits(state: State, sources: pa.Table, previous: _PreviousGraph, resolver: KeyResolver) -> _KnownCommits:
     """Return the reusable commits of the previous graph.
 
     If the graph is damaged and the lake can be read again, no commits are reused.
     """
     graph = previous.valid_graph
     if graph is None or previous.is_incremental:
-        return _KnownCommits(graph, None, graph.receipt.rows if graph is not None else 0)
+        return _KnownCommits(graph, None, graph.receipt.rows if graph is not None else 0, resolver)
     try:
         tables = _unchanged_tables(state.files, sources, graph)
         rows = _count_commits(state.files, graph, tables) if len(tables) else None
     except (StateError, OSError, pa.ArrowException):
-        return _KnownCommits(None, None, 0)
-    return _KnownCommits(None, None, 0) if rows is None else _KnownCommits(graph, tables, rows)
+        return _KnownCommits(None, None, 0, resolver)
+    return _KnownCommits(None, None, 0, resolver) if rows is None else _KnownCommits(graph, tables, rows, resolver)
 
 
 def _unchanged_tables(files: Files, sources: pa.Table, graph: PublishedTable) -> pa.Array:

@@ -18,6 +18,7 @@ from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import LOCATION_KINDS
 from gc_assets.lakes.protocol import Container, Lake, decode_batch
+from gc_assets.stages.mark.resolution import build_links
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
@@ -27,6 +28,8 @@ from gc_assets.state.side_tables import (
     CONTAINERS_SIDE,
     EDGES,
     EDGES_SIDE,
+    LINKS,
+    LINKS_SIDE,
     LOCATIONS,
     LOCATIONS_SIDE,
     TASKS,
@@ -68,6 +71,12 @@ class _DecodedContainer:
     digest: int
     rows: pa.RecordBatch
 
+    @property
+    def recorded_length(self) -> int | None:
+        """Length that the parent records, or None if it is the same or not recorded."""
+        recorded: int | None = self.task["size_bytes"]
+        return None if recorded == self.length else recorded
+
 
 def content_digest(raw: bytes) -> str:
     """Return the digest of a container's bytes, as recorded in the cache."""
@@ -108,6 +117,7 @@ class Decode:
                             self._write(pending, writer)
                             pending, rows = [], 0
                 self._write(pending, writer)
+        writer.add_links(self.resolver)
         yield writer.close()
 
     def _read(self, task: dict[str, Any]) -> _ReadResult:
@@ -115,6 +125,8 @@ class Decode:
             return self.objects.read_identified(task["address"])
         except OSError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - the address or the object makes only this container unreadable
+            return OSError(f"{type(error).__name__}: {error}")
 
     def _decode(self, reads: list[_Read]) -> Iterator[tuple[dict[str, Any], _ReadResult, _DecodedContainer | FormatError]]:
         """Yield the decoded container or the error of each task."""
@@ -171,6 +183,7 @@ class _SegmentWriter:
         self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
         self._locations = PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE)
         self._unreadable = PartWriter(files, run.path, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE)
+        self._links = PartWriter(files, run.path, LINKS, LINKS_SIDE)
         self._digest = 0
         self._counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
 
@@ -193,6 +206,7 @@ class _SegmentWriter:
                 "entries": counts.get(item.task["address"], 0),
                 "etag": item.etag,
                 "digest": item.content_digest,
+                "recorded_size_bytes": item.recorded_length,
             }
             for item in decoded
         ]
@@ -208,9 +222,14 @@ class _SegmentWriter:
         self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
         self._counts["unreadable"] += 1
 
+    def add_links(self, resolver: KeyResolver) -> None:
+        """Record the symbolic links that the keys of the entries depend on."""
+        for batch in build_links(resolver).to_batches():
+            self._links.write(batch)
+
     def close(self) -> pa.RecordBatch:
         """Close the parts and return the task report for the driver."""
-        writers = (self._entries, self._inner, self._containers, self._edges, self._locations, self._unreadable)
+        writers = (self._entries, self._inner, self._containers, self._edges, self._locations, self._unreadable, self._links)
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
 
 

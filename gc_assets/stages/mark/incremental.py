@@ -135,7 +135,8 @@ class NeedChanges:
 
 def fingerprint(context: RunContext, lake_name: str) -> str:
     """Return a digest of all row inputs except `NEEDS`, cached entries and released files."""
-    rules = [cache_fingerprint(context, lake_name), lake_name, ROW_VERSION, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
+    read_as = [cache_fingerprint(context, lake_name), context.resolver().settings_digest]
+    rules = [*read_as, lake_name, ROW_VERSION, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
 
 

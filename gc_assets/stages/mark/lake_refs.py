@@ -5,31 +5,46 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 import pyarrow as pa
 
-from gc_assets.core.errors import LakeUnreadable, StoreError
+from gc_assets.core.errors import GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
-from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, UnreadableTable
+from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, NamedPrefixes, Ref, UnreadableTable
 from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
+from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, resolve_rows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
 from gc_assets.state.side_tables import (
     CLAIMS,
     CLAIMS_SIDE,
+    LINKS,
+    LINKS_SIDE,
     PINNED,
     PINNED_SIDE,
     SOURCES,
     SOURCES_SIDE,
     UNCOMMITTED,
     UNCOMMITTED_SIDE,
+    VIEWS,
+    VIEWS_SIDE,
 )
 from gc_assets.state.summaries import ExpiryOutcomes, LakeRefsSummary, UnreadTable
+
+_SIDE_TABLES: Final = {
+    SOURCES_SIDE: SOURCES,
+    CLAIMS_SIDE: CLAIMS,
+    UNCOMMITTED_SIDE: UNCOMMITTED,
+    PINNED_SIDE: PINNED,
+    VIEWS_SIDE: VIEWS,
+}
+_RESOLVED_SIDES: Final = (CLAIMS_SIDE, UNCOMMITTED_SIDE, PINNED_SIDE)
 
 
 @log_progress(LAKE_REFS)
@@ -43,6 +58,9 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     - the run date is today and a plan has edited the history of the lake since the freeze, which
       therefore names commits that no longer exist.
 
+    If storages or symbolic links changed since the freeze, its rows are published again with their
+    current keys.
+
     The clock is read before the first ref. If a freeze is not made on its run date, it is
     `historical` and its plan can be shown but not applied.
 
@@ -52,7 +70,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     state = context.state
     frozen = context.find(LAKE_REFS, lake_name)
     if frozen is not None and _is_current(context, lake_name, frozen):
-        return frozen
+        return frozen if _has_current_keys(context, frozen) else _resolve_again(context, lake_name, frozen)
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
     frozen_at = context.clock.now()
@@ -73,8 +91,12 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         notes=refs.notes,
         min_age_seconds=refs.min_age_seconds,
         unread=tuple(UnreadTable(table_name=item.table_name, why=item.reason, address=item.address) for item in refs.unreadable),
+        named_prefixes=None if refs.named_prefixes is None else dict(refs.named_prefixes.prefixes),
+        named_prefixes_error=None if refs.named_prefixes is None else refs.named_prefixes.error,
     )
-    written = write_rows(rows, LAKE_REFS, run, state.files, _build_side_tables(refs, context.resolver()))
+    resolver = context.resolver()
+    written = write_rows(rows, LAKE_REFS, run, state.files, _build_side_tables(refs, resolver))
+    summary = summary.model_copy(update={"resolved_as": resolver.settings_digest})
     return publish(state, run, written, context.clock, summary=summary, unsafe=context.unsafe)
 
 
@@ -84,11 +106,22 @@ def _freeze(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
     `live_files` checks if an earlier run read it.
     """
     try:
-        return lake.freeze(context.as_of)
+        return _freeze_by_name(lake, context.as_of)
     except (LakeUnreadable, StoreError) as error:
         if not context.kind(lake_name).is_one_table:
             raise
-        return FrozenRefs(lake_name, lake.kind, (), (), (), (), unreadable=(UnreadableTable(None, str(error)),))
+        claims = tuple(Claim(address, collect=False) for address in context.config.lake(lake_name).own_locations())
+        return FrozenRefs(lake_name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
+
+
+def _freeze_by_name(lake: Lake, as_of: datetime) -> FrozenRefs:
+    """Freeze the lake. An unexpected error, for example of a server's library, names the lake."""
+    try:
+        return lake.freeze(as_of)
+    except (GcError, ImportError):
+        raise
+    except Exception as error:
+        raise LakeUnreadable(f"lake {lake.name}: its refs cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
@@ -102,6 +135,27 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
     )
 
 
+def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
+    """Check if the storages and symbolic links of a freeze are the current ones."""
+    resolver = context.resolver()
+    if frozen.summary(LakeRefsSummary).resolved_as != resolver.settings_digest:
+        return False
+    return are_links_unchanged(resolver, read_parts(context.state.files, frozen.paths(LINKS_SIDE), LINKS))
+
+
+def _resolve_again(context: RunContext, lake_name: str, frozen: PublishedTable) -> PublishedTable:
+    """Publish a freeze again, with the current keys of its addresses."""
+    state, resolver = context.state, context.resolver()
+    run = start_run(context, context.group(lake_name), LAKE_REFS)
+    log_activity("resolving the addresses of the frozen refs again")
+    rows = read_rows(state, LAKE_REFS, frozen)
+    sides = {side: read_parts(state.files, frozen.paths(side), schema) for side, schema in _SIDE_TABLES.items()}
+    sides |= {side: resolve_rows(sides[side], resolver) for side in _RESOLVED_SIDES}
+    written = write_rows(rows, LAKE_REFS, run, state.files, {**sides, LINKS_SIDE: build_links(resolver)})
+    summary = frozen.summary(LakeRefsSummary).model_copy(update={"resolved_as": resolver.settings_digest})
+    return publish(state, run, written, context.clock, inputs=[frozen], summary=summary, unsafe=frozen.receipt.unsafe)
+
+
 def refs_digest(refs: FrozenRefs) -> str:
     """Return a digest of refs, ref settings, table metadata and claims.
 
@@ -113,6 +167,7 @@ def refs_digest(refs: FrozenRefs) -> str:
     rows += [[claim.table_uuid, claim.address, claim.collect] for claim in refs.claims]
     rows += [[source.table_uuid, source.address] for source in refs.sources]
     rows += [["unread", item.table_name] for item in refs.unreadable]
+    rows += [["prefix", *item] for item in (refs.named_prefixes.prefixes.items() if refs.named_prefixes is not None else ())]
     return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
 
 
@@ -131,7 +186,14 @@ def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTa
         notes=summary.notes,
         min_age_seconds=summary.min_age_seconds,
         unreadable=tuple(UnreadableTable(item.table_name, item.why, item.address) for item in summary.unread),
+        named_prefixes=frozen_prefixes(published),
     )
+
+
+def frozen_prefixes(published: PublishedTable) -> NamedPrefixes | None:
+    """Return the frozen prefixes of names in containers, or None if the lake has no such names."""
+    summary = published.summary(LakeRefsSummary)
+    return None if summary.named_prefixes is None else NamedPrefixes(summary.named_prefixes, summary.named_prefixes_error)
 
 
 def read_side_rows(context: RunContext, published: PublishedTable, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
@@ -141,12 +203,10 @@ def read_side_rows(context: RunContext, published: PublishedTable, side: str, sc
 
 def _build_side_tables(refs: FrozenRefs, resolver: KeyResolver) -> dict[str, pa.Table]:
     sources = [{**asdict(item), "properties": list(item.properties.items())} for item in refs.sources]
-    return {
-        SOURCES_SIDE: pa.Table.from_pylist(sources, SOURCES),
-        CLAIMS_SIDE: _resolve([asdict(item) for item in refs.claims], CLAIMS, resolver),
-        UNCOMMITTED_SIDE: _resolve([asdict(item) for item in refs.uncommitted], UNCOMMITTED, resolver),
-        PINNED_SIDE: _resolve([asdict(item) for item in refs.pinned], PINNED, resolver),
-    }
+    resolved = {CLAIMS_SIDE: refs.claims, UNCOMMITTED_SIDE: refs.uncommitted, PINNED_SIDE: refs.pinned}
+    sides = {side: _resolve([asdict(item) for item in items], _SIDE_TABLES[side], resolver) for side, items in resolved.items()}
+    views = pa.Table.from_pylist([asdict(item) for item in refs.views], VIEWS)
+    return {SOURCES_SIDE: pa.Table.from_pylist(sources, SOURCES), **sides, VIEWS_SIDE: views, LINKS_SIDE: build_links(resolver)}
 
 
 def _resolve(rows: list[dict[str, Any]], schema: pa.Schema, resolver: KeyResolver) -> pa.Table:

@@ -8,7 +8,7 @@ earlier run is always sufficient (docs/adr/0009-unreadable-tables.md).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final
@@ -17,10 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.claims import find_table_prefix
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, open_root_tables, read_content_roots
+from gc_assets.stages.mark.resolution import resolve_rows
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable
@@ -44,8 +47,10 @@ class LastKnown:
         unreadable_roots: Parts with content roots of unreadable tables (columns
             `UNREADABLE_ROOTS`).
         claims: Parts with its claims (columns `CLAIMS`).
-        uuids: Uuids of the tables that any run read in full, by table name.
+        uuids: Uuids of the tables that any run found, by table name.
+        never_read: Uuids of those that no run read in full. They may include `WHOLE_LAKE`.
         unreadable: Tables that the earlier run could not read.
+        resolver: Resolver of this run. Storages and symbolic links may have changed since.
     """
 
     files: Files
@@ -54,47 +59,22 @@ class LastKnown:
     unreadable_roots: tuple[str, ...]
     claims: tuple[str, ...]
     uuids: Mapping[str, Collection[str]]
+    never_read: Collection[str]
     unreadable: tuple[Unreadable, ...]
-
-    def list_unreadable(
-        self, reasons: Mapping[str, str], names: Mapping[str, str], storages: Mapping[str, Sequence[str]], lake: str, now: datetime
-    ) -> tuple[Unreadable, ...]:
-        """Return the unreadable tables, with the time since when each is unreadable.
-
-        Args:
-            reasons: Reasons by table uuid or `WHOLE_LAKE`.
-            names: Table names by uuid. Missing names are taken from the earlier run.
-            storages: Storages with claims of each table, by uuid.
-            lake: Lake name.
-            now: Time of the current freeze.
-        """
-        previous = {item.table_uuid or WHOLE_LAKE: item for item in self.unreadable if item.table_uuid is not None or item.is_whole_lake}
-        known = {uuid: name for name, found in self.uuids.items() for uuid in found} | dict(names)
-        return tuple(
-            Unreadable(
-                lake=lake,
-                table_uuid=key or None,
-                table_name=known.get(key),
-                why=reason,
-                since=previous[key].since if key in previous else now,
-                good_on=previous[key].good_on if key in previous else self.run_date if self.was_read(key) else None,
-                storages=() if self.was_read(key) else tuple(sorted(set(storages.get(key, ())))),
-            )
-            for key, reason in sorted(reasons.items())
-        )
+    resolver: KeyResolver
 
     def was_read(self, key: str) -> bool:
         """Check if any run read this table (or `WHOLE_LAKE`) in full."""
-        return key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values())
+        return key not in self.never_read and (key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values()))
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Return the content roots needed by these tables (columns `UNREADABLE_ROOTS`).
 
         All files of the lake's current state at that time are included.
         """
-        known = read_content_roots(self.roots)
+        known = resolve_rows(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
-        previous = read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS)
+        previous = resolve_rows(read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS), self.resolver)
         if WHOLE_LAKE not in keys:
             ids = pa.array(sorted(keys), pa.string())
             known, previous = (
@@ -113,16 +93,28 @@ class LastKnown:
             ]
         )
 
-    def build_shields(self, keys: Collection[str], current: Iterable[pa.Table]) -> pa.Table:
-        """Return the earlier and `current` claims of these tables as shields.
+    def read_claims(self) -> pa.Table:
+        """Read the earlier claims (columns `CLAIMS`), with their keys then and now."""
+        earlier = read_parts(self.files, list(self.claims), CLAIMS)
+        return pa.concat_tables([earlier, resolve_rows(earlier, self.resolver)])
 
-        Files under a shield are never collected (columns `CLAIMS`).
-        """
-        claims = pa.concat_tables([read_parts(self.files, list(self.claims), CLAIMS), *current])
-        if WHOLE_LAKE not in keys:
-            claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
-        at = CLAIMS.get_field_index("collect")
-        return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
+
+def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
+    """Return the claims of these tables (or `WHOLE_LAKE`: all) as shields.
+
+    Files under a shield are never collected (columns `CLAIMS`).
+    """
+    if WHOLE_LAKE not in keys:
+        claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
+    at = CLAIMS.get_field_index("collect")
+    return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
+
+
+def shield_directories(containers: pa.Table) -> pa.Table:
+    """Return shields for the locations around containers (columns `CLAIMS`)."""
+    rows = [row for row in containers.select(["address", "storage", "key"]).to_pylist() if row["storage"] is not None]
+    shields = ({**row, "key": find_table_prefix(row["key"]), "table_name": row["address"], "collect": False} for row in rows)
+    return pa.Table.from_pylist(list(shields), CLAIMS)
 
 
 def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
@@ -166,12 +158,12 @@ def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, 
             return None  # pruned
         inputs[table.name] = state.open(runs[0])
     unreadable = live.summary(LiveFilesSummary).unreadable
-    never_read = {item.table_uuid for item in unreadable if item.good_on is None}
+    never_read = {item.table_uuid or WHOLE_LAKE for item in unreadable if item.good_on is None and (item.table_uuid or item.is_whole_lake)}
     rows = read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist()
     pairs = [(row["table_name"], row["table_uuid"]) for row in rows] + [(item.table_name, item.table_uuid) for item in unreadable]
     uuids: dict[str, set[str]] = {}
     for name, uuid in pairs:
-        if name is not None and uuid is not None and uuid not in never_read:
+        if name is not None and uuid is not None:
             uuids.setdefault(name, set()).add(uuid)
     return LastKnown(
         state.files,
@@ -180,7 +172,9 @@ def _open_last_known(context: RunContext, lake_name: str, live: PublishedTable, 
         tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
         (*refs.paths(CLAIMS_SIDE), *live.paths(CLAIMS_SIDE)),
         uuids,
+        frozenset(never_read),
         unreadable,
+        context.resolver(),
     )
 
 

@@ -22,24 +22,31 @@ from pyspark.sql import SparkSession
 
 from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, publish, side_paths
 from gc_assets.engine.tasks import run_single_task, run_tasks
+from gc_assets.lakes.protocol import Lake, with_prefixes
 from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, open_root_tables
 from gc_assets.stages.mark.decoding import Decode
+from gc_assets.stages.mark.lake_refs import frozen_prefixes
 from gc_assets.stages.mark.object_sizes import read_sizes
 from gc_assets.stages.mark.pending_containers import FindPending
+from gc_assets.stages.mark.resolution import are_links_unchanged, resolve_segments
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import MANIFEST_ENTRIES, ORPHAN_FILES
+from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES, ORPHAN_FILES
 from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
     EDGES_SIDE,
+    LINKS,
+    LINKS_SIDE,
+    LOCATIONS_SIDE,
     REWRITTEN_SIDE,
     TASKS_SIDE,
     UNREADABLE_CONTAINERS,
@@ -48,23 +55,57 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import ManifestEntriesSummary, SegmentSummary, SweepSummary
 
 
+@dataclass(frozen=True, slots=True)
+class EntryCache:
+    """Published cache segments of all run dates that this run's decoders would write.
+
+    Attributes:
+        segments: Segments whose keys are the current ones.
+        outdated: Segments whose addresses were resolved by other storages or symbolic links.
+    """
+
+    segments: list[PastRun]
+    outdated: list[PastRun]
+
+
 def find_segments(context: RunContext, lake_name: str) -> list[PastRun]:
-    """Find the published cache segments of all run dates with this run's fingerprint."""
-    own = cache_fingerprint(context, lake_name)
-    return [run for run in context.state.history(lake_name, MANIFEST_ENTRIES.name) if run.summary(SegmentSummary).decoded_as == own]
+    """Find the cache segments that are valid for this run. See `find_entry_cache`."""
+    return find_entry_cache(context, lake_name).segments
+
+
+def find_entry_cache(context: RunContext, lake_name: str) -> EntryCache:
+    """Find the cache segments with this run's fingerprint, and check their symbolic links.
+
+    A segment is left out if another one contains all its rows with newer keys.
+    """
+    decoder, resolver = cache_fingerprint(context, lake_name), context.resolver()
+    runs = [run for run in context.state.history(lake_name, MANIFEST_ENTRIES.name) if run.summary(SegmentSummary).decoded_as == decoder]
+    same_storages = [run for run in runs if run.summary(SegmentSummary).resolved_as == resolver.settings_digest]
+    current = _with_same_links(context.state, resolver, same_storages)
+    cache, replaced = EntryCache([], []), set[str]()
+    for run in sorted(runs, key=lambda run: run.run_id, reverse=True):
+        if run.run_id not in replaced:
+            (cache.segments if run.run_id in current else cache.outdated).append(run)
+            replaced.update(run.summary(SegmentSummary).resolved_again)
+    return EntryCache(cache.segments[::-1], cache.outdated[::-1])
+
+
+def _with_same_links(state: State, resolver: KeyResolver, runs: Sequence[PastRun]) -> set[str]:
+    """Return the ids of the runs whose recorded links are unchanged."""
+    paths = state.paths(runs, LINKS_SIDE)
+    if not paths or are_links_unchanged(resolver, read_parts(state.files, paths, LINKS)):
+        return {run.run_id for run in runs}
+    own = ((run.run_id, read_parts(state.files, run.paths(LINKS_SIDE), LINKS)) for run in runs)
+    return {run_id for run_id, links in own if are_links_unchanged(resolver, links)}
 
 
 def cache_fingerprint(context: RunContext, lake_name: str) -> str:
-    """Return a digest of all segment inputs except the containers.
+    """Return a digest of all that decoded rows depend on, except containers, storages and links.
 
-    Rows contain the storage and key of each entry, and a new release may improve a decoder. All
-    containers are therefore decoded again after a change of storages or release.
+    A new release may improve a decoder, so all containers are then decoded again.
     """
-    locations = sorted((storage.name, storage.location) for storage in context.config.storages)
     settings = context.config.lake(lake_name).decoding_settings()
-    return hashlib.sha256(
-        json.dumps([__version__, MANIFEST_ENTRIES.schema.names, CONTAINERS.names, locations, *settings]).encode()
-    ).hexdigest()
+    return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, CONTAINERS.names, *settings]).encode()).hexdigest()
 
 
 def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:
@@ -81,20 +122,29 @@ def count_file_rows(runs: Sequence[PastRun]) -> int:
 def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish this run's segment: the entries of all containers missing from the cache.
 
+    Rows of outdated segments are copied into it with their current keys.
+
     Raises:
         LakeUnreadable: If executors do not find containers that the driver finds.
     """
     state = context.state
     inputs = find_root_inputs(context, lake_name)
-    cache = find_segments(context, lake_name)
+    cache, resolver = find_entry_cache(context, lake_name), context.resolver()
     run = start_run(context, lake_name, MANIFEST_ENTRIES)
-    segments = state.segments(cache)
-    edges, rewritten = tuple(segments.paths(EDGES_SIDE)), tuple(_rewritten_paths(context))
+    segments, outdated = state.segments(cache.segments), state.segments(cache.outdated)
+    resolved = WrittenParts((), 0)
+    if cache.outdated:
+        log_activity(f"resolving the addresses of {len(cache.outdated):,} cache segments again")
+        resolved = resolve_segments(spark, outdated, resolver, state.files, run)
+    edges = (*segments.paths(EDGES_SIDE), *side_paths(run, resolved, EDGES_SIDE))
+    rewritten = tuple(_rewritten_paths(context))
+    named_prefixes = frozen_prefixes(inputs[LAKE_REFS.name])
+    locations = (*segments.paths(LOCATIONS_SIDE), *side_paths(run, resolved, LOCATIONS_SIDE)) if named_prefixes is not None else ()
     level = _Level(
-        known=segments.paths(CONTAINERS_SIDE),
-        parents=segments.paths(UNREADABLE_CONTAINERS_SIDE),
+        known=[*segments.paths(CONTAINERS_SIDE), *side_paths(run, resolved, CONTAINERS_SIDE)],
+        parents=[*segments.paths(UNREADABLE_CONTAINERS_SIDE), *outdated.paths(UNREADABLE_CONTAINERS_SIDE)],
         roots=open_root_tables(context, lake_name, inputs),
-        rows=sum(table.rows for table in inputs.values()) + count_segment_rows(cache, CONTAINERS_SIDE),
+        rows=sum(table.rows for table in inputs.values()) + count_segment_rows([*cache.segments, *cache.outdated], CONTAINERS_SIDE),
     )
     levels: list[WrittenParts] = []
     while level.roots is not None or level.parents:
@@ -108,15 +158,18 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
             level.roots,
             run,
             parallelism(spark),
+            named_prefixes,
+            locations,
         )
         pending = merge_written(run_single_task(spark, find, level.rows, len(level.known) + len(level.parents)))
         if TASKS_SIDE not in pending.side:
             break
-        levels.append(_decode(spark, context, lake_name, run, pending, len(levels) + 1))
+        levels.append(_decode(spark, context, with_prefixes(context.lake(lake_name), named_prefixes), run, pending, len(levels) + 1))
         level = level.following(run, levels[-1])
-    written = _merge_levels(levels)
+    written = _merge_levels([resolved, *levels])
     counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.summary}
-    counts |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": cache_fingerprint(context, lake_name)}
+    counts |= {"levels": len(levels), "segments": len(cache.segments) + 1, "decoded_as": cache_fingerprint(context, lake_name)}
+    counts |= {"resolved_as": resolver.settings_digest, "resolved_again": [run.run_id for run in cache.outdated]}
     summary = ManifestEntriesSummary.model_validate(counts)
     return publish(state, run, written, context.clock, inputs=list(inputs.values()), summary=summary, unsafe=context.unsafe)
 
@@ -143,18 +196,18 @@ class _Level:
         return _Level(self.known + side_paths(run, written, CONTAINERS_SIDE), side_paths(run, written, EDGES_SIDE), None, self.rows + rows)
 
 
-def _decode(spark: SparkSession, context: RunContext, lake_name: str, run: TableRun, pending: WrittenParts, number: int) -> WrittenParts:
+def _decode(spark: SparkSession, context: RunContext, lake: Lake, run: TableRun, pending: WrittenParts, number: int) -> WrittenParts:
     """Decode the containers of one level."""
     state, tasks = context.state, side_paths(run, pending, TASKS_SIDE)
     containers = sum(part.rows for part in pending.side[TASKS_SIDE])
     log_activity(f"level {number}: {containers:,} containers to decode in {len(tasks):,} tasks")
-    decode = Decode(context.lake(lake_name), context.resolver(), context.objects(), state.files, run, tuple(tasks))
+    decode = Decode(lake, context.resolver(), context.objects(), state.files, run, tuple(tasks))
     written = merge_written(run_tasks(spark, decode, len(tasks), pending.summary["size_bytes"]))
     if not is_local(spark):
         failures = read_parts(
             state.files, side_paths(run, written, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS, ["address", "absent"]
         )
-        refuse_blind_executors(context.objects(), lake_name, failures)
+        refuse_blind_executors(context.objects(), lake.name, failures)
     state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     return written
 

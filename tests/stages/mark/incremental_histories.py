@@ -363,7 +363,12 @@ def _publish_segment(world: World, run_context: RunContext) -> None:
         run,
         written,
         run_context.clock,
-        summary={**summary, "external": external, "decoded_as": cache_fingerprint(run_context, LAKE)},
+        summary={
+            **summary,
+            "external": external,
+            "decoded_as": cache_fingerprint(run_context, LAKE),
+            "resolved_as": run_context.resolver().settings_digest,
+        },
     )
 
 

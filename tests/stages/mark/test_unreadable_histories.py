@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
@@ -44,6 +45,13 @@ from tests.depth import example_count
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STORAGE = "warehouse"
+
+
+class AddressesAreKeys(KeyResolver):
+    """Every address is the key of a file in the storage."""
+
+    def resolve(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+        return pa.array([STORAGE] * len(addresses), pa.string()), pa.array(addresses.to_pylist(), pa.string())
 
 
 @dataclass
@@ -197,6 +205,7 @@ class Collector:
             (*claims, *side_paths(run, report, CLAIMS_SIDE)),
             {name: {name} for name in names},
             unreadable_tables,
+            AddressesAreKeys([]),
         )
         self._check(unreadable)
 

@@ -1,0 +1,114 @@
+"""Resolve the addresses of stored rows again, after a change of storages or symbolic links.
+
+Storage and key of an address depend on the storages and on symbolic links (`KeyResolver`). Tables
+that later runs reuse therefore record both. See docs/adr/0010-what-caches-depend-on.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pyspark.sql import SparkSession
+
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.engine.tables import WrittenParts, merge_written, report_parts
+from gc_assets.engine.tasks import run_tasks
+from gc_assets.state.arrow_types import CONTENT_ROOT
+from gc_assets.state.compaction import Segments
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CONTAINERS, CONTAINERS_SIDE, EDGES, EDGES_SIDE, LINKS, LINKS_SIDE, LOCATIONS, LOCATIONS_SIDE
+
+_SEGMENT_TABLES = {None: MANIFEST_ENTRIES.schema, EDGES_SIDE: EDGES, LOCATIONS_SIDE: LOCATIONS, CONTAINERS_SIDE: CONTAINERS}
+
+
+def build_links(resolver: KeyResolver) -> pa.Table:
+    """Return the directories that the results of a resolver depend on (columns `LINKS`)."""
+    found = sorted(resolver.link_targets.items())
+    return pa.table({"directory": [name for name, _ in found], "target": [target for _, target in found]}, schema=LINKS)
+
+
+def are_links_unchanged(resolver: KeyResolver, links: pa.Table) -> bool:
+    """Check if recorded directories (columns `LINKS`) still have the same real directories."""
+    return resolver.has_same_links(set(zip(links.column("directory").to_pylist(), links.column("target").to_pylist(), strict=True)))
+
+
+def resolve_rows(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
+    """Replace the columns storage and key by those of the address."""
+    storage, key = resolver.resolve(rows.column("address"))
+    columns = {"storage": storage, "key": key}
+    return pa.table({name: columns.get(name, rows.column(name)) for name in rows.column_names}).cast(rows.schema)
+
+
+def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolver) -> Iterator[pa.RecordBatch]:
+    """Replace storage and key of the content roots in rows of `commit_graph`."""
+    for batch in batches:
+        index = batch.schema.get_field_index("content_roots")
+        lists = batch.column(index)
+        roots = pc.list_flatten(lists)
+        storage, key = resolver.resolve(pc.struct_field(roots, "address"))
+        columns = {"storage": storage, "key": key}
+        values = [columns[field.name] if field.name in columns else pc.struct_field(roots, field.name) for field in CONTENT_ROOT]
+        lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+        offsets = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
+        resolved = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(values, fields=list(CONTENT_ROOT)))
+        yield batch.set_column(index, batch.schema.field(index), resolved.cast(batch.schema.field(index).type))
+
+
+def resolve_segments(spark: SparkSession, segments: Segments, resolver: KeyResolver, files: Files, run: TableRun) -> WrittenParts:
+    """Copy the rows of cache segments with new keys to parts of `run`.
+
+    Containers that could not be read are not copied. The caller decodes them again.
+    """
+    parts = tuple((side, path) for side in _SEGMENT_TABLES for path in segments.paths(side))
+    sizes = files.sizes([path for _, path in parts])
+    return merge_written(run_tasks(spark, _ResolveParts(files, run, resolver, parts), len(parts), sum(sizes)))
+
+
+@dataclass(frozen=True)
+class _ResolveParts:
+    """Task that copies the parts with the given numbers, each with its side table or None."""
+
+    files: Files
+    run: TableRun
+    resolver: KeyResolver
+    parts: tuple[tuple[str | None, str], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Separate parts, so that file readers skip the containers by part statistics.
+        entries, inner = (PartWriter(self.files, self.run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
+        sides = {side: PartWriter(self.files, self.run.path, schema, side) for side, schema in _SEGMENT_TABLES.items() if side is not None}
+        digest = external = 0
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                side, path = self.parts[number]
+                rows = read_parts(self.files, [path], _SEGMENT_TABLES[side])
+                if side == CONTAINERS_SIDE:
+                    digest += sum(map(_container_digest, rows.select(["container", "digest"]).to_pylist()))
+                else:
+                    rows = resolve_rows(rows, self.resolver)
+                if side is not None:
+                    _write(sides[side], rows)
+                    continue
+                external += rows.column("storage").null_count
+                _write(inner, rows.filter(rows.column("is_container")))
+                _write(entries, rows.filter(pc.invert(rows.column("is_container"))))
+        links = PartWriter(self.files, self.run.path, LINKS, LINKS_SIDE)
+        _write(links, build_links(self.resolver))
+        written = [part for writer in (entries, inner, *sides.values(), links) for part in writer.close()]
+        yield report_parts(written, digest % 2**64, summary={"external": external})
+
+
+def _write(writer: PartWriter, rows: pa.Table) -> None:
+    for batch in rows.to_batches():
+        writer.write(batch)
+
+
+def _container_digest(row: dict[str, str | None]) -> int:
+    return xxhash.xxh64_intdigest(f"{row['container']}\n{row['digest']}".encode())
