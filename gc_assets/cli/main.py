@@ -40,6 +40,8 @@ COMMANDS: Final = {
     "adopt": ("adopt", "Record quarantined files that the state does not know."),
     "forget": ("forget", "Record that a lake is removed on purpose, so that plans are not refused."),
     "accept": ("accept", "Accept that a table in no catalog is dead, so that its metadata refuses no plan."),
+    "accept-prefix": ("accept_prefix", "Accept that foreign files under a prefix are garbage."),
+    "set-aside": ("set_aside", "Record that purges do not wait for an unreadable table."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "metrics": ("metrics", "Write the last run of each storage and lake as Prometheus metrics."),
     "prune": ("prune", "Remove old run directories from the state."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -23,12 +24,27 @@ from gc_assets.config.relative_paths import BaseFolder
 from gc_assets.config.rules import describe_unused_rules
 from gc_assets.config.s3 import Connections, S3Config
 from gc_assets.config.spark import LOCAL, Remote
-from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, check_number
+from gc_assets.config.values import (
+    Age,
+    AssetOwner,
+    AssetPath,
+    Bytes,
+    Days,
+    Duration,
+    KeyPattern,
+    Model,
+    Name,
+    Share,
+    TagName,
+    TagValue,
+    check_number,
+)
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import S3, Location, scheme_of
 from gc_assets.core.suggest import did_you_mean, join_names
+from gc_assets.core.urls import storage_urls
 
 DEFAULT_GRACE = timedelta(hours=72)
 # Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
@@ -98,6 +114,10 @@ class StorageConfig(AssetMetadata):
 
     name: Name
     location: str = Field(description="`file:///data/warehouse/`, or a path; `s3://bucket/prefix/`.")
+    aliases: tuple[str, ...] = Field(
+        default=(),
+        description="Other addresses of the location in metadata: of an access point, another mount, a web server, or another scheme.",
+    )
     quarantine: Literal["trash", "versioned", "deferred"] = "trash"
     grace: Duration = Field(default=DEFAULT_GRACE, description="Minimum age of an orphan in a plan. At least 24h.")
     quarantine_days: Days = Field(default=7, description="Days between quarantine and purge. 0 is for trials.")
@@ -111,6 +131,10 @@ class StorageConfig(AssetMetadata):
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="Connection of this storage. It overrides the global `s3`.")
     inventory: InventoryConfig | None = Field(default=None, description="Inventory reports that replace the listing of the storage.")
+    protect: tuple[KeyPattern, ...] = Field(
+        default=(),
+        description="Patterns of keys that are never deleted: `raw/landing/**`. `*` does not match `/`, `**` does.",
+    )
     _label: str | None = PrivateAttr(default=None)
 
     @property
@@ -134,12 +158,16 @@ class StorageConfig(AssetMetadata):
         """Return the JSON covered by the policy digest.
 
         Keys added in 0.4 are only included if they differ from their default, so that older plan
-        digests stay valid.
+        digests stay valid. `protect` is left out because an apply checks it for each file.
         """
-        left_out = {"mode", "rehearsals", "money", "s3", "inventory"} | ({"approvals_needed"} if self.approvals_needed == 1 else set())
+        left_out = {"mode", "rehearsals", "money", "s3", "inventory", "protect"} | (
+            {"approvals_needed"} if self.approvals_needed == 1 else set()
+        )
         found = self.model_dump(mode="json", exclude=left_out)
         if self.abort_uploads:
             del found["abort_uploads"]
+        if not self.aliases:
+            del found["aliases"]
         max_unreadable = found["gates"].pop("max_unreadable")
         if max_unreadable != Gates().max_unreadable:
             found["gates"]["max_sick"] = max_unreadable  # the name that the digests of 0.3 contain
@@ -186,6 +214,10 @@ class LakeConfig(AssetMetadata):
     def place_detail(self) -> str:
         """Return what distinguishes lakes of one catalog, such as patterns of tables."""
         return ""
+
+    def own_locations(self) -> tuple[str, ...]:
+        """Return the configured locations, ending in `/`, to protect if the lake is unreadable."""
+        return ()
 
     @property
     def read_seconds(self) -> float:
@@ -413,6 +445,23 @@ class Config(AssetMetadata):
             self.s3,
             self.read_timeout.total_seconds(),
         )
+
+    def endpoint_of(self, location: str) -> str | None:
+        """Return the endpoint of a location on S3, or None for AWS.
+
+        Like the client, it may come from the environment.
+        """
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+        environment = next((value for name in names if (value := os.environ.get(name))), None)
+        return self.connections().settings_for(location).endpoint or environment
+
+    def address_aliases(self) -> list[tuple[str, str]]:
+        """Return other addresses of the storages as (name, address): configured ones and web addresses."""
+        aliases = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
+        on_s3 = [storage for storage in self.storages if scheme_of(storage.location) == S3]
+        return aliases + [
+            (storage.name, url) for storage in on_s3 for url in storage_urls(storage.location, self.endpoint_of(storage.location))
+        ]
 
     def plan_secret(self) -> bytes | None:
         """Return the HMAC key for plan ids, or None for plain digests."""

@@ -35,24 +35,36 @@ class Claim:
         owner: Owning lake and table.
         collect: False if files under the prefix must never become candidates.
         table: Table identity at this location, or None if the lake itself claims the prefix.
+        is_unread: True for a location that a table which was never read may have.
     """
 
     prefix: str
     owner: Owner
     collect: bool = True
     table: str | None = None
+    is_unread: bool = False
+
+
+def find_table_prefix(key: str) -> str:
+    """Return the prefix of the table that a metadata file may belong to, from the file's key.
+
+    It is the parent of `metadata/`, otherwise the file's directory.
+    """
+    directory = key.rpartition("/")[0]
+    return "" if directory in {"", "metadata"} else f"{directory.removesuffix('/metadata')}/"
 
 
 def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
     """Return the effective claims on a storage and the claims that were too wide.
 
     A table location may be a whole storage or contain another table's or lake's prefix. Such a
-    table claims only the folders that Iceberg writes to.
+    table claims only the folders that Iceberg writes to. The same applies to the locations of
+    tables that were never read.
     """
     shared = find_wide_prefixes((claim.prefix, claim.table or f"lake {claim.owner.lake}") for claim in claims)
-    wide = [claim for claim in claims if claim.table is not None and claim.collect and claim.prefix in shared]
+    wide = [claim for claim in claims if claim.table is not None and (claim.collect or claim.is_unread) and claim.prefix in shared]
     narrow = [replace(claim, prefix=claim.prefix + folder) for claim in wide for folder in TABLE_FOLDERS]
-    return [*(claim for claim in claims if claim not in wide), *narrow], wide
+    return [*(claim for claim in claims if claim not in wide), *narrow], [claim for claim in wide if claim.collect]
 
 
 def find_wide_prefixes(locations: Iterable[tuple[str, str]]) -> set[str]:
@@ -117,6 +129,17 @@ class Claims:
             if not directory:
                 return deepest
             directory = directory[: directory[:-1].rfind("/") + 1]
+
+    def deepest(self, directory: str) -> str:
+        """Return the deepest claimed or shielded prefix above a directory, or "" if there is none."""
+        while directory and directory not in self.owners:
+            directory = directory[: directory[:-1].rfind("/") + 1]
+        return directory
+
+    @property
+    def narrowed(self) -> frozenset[str]:
+        """Prefixes that replace claims which were too wide."""
+        return frozenset(claim.prefix + folder for claim in self.wide for folder in TABLE_FOLDERS)
 
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Return a lake column and a table uuid column, with nulls for unclaimed keys."""

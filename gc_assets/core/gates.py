@@ -23,46 +23,44 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
     return GateResult(name=name, passed=passed, message=message + advice, overridable=overridable, numbers=numbers or {})
 
 
-def live_set(live: int, refs: int) -> GateResult:
-    """Fail if lakes have refs but the storage has no live files, unless all commits are empty.
+def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
+    """Fail if a plan has rows, and lakes of the storage have refs but no live files in it.
 
-    In this case the mark read the wrong location. `refs` only counts lakes whose commits reference
-    files.
+    In this case the mark read the wrong location.
+
+    Args:
+        live: Number of live files.
+        refs: Number of refs of the lakes that claim a part of the storage, without lakes whose
+            commits reference no file.
+        planned: Number of rows in the plan.
     """
     message = f"{live:,} live files for {refs:,} refs."
-    if live == 0 and refs:
+    passed = live > 0 or refs == 0 or planned == 0
+    if not passed:
         message += " Expected at least one live file. Check that the locations of the lakes are in this storage."
-    return _result("live_set", live > 0 or refs == 0, message, overridable=False, numbers={"live": live, "refs": refs})
+    return _result("live_set", passed, message, overridable=False, numbers={"live": live, "refs": refs})
 
 
 def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Amount = NOTHING) -> GateResult:
-    """Fail if more than `limit` tables are unreadable.
+    """Fail if more than `limit` tables are unreadable and not set aside by a user.
 
     This usually means that a catalog or store does not respond. `deferred` is the amount that would
     be purged if all tables were readable.
     """
-    message = f"{len(unreadable):,} tables or repositories cannot be read; max_unreadable allows {limit:,}."
+    blocking = [item for item in unreadable if item.blocks_purges]
+    message = f"{len(blocking):,} tables or repositories cannot be read; max_unreadable allows {limit:,}."
     if unreadable:
-        message += f" {'; '.join(item.message for item in unreadable[:5])}."
+        message += f" {'; '.join(item.message for item in [*blocking, *(item for item in unreadable if not item.blocks_purges)][:5])}."
     numbers: dict[str, float] = {"unreadable": len(unreadable), "limit": limit}
     if deferred.files:
         amount = f"{deferred.files:,} quarantined files ({format_bytes(deferred.bytes)})"
-        message += f" {amount} are due to be purged but wait until all tables are readable."
+        names = ", ".join(sorted({item.label for item in blocking})[:5])
+        message += (
+            f" {amount} are due to be purged but wait until all tables are readable, or are set aside: "
+            f"`gc-assets set-aside TABLE --by WHO --comment WHY` ({names})."
+        )
         numbers |= {"waiting_files": deferred.files, "waiting_bytes": deferred.bytes}
-    return _result("unreadable_tables", len(unreadable) <= limit, message, overridable=True, numbers=numbers)
-
-
-def never_read(unreadable: Sequence[Unreadable], storage: str) -> GateResult:
-    """Fail if the storage contains a table that has never been fully read by any run.
-
-    Its files would look like garbage.
-    """
-    unknown = [item for item in unreadable if item.stops(storage)]
-    message = "every table in this storage has been read in full at least once."
-    if unknown:
-        tables = "; ".join(item.message for item in unknown[:5])
-        message = f"the files of these tables are unknown: {tables}. Repair them, or drop them from the catalog."
-    return _result("never_read", not unknown, message, overridable=False, numbers={"tables": len(unknown)})
+    return _result("unreadable_tables", len(blocking) <= limit, message, overridable=True, numbers=numbers)
 
 
 def live_drop(live: LiveCount, previous: LiveCount | None, limit: float) -> GateResult:
@@ -132,16 +130,26 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
     return _result("no_live_candidate", hits == 0, message, overridable=False, numbers={"hits": hits})
 
 
-def spelling(hits: int, samples: Sequence[str]) -> GateResult:
-    """Fail if a candidate equals a live key after normalisation.
+def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Sequence[str] = ()) -> GateResult:
+    """Fail if a candidate equals a live key after normalisation, and that key is not in the inventory.
 
-    Normalisation removes percent-encoding, repeated slashes and Unicode differences.
+    Normalisation removes percent-encoding, repeated slashes and Unicode differences. If the live
+    key is in the inventory, only the candidate is kept.
+
+    Args:
+        hits: Number of candidates whose live key is not in the inventory.
+        samples: Sample keys of such candidates.
+        kept: Number of candidates whose live key is in the inventory.
+        kept_samples: Sample keys of such candidates.
     """
-    message = "no candidate is another spelling of a live key."
+    message = "no candidate is another spelling of a missing live key."
     if hits:
-        message = f"{hits:,} candidates differ from a live key only in spelling: {', '.join(samples[:5])}. "
+        message = f"{hits:,} candidates differ only in spelling from a live key that does not exist: {', '.join(samples[:5])}. "
         message += "Rename the file or repair the reference."
-    return _result("spelling", hits == 0, message, overridable=False, numbers={"hits": hits})
+    if kept:
+        message += f" {kept:,} files differ from an existing live file only in the spelling of their names and are kept: "
+        message += f"{', '.join(kept_samples[:5])}. Delete them manually if they are not needed."
+    return _result("spelling", hits == 0, message, overridable=False, numbers={"hits": hits, "kept": kept})
 
 
 def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
@@ -168,6 +176,25 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
             "Replace the link with its files, or change the lake so that it names their real paths."
         )
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
+
+
+def unknown_addresses(addresses: int, files: int, samples: Sequence[str]) -> GateResult:
+    """Fail if a planned file may be live under an address whose location is unknown.
+
+    Args:
+        addresses: Number of unknown addresses in the live sets of all lakes.
+        files: Number of planned files with the tail and the size of one.
+        samples: Some of these files, with the addresses.
+    """
+    message = "no live address has an unknown location."
+    if addresses:
+        message = f"{addresses:,} live addresses have an unknown location, and no planned file has the name and size of one."
+    if files:
+        message = (
+            f"{files:,} planned files have the name and size of live addresses with an unknown location: {'; '.join(samples[:5])}. "
+            "If the address is another name of this storage, add its beginning to `aliases` of the storage in lakes.yaml and run again."
+        )
+    return _result("unknown_addresses", files == 0, message, overridable=True, numbers={"addresses": addresses, "files": files})
 
 
 def foreign_metadata(
@@ -197,6 +224,32 @@ def foreign_metadata(
     if dead:
         message += f" {len(dead):,} are accepted as dead: {'; '.join(dead[:5])}."
     return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
+
+
+def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amount = NOTHING) -> GateResult:
+    """Report the files that are older than a new claim on them. They are left out of the plan.
+
+    The gate never fails, because no such file is planned until a user accepts its prefix.
+
+    Args:
+        claims: Number of new claims with such files.
+        files: The files.
+        samples: Descriptions of such claims.
+        others: All other foreign files, which are not planned either.
+    """
+    message = "no file is older than a new claim on it."
+    if claims:
+        message = (
+            f"{claims:,} new claims contain {files.files:,} files ({format_bytes(files.bytes)}) that are older than the claim and "
+            f"may belong to others. They are not planned: {'; '.join(samples[:5])}."
+        )
+    if others.files:
+        message += f" {others.files:,} other files ({format_bytes(others.bytes)}) in claims may belong to others and are not planned."
+    if claims or others.files:
+        message += " To plan them, accept their directory: `gc-assets accept-prefix LOCATION --by WHO --comment WHY`."
+    numbers: dict[str, float] = {"claims": claims, "files": files.files, "bytes": files.bytes}
+    numbers |= {"foreign_files": files.files + others.files, "foreign_bytes": files.bytes + others.bytes}
+    return _result("new_claims", True, message, overridable=False, numbers=numbers)
 
 
 def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:

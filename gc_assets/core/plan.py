@@ -25,7 +25,7 @@ APPLY_WITHIN: Final = timedelta(hours=72)
 UNNAMED: Final = "unnamed"
 
 
-_NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
+_NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out"})
 # Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
 # Gates were renamed in 0.4. Stored plans and approvals, and `--override`, may use the old names.
@@ -80,15 +80,18 @@ class GateResult(_Model):
 class Unreadable(_Model):
     """Table or repository that is unreadable in this run. Its last known files are protected.
 
+    No purge is planned while any is unreadable, unless a user set it aside. If no run ever read it,
+    only its claims and the locations that it may have are protected.
+
     Attributes:
         lake: The lake.
         table_uuid: Table uuid, or None if the whole lake is unreadable.
         table_name: Table name, or None if the whole lake is unreadable.
         why: The error.
         since: Time of the first run that failed to read it.
-        good_on: Run date of the last run that read it in full. If None, its files are unknown and
-            the `storages` have no plan.
-        storages: Storages in use by it. If empty and `good_on` is None, no storage has a plan.
+        good_on: Run date of the last run that read it in full. If None, its files are unknown.
+        storages: Storages with locations of a table that was never read in full.
+        set_aside: Record of the user who set it aside, so that purges do not wait for it, or None.
     """
 
     lake: str
@@ -98,6 +101,7 @@ class Unreadable(_Model):
     since: datetime
     good_on: date | None = None
     storages: tuple[str, ...] = ()
+    set_aside: str | None = None
 
     told = RenamedAttribute("message")
 
@@ -108,19 +112,27 @@ class Unreadable(_Model):
         return f"lake {self.lake}" if table is None else f"table {table} of lake {self.lake}"
 
     @property
+    def label(self) -> str:
+        """Name of the table, or of the lake if it is unreadable as a whole, for commands."""
+        return self.table_name or self.table_uuid or self.lake
+
+    @property
     def message(self) -> str:
         """Message for reports."""
         read = "was never read in full" if self.good_on is None else f"was last read in full on {self.good_on}"
         since = f"has been unreadable since {self.since:%Y-%m-%d %H:%M} UTC and {read}"
+        if self.set_aside is not None:
+            return f"{self.name} {since}; nothing under its claims is deleted; {self.set_aside}: {self.why}"
         return f"{self.name} {since}; nothing under its claims is deleted and nothing is purged until it is readable: {self.why}"
 
     @property
     def is_whole_lake(self) -> bool:
         return self.table_uuid is None and self.table_name is None
 
-    def stops(self, storage: str) -> bool:
-        """Return True if the storage must not be collected until the table has been read."""
-        return self.good_on is None and (not self.storages or storage in self.storages)
+    @property
+    def blocks_purges(self) -> bool:
+        """True unless a user set the table aside."""
+        return self.set_aside is None
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
         """Return True for this lake and table, or for the same table in another lake."""
@@ -147,6 +159,29 @@ class Uploads(_Model):
     def __str__(self) -> str:
         more = f", the oldest of {self.count + self.later:,}" if self.later else ""
         return f"{self.count:,} unfinished uploads ({format_bytes(self.bytes)}){more}"
+
+
+class LeftOut(_Model):
+    """Files or history edits that a plan leaves out, because they cannot succeed now.
+
+    Attributes:
+        name: The files, or the table, for messages.
+        files: Number of files.
+        bytes: Their size.
+        edits: Number of history edits.
+        reason: Why they cannot succeed, and what to do.
+    """
+
+    name: str
+    files: int = 0
+    bytes: int = 0
+    edits: int = 0
+    reason: str
+
+    def __str__(self) -> str:
+        edits, size = f"{self.edits:,} history edits of {self.name}", format_bytes(self.bytes)
+        amount = edits if self.edits else f"{self.files:,} {self.name} ({size})"
+        return f"{amount} are left out: {self.reason}"
 
 
 class PlanSummary(_Model):
@@ -196,6 +231,8 @@ class PlanHeader(RenamedKeys, _Model):
         held_for_expiry: Files waiting for a lake whose history is not edited by this plan.
         unreadable: Unreadable tables. While there are any, nothing is purged (since 0.4). The plan
             id depends on the tables, but not on the error messages.
+        left_out: What cannot succeed now, so that the plan does not contain it (since 0.4). It is
+            not part of the id.
         expiry_actions: Number of expiry actions by lake.
         uploads: Uploads to abort (since 0.4).
         keyed: True if the id is an HMAC with `plan_key`, False if it is a plain digest.
@@ -231,6 +268,7 @@ class PlanHeader(RenamedKeys, _Model):
     held_for_expiry: Amount
     quarantined: Amount
     unreadable: tuple[Unreadable, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     expiry_actions: dict[str, int]
     expiry_digest: str
     gates: tuple[GateResult, ...]
@@ -315,7 +353,10 @@ def _digest_fields(header: PlanHeader) -> dict[str, Any]:
     if "unreadable" in found:
         found["sick"] = found.pop("unreadable")  # its name up to 0.3; another key would change the ids of stored plans
     if header.unreadable:
-        # The id depends on the tables, but not on the error messages.
-        found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.unreadable]
+        # The id depends on the tables and on the users who set them aside, but not on the errors.
+        found["sick"] = [
+            [item.lake, item.table_uuid, item.table_name, item.good_on is None, *([] if item.set_aside is None else [item.set_aside])]
+            for item in header.unreadable
+        ]
         found["gates"] = [gate if gate["name"] not in _READ_ERROR_GATES else {**gate, "message": ""} for gate in found["gates"]]
     return found

@@ -168,11 +168,13 @@ class UnreadableTable:
         table_name: Table name, or None if the whole lake is unreadable.
         reason: The error message.
         address: Address of the table metadata, or None if the catalog does not report it.
+        locations: Addresses, ending in `/`, under which its files may be.
     """
 
     table_name: str | None
     reason: str
     address: str | None = None
+    locations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class FrozenRefs:
     Attributes:
         refs: All branches and tags with their heads.
         sources: Commit graph parts to read.
-        claims: The prefixes that belong to the lake.
+        claims: The prefixes that belong to the lake. Those of unreadable tables have no uuid.
         pinned: Files that belong to the current state rather than to a commit: the current
             metadata.json with its log, version hints, `ref.json` files, tag tombstones and
             `config.yaml`. They are live regardless of the commits.
@@ -411,10 +413,11 @@ class ExpiringLake(Lake, Protocol):
 class PreflightLake(ExpiringLake, Protocol):
     """Lake that can check edits before they are planned, without changing anything."""
 
-    def find_uneditable(self, table_uuids: Collection[str]) -> Mapping[str, str]:
+    def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
         """Return the tables whose history cannot be edited, by uuid, with the reason.
 
-        A table that cannot be checked now is left out.
+        Args:
+            tables: Names of the tables by uuid.
         """
         ...
 

@@ -16,6 +16,7 @@ UNREADABLE = Unreadable(
 )
 
 NEVER_READ = UNREADABLE.model_copy(update={"good_on": None, "storages": ("warehouse",)})
+SET_ASIDE = NEVER_READ.model_copy(update={"set_aside": "set aside by ada"})
 
 
 def small(files: int = 0, size: int = 0) -> Amount:
@@ -27,12 +28,7 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("live_drop", gates.live_drop(LiveCount(80), LiveCount(100), 0.2), gates.live_drop(LiveCount(79), LiveCount(100), 0.2)),
     ("live_drop", gates.live_drop(LiveCount(100), LiveCount(100), 0.0), gates.live_drop(LiveCount(99), LiveCount(100), 0.0)),
     ("unreadable_tables", gates.unreadable_tables([UNREADABLE], 1), gates.unreadable_tables([UNREADABLE, UNREADABLE], 1)),
-    ("never_read", gates.never_read([UNREADABLE, NEVER_READ], "lakehouse"), gates.never_read([UNREADABLE, NEVER_READ], "warehouse")),
-    (
-        "never_read",
-        gates.never_read([UNREADABLE], "warehouse"),
-        gates.never_read([NEVER_READ.model_copy(update={"storages": ()})], "lakehouse"),
-    ),
+    ("unreadable_tables", gates.unreadable_tables([UNREADABLE, SET_ASIDE], 1), gates.unreadable_tables([UNREADABLE, NEVER_READ], 1)),
     ("metadata_present", gates.metadata_present(0, []), gates.metadata_present(1, ["m.avro"])),
     (
         "live_drop",
@@ -42,7 +38,7 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("lakes_present", gates.lakes_present([]), gates.lakes_present(["sales (not in lakes.yaml, 3 files before)"])),
     ("live_listed", gates.live_listed(1000, 1, ["a"]), gates.live_listed(999, 1, ["a"])),
     ("no_live_candidate", gates.no_live_candidate(0, []), gates.no_live_candidate(1, ["a"])),
-    ("spelling", gates.spelling(0, []), gates.spelling(1, ["a%20b"])),
+    ("spelling", gates.spelling(0, [], 2, ["a%20b"]), gates.spelling(1, ["a%20b"])),
     ("storages_apart", gates.storages_apart([]), gates.storages_apart([("outer", "inner")])),
     ("links", gates.links(0, []), gates.links(1, ["a"])),
     ("foreign_metadata", gates.foreign_metadata(0, []), gates.foreign_metadata(1, ["table 5e1f"])),
@@ -79,7 +75,7 @@ def test_failed_gate_names_its_override(name: str, inside: GateResult, outside: 
 
 def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
     fixed = {name for name, _, outside in EDGES if not outside.overridable}
-    marks = {"live_set", "lakes_present", "never_read", "metadata_present", "no_live_candidate", "spelling"}
+    marks = {"live_set", "lakes_present", "metadata_present", "no_live_candidate", "spelling"}
     assert fixed == marks | {"storages_apart", "links", "unfinished_apply"}
 
 
@@ -159,3 +155,8 @@ def test_plan_for_empty_storage_has_full_share() -> None:
     assert not gates.delete_share(small(5, 0), small(0, 0), 1.0, configured=True).passed
     assert not gates.delete_share(small(5, 5), small(5, 0), 1.0, configured=True).passed
     assert gates.delete_share(small(), small(), 0.0, configured=True).passed
+
+
+def test_empty_live_set_refuses_only_a_plan_that_takes_something() -> None:
+    assert gates.live_set(0, 3, planned=0).passed
+    assert gates.live_set(0, 0, planned=5).passed  # a new repository with leftovers

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, never_read, unreadable_tables
+from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, unreadable_tables
 from gc_assets.core.plan import Amount, PlanHeader, Unreadable, Uploads, is_intact, repeat, seal
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
@@ -101,12 +101,10 @@ def test_plan_id_changes_with_gate_numbers() -> None:
 def test_plan_id_ignores_wording_of_read_errors() -> None:
     (item,) = OTHER["unreadable"]
     other_error = item.model_copy(update={"why": "lost", "since": NOW, "good_on": date(2026, 2, 1)})
-    first, again = (
-        plan(unreadable=(one,), gates=(unreadable_tables([one], 10), never_read([one], "warehouse"))) for one in (item, other_error)
-    )
+    first, again = (plan(unreadable=(one,), gates=(unreadable_tables([one], 10),)) for one in (item, other_error))
     assert first.plan_id == again.plan_id
     assert is_intact(first)
-    for update in ({"good_on": None}, {"table_uuid": "u"}, {"table_name": "t"}, {"lake": "weather"}):
+    for update in ({"good_on": None}, {"table_uuid": "u"}, {"table_name": "t"}, {"lake": "weather"}, {"set_aside": "by ada"}):
         assert plan(unreadable=(item.model_copy(update=update),), gates=first.gates).plan_id != first.plan_id
 
 

@@ -5,6 +5,7 @@ Only this module connects to a catalog. It unwraps secrets and redacts them in a
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 import threading
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus
+from uuid import UUID
 
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
@@ -21,9 +23,10 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError, RESTError
 from pyiceberg.table import Table
+from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.typedef import Identifier
 from pyiceberg.utils.config import Config
-from sqlalchemy import Executable, Select, not_, select
+from sqlalchemy import Executable, Select, false, not_, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
@@ -31,8 +34,10 @@ from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
 from gc_assets.lakes.iceberg.raw_pointers import RawPointer, read_raw_pointer, read_view_location
+from gc_assets.lakes.iceberg.refusals import is_refusal
 from gc_assets.lakes.iceberg.removal import build_local_commit, build_rest_commit
 from gc_assets.lakes.iceberg.revalidate import Removal
+from gc_assets.lakes.iceberg.unread_locations import default_locations
 from gc_assets.lakes.protocol import UnreadableTable
 
 _Result = TypeVar("_Result")
@@ -48,10 +53,30 @@ _USER_INFO = re.compile(r"://[^/@\s]+@")
 _SEPARATORS = re.compile(r"[:\s]+")
 # Shorter parts of a secret occur in ordinary words.
 _MIN_PART_LENGTH = 4
+UNPARSABLE = "pyiceberg cannot parse the metadata of this table; expire it with an engine that can"
+# Errors of pyiceberg that depend on the table and not on the catalog. It cuts a path at `#` and `?`.
+_CANNOT_LOAD = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    NotImplementedError,
+)
 
 
 class CommitRejected(GcError):
     """Catalog rejected a commit because the table changed. Nothing was written."""
+
+
+class CommitDenied(GcError):
+    """Catalog or store refused a commit for good. Nothing was written, and a retry cannot help."""
+
+
+class NotLoadable(LakeUnreadable):
+    """Table that pyiceberg cannot load, although its catalog answers. A retry cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +278,26 @@ class CatalogClient:
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             found = None if isinstance(error, RESTError | TimeoutError) else self._find_metadata(identifier)
             if found is None:
-                raise self.unreadable(f"table {name}", _describe(error)) from None
+                reason = self.unreadable(f"table {name}", _describe(error))
+                raise (NotLoadable(str(reason)) if _is_unloadable(error) else reason) from None
             return CatalogTable(name, found.metadata_location, found.table_uuid, None)
         if not table.metadata_location:
             raise self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
+
+    def find_default_locations(self, name: str) -> tuple[str, ...]:
+        """Return where this catalog creates a table of this name by default. Never raises."""
+        namespace, _, table = name.rpartition(".")
+        found = list[str]()
+        try:
+            client = self._connect()
+            found += default_locations(client.properties.get("warehouse"), name)
+            properties = self._call(namespace, lambda: client.load_namespace_properties(namespace))
+            if isinstance(location := properties.get("location"), str):
+                found.append(f"{location.rstrip('/')}/{table}/")
+        except Exception:  # noqa: BLE001 - a catalog raises any error of its driver
+            return tuple(found)
+        return tuple(found)
 
     def _find_metadata(self, identifier: Identifier) -> RawPointer | None:
         """Read only the metadata address of a table whose metadata pyiceberg cannot parse."""
@@ -272,10 +312,11 @@ class CatalogClient:
 
         Raises:
             CommitRejected: If the table changed since it was read.
+            CommitDenied: If the catalog or store refuses the commit for good.
             GcError: For any other failure. The commit may have taken effect.
         """
         if table.handle is None:
-            raise GcError("pyiceberg cannot parse the metadata of this table; expire it with an engine that can")
+            raise CommitDenied(UNPARSABLE)
         try:
             client, handle = self._connect(), table.handle
             updates, requirements = (build_rest_commit if isinstance(client, RestCatalog) else build_local_commit)(removal)
@@ -284,9 +325,49 @@ class CatalogClient:
             raise CommitRejected(self._redact(str(error))) from None
         except NotImplementedError as error:
             reason = str(error) or f"{type(self._connect()).__name__}.commit_table is not implemented"
-            raise GcError(f"pyiceberg cannot commit to this table: {self._redact(reason)}; expire it with an engine that can") from None
+            raise CommitDenied(
+                f"pyiceberg cannot commit to this table: {self._redact(reason)}; expire it with an engine that can"
+            ) from None
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            if is_refusal(error):
+                raise CommitDenied(f"the commit is refused: {self._redact(_describe(error))}") from None
             raise GcError(f"the catalog did not confirm the commit: {self._redact(_describe(error))}") from None
+
+    def probe_commit(self, unused: UUID) -> str:
+        """Request a commit that changes nothing, and return what it proves.
+
+        Args:
+            unused: A uuid that no table has. REST catalogs must reject a commit that requires it.
+
+        Raises:
+            CommitRejected: If the catalog rejects the requirement, so it permits commits.
+            CommitDenied: If it permits no commits, or ignores requirements.
+            LakeUnreadable: If this kind of catalog cannot be probed, or it did not answer.
+        """
+        try:
+            client = self._connect()
+            if isinstance(client, RestCatalog):
+                return self._probe_rest_commit(client, unused)
+            if isinstance(client, SqlCatalog):
+                self._call("probe", lambda: _update_no_row(client))
+                return "the catalog's database permits updates"
+        except (LakeUnreadable, CommitDenied):
+            raise
+        except CommitFailedException as error:
+            raise CommitRejected(self._redact(str(error))) from None
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            if is_refusal(error):
+                raise CommitDenied(self._redact(_describe(error))) from None
+            raise self.unreadable("the right to commit", _describe(error)) from None
+        raise LakeUnreadable(f"a {type(client).__name__} cannot be probed without a change")
+
+    def _probe_rest_commit(self, client: RestCatalog, unused: UUID) -> str:
+        loaded = (self.load(identifier) for identifier in self.list_identifiers())
+        handle = next((table.handle for table in loaded if table is not None and table.handle is not None), None)
+        if handle is None:
+            return "the catalog has no table to probe"
+        self._call("probe", lambda: client.commit_table(handle, (AssertTableUUID(uuid=unused),), ()))
+        raise CommitDenied("it accepted a commit whose requirement does not hold, so an edit could overwrite the commit of a writer")
 
     def _call(self, what: str, request: Callable[[], _Result]) -> _Result:
         """Call the catalog. A client whose call timed out is not used again."""
@@ -361,6 +442,11 @@ class CatalogClient:
         return textwrap.shorten(redact_secrets(message, self._properties), 400)
 
 
+def _is_unloadable(error: Exception) -> bool:
+    is_garbled = isinstance(error, json.JSONDecodeError)  # for example the error page of a proxy
+    return not is_garbled and (isinstance(error, _CANNOT_LOAD) or is_refusal(error))
+
+
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
@@ -374,6 +460,13 @@ def _name_rows(rows: Sequence[Any]) -> list[tuple[str, Any]]:
     """Return the names and metadata addresses of `_select_pointers`, ordered by name."""
     named = ((".".join(str(part) for part in (namespace, name) if part), location) for namespace, name, location in rows)
     return sorted(named, key=lambda item: item[0])
+
+
+def _update_no_row(client: SqlCatalog) -> None:
+    unchanged = {"metadata_location": IcebergTables.metadata_location}
+    with Session(client.engine) as session:
+        session.execute(update(IcebergTables).where(false()).values(unchanged))
+        session.rollback()
 
 
 def _fetch_rows(client: SqlCatalog, query: Executable) -> Sequence[Any]:

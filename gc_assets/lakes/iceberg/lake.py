@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,6 +29,7 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata, parse_view
 from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
+from gc_assets.lakes.iceberg.unread_locations import absolute_locations, metadata_location, read_locations, sibling_locations
 from gc_assets.lakes.protocol import (
     Claim,
     Commit,
@@ -44,7 +45,8 @@ from gc_assets.lakes.protocol import (
 )
 
 if TYPE_CHECKING:
-    from gc_assets.lakes.iceberg.catalog import TablePointer, UnlistedViews, ViewPointer
+    from gc_assets.core.findings import Finding
+    from gc_assets.lakes.iceberg.catalog import CatalogClient, TablePointer, UnlistedViews, ViewPointer
 
 # Concurrent reads of metadata files. Stores take tens of milliseconds to respond.
 CONCURRENT_READS = 16
@@ -85,14 +87,14 @@ class IcebergLake:
             found = list(pool.map(self._read_table, catalog.list_pointers()))
             views = list(pool.map(self._read_view, catalog.list_views()))
         registrations = [item for item in found if isinstance(item, Registration)]
-        unreadable = [item for item in found if isinstance(item, UnreadableTable)]
+        unreadable = [self._locate(catalog, item, registrations) for item in found if isinstance(item, UnreadableTable)]
         protected = {item.table.table_uuid for item in registrations if not item.collect}
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
             refs=tuple(ref for item in registrations for ref in list_refs(item)),
             sources=tuple(build_source(item) for item in registrations),
-            claims=_build_claims(registrations, protected),
+            claims=(*_build_claims(registrations, protected), *_claim_unread(unreadable)),
             pinned=_merge_pinned(_build_pinned(registrations), [file for view in views for file in view.pinned]),
             notes=(
                 *self._list_config_notes(),
@@ -115,6 +117,24 @@ class IcebergLake:
         except LakeUnreadable as error:
             return UnreadableTable(pointer.name, str(error), pointer.metadata_location)
         return replace(item, table=replace(item.table, snapshots=()), writable=item.writable and pointer.can_commit)
+
+    def _locate(self, catalog: CatalogClient, item: UnreadableTable, registrations: Sequence[Registration]) -> UnreadableTable:
+        """Add the locations that an unreadable table may have.
+
+        Without a location in its metadata, these are the directory of the metadata, and where the
+        catalog or other tables of its namespace place a table of this name.
+        """
+        name, found = item.table_name or "", tuple[str, ...]()
+        if item.address is not None and _is_resolvable(item.address):
+            try:
+                found = read_locations(self._objects.read(item.address))
+            except (OSError, GcError):
+                found = ()
+        around = () if item.address is None else (metadata_location(item.address),)
+        if not found:
+            siblings = sibling_locations(name, [(other.name, other.table.locations[0]) for other in registrations if other.table.locations])
+            found = (*catalog.find_default_locations(name), *siblings)
+        return replace(item, locations=absolute_locations((*around, *found)))
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
         """Pin the metadata files of a view, which may be absent because no other file depends on it."""
@@ -191,6 +211,23 @@ class IcebergLake:
 
         tables = CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         yield from CatalogExpiry(tables, self._objects, self.read_registration, policy).run(actions)
+
+    def find_uneditable(self, tables: Mapping[str, str]) -> Mapping[str, str]:
+        """Return why pyiceberg cannot load tables (uuid to name), by uuid."""
+        from gc_assets.lakes.iceberg.preflight import find_unloadable
+
+        return find_unloadable(self._open_catalog(), tables)
+
+    def probe_edits(self) -> Finding:
+        """Check the right to commit, without changing anything."""
+        from gc_assets.lakes.iceberg.preflight import probe_commits
+
+        return probe_commits(self.name, self._open_catalog())
+
+    def _open_catalog(self) -> CatalogClient:
+        from gc_assets.lakes.iceberg.catalog import CatalogClient
+
+        return CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
 
     def _list_config_notes(self) -> Iterator[str]:
         if self._config.merged_properties:
@@ -279,6 +316,12 @@ def _build_claims(registrations: Iterable[Registration], protected: set[str]) ->
             if known is None or known.collect:
                 claims[address] = Claim(address, item.table.table_uuid, item.name, collect=item.table.table_uuid not in protected)
     return tuple(claims.values())
+
+
+def _claim_unread(unreadable: Sequence[UnreadableTable]) -> Iterator[Claim]:
+    """Yield shields for the locations that unreadable tables may have."""
+    for item in unreadable:
+        yield from (Claim(address, None, item.table_name, collect=False) for address in item.locations)
 
 
 def _build_pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:

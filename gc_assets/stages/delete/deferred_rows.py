@@ -20,7 +20,8 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
 from gc_assets.stages.records.plans import list_plans
-from gc_assets.stages.sweep.claims import prefixes_of
+from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.claims import list_unread_locations, prefixes_of
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -60,7 +61,8 @@ def add_deferred_rows(
 ) -> DataFrame:
     """Add the deferred keys of a plan to the needed keys (columns key, needed, is_live).
 
-    All purges are deferred, and all keys under the claims of unreadable tables.
+    All keys under the claims of unreadable tables are deferred. All purges are deferred too, unless
+    users set all these tables aside.
 
     Args:
         needed: Keys needed by lakes.
@@ -71,7 +73,7 @@ def add_deferred_rows(
         refs: `lake_refs` of all lakes.
     """
     missed = read_missed_tables(context)
-    unreadable = (*list_unreadable(live), *missed)
+    unreadable = with_set_aside(context, (*list_unreadable(live), *missed))
     if not unreadable:
         return needed
     shields = [
@@ -80,12 +82,14 @@ def add_deferred_rows(
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         if row["storage"] == storage_name and not row["collect"]
     ]
+    shields += list_unread_locations(context, storage_name, refs)
     owners = {Owner(item.lake, item.table_uuid) for item in missed}
     shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
     # Under a claim on the whole storage, exactly the shielded keys have no owner.
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
-    find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
+    defers_purges = any(item.blocks_purges for item in unreadable)
+    find_deferred = _FindDeferred(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits", defers_purges)
     waiting = map_arrow(rows().select("key", "action"), find_deferred, DEFERRED)
     return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 
@@ -96,10 +100,12 @@ class _FindDeferred:
 
     claims: Claims
     reason: str
+    defers_purges: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             shielded = pc.is_null(self.claims.resolve(batch.column("key"))[0])
-            waits = batch.column("key").filter(pc.or_(shielded, pc.equal(batch.column("action"), PURGE)))
+            purged = pc.and_(pc.equal(batch.column("action"), PURGE), pa.scalar(self.defers_purges))
+            waits = batch.column("key").filter(pc.or_(shielded, purged))
             count = len(waits)
             yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.reason, count), pa.repeat(True, count)], schema=DEFERRED)

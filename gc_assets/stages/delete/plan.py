@@ -5,12 +5,11 @@ Planning never changes files of a storage. The same inputs yield the same plan i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.hashing import digest as digest_rows
@@ -28,6 +27,7 @@ from gc_assets.engine.tables import (
     write_parts,
 )
 from gc_assets.engine.tasks import run_single_task
+from gc_assets.stages.delete.left_out import History, expiry_sources, find_withheld_edits, select_editable, sum_left_out
 from gc_assets.stages.delete.plan_header import PlanContent, build_header
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.plan_rows import plan_rows, sum_files
@@ -37,17 +37,18 @@ from gc_assets.stages.records.ledger import (
 )
 from gc_assets.stages.records.plans import used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
+from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
 from gc_assets.state.side_tables import (
     CLAIMS,
-    CLAIMS_SIDE,
     EXPIRED_SIDE,
     EXPIRY_ACTIONS,
     EXPIRY_SIDE,
     HELD_SIDE,
+    LEFT_OUT_SIDES,
     UPLOADS_SIDE,
     WAITING_SIDE,
 )
@@ -73,19 +74,30 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{inputs.orphans.receipt.rows:,} orphan files")
-    expiry = _plan_expiry(spark, inputs, run)
+    withheld = find_withheld_edits(inputs)
+    expiry = _plan_expiry(spark, inputs, run, withheld)
     log = LogReader.of(state, storage_name)
     session = choose_session(spark, *_size(inputs, expiry, log))
     rows, deferred = plan_rows(session, inputs, run, expiry, log)
     totals_by = ["action", "reason", "after_expiry", "kind"]
-    written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
+    written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE, *LEFT_OUT_SIDES])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
     aliases = planned_by_alias(
         spark, context, storage_name, inputs.live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts)
     )
+    unknown = planned_by_unknown_address(
+        spark,
+        context,
+        storage_name,
+        inputs.live,
+        written.rows,
+        lambda chosen: read_paths(chosen, state.files, DELETION_PLAN.schema, parts),
+    )
     cutoff = inputs.orphans.summary(OrphanFilesSummary).grace_cutoff
     uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable)
-    content = PlanContent(written, expiry, aliases, upload_totals(uploads, later), sum_files(deferred))
+    files_left_out, expired = sum_left_out(context, storage_name, written, run)
+    left_out = (*withheld.values(), *files_left_out)
+    content = PlanContent(written, expiry, aliases, unknown, upload_totals(uploads, later), sum_files(deferred), left_out, expired)
     header = build_header(inputs, content)
     aborted = {UPLOADS_SIDE: tuple(write_parts(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
     written = replace(written, side={**written.side, **expiry.side, **aborted})
@@ -95,19 +107,21 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     return publish(state, run, written, context.clock, inputs=inputs.tables, summary=summary, unsafe=context.unsafe)
 
 
-def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun) -> WrittenParts:
+def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, withheld: Collection[History]) -> WrittenParts:
     """Write the history edits for every readable table with a claim in the storage.
+
+    The tables of `withheld` are left out.
 
     `summary` contains their number per lake.
     """
-    context = inputs.context
-    sources = [(table.receipt.owner, context.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in inputs.refs]
+    sources = expiry_sources(inputs)
     copy = _CopyExpiry(
         inputs.storage,
         tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources),
-        context.state.files,
+        inputs.context.state.files,
         run,
         inputs.unreadable,
+        frozenset(withheld),
     )
     return merge_written(
         run_single_task(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources))
@@ -131,6 +145,7 @@ class _CopyExpiry:
     files: Files
     run: TableRun
     unreadable: tuple[Unreadable, ...]
+    withheld: frozenset[History]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -143,11 +158,9 @@ class _CopyExpiry:
 
     def _actions(self, lake: str, plan: tuple[str, ...], claims: tuple[str, ...]) -> pa.Table:
         rows = read_parts(self.files, list(plan), EXPIRY_PLAN.schema)
-        claimed = read_parts(self.files, list(claims), CLAIMS)
-        claimed = claimed.filter(pc.equal(claimed.column("storage"), self.storage))
-        mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(claimed.column("table_uuid"), "").unique()))
+        mine = select_editable(rows, lake, read_parts(self.files, list(claims), CLAIMS), self.storage, self.unreadable)
         uuids = mine.column("table_uuid").to_pylist()
-        mine = mine.filter(pa.array([not any(item.covers(lake, uuid) for item in self.unreadable) for uuid in uuids], pa.bool_()))
+        mine = mine.filter(pa.array([(lake, uuid) not in self.withheld for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 

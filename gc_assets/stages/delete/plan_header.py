@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gc_assets.core import gates
+from gc_assets.core.foreign import NEW_CLAIM
 from gc_assets.core.phases import QUARANTINE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Uploads, seal
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LeftOut, LiveCount, PlanHeader, Uploads, seal
 from gc_assets.engine.tables import Totals, WrittenParts
+from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
-from gc_assets.stages.mark.content_roots import has_live_roots
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.records.plans import list_damage, unfinished_plans
 from gc_assets.stages.sweep.live_filter import live_count
+from gc_assets.stages.sweep.tail_matches import TailMatches
 from gc_assets.state.side_tables import HELD_SIDE, WAITING_SIDE
 from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary, StorageInventorySummary
 
@@ -26,15 +28,21 @@ class PlanContent:
         written: Rows of the plan.
         expiry: History edits of the plan.
         aliases: Messages on rows that are live under another address.
+        unknown: Rows that may be live under an unknown address.
         uploads: Upload totals.
         deferred: Files that would be purged if all tables were readable.
+        left_out: Files and edits that cannot succeed now.
+        left_out_expired: The expired files among them.
     """
 
     written: WrittenParts
     expiry: WrittenParts
     aliases: list[str]
+    unknown: TailMatches
     uploads: Uploads
     deferred: Amount
+    left_out: tuple[LeftOut, ...] = ()
+    left_out_expired: Totals = field(default_factory=Totals)
 
 
 @dataclass(slots=True)
@@ -52,7 +60,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
     context, storage = inputs.context, inputs.context.storage(inputs.storage)
     found, live = inputs.orphans.summary(OrphanFilesSummary), live_count(inputs.live, inputs.storage)
     counts = _count_rows(content.written)
-    held = _held_files(content.written, found, counts)
+    held = _held_files(content.written, found, counts, content.left_out_expired)
     return seal(
         context.config.plan_secret(),
         storage=inputs.storage,
@@ -80,6 +88,7 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         after_expiry=_amount(counts.after_expiry),
         held_for_expiry=_amount(held),
         unreadable=inputs.unreadable,
+        left_out=content.left_out,
         quarantined=Amount(files=sum(part.rows for part in content.written.side.get(WAITING_SIDE, ()))),
         expiry_actions=dict(sorted(content.expiry.summary.items())),
         expiry_digest=f"{content.expiry.digest:016x}",
@@ -103,17 +112,31 @@ def _count_rows(written: WrittenParts) -> _Counts:
     return counts
 
 
-def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Counts) -> Totals:
-    """Return the expired files left to other plans, which edit their history."""
+def _held_files(written: WrittenParts, found: OrphanFilesSummary, counts: _Counts, left_out: Totals) -> Totals:
+    """Return the expired files of histories that this plan does not edit."""
     if HELD_SIDE not in written.side:
         return Totals()
     expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]
-    planned = counts.by_reason.get("expired", Totals())
+    planned = counts.by_reason.get("expired", Totals()) + left_out
     return sum(expired, Totals(-planned.rows, -planned.size_bytes))
 
 
 def _amount(total: Totals) -> Amount:
     return Amount(files=total.rows, bytes=total.size_bytes)
+
+
+def _check_spelling(found: OrphanFilesSummary) -> GateResult:
+    samples = [name for name in found.stopped_samples if name.startswith("near_misses")]
+    if found.misspelled is None:
+        return gates.spelling(found.near_misses, samples)
+    return gates.spelling(len(found.misspelled), found.misspelled, found.near_misses - len(found.misspelled), samples)
+
+
+def _check_new_claims(found: OrphanFilesSummary) -> GateResult:
+    new = [item for item in found.foreign if item.rule == NEW_CLAIM]
+    older = found.foreign_by_rule.get(NEW_CLAIM, Amount())
+    others = Amount(files=found.foreign_amount.files - older.files, bytes=found.foreign_amount.bytes - older.bytes)
+    return gates.new_claims(len(new), older, [str(item) for item in new], others)
 
 
 def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, planned: Amount) -> list[GateResult]:
@@ -125,20 +148,20 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
     dead = [str(item) for item in dead_tables(context, inputs.storage)]
     listed = inputs.inventory.summary(StorageInventorySummary)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
-    expected = sum(table.receipt.rows for table in inputs.refs if live.files or has_live_roots(context, table.receipt.owner))
     return [
-        gates.live_set(live.files, expected),
+        check_live_set(context, inputs.storage, inputs.refs, inputs.live, content.written.rows + content.expiry.rows + content.uploads.count),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),
         gates.unreadable_tables(inputs.unreadable, limits.max_unreadable, content.deferred),
-        gates.never_read(inputs.unreadable, inputs.storage),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
-        gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
+        _check_spelling(found),
         gates.links(found.behind_links_count + len(content.aliases), [*found.behind_links, *content.aliases]),
+        gates.unknown_addresses(content.unknown.addresses, content.unknown.files, content.unknown.samples),
         gates.storages_apart(context.overlapping_storages(inputs.storage)),
         gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
+        _check_new_claims(found),
         gates.unfinished_apply(unfinished_plans(context.state, inputs.storage)),
         gates.damaged_histories(list_damage(context.state, [lake.name for lake in context.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),

@@ -9,6 +9,7 @@ from typing import Self
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
+from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
@@ -26,7 +27,8 @@ class PlanInputs:
         inventory: `storage_inventory` of the storage.
         live: `live_files` of every lake.
         refs: `lake_refs` of every lake.
-        unreadable: Tables that the marks or the sweep could not read.
+        unreadable: Tables that the marks or the sweep could not read, with the records of users who
+            set them aside.
     """
 
     context: RunContext
@@ -43,11 +45,16 @@ class PlanInputs:
         inventory = context.table(STORAGE_INVENTORY, storage_name)
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
         unreadable = (*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable)
-        return cls(context, storage_name, orphans, inventory, live, refs, unreadable)
+        return cls(context, storage_name, orphans, inventory, live, refs, with_set_aside(context, unreadable))
 
     @property
     def tables(self) -> list[PublishedTable]:
         return [self.orphans, self.inventory, *self.live, *self.refs]
+
+    @property
+    def blocks_purges(self) -> bool:
+        """True if an unreadable table may use any file, and no user set it aside."""
+        return any(item.blocks_purges for item in self.unreadable)
 
     @property
     def frozen_at(self) -> datetime:

@@ -21,6 +21,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small
 from gc_assets.engine.tables import ROUTE, WrittenParts, collect, map_arrow, read_paths, read_table, side_paths
 from gc_assets.stages.delete.plan_inputs import PlanInputs
+from gc_assets.stages.records.denials import denied_objects
 from gc_assets.stages.records.ledger import (
     QUARANTINED_COPY,
     LogReader,
@@ -31,11 +32,21 @@ from gc_assets.stages.records.ledger import (
     removed_since,
 )
 from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.side_tables import EXPIRY_ACTIONS, EXPIRY_SIDE, HELD_SIDE, METADATA, UNKNOWN_SIDE, WAITING_SIDE
+from gc_assets.state.side_tables import (
+    DENIED_SIDE,
+    EXPIRY_ACTIONS,
+    EXPIRY_SIDE,
+    HELD_SIDE,
+    METADATA,
+    TOO_LONG_SIDE,
+    UNKNOWN_SIDE,
+    WAITING_SIDE,
+)
 from gc_assets.state.summaries import StorageInventorySummary
 
 OWNED: Final = pa.schema(
@@ -59,7 +70,8 @@ def plan_rows(
         expiry: History edits of the plan, as parts of `run`.
         log: Deletion logs of the storage.
     """
-    orphans = _orphan_rows(spark, inputs, run, expiry)
+    denied = _denied_actions(spark, inputs) if log.parts else None
+    orphans = _leave_out(inputs, _orphan_rows(spark, inputs, run, expiry), denied)
     if not log.parts:
         return orphans, None
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
@@ -74,10 +86,43 @@ def plan_rows(
         orphans = orphans.join(removed, ["key", "etag"], "left_anti").select(*orphans.columns)
     compared = _compare_copies(spark, inputs, copies, removed)
     # No file is purged while a table is unreadable, because the table may have started to use it.
-    unknown = bool(inputs.unreadable) or _needs_unread_metadata(spark, inputs.context, inputs.live)
+    unknown = inputs.blocks_purges or _needs_unread_metadata(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
-    quarantined = _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred)
-    return orphans.unionByName(quarantined), compared.filter(is_due) if inputs.unreadable else None
+    quarantined = _leave_out(inputs, _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred), denied)
+    return orphans.unionByName(quarantined), compared.filter(is_due) if inputs.blocks_purges else None
+
+
+def _leave_out(inputs: PlanInputs, rows: DataFrame, denied: DataFrame | None) -> DataFrame:
+    """Route rows that cannot succeed to side tables.
+
+    These are objects that an apply was denied in the same mode, and keys that are too long for the
+    trash. A restore is always tried again.
+    """
+    mode = inputs.context.storage(inputs.storage).quarantine
+    limit = inputs.context.store(inputs.storage).max_key_bytes(mode)
+    is_planned = F.col(ROUTE) == ""
+    if limit is not None:
+        is_too_long = is_planned & (F.col("action") == QUARANTINE) & (F.octet_length("key") > limit)
+        rows = rows.withColumn(ROUTE, F.when(is_too_long, TOO_LONG_SIDE).otherwise(F.col(ROUTE)))
+    if denied is None:
+        return rows
+    columns, version = rows.columns, F.coalesce("version_id", F.lit(""))
+    found = rows.withColumn("_version", version).join(denied, ["key", "etag", "_version", "action", "quarantine"], "left")
+    is_denied = is_planned & F.coalesce("_denied", F.lit(False))
+    return found.withColumn(ROUTE, F.when(is_denied, DENIED_SIDE).otherwise(F.col(ROUTE))).select(*columns)
+
+
+def _denied_actions(spark: SparkSession, inputs: PlanInputs) -> DataFrame | None:
+    """Return the actions that an apply was denied, with the column `_denied`, or None without any."""
+    found = denied_objects(spark, inputs.context, inputs.storage)
+    if found is None:
+        return None
+    found = found.filter(F.col("phase").isin(QUARANTINE, PURGE))
+    if not collect(found.select("key").limit(1)):
+        return None
+    version = F.coalesce("version_id", F.lit("")).alias("_version")
+    actions = found.select("key", "etag", version, F.col("phase").alias("action"), "quarantine")
+    return actions.distinct().withColumn("_denied", F.lit(True))
 
 
 def sum_files(files: DataFrame | None) -> Amount:
@@ -100,6 +145,7 @@ def _orphan_rows(spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry:
     edited = histories.distinct() if is_small(spark) else F.broadcast(histories.distinct())
     found = (
         read_table(spark, state, ORPHAN_FILES, inputs.orphans)
+        .filter(F.col("reason") != FOREIGN)
         .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
         .join(edited, "history", "left")
     )

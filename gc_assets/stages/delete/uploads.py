@@ -1,7 +1,7 @@
 """Select multipart uploads to abort, and abort them when the plan is executed.
 
-An abort is final, like a purge, so no upload is aborted while a table is unreadable. An upload must
-be older than the grace period also by the store's clock, measured from the last action of its
+An abort is final, like a purge, so no upload is aborted while a table is unreadable and not set
+aside. An upload must be older than the grace period also by the store's clock, measured from the last action of its
 writer. As with files, its key must be claimed by a lake.
 """
 
@@ -25,6 +25,7 @@ from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execute_rows import OnlyInterrupted
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
+from gc_assets.stages.records.denials import denied_uploads
 from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
@@ -57,7 +58,7 @@ def find_old_uploads(
         The uploads, and how many more wait for a later plan.
     """
     nothing = UPLOADS.empty_table(), 0
-    if unreadable or not context.storage(storage_name).abort_uploads:
+    if any(item.blocks_purges for item in unreadable) or not context.storage(storage_name).abort_uploads:
         return nothing
     store = context.store(storage_name)
     claims = functools.cache(lambda: claims_of(context, storage_name, [*refs, *live]))
@@ -71,7 +72,10 @@ def find_old_uploads(
         return nothing
     columns = {name: [getattr(item, name) for item in found.uploads] for name in UPLOADS.names if name != "lake"}
     rows = pa.table({**columns, "lake": claims().resolve(pa.array(columns["key"], pa.string()))[0]}).cast(UPLOADS)
-    return rows.filter(pc.is_null(_find_refused(revalidation, rows))), found.unexamined
+    rows = rows.filter(pc.is_null(_find_refused(revalidation, rows)))
+    denied = denied_uploads(context, storage_name)
+    names = zip(rows.column("key").to_pylist(), rows.column("upload_id").to_pylist(), strict=True)
+    return rows.filter(pa.array([name not in denied for name in names], pa.bool_())), found.unexamined
 
 
 def upload_totals(rows: pa.Table, later: int) -> Uploads:
@@ -123,8 +127,8 @@ def abort_uploads(
     refused = _find_refused(_apply_store_clock(revalidation, context, header.storage), rows).to_pylist()
     planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
     skipped = {row.action_key: Result(DENIED, why, replan=True) for row, why in zip(planned, refused, strict=True) if why}
-    if unreadable:
-        names = ", ".join(item.name for item in unreadable[:3])
+    if blocking := [item for item in unreadable if item.blocks_purges]:
+        names = ", ".join(item.name for item in blocking[:3])
         skipped = {row.action_key: Result(CHANGED, f"{names} cannot be read, so the upload is deferred") for row in planned}
     actor = _SkipRefused(context.store(header.storage).upload_aborter(), skipped)
     planned.sort(key=lambda row: share_of(row.key, log.shares))

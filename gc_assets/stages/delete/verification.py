@@ -35,6 +35,8 @@ from gc_assets.engine.tables import (
     spark_schema,
 )
 from gc_assets.stages.delete.deferred_rows import add_deferred_rows, list_unreadable
+from gc_assets.stages.delete.foreign_rows import ForeignRows
+from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.records.accepted_runs import AcceptedRun
@@ -42,8 +44,10 @@ from gc_assets.stages.records.ledger import LogReader
 from gc_assets.stages.records.plans import (
     StoredPlan,
 )
+from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
+from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
 from gc_assets.state.side_tables import EXPIRED_SIDE
@@ -184,8 +188,10 @@ def make_verification_mark(
     rows = PlanRows.verify(session, context.state, plan)
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
-    revalidation = Revalidation.of(mark_context, header, refs, tables)
-    return VerificationMark(session, mark_context, header.storage, tables, refs, rows, revalidation, frozen_at, list_unreadable(tables))
+    unreadable = with_set_aside(context, list_unreadable(tables))
+    foreign = ForeignRows.of(session, mark_context, header, [*refs, *tables], tables, rows.frame)
+    revalidation = Revalidation.of(mark_context, header, refs, tables, foreign)
+    return VerificationMark(session, mark_context, header.storage, tables, refs, rows, revalidation, frozen_at, unreadable)
 
 
 def _failed_gates(
@@ -193,28 +199,37 @@ def _failed_gates(
 ) -> list[GateResult]:
     """Check the gates that can change after a plan was made, and return those not overridden."""
     header = plan.header
+    refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
     limits = context.storage(header.storage).gates
     count, earlier = live_count(tables, header.storage), AcceptedRun.of(context, header)
     checks = [
-        gates.live_set(count.files, 1),
+        check_live_set(mark_context, header.storage, refs, tables, planned=1),
         gates.live_drop(count, earlier.count(count), limits.max_live_drop),
         gates.lakes_present(earlier.missing_lakes(count)),
-        gates.unreadable_tables(list_unreadable(tables), limits.max_unreadable),
-        gates.never_read(list_unreadable(tables), header.storage),
+        gates.unreadable_tables(with_set_aside(context, list_unreadable(tables)), limits.max_unreadable),
         gates.storages_apart(context.overlapping_storages(header.storage)),
     ]
     aliases = planned_by_alias(
         spark, mark_context, header.storage, tables, lambda: read_table(spark, context.state, DELETION_PLAN, plan.published)
     )
     checks.append(gates.links(len(aliases), aliases))
+    unknown = planned_by_unknown_address(
+        spark,
+        mark_context,
+        header.storage,
+        tables,
+        header.rows,
+        lambda session: read_table(session, context.state, DELETION_PLAN, plan.published),
+    )
+    checks.append(gates.unknown_addresses(unknown.addresses, unknown.files, unknown.samples))
     overrides = plan.verdict.overrides
     return [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
 
 
 def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable]) -> None:
     """Raise `LakeUnreadable` if the interrupted plan itself may have made a table unreadable."""
-    known = {(item.lake, item.table_uuid) for item in header.unreadable}
-    if new := [item for item in unreadable if (item.lake, item.table_uuid) not in known]:
+    known = {(item.lake, item.table_uuid or item.table_name) for item in header.unreadable}
+    if new := [item for item in unreadable if (item.lake, item.table_uuid or item.table_name) not in known]:
         names = "; ".join(item.message for item in new[:5])
         raise LakeUnreadable(
             f"plan {header.plan_id} was applied in part, and files that it moved may be the cause: {names}. "

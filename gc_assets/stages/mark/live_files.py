@@ -32,6 +32,7 @@ from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
 from gc_assets.stages.mark.manifest_entries import count_file_rows, count_segment_rows, find_segments
 from gc_assets.stages.mark.needs import PreviousNeeds
 from gc_assets.stages.mark.released_files import ReleasedFiles, find_released_files
+from gc_assets.stages.mark.unknown_addresses import write_unknown_addresses
 from gc_assets.stages.mark.unread_tables import list_unread_tables, list_unreadable, unread_reasons
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -106,11 +107,10 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     A table is unreadable if reading it failed or if a container needed by a retained commit or an
     expiry action could not be decoded. All files that it needs according to this run, or needed
     when last read in full, are live. Files under its claims are never collected
-    (docs/adr/0009-unreadable-tables.md). The summary lists it even if no run ever read it, in which
-    case the plans of its storages are refused.
+    (docs/adr/0009-unreadable-tables.md). The summary lists it, even if no run ever read it.
 
     Raises:
-        LakeUnreadable: If no earlier run read the lake, so the live set would be too small.
+        LakeUnreadable: If a live content of a server is at a snapshot that its metadata lacks.
     """
     inputs = _Inputs(
         find_root_inputs(context, lake_name),
@@ -148,7 +148,8 @@ def _compute(
         raise
     for side in walked.scratch.side:
         state.files.delete_directory(f"{run.path}/{side}")
-    written = replace(rows.written, side={**rows.written.side, **walked.published})
+    unknown = write_unknown_addresses(spark, context, run, rows.written.side.get(EXTERNAL_SIDE, ()))
+    written = replace(rows.written, side={**rows.written.side, **walked.published, **unknown.side})
     reused = rows.reused
     return publish(
         state,
@@ -157,7 +158,12 @@ def _compute(
         context.clock,
         inputs=inputs.published,
         balances=[] if reused is None else [Balance(name="reused rows", expected=reused.expected, found=reused.found)],
-        summary=_summary(context, lake_name, inputs, walked, rows, written),
+        summary=_summary(context, lake_name, inputs, walked, rows, written).model_copy(
+            update={
+                "unknown_addresses": unknown.summary.get("addresses", 0),
+                "unknown_address_samples": tuple(unknown.summary.get("samples", ())),
+            }
+        ),
         unsafe=context.unsafe,
     )
 
@@ -181,8 +187,9 @@ def _walk(
         run,
         tuple(refs.paths(CLAIMS_SIDE)),
         last_known,
-        unread_reasons(lake_name, inputs.roots, last_known),
-        previous_needs,
+        unread_reasons(inputs.roots, last_known),
+        is_last_known_read=has_unread,
+        previous_needs=previous_needs,
     )
     log_activity(f"following the content roots through {len(inputs.cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
@@ -191,10 +198,10 @@ def _walk(
         written = merge_written(run_single_task(spark, walk, rows, cache.count))
     except LakeUnreadable:
         # Look up the last known state only on demand.
-        last_known = find_last_known(context, lake_name, frozen_at) if not has_unread else None
-        if last_known is None:
+        if has_unread:
             raise
-        written = merge_written(run_single_task(spark, replace(walk, last_known=last_known), rows, cache.count))
+        last_known = find_last_known(context, lake_name, frozen_at)
+        written = merge_written(run_single_task(spark, replace(walk, last_known=last_known, is_last_known_read=True), rows, cache.count))
     return _to_walked(context, lake_name, refs, last_known, written)
 
 

@@ -15,7 +15,14 @@ from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
 from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.incremental import NeedChanges
-from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown, as_optional_live, build_shields, unreadable_root_rows
+from gc_assets.stages.mark.last_known import (
+    WHOLE_LAKE,
+    LastKnown,
+    as_optional_live,
+    build_shields,
+    shield_directories,
+    unreadable_root_rows,
+)
 from gc_assets.stages.mark.live_contents import (
     build_claims,
     describe_losses,
@@ -98,12 +105,14 @@ class _Roots:
         of_unreadable: Roots of unreadable tables (columns `UNREADABLE_ROOTS`).
         edges: Edges between containers.
         unreadable: Reasons by table uuid or `WHOLE_LAKE`.
+        shields: Locations around containers that could not be decoded (columns `CLAIMS`).
     """
 
     roots: pa.Table
     of_unreadable: pa.Table
     edges: pa.Table
     unreadable: dict[str, str]
+    shields: pa.Table
 
 
 @dataclass(frozen=True)
@@ -151,7 +160,7 @@ class LiveWalk:
                 DIRECT_FILES_SIDE: direct,
                 METADATA_SIDE: _add_identities(_required_metadata(found, containers.lengths, leaves), index),
                 OPTIONAL_SIDE: _optional_files(leaves),
-                CLAIMS_SIDE: self._build_claims(unlisted, rooted.unreadable),
+                CLAIMS_SIDE: self._build_claims(unlisted, rooted),
                 UNKNOWN_SIDE: containers.unknown,
                 UNREADABLE_ROOTS_SIDE: rooted.of_unreadable,
                 NEEDS_SIDE: needs,
@@ -194,7 +203,7 @@ class LiveWalk:
         A container shared by several tables has only one of them as witness. The walk is therefore
         repeated without that table until every required container is decoded.
         """
-        unreadable = dict(self.unread)
+        unreadable, shields = dict(self.unread), [CLAIMS.empty_table()]
         while True:
             found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
             purged = find_purged(self.roots, self.logs, found, self._read_failures())
@@ -207,16 +216,18 @@ class LiveWalk:
             errors = {row["address"]: row["error"] for row in self._read_failures().to_pylist()}
             if not self.is_last_known_read:
                 raise LakeUnreadable(_unreadable_message(self.lake_name, required, errors))
+            shields.append(shield_directories(required))
             for row in required.to_pylist():
                 key = row["table_uuid"] or WHOLE_LAKE
                 unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
         if not unreadable:
-            return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable)
+            return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0])
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
         is_own = pc.and_(_is_root_of(roots, unreadable), pc.less_equal(roots.column("rank"), HELD))
         of_unreadable = pa.concat_tables([last_known, unreadable_root_rows(roots.filter(is_own), in_full=False)])
         readable = roots.filter(pc.invert(is_own))
-        return _Roots(pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))]), of_unreadable, edges, unreadable)
+        live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
+        return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
 
     def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
         """Look up the decoded length of each container of `found` in `index`.
@@ -255,15 +266,15 @@ class LiveWalk:
         addresses = found.column("address").filter(pc.and_(absent, pc.is_in(found.column("rank"), _MAY_LACK_METADATA)))
         return mark_optional(found, addresses.combine_chunks())
 
-    def _build_claims(self, unlisted: pa.Table, unreadable: Mapping[str, str]) -> pa.Table:
+    def _build_claims(self, unlisted: pa.Table, rooted: _Roots) -> pa.Table:
         """Build the claims found in containers, with those of unreadable tables as shields."""
         files = self.roots.files
         claims = build_claims(read_parts(files, list(self.cache.locations), LOCATIONS), unlisted)
-        if not unreadable:
+        if not rooted.unreadable:
             return claims
         earlier = [] if self.last_known is None else [self.last_known.read_claims()]
         own = pa.concat_tables([*earlier, read_parts(files, list(self.claims), CLAIMS), claims])
-        return pa.concat_tables([claims, build_shields(own, unreadable.keys())])
+        return pa.concat_tables([claims, build_shields(own, rooted.unreadable.keys()), rooted.shields])
 
     def _read_failures(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.cache.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Self
 
-from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
+from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -28,22 +31,15 @@ def list_unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable
     return [*inputs[LAKE_REFS.name].summary(LakeRefsSummary).unread, *whole_lake]
 
 
-def unread_reasons(lake_name: str, inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:
+def unread_reasons(inputs: Mapping[str, PublishedTable], last_known: LastKnown | None) -> dict[str, str]:
     """Return the reasons of unreadable tables by uuid (`WHOLE_LAKE`: the lake).
 
-    Tables that no earlier run read are left out.
-
-    Raises:
-        LakeUnreadable: If no earlier run read the lake.
+    Tables whose uuid is unknown are left out.
     """
-    unread = list_unread_tables(inputs)
-    if not unread:
-        return {}
-    if last_known is None:
-        raise LakeUnreadable(never_read_message(lake_name, unread[0].table_name, unread[0].why))
     reasons: dict[str, str] = {}
-    for item in unread:
-        for uuid in [WHOLE_LAKE] if item.table_name is None else last_known.uuids.get(item.table_name, []):
+    for item in list_unread_tables(inputs):
+        known = last_known.uuids.get(item.table_name, ()) if last_known is not None and item.table_name is not None else ()
+        for uuid in [WHOLE_LAKE] if item.table_name is None else known:
             reasons.setdefault(uuid, item.why)
     return reasons
 
@@ -51,45 +47,91 @@ def unread_reasons(lake_name: str, inputs: Mapping[str, PublishedTable], last_kn
 def list_unreadable(
     context: RunContext, lake_name: str, refs: PublishedTable, last_known: LastKnown | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
-    """List all unreadable tables: those found by the walk, and those never read by any run.
+    """List all unreadable tables: those found by the walk, and those whose uuid is unknown.
 
     `found` maps table uuids to reasons (`WHOLE_LAKE`: the lake).
     """
     summary = refs.summary(LakeRefsSummary)
-    if last_known is None:
+    if not found and not summary.unread:
         return ()
+    previous = _PreviousReads.of(last_known)
     rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
-    names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
-    storages: dict[str, list[str]] = {}
-    for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
-        if row["table_uuid"] is not None and row["storage"] is not None:
-            storages.setdefault(row["table_uuid"], []).append(row["storage"])
-    known = last_known.list_unreadable(found, names, storages, lake_name, summary.frozen_at)
-    return (*known, *_list_never_read(context, lake_name, summary, last_known))
+    names = previous.names | {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
+    claims = [row for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist() if row["storage"] is not None]
+    known = [
+        Unreadable(
+            lake=lake_name,
+            table_uuid=key or None,
+            table_name=names.get(key),
+            why=reason,
+            since=previous.since(key, summary.frozen_at),
+            good_on=(good_on := previous.good_on(key)),
+            storages=() if good_on is not None else _storages(row for row in claims if key in {WHOLE_LAKE, row["table_uuid"]}),
+        )
+        for key, reason in sorted(found.items())
+    ]
+    unknown = [
+        Unreadable(
+            lake=lake_name,
+            table_name=item.table_name,
+            why=item.why,
+            since=previous.since_by_name.get(item.table_name, summary.frozen_at),
+            storages=_storages([row for row in claims if row["table_name"] == item.table_name], _find_storage(context.resolver(), item)),
+        )
+        for item in summary.unread
+        if item.table_name is not None and not previous.uuids_by_name.get(item.table_name)
+    ]
+    return (*known, *unknown)
 
 
-def _list_never_read(context: RunContext, lake_name: str, summary: LakeRefsSummary, last_known: LastKnown) -> list[Unreadable]:
-    previous = {item.table_name: item for item in last_known.unreadable if item.good_on is None}
-    resolver = context.resolver()
-    found: list[Unreadable] = []
-    for item in summary.unread:
-        if item.table_name is None or item.table_name in last_known.uuids:
-            continue
-        storage = _find_storage(resolver, item.address)
-        since = previous[item.table_name].since if item.table_name in previous else summary.frozen_at
-        storages = () if storage is None else (storage,)
-        found.append(Unreadable(lake=lake_name, table_name=item.table_name, why=item.why, since=since, storages=storages))
-    return found
+@dataclass(frozen=True, slots=True)
+class _PreviousReads:
+    """What earlier runs found out about the tables of a lake.
+
+    Attributes:
+        last_known: The newest earlier run, or None.
+        items: Its unreadable tables by uuid or `WHOLE_LAKE`.
+        names: Table names by uuid.
+        uuids_by_name: Uuids by table name.
+        since_by_name: Start times of unreadable tables whose uuid is unknown.
+    """
+
+    last_known: LastKnown | None
+    items: Mapping[str, Unreadable]
+    names: dict[str, str]
+    uuids_by_name: Mapping[str, Collection[str]]
+    since_by_name: Mapping[str, datetime]
+
+    @classmethod
+    def of(cls, last_known: LastKnown | None) -> Self:
+        if last_known is None:
+            return cls(None, {}, {}, {}, {})
+        keyed = [item for item in last_known.unreadable if item.table_uuid is not None or item.is_whole_lake]
+        unnamed = [item for item in last_known.unreadable if item.table_uuid is None and item.table_name is not None]
+        return cls(
+            last_known,
+            {item.table_uuid or WHOLE_LAKE: item for item in keyed},
+            {uuid: name for name, found in last_known.uuids.items() for uuid in found},
+            last_known.uuids,
+            {item.table_name: item.since for item in unnamed if item.table_name is not None},
+        )
+
+    def since(self, key: str, now: datetime) -> datetime:
+        return self.items[key].since if key in self.items else now
+
+    def good_on(self, key: str) -> date | None:
+        if key in self.items:
+            return self.items[key].good_on
+        return self.last_known.run_date if self.last_known is not None and self.last_known.was_read(key) else None
 
 
-def _find_storage(resolver: KeyResolver, address: str | None) -> str | None:
+def _storages(claims: Iterable[Mapping[str, Any]], other: str | None = None) -> tuple[str, ...]:
+    return tuple(sorted({*(row["storage"] for row in claims), *([other] if other is not None else [])}))
+
+
+def _find_storage(resolver: KeyResolver, item: UnreadTable) -> str | None:
     try:
-        location = resolver.resolve_one(address) if address is not None else None
+        location = resolver.resolve_one(item.address) if item.address is not None else None
     except (FormatError, StoreError):
         return None
     return None if location is None else location[0]
-
-
-def never_read_message(lake_name: str, table_name: str | None, reason: str) -> str:
-    name = f"table {table_name}" if table_name is not None else "the repository"
-    return f"{reason}\n  lake {lake_name}: no earlier run read {name} in full, so its live files are unknown and no plan is made"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from gc_assets.core.claims import TABLE_FOLDERS, Claim, Claims, Owner, narrow_claims
 from gc_assets.core.paths import Location
@@ -22,9 +23,16 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
     metadata. The collector's tables and configuration and the files of configured catalogs are
     always excluded, because they are never garbage of a lake.
     """
-    claims, wide = narrow_claims(_claims(context, storage_name, tables))
+    claims, wide = effective_claims(context, storage_name, tables)
     state, files = collector_paths(context, storage_name)
     return Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
+
+
+def effective_claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> tuple[list[Claim], list[Claim]]:
+    """Return the claims of these tables on a storage, and those that were too wide (see
+    `narrow_claims`).
+    """
+    return narrow_claims(_claims(context, storage_name, tables))
 
 
 def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
@@ -61,9 +69,24 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         if row["storage"] == storage_name
     ]
-    return [
-        Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"]) for lake, row in rows
-    ]
+    return [_to_claim(lake, row) for lake, row in rows]
+
+
+def _to_claim(lake: str, row: Mapping[str, Any]) -> Claim:
+    if _is_unread(row):
+        return Claim(row["key"], Owner(lake, None), collect=False, table=f"unread {lake}/{row['table_name']}", is_unread=True)
+    return Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"])
+
+
+def _is_unread(row: Mapping[str, Any]) -> bool:
+    """Check if a claim is a location that an unreadable table may have. It has a name and no uuid."""
+    return not row["collect"] and row["table_uuid"] is None and row["table_name"] is not None
+
+
+def list_unread_locations(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> list[Claim]:
+    """Return the locations in a storage that unreadable tables may have."""
+    claims, _ = narrow_claims(_claims(context, storage_name, refs))
+    return [claim for claim in claims if claim.is_unread]
 
 
 def _location_keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:

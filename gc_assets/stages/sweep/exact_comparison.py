@@ -54,9 +54,14 @@ def find_hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
     `exact` is false if only the spelling-insensitive forms are equal. This is a join, so it runs
     only if `may_hit` returns True.
     """
+    return find_twins(candidates, keys).groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
+
+
+def find_twins(candidates: DataFrame, keys: DataFrame) -> DataFrame:
+    """Join candidates and live keys by their spelling-insensitive form (columns key, live_key)."""
     spelled = map_arrow(candidates.select("key"), _AddLooseForm("key"), _AddLooseForm.schema("key"))
     live_spelled = map_arrow(keys.select("key"), _AddLooseForm("live_key"), _AddLooseForm.schema("live_key"))
-    return spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
+    return spelled.join(live_spelled, "loose").select("key", "live_key")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Find claimed files that are in no live set.
 
 The live filter is applied first. The remaining candidates are compared with the live keys
-themselves. A single candidate that equals a live key stops the plan.
+themselves. A single candidate that equals a live key stops the plan. One that differs from a live
+key only in its spelling is not planned.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claims, Owner
+from gc_assets.core.foreign import ForeignRules
 from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.engine.parquet_scan import ParquetScan
@@ -32,6 +34,7 @@ from gc_assets.engine.tables import (
     collect,
     merge_written,
     publish,
+    read_paths,
     read_rows,
     read_table,
     run_in_process,
@@ -47,6 +50,7 @@ from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
+from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_rules, protected_keys
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.sweep.orphan_reasons import find_reasons
@@ -58,6 +62,7 @@ from gc_assets.stages.sweep.sweep_checks import (
     Missing,
     behind_links,
     find_foreign_metadata,
+    find_misspelled,
     find_unlisted,
     has_links,
     missing_metadata,
@@ -83,7 +88,7 @@ from gc_assets.state.side_tables import (
     STOPPED_SIDES,
     SUSPECTS_SIDE,
 )
-from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary, StorageInventorySummary
+from gc_assets.state.summaries import ForeignFiles, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary, StorageInventorySummary
 from gc_assets.stores.protocol import Lister
 
 
@@ -164,6 +169,8 @@ class _Checks:
     deferred: tuple[str, ...]
     unlisted: int
     unlisted_samples: list[str]
+    misspelled: tuple[str, ...] = ()
+    foreign_files: tuple[ForeignFiles, ...] = ()
 
 
 @log_progress(ORPHAN_FILES)
@@ -176,20 +183,23 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     sweep = _Sweep.of(context, storage_name)
     run = start_run(context, storage_name, ORPHAN_FILES)
     claims = claims_of(context, storage_name, [*sweep.refs, *sweep.live])
-    probed = _probe_inventory(spark, sweep, claims, run)
+    rules = foreign_rules(context, storage_name, claims, [*sweep.refs, *sweep.live])
+    probed = _probe_inventory(spark, sweep, rules, run)
     checks = _check_sweep(spark, sweep, probed, run)
-    written = _write_orphans(spark, sweep, probed, checks, run)
+    foreign = ForeignSearch.of(spark, context, storage_name, sweep.live, rules, probed, run)
+    written = _write_orphans(spark, sweep, probed, checks, foreign, run)
+    checks = replace(checks, misspelled=_find_misspelled(spark, sweep, written, run), foreign_files=foreign.sum_files(written))
     for side in probed.side:
         context.state.files.delete_directory(f"{run.path}/{side}")
     return _publish(sweep, claims, probed, checks, written, run)
 
 
-def _probe_inventory(spark: SparkSession, sweep: _Sweep, claims: Claims, run: TableRun) -> WrittenParts:
+def _probe_inventory(spark: SparkSession, sweep: _Sweep, rules: ForeignRules, run: TableRun) -> WrittenParts:
     """Classify all listed objects, and write the candidates and suspects as side tables of `run`."""
     files, inventory = sweep.state.files, sweep.inventory
     probe = Probe(
         ProbeFilter(files, tuple(sweep.live_filter.paths())),
-        claims,
+        rules.claims,
         ListedFiles(files, _paths(sweep.live, METADATA_SIDE), sweep.storage),
         ListedFiles(files, _paths(sweep.live, OPTIONAL_SIDE), sweep.storage),
         Ages.of(sweep.context, sweep.candidate_cutoff, sweep.refs),
@@ -197,6 +207,8 @@ def _probe_inventory(spark: SparkSession, sweep: _Sweep, claims: Claims, run: Ta
         suspect_pattern(),
         files,
         run,
+        protected_keys(sweep.context, sweep.storage),
+        rules,
     )
     log_activity(f"{inventory.receipt.rows:,} objects against {live_rows(sweep.live, sweep.storage):,} live keys")
     return merge_written(_run_probe(spark, sweep.state, inventory, probe))
@@ -257,7 +269,14 @@ def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, br
     return find_unlisted(_without_owners(keys, broken), listed, waiting, purged, sweep.lister)
 
 
-def _write_orphans(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, checks: _Checks, run: TableRun) -> WrittenParts:
+def _write_orphans(
+    spark: SparkSession,
+    sweep: _Sweep,
+    probed: WrittenParts,
+    checks: _Checks,
+    foreign: ForeignSearch,
+    run: TableRun,
+) -> WrittenParts:
     context, state = sweep.context, sweep.state
     candidate_paths = side_paths(run, probed, CANDIDATES_SIDE)
     candidates = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
@@ -265,15 +284,27 @@ def _write_orphans(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, che
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if candidates:
         session = choose_session(spark, *_size(context, candidates, sweep.live))
-        frame = find_reasons(session, context, sweep.storage, candidate_paths, sweep.live)
+        frame = find_reasons(session, context, sweep.storage, candidate_paths, sweep.live, foreign.finder)
         if checks.deferred:
             frame = _route_deferred(frame, checks.deferred)
         if _may_repeat(state.files, candidate_paths, candidates):
             frame = _route_repeated(frame)
-        written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], STOPPED_SIDES)
+        written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake", "foreign_rule"], STOPPED_SIDES)
     reread = checks.metadata.reread
     rewritten = tuple(write_parts(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
-    return replace(written, side={**written.side, REWRITTEN_SIDE: rewritten}) if rewritten else written
+    own = {**foreign.write(), **({REWRITTEN_SIDE: rewritten} if rewritten else {})}
+    return replace(written, side={**written.side, **own})
+
+
+def _find_misspelled(spark: SparkSession, sweep: _Sweep, written: WrittenParts, run: TableRun) -> tuple[str, ...]:
+    """Return the near misses that may be live files, because their live key does not exist."""
+    if NEAR_MISSES_SIDE not in written.side:
+        return ()
+    context, state = sweep.context, sweep.state
+    session = choose_session(spark, *_size_of_all(state, sweep.inventory, sweep.live))
+    near_misses = read_paths(session, state.files, ORPHAN_FILES.schema, side_paths(run, written, NEAR_MISSES_SIDE))
+    waiting = quarantine_ledger(session, state, sweep.storage, rehearsal=context.clock.is_rehearsal)
+    return find_misspelled(near_misses, sweep.live_keys(session), sweep.read_inventory(session), waiting, sweep.lister)
 
 
 def _publish(sweep: _Sweep, claims: Claims, probed: WrittenParts, checks: _Checks, written: WrittenParts, run: TableRun) -> PublishedTable:
@@ -304,7 +335,10 @@ def _summarize(
         grace_cutoff=sweep.candidate_cutoff,
         historical=any(table.summary(LakeRefsSummary).historical for table in sweep.refs),
         storage_breakdown={key[0]: total.amount for key, total in sorted(probed.totals.items())},
-        by_reason={f"{reason}/{lake}": total.amount for (reason, lake), total in sorted(written.totals.items())},
+        by_reason=_sum_amounts({(f"{reason}/{lake}", rule): total for (reason, lake, rule), total in written.totals.items()}, 0),
+        foreign=checks.foreign_files[:MAX_SAMPLES],
+        foreign_claims=len(checks.foreign_files),
+        foreign_by_rule=_sum_amounts({key: total for key, total in written.totals.items() if key[0] == FOREIGN}, 2),
         # Ranges and metaranges that no retained commit needs. They are never deleted, only counted.
         unneeded_metadata=Amount(files=probed.summary.get("unneeded_files", 0), bytes=probed.summary.get("unneeded_bytes", 0)),
         live_keys=live_count(sweep.live, storage_name).files,
@@ -322,11 +356,20 @@ def _summarize(
         behind_links_count=len(checks.behind_links),
         false_negatives=stopped[FALSE_NEGATIVES_SIDE],
         near_misses=stopped[NEAR_MISSES_SIDE],
+        misspelled=checks.misspelled,
         named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(context, run, written)),
         problems=sweep.inventory.summary(StorageInventorySummary).problems,
         notes=tuple(notes_on_claims(context, storage_name, claims)),
     )
+
+
+def _sum_amounts(totals: Mapping[tuple[str, ...], Totals], part: int) -> dict[str, Amount]:
+    """Sum totals by one part of their keys."""
+    found: dict[str, Totals] = {}
+    for key, total in sorted(totals.items()):
+        found[key[part]] = found.get(key[part], Totals()) + total
+    return {name: total.amount for name, total in found.items()}
 
 
 def _run_probe(spark: SparkSession, state: State, inventory: PublishedTable, probe: Probe) -> Sequence[Any]:

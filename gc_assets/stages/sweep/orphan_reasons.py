@@ -1,7 +1,7 @@
 """Find the reason and the last witness of each candidate.
 
 A candidate that equals a live key, or that differs from one only in its spelling, is routed to a
-side table and stops the plan.
+side table and not planned.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.foreign import OTHER_FORMAT
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import ROUTE, frame_from_arrow, read_paths
+from gc_assets.engine.tables import ROUTE, frame_from_arrow, map_arrow, read_paths
 from gc_assets.stages.mark.released_files import find_released_files
 from gc_assets.stages.sweep.exact_comparison import find_hits, may_hit
+from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.live_filter import live_keys
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
@@ -31,6 +33,7 @@ from gc_assets.state.side_tables import (
 
 _WITNESS: Final = [("strength", pa.int32()), *((name, STRING) for name in ("commit_id", "container", "kind", "lake", "table_uuid"))]
 WITNESSED: Final = pa.schema([("key", STRING), ("w", pa.struct(_WITNESS))])
+RULED_CANDIDATES: Final = CANDIDATES.append(ORPHAN_FILES.schema.field("foreign_rule"))
 DANGLING_COMMITS: Final = pa.schema([("key", STRING), ("dangling_commits", pa.int64())])
 # Several lakes may name a released file. The lowest number applies: expired history that must be
 # edited first, expired history that is never edited, a lifecycle rule, a dangling commit.
@@ -43,13 +46,21 @@ def find_reasons(
     storage_name: str,
     candidate_paths: list[str],
     live: list[PublishedTable],
+    foreign: ForeignFinder | None = None,
 ) -> DataFrame:
     """Return the candidates with their reasons and witnesses.
+
+    `foreign` finds files of others, None if there are none. A file that a commit named is one of
+    them only if it is in a dataset of another format.
 
     A candidate that equals a live key is routed to the false negatives. One that differs from a
     live key only in its spelling is routed to the near misses.
     """
     candidates = read_paths(spark, context.state.files, CANDIDATES, candidate_paths)
+    if foreign is None:
+        candidates = candidates.withColumn("foreign_rule", F.lit(None).cast("string"))
+    else:
+        candidates = map_arrow(candidates, foreign, RULED_CANDIDATES)
     compared = candidates.withColumn("exact", F.lit(None).cast("boolean"))
     if may_hit(spark, context, storage_name, live, candidate_paths):
         compared = candidates.join(find_hits(candidates, live_keys(spark, context, storage_name, live)), "key", "left")
@@ -58,18 +69,22 @@ def find_reasons(
     named = F.col("w").isNotNull()
     unnamed = _never_committed(context)
     lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
+    is_foreign = F.col("foreign_rule").isNotNull() & (~named | (F.col("foreign_rule") == OTHER_FORMAT))
+    is_held = (F.col("w.strength") == HELD) & ~is_foreign
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
-        F.when(lifecycle, "lifecycle")
+        F.when(is_foreign, FOREIGN)
+        .when(lifecycle, "lifecycle")
         .when(named & ((F.col("w.strength") <= RELEASED) | unnamed.isNotNull()), "expired")
         .otherwise(F.coalesce(unnamed, F.lit("unreferenced")))
         .alias("reason"),
         F.col("w.commit_id").alias("last_commit_id"),
         F.col("w.container").alias("last_container"),
-        F.when(F.col("w.strength") == HELD, F.col("w.lake")).alias("held_by"),
-        F.when(F.col("w.strength") == HELD, F.col("w.table_uuid")).alias("held_by_table"),
+        F.when(is_held, F.col("w.lake")).alias("held_by"),
+        F.when(is_held, F.col("w.table_uuid")).alias("held_by_table"),
         F.col("w.kind").alias("kind"),
-        F.when(lifecycle, F.col("dangling_commits")).alias("dangling_commits"),
+        F.when(lifecycle & ~is_foreign, F.col("dangling_commits")).alias("dangling_commits"),
+        F.when(is_foreign, F.col("foreign_rule")).alias("foreign_rule"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.claims import find_table_prefix
 from gc_assets.core.objects import Objects
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
@@ -23,6 +24,7 @@ from gc_assets.engine.tables import MAX_SAMPLES, collect, frame_from_arrow, read
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.sweep.exact_comparison import find_twins
 from gc_assets.stages.sweep.foreign_metadata import directory_of, foreign_metadata, metadata_patterns
 from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.stages.sweep.live_filter import live_tables
@@ -150,6 +152,19 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     return sum(row["files"] for row in found), sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]
 
 
+def find_misspelled(near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: Lister) -> tuple[str, ...]:
+    """Return the near misses whose live key must exist and does not, at most `MAX_NAMED`.
+
+    If a live key exists under its own name, the near miss is another object.
+    """
+    twins = find_twins(near_misses, keys.filter("must_exist")).distinct()
+    absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")
+    absent = absent.join(quarantined.select(F.col("key").alias("live_key")), "live_key", "left_anti")
+    rows = collect(absent.limit(MAX_NAMED))
+    sizes = lister.look_up([row["live_key"] for row in rows])
+    return tuple(sorted({row["key"] for row, size in zip(rows, sizes, strict=True) if size is None}))
+
+
 @dataclass(frozen=True)
 class _CountLost:
     """Look up live files, count the missing ones and return some of their keys. Runs in executors."""
@@ -177,8 +192,7 @@ class ForeignMetadata:
 
     def protected_prefixes(self) -> tuple[str, ...]:
         """Return the prefixes of possible tables around junk, whose files are not deleted."""
-        directories = map(directory_of, self.junk)
-        return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
+        return tuple(sorted(set(map(find_table_prefix, self.junk))))
 
 
 def find_foreign_metadata(

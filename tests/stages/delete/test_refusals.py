@@ -32,8 +32,8 @@ def write_old(path: Path, content: bytes = b"x") -> Path:
 
 
 def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None:
-    """A table in no catalog inside a claimed location, a near miss of a live name, and live files
-    behind a link.
+    """A table in no catalog inside a claimed location, a live file under another spelling of its name,
+    and live files behind a link.
     """
     house, iceberg, _ = small_lake(spark, tmp_path)
     home = house.warehouse / "db" / "t"
@@ -41,6 +41,7 @@ def test_refusal_names_all_findings(spark: SparkSession, tmp_path: Path) -> None
     stranger.append(days_ago(30))
     live = next((home / "data").glob("*.parquet"))
     write_old(live.with_name(live.name.replace("-", "%2D", 1)))
+    live.unlink()
     moved = iceberg.table("db.linked", days_ago(40))
     moved.append(days_ago(30))
     linked = house.warehouse / "db" / "linked"

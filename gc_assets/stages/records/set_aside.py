@@ -1,0 +1,160 @@
+"""Record unreadable tables that a user set aside.
+
+While a table is unreadable, purges wait, because it may use any file. A user who accepts this risk
+can set the table aside. Its claims stay protected.
+
+A record ends with the first run that reads the table: if the table becomes unreadable later, that
+began after the record was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+
+from gc_assets.config.models import Config
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.plan import Unreadable
+from gc_assets.engine.run_context import RunContext
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
+
+
+class SetAside(BaseModel):
+    """A user's decision on an unreadable table, or its withdrawal.
+
+    `table` is the table's name, or None for the whole lake.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    table: str | None
+    by: str
+    at: datetime
+    decision: Literal["set_aside", "withdrawn"] = "set_aside"
+    comment: str = ""
+    rehearsal: bool = False
+
+    def __str__(self) -> str:
+        comment = f" ({self.comment})" if self.comment else ""
+        signature = f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{comment}"
+        if self.decision == "withdrawn":
+            return f"its record was withdrawn {signature}, so purges wait for it"
+        return f"set aside {signature}, so purges do not wait for it"
+
+
+class _Records(RootModel[tuple[SetAside, ...]]):
+    """All records of one lake, in chronological order."""
+
+
+def set_table_aside(
+    config: Config, clock: Clock, table: str, by: str, comment: str = "", *, withdraw: bool = False
+) -> tuple[str, SetAside]:
+    """Record that purges do not wait for an unreadable table, or withdraw that record.
+
+    Args:
+        config: The configuration.
+        clock: The clock of the record.
+        table: Name or uuid of a table of the last runs, or name of a lake that is unreadable as a
+            whole. `LAKE/TABLE` selects one of several tables with the same name.
+        by: Name of the user.
+        comment: The reason.
+        withdraw: Withdraw the last record.
+
+    Returns:
+        The name of the lake, and the record.
+
+    Raises:
+        UsageError: If there is no name, or the last runs read the table.
+    """
+    if not by.strip():
+        raise UsageError("setting a table aside needs a name: --by WHO")
+    state = State.of(config)
+    lake, name = _find_table(config, state, table)
+    decision = "withdrawn" if withdraw else "set_aside"
+    record = SetAside(table=name, by=by.strip(), at=clock.now(), decision=decision, comment=comment.strip(), rehearsal=clock.is_rehearsal)
+
+    def with_record(content: bytes | None) -> bytes:
+        previous = _parse(state, lake, content) if content is not None else ()
+        if withdraw and not any(item.table == name for item in previous):
+            raise UsageError(f"table {table} was never set aside, so there is nothing to withdraw")
+        return _Records((*previous, record)).model_dump_json(indent=1).encode()
+
+    state.files.change(_path(lake), with_record)
+    return lake, record
+
+
+def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tuple[Unreadable, ...]:
+    """Return the unreadable tables with the valid records of users.
+
+    The last record of a table is valid if the table was unreadable in every run since. For a real
+    run, records of rehearsals and records from the future do not count.
+    """
+    lakes = {item.lake for item in unreadable}
+    last = {(lake, record.table): record for lake in lakes for record in _valid_records(context, lake)}
+    return tuple(_add_record(item, last.get((item.lake, _table_of(item)))) for item in unreadable)
+
+
+def _add_record(item: Unreadable, record: SetAside | None) -> Unreadable:
+    if record is None or record.decision != "set_aside" or record.at < item.since:
+        return item
+    return item.model_copy(update={"set_aside": str(record)})
+
+
+def _valid_records(context: RunContext, lake: str) -> Sequence[SetAside]:
+    try:
+        items = _parse(context.state, lake, context.state.files.read(_path(lake)))
+    except FileNotFoundError:
+        return ()
+    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
+    return [item for item in items if item.at <= now and (is_rehearsal or not item.rehearsal)]
+
+
+def _table_of(item: Unreadable) -> str | None:
+    return item.table_name or item.table_uuid
+
+
+def _find_table(config: Config, state: State, table: str) -> tuple[str, str | None]:
+    """Find the lake and name of a table that the last runs could not read."""
+    unreadable = _last_unreadable(config, state)
+    labels = {lake.name: lake.label for lake in config.lakes}
+    named = {
+        (item.lake, _table_of(item)): {item.table_name, item.table_uuid, f"{labels.get(item.lake, item.lake)}/{item.label}"}
+        if not item.is_whole_lake
+        else {item.lake, labels.get(item.lake)}
+        for item in unreadable
+    }
+    found = [key for key, names in named.items() if table in names]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choices = ", ".join(f"{labels.get(lake, lake)}/{name}" for lake, name in sorted(found, key=str))
+        raise UsageError(f"several unreadable tables are named {table!r}: {choices}. Name one of them")
+    known = ", ".join(sorted({item.label for item in unreadable})) or "none"
+    raise UsageError(f"no unreadable table {table!r} in the last runs; unreadable are: {known}")
+
+
+def _last_unreadable(config: Config, state: State) -> list[Unreadable]:
+    lakes = (state.latest(lake.name, LIVE_FILES.name) for lake in config.lakes)
+    sweeps = (state.latest(storage.name, ORPHAN_FILES.name) for storage in config.storages)
+    found = [item for table in lakes if table is not None for item in table.summary(LiveFilesSummary).unreadable]
+    return [*found, *(item for table in sweeps if table is not None for item in table.summary(OrphanFilesSummary).unreadable)]
+
+
+def _parse(state: State, lake: str, content: bytes) -> Sequence[SetAside]:
+    try:
+        return _Records.model_validate_json(content).root
+    except ValidationError as error:
+        path = f"{state.files.root}/{_path(lake)}"
+        raise StateError(
+            f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and set the tables aside again."
+        ) from error
+
+
+def _path(lake: str) -> str:
+    return f"{lake}/set_aside.json"
