@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.errors import StateError
+from gc_assets.core.regular_files import NEVER_WAIT, read_regular, require_regular
 from gc_assets.state.backend import FileStat, outlives_process
 
 # The entry was removed during the listing, or is a dangling link.
@@ -39,7 +40,7 @@ class LocalFiles:
         return self.uri(path)
 
     def read(self, path: str) -> bytes:
-        return Path(f"{self.root}/{path}").read_bytes()
+        return read_regular(f"{self.root}/{path}")
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         content = self.read(path)
@@ -151,8 +152,9 @@ def _lock_path(path: Path, *, durable: bool) -> Generator[None]:
     """Hold the exclusive lock of a path. The kernel releases it if the process dies."""
     _make_directory(path.parent, durable=durable)
     lock = path.with_name(f".{path.name}.lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | NEVER_WAIT, 0o644)
     try:
+        require_regular(os.fstat(descriptor), str(lock))
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

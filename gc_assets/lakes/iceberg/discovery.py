@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from gc_assets.core.paths import scheme_of
+from gc_assets.core.regular_files import open_regular
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, host_name
 from gc_assets.lakes.iceberg.catalog import list_tables
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
@@ -50,7 +51,7 @@ def _describe_catalog(name: str, catalog_name: str, catalog: dict[str, str]) -> 
 def _list_catalogs(file: Path) -> list[str]:
     """Return the names of the catalogs in a sqlite file, or nothing for any other file."""
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             if opened.read(len(_SQLITE_MAGIC)) != _SQLITE_MAGIC:
                 return []
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.core.errors import UsageError
 from gc_assets.core.moments import shift
+from gc_assets.core.regular_files import read_small
 from gc_assets.core.units import LONGEST
 from gc_assets.core.untrusted_input import parse_json
 
@@ -70,7 +70,7 @@ def _refuse_repeated_keys(text: str) -> None:
 def read_rules(path: str) -> Mapping[str, LifecycleRule]:
     """Read the rules of a file. Raises `UsageError` if it cannot be read or is invalid."""
     try:
-        text = Path(path).read_text()
+        text = read_small(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"lifecycle rules in {path} cannot be read: {error}; correct `rules` of the lake") from error
     return parse_rules(path, text)

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from gc_assets.core.deadline import run_with_deadline
 from gc_assets.core.errors import ObjectChanged
+from gc_assets.core.regular_files import NEVER_WAIT
 from gc_assets.stores.local.mounts import may_hang
-from gc_assets.stores.local.objects import NEVER_WAIT, LocalObjects, content_of, etag_of, local_path
+from gc_assets.stores.local.objects import LocalObjects, content_of, etag_of, local_path
 from gc_assets.stores.local.safe_paths import Entry, Tree
 
 _NO_LINKS = os.O_NOFOLLOW | NEVER_WAIT

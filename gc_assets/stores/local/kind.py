@@ -39,6 +39,10 @@ def _report_files(connections: Connections) -> ReportFiles:
     return LocalReportFiles(connections)
 
 
+def _read_identity(address: str, connections: Connections) -> str | None:
+    return _anywhere(connections).cached_identity(address)
+
+
 def _find_path_aliases(locations: Sequence[tuple[str, str]]) -> list[PathAlias]:
     from gc_assets.stores.local.mounts import find_mounted_aliases
 
@@ -58,6 +62,7 @@ LOCAL: Final = StoreKind(
     _open,
     _anywhere,
     _report_files,
+    _read_identity,
     find_path_aliases=_find_path_aliases,
     find_links=_find_links,
     preloaded=("gc_assets.stores.local.store",),

@@ -23,6 +23,7 @@ from typing import Final
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.core.regular_files import NEVER_WAIT, read_small, require_regular
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
@@ -119,7 +120,12 @@ def read_holder(location: str) -> Holder | None:
 
 def _next_token(control: Path, current: Holder | None) -> int:
     counter = control / "fencing_token"
-    text = counter.read_text().strip() if counter.exists() else "0"
+    try:
+        text = read_small(counter).decode(errors="replace").strip()
+    except FileNotFoundError:
+        text = "0"
+    except OSError as error:
+        raise _unreadable(counter, error) from error
     if not text.isdecimal():
         raise StoreError(f"{counter}: expected a number, found {text!r}; write the largest token of this storage's deletion logs into it")
     return max(int(text), current.token if current is not None else 0) + 1
@@ -128,15 +134,15 @@ def _next_token(control: Path, current: Holder | None) -> int:
 def read_lease(control: Path) -> Holder | None:
     """Return the lease in the directory `control`, or None.
 
-    Raises `StoreError` if it cannot be parsed.
+    Raises `StoreError` if it cannot be read or parsed.
     """
     path = control / "lease.json"
     try:
-        content = path.read_bytes()
+        content = read_small(path)
     except FileNotFoundError:
         return None
-    except PermissionError as error:
-        raise StoreError(f"{path} belongs to another user ({_owner(path)}); run as the user who applies plans to this storage") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
     try:
         holder = Holder(**parse_json(content))
         datetime.fromisoformat(holder.expires_at)
@@ -151,10 +157,11 @@ def read_lease(control: Path) -> Holder | None:
 def _lock_exclusively(control: Path) -> Generator[None]:
     path = control / "lease.lock"
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY)
-    except PermissionError as error:
-        raise StoreError(f"{path} belongs to another user ({_owner(path)}); run as the user who applies plans to this storage") from error
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | NEVER_WAIT, _OWNER_ONLY)
+    except OSError as error:
+        raise _unreadable(path, error) from error
     try:
+        _require_regular(descriptor, path)
         if os.fstat(descriptor).st_uid == os.geteuid():
             os.fchmod(descriptor, _OWNER_ONLY)  # an older release created it readable for all users
         _lock(descriptor, path)
@@ -176,6 +183,21 @@ def _lock(descriptor: int, path: Path) -> None:
                     f"Find it with `fuser {path}`, end it, then apply again."
                 ) from error
             time.sleep(0.01)
+
+
+def _require_regular(descriptor: int, path: Path) -> None:
+    try:
+        require_regular(os.fstat(descriptor), str(path))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    if isinstance(error, PermissionError):
+        return StoreError(f"{path} belongs to another user ({_owner(path)}); run as the user who applies plans to this storage")
+    return StoreError(
+        f"the lease file {path} cannot be read: {error.strerror}; make sure that no apply changes this storage, then remove it"
+    )
 
 
 def _owner(path: Path) -> str:

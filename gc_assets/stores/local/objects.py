@@ -18,14 +18,13 @@ from typing import BinaryIO
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import FILE, scheme_of
+from gc_assets.core.regular_files import NEVER_WAIT, require_regular
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.stores.local.mounts import may_hang
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
-# Opening a FIFO waits for its other end, and opening a terminal may make it the controlling one.
-NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # In the year 2262.
 LATEST_NS = 2**63 - 1
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
@@ -97,8 +96,7 @@ def content_of(source: BinaryIO, address: str) -> bytes:
         OSError: If it is no regular file, which may never end, or it is larger than any metadata.
     """
     status = os.fstat(source.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "expected a regular file, found a directory, socket, FIFO or device", address)
+    require_regular(status, address)
     if status.st_size > MAX_OBJECT_BYTES:
         raise OSError(errno.EFBIG, f"expected metadata of at most {MAX_OBJECT_BYTES:,} bytes, found {status.st_size:,}", address)
 

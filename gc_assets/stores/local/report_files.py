@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO
 
 from gc_assets.config.s3 import Connections
+from gc_assets.core.regular_files import open_regular
 from gc_assets.stores.local.objects import LocalObjects, local_path
 
 
@@ -29,5 +29,5 @@ class LocalReportFiles:
         return LocalObjects().read(address)
 
     def copy(self, address: str, into: IO[bytes]) -> None:
-        with Path(local_path(address)).open("rb") as source:
+        with open_regular(local_path(address)) as source:
             shutil.copyfileobj(source, into)
