@@ -7,9 +7,9 @@ compatibility with newer servers.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 
 class _Answer(BaseModel):
@@ -51,10 +51,26 @@ class Key(_Answer):
     elements: tuple[str, ...]
 
 
+# Prefix of declared fields of other content types with another JSON type.
+_OTHER: Final = "other:"
+_FIELD_TYPES: Final = {"id": str, "metadataLocation": str, "snapshotId": int}
+# Content types whose declared fields are used.
+_ICEBERG_TYPES: Final = ("ICEBERG_TABLE", "ICEBERG_VIEW")
+
+
 class Content(BaseModel):
     """A content object of any type. Undeclared fields are in `fields`."""
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _allow_fields_of_other_types(cls, values: Any) -> Any:
+        """Treat declared fields of other content types as undeclared ones if they have another JSON type."""
+        if not isinstance(values, dict) or values.get("type") in _ICEBERG_TYPES:
+            return values
+        found = cast("dict[str, Any]", values)
+        return {f"{_OTHER}{key}" if _is_other(key, value) else key: value for key, value in found.items()}
 
     type: str
     id: str | None = None
@@ -63,7 +79,12 @@ class Content(BaseModel):
 
     @property
     def fields(self) -> dict[str, JsonValue]:
-        return {**(self.__pydantic_extra__ or {}), "metadataLocation": self.metadata_location}
+        extra = {key.removeprefix(_OTHER): value for key, value in (self.__pydantic_extra__ or {}).items()}
+        return {"metadataLocation": self.metadata_location, **extra}
+
+
+def _is_other(key: str, value: object) -> bool:
+    return key in _FIELD_TYPES and value is not None and not isinstance(value, _FIELD_TYPES[key])
 
 
 class Operation(_Answer):

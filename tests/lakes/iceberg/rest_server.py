@@ -25,13 +25,15 @@ class RestServer:
     """A REST catalog that supports the calls of pyiceberg.
 
     `commits` counts the requests to commit. `on_commit` is called with the commit and returns the
-    status of the answer.
+    status of the answer. `on_get` is called with the path and returns a status and an answer, or
+    None for the answer of the catalog.
     """
 
     def __init__(self, builder: LakeBuilder) -> None:
         self.builder = builder
         self.commits = 0
         self.on_commit: Callable[[Callable[[], int]], int] = lambda commit: commit()
+        self.on_get: Callable[[list[str]], tuple[int, Any] | None] = lambda path: None
         self.uri = ""
 
     def get(self, path: list[str], query: dict[str, list[str]]) -> dict[str, Any] | None:
@@ -83,14 +85,18 @@ def serve_catalog(builder: LakeBuilder) -> Iterator[RestServer]:
 
         def do_GET(self) -> None:
             url = urlparse(self.path)
-            answer = server.get(url.path.strip("/").split("/")[1:], parse_qs(url.query))
+            path = url.path.strip("/").split("/")[1:]
+            if (injected := server.on_get(path)) is not None:
+                self._answer(*injected)
+                return
+            answer = server.get(path, parse_qs(url.query))
             self._answer(200, answer) if answer is not None else self._answer(404, _error(404, "NotFound", self.path))
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             self._answer(*server.commit(urlparse(self.path).path.strip("/").split("/")[1:], body))
 
-        def _answer(self, status: int, document: dict[str, Any]) -> None:
+        def _answer(self, status: int, document: Any) -> None:
             payload = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,26 @@ def test_metadata_of_tables_and_views_is_a_distinct_root() -> None:
         (Kind.METADATA_JSON, "s3://b/t/metadata/1.json"),
         (Kind.VIEW_METADATA, "s3://b/v/metadata/1.json"),
     ]
+
+
+def test_gzipped_metadata_of_view_is_read() -> None:
+    """Iceberg's Java library gzips view metadata by default, also through NessieCatalog (case iceberg/02)."""
+    raw = gzip.compress(json.dumps(VIEW).encode())
+    rows = view_rows(Container("s3://b/v/metadata/1.gz.metadata.json", Kind.VIEW_METADATA, len(raw)), raw).to_pylist()
+    assert [row["address"] for row in rows] == ["s3://b/v/", "urn:uuid:u"]
+
+
+def test_gzip_is_recognized_by_its_content(metadata_file: tuple[Container, bytes, list[str]]) -> None:
+    container, raw, _ = metadata_file
+    assert table_rows(container, gzip.compress(raw), "all").equals(table_rows(container, raw, "all"))
+
+
+def test_truncated_gzip_is_refused_by_name() -> None:
+    with pytest.raises(FormatError, match=r"s3://b/v/metadata/1\.json: .*no complete JSON document"):
+        view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), gzip.compress(json.dumps(VIEW).encode())[:-9])
+
+
+def test_field_of_another_content_type_may_have_any_type() -> None:
+    odd = content(type="UDF", id=5, metadataLocation=["s3://b/f/metadata/1.json"], snapshotId="main")
+    roots = build_content_roots("shop", "c0", [(Key(elements=("k",)), odd)])
+    assert [root.address for root in roots] == ["s3://b/f/"]
