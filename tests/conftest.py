@@ -24,7 +24,7 @@ from xdist.scheduler import LoadFileScheduling
 from gc_assets.resources.spark import SparkRuntime
 from tests import cluster
 from tests.cluster import Cluster
-from tests.depth import FULL, ONLY_IN_FULL
+from tests.depth import DEPTH, ONLY_IN_FULL, SHARES, commit_count, in_full
 from tests.lakes.nessie.server import Server, running
 from tests.s3.servers import S3Server, environment, shared_server
 
@@ -66,7 +66,7 @@ SERVERS = {
     "nessie": re.compile(r"\bnessie_server\b|\bnessie: Server\b|fixturevalue\(.nessie.\)"),
 }
 # The seconds of each file in the last run of the suite with several processes, in the cache of pytest.
-DURATIONS = f"gc-assets/durations-{'full' if FULL else 'usual'}"
+DURATIONS = f"gc-assets/durations-{'full' if DEPTH == 'all' else 'usual'}"
 _durations: Counter[str] = Counter()
 
 
@@ -89,8 +89,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return ServerScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+def pytest_report_header() -> str | None:
+    return f"full suite: share {commit_count() % SHARES} of {SHARES}, by {commit_count():,} commits" if DEPTH == "fifth" else None
+
+
+def skip_tests_of_full_suite(items: list[pytest.Item]) -> None:
+    for item in items:
+        is_additional = item.get_closest_marker("full_suite_only") or "spark_cluster" in getattr(item, "fixturenames", ())
+        if is_additional and not in_full(item.path):
+            item.add_marker(pytest.mark.skip(reason=ONLY_IN_FULL))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest units first, so that no process begins one when the others end."""
+    skip_tests_of_full_suite(items)
     if not hasattr(config, "workerinput"):
         return
     files = {item: item.nodeid.partition("::")[0] for item in items}
@@ -144,9 +156,7 @@ def start_jvm(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a Spark cluster whose executors cannot read the disk of the tests, in the full suite only."""
-    if not FULL:
-        pytest.skip(ONLY_IN_FULL)
+    """Start a Spark cluster whose executors cannot read the disk of the tests."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gc-assets-spark-", ignore_cleanup_errors=True))
         yield stack.enter_context(cluster.run_cluster(Path(folder), tmp_path_factory.getbasetemp()))

@@ -25,6 +25,8 @@ from tests.fuzz.targets import Seed, seeds
 
 # CPU time, so that other load on the machine does not matter.
 MAX_SECONDS: Final = 5.0
+# Peak memory for one object. The seeds have at most some hundred kilobytes.
+MAX_PEAK_BYTES: Final = 256 * 2**20
 # In addition to the initial memory of the process. A larger allocation raises `MemoryError`.
 MAX_BYTES: Final = 1 << 30
 
@@ -40,7 +42,7 @@ class FuzzCounts:
 
 def try_reader(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]:
     """Read damaged bytes. Returns whether they were read, and a description of a breach."""
-    started, breach, is_read = time.process_time(), None, False
+    started, resident, peak, breach, is_read = time.process_time(), resident_bytes(), peak_bytes(), None, False
     try:
         count, is_read = seed.read(raw), True
         if seed.is_promised and count < expected:
@@ -54,7 +56,17 @@ def try_reader(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]
         breach = f"{seed.reader}: {type(error).__name__}: {str(error)[:200]}"
     if time.process_time() - started > MAX_SECONDS:
         breach = f"{seed.reader}: took more than {MAX_SECONDS:.0f} s of CPU"
+    if peak_bytes() > max(peak, resident + MAX_PEAK_BYTES):
+        breach = f"{seed.reader}: took {(peak_bytes() - resident) / 2**20:,.0f} MiB for {len(raw):,} bytes"
     return is_read, breach
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def fuzz(seconds: float, number: int) -> FuzzCounts:

@@ -1,0 +1,32 @@
+"""The shares of `DEPTH=fifth` together are the full suite."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests import depth
+
+
+def test_each_file_is_in_one_share() -> None:
+    files = Counter(file for number in range(depth.SHARES) for file in depth.files_of_share(number))
+    assert set(files.values()) == {1}
+    assert {"stages/test_cluster.py", "job/test_submit.py", "stages/test_s3_protocol.py", "test_demo.py"} <= files.keys()
+
+
+def test_five_consecutive_commits_run_each_file_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depth, "DEPTH", "fifth")
+    runs = list[bool]()
+    for commits in range(1_000, 1_000 + depth.SHARES):
+        monkeypatch.setattr(depth, "commit_count", lambda commits=commits: commits)
+        runs.append(depth.in_full(depth.FOLDER / "test_demo.py"))
+    assert sorted(runs) == [False] * (depth.SHARES - 1) + [True]
+
+
+@pytest.mark.parametrize("value, expected", [("", False), ("all", True)])
+def test_other_depths_do_not_depend_on_the_file(value: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depth, "DEPTH", value)
+    assert depth.in_full(__file__) is expected
+    assert depth.example_count(1, 2) == 1 + expected
+    assert depth.select_cases([1], [2]) == [1, 2][: 1 + expected]
