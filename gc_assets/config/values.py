@@ -102,3 +102,12 @@ TagName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]
 TagValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
 AssetPath = Annotated[str, Field(pattern=r"^[^/\s]+(/[^/\s]+)*$")]
 TagPolicy = Literal["keep", "policy", "ignore"]
+
+
+def _check_key_pattern(value: str) -> str:
+    if not value.strip("/*") or value.startswith("/") or "://" in value:
+        raise ValueError("write a pattern of keys relative to the storage, such as raw/landing/**")
+    return value
+
+
+KeyPattern = Annotated[str, AfterValidator(_check_key_pattern)]

@@ -122,6 +122,9 @@ class FileTraits:
             commit, even a dangling one, have the reason `expired`.
         named_times: Picklable function that returns an Arrow column with the UTC times in key
             names, null without a time.
+        own_names: Regular expression for the names that writers of this kind give to files. Needed
+            if tables have locations chosen by users, which may contain files of others. A file that
+            no commit named is then a leftover if it has such a name, or is next to known files.
     """
 
     metadata_patterns: tuple[MetadataPattern, ...] = ()
@@ -129,6 +132,7 @@ class FileTraits:
     rewritten_in_place: frozenset[str] = frozenset()
     never_committed: str | None = None
     named_times: Callable[[pa.Array], pa.Array] | None = None
+    own_names: str | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ before it acts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from gc_assets.core.claims import Claims
 from gc_assets.core.phases import ABORT, PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.orphan_files import grace_cutoff
@@ -40,13 +41,21 @@ class Revalidation:
     claims: Claims
     ages: Ages
     store: Store
+    foreign: ForeignRows = field(default_factory=ForeignRows)
 
     @classmethod
-    def of(cls, context: RunContext, header: PlanHeader, refs: list[PublishedTable], live: Sequence[PublishedTable]) -> Revalidation:
+    def of(
+        cls,
+        context: RunContext,
+        header: PlanHeader,
+        refs: list[PublishedTable],
+        live: Sequence[PublishedTable],
+        foreign: ForeignRows,
+    ) -> Revalidation:
         """Build the revalidation from the refs and live files of a verification mark."""
         cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs))
         claims = claims_of(context, header.storage, [*refs, *live])
-        return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage))
+        return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage), foreign)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -58,13 +67,15 @@ class Revalidation:
         modified = self.store.modification_times(batch.column("etag"))
         old = self.ages.is_old(pa.RecordBatch.from_arrays([key, modified, lake], names=["key", "last_modified", "lake"]))
         takes = pc.is_in(batch.column("action"), pa.array([QUARANTINE, PURGE, ABORT]))
-        fits = pc.and_(pc.fill_null(pc.equal(lake, planned), False), pc.fill_null(old, False))
+        foreign = self.foreign.find_reasons(batch, modified, lake)
+        fits = pc.and_(pc.and_(pc.fill_null(pc.equal(lake, planned), False), pc.fill_null(old, False)), pc.is_null(foreign))
         if pc.all(pc.or_(fits, pc.invert(takes)), min_count=0).as_py():
             return pa.nulls(batch.num_rows, pa.string())
         may_go = pc.or_(fits, pc.invert(takes)).to_pylist()
-        rows = zip(may_go, *(column.to_pylist() for column in (lake, planned, batch.column("etag"), modified)), strict=True)
+        rows = zip(may_go, *(column.to_pylist() for column in (foreign, lake, planned, batch.column("etag"), modified)), strict=True)
         reasons = [
-            None if may else _refusal_reason(owner, planned_lake, etag, at, self.ages) for may, owner, planned_lake, etag, at in rows
+            None if may else foreign_reason or _refusal_reason(owner, planned_lake, etag, at, self.ages)
+            for may, foreign_reason, owner, planned_lake, etag, at in rows
         ]
         return pa.array(reasons, pa.string())
 

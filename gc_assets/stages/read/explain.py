@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from gc_assets.core.claims import Claims
 from gc_assets.core.deprecation import RenamedAttribute, warn_renamed_attribute
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.foreign import SIDE_FILE
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.run_context import RunContext
@@ -27,7 +28,6 @@ from gc_assets.stages.records.ledger import newest_entries
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
-from gc_assets.stages.sweep.probe import SIDE_FILE
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import UsageError
+from gc_assets.core.foreign import SIDE_FILE
 from gc_assets.core.plan import Amount
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
@@ -32,7 +33,7 @@ from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
 from gc_assets.stages.sweep.live_filter import live_tables
-from gc_assets.stages.sweep.probe import SIDE_FILE, with_owner
+from gc_assets.stages.sweep.probe import with_owner
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter

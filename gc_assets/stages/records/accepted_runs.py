@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
@@ -45,10 +45,19 @@ def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | N
 
     Historical plans do not count, and plans of rehearsals do not count for a real run.
     """
+    return _last_accepted(context, storage_name, context.run_date - timedelta(days=1))
+
+
+def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
+    """Return the plan of the last accepted run, which may be an earlier one of the same run date."""
+    return _last_accepted(context, storage_name, context.run_date)
+
+
+def _last_accepted(context: RunContext, storage_name: str, until: date) -> PlanHeader | None:
     accepted = [
         plan
         for plan in list_plans(context.config, storage_name, empty=True)
-        if plan.header.run_date < context.run_date
+        if plan.header.run_date <= until
         and not plan.header.historical
         and (context.clock.is_rehearsal or not plan.header.rehearsal)
         and _is_accepted(plan)

@@ -21,11 +21,12 @@ from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kind import MetadataPattern, TableIdentity
 from gc_assets.lakes.kinds import KINDS
+from gc_assets.lakes.other_formats import OTHER_FORMATS
 from gc_assets.stages.records.dead_tables import DeadTable
 from gc_assets.stages.sweep.known_tables import KnownTable
 
-# Formats without a lake kind, recognised by name only.
-OTHERS: Final = MetadataPattern(r"(^|/)_delta_log/|(^|/)\.hoodie/")
+# Formats without a lake kind whose tables have a catalog of their own, recognised by name only.
+OTHERS: Final = MetadataPattern("|".join(item.sign.replace("?P<root>", "?:") for item in OTHER_FORMATS if item.is_table))
 FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_())])
 
 

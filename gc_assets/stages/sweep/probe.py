@@ -1,5 +1,5 @@
-"""Classify every listed object as live, unowned, young or candidate, in one pass over the
-inventory.
+"""Classify every listed object as live, unowned, protected, young or candidate, in one pass over
+the inventory.
 
 The live filter may take garbage for live, but never a live file for garbage.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,19 +16,28 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
+from gc_assets.core.foreign import SIDE_FILE, ForeignRules
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.tables import Totals, report_parts
 from gc_assets.stages.sweep.ages import Ages
+from gc_assets.stages.sweep.foreign_files import find_datasets
 from gc_assets.stages.sweep.live_filter import ProbeFilter
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, IDENTITY_SEPARATOR, METADATA, SUSPECTS_SIDE
+from gc_assets.state.side_tables import (
+    CANDIDATES,
+    CANDIDATES_SIDE,
+    FOREIGN_DATASETS,
+    FOUND_DATASETS_SIDE,
+    IDENTITY_SEPARATOR,
+    METADATA,
+    SUSPECTS_SIDE,
+    TARGETS,
+    TARGETS_SIDE,
+)
 
-LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
-# Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
-# Such a file is live as long as its main file is.
-SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
+LIVE, YOUNG, UNOWNED, PROTECTED, CANDIDATE = "live", "young", "unowned", "protected", "candidate"
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,12 @@ class Probe:
     """Classifies inventory rows and writes the candidates.
 
     Claimed objects whose names look like metadata of other tables are also written, as suspects.
-    Runs in executors.
+    Signs of other formats, and what must be known to find foreign files, are written too. Runs in
+    executors.
+
+    Attributes:
+        protected: Regular expression for keys that are never candidates, or None.
+        foreign: The rules by which a candidate is foreign.
     """
 
     live: ProbeFilter
@@ -49,10 +62,14 @@ class Probe:
     suspect: str
     files: Files
     run: TableRun
+    protected: str | None
+    foreign: ForeignRules
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
         suspects = PartWriter(self.files, self.run.path, CANDIDATES, SUSPECTS_SIDE)
+        datasets = PartWriter(self.files, self.run.path, FOREIGN_DATASETS, FOUND_DATASETS_SIDE)
+        targets = PartWriter(self.files, self.run.path, TARGETS, TARGETS_SIDE)
         totals: dict[tuple[str, ...], Totals] = {}
 
         def count(name: str, rows: pa.RecordBatch) -> None:
@@ -75,15 +92,21 @@ class Probe:
             count(UNOWNED, unowned)
             metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), self.uncollected))
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
+            datasets.write(find_datasets(rest.column("key")))
             owned = owned.filter(pc.is_valid(owned.column("lake")))
+            if self.protected is not None:
+                is_protected = pc.match_substring_regex(owned.column("key"), self.protected)
+                count(PROTECTED, owned.filter(is_protected))
+                owned = owned.filter(pc.invert(is_protected))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), self.suspect)).select(CANDIDATES.names))
             old = self.ages.is_old(owned)
             count(YOUNG, owned.filter(pc.invert(old)))
             candidates = owned.filter(old)
             count(CANDIDATE, candidates)
             writer.write(candidates.select(CANDIDATES.names))
+            targets.write(pa.RecordBatch.from_arrays([self.foreign.find_targets(candidates)], schema=TARGETS))
         yield report_parts(
-            [*writer.close(), *suspects.close()],
+            [*writer.close(), *suspects.close(), *datasets.close(), *targets.close()],
             totals=totals,
             summary={
                 "metadata_found": found,

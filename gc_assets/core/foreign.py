@@ -1,0 +1,322 @@
+"""Decide which unneeded files in a claim belong to others.
+
+A claim says where the files of a lake are. It does not say that every file there is one of them: a
+table may be created over a directory that another team uses. An unneeded file is *foreign* if one
+of these rules applies:
+
+- `other_format`: it is in a dataset of another format, and its name is not one of the lake's own.
+- `new_claim`: it is older than the claim.
+- `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever named a file
+  below that component (https://iceberg.apache.org/docs/latest/spark-procedures).
+- `unknown_directory`: the lake's writers do not give such names, and no commit ever named a file of
+  theirs in its directory.
+
+Except for the first rule, files that a commit named are never foreign. The functions are vectorised
+by directory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.claims import TABLE_FOLDERS, Claims
+
+OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
+# Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
+# Such a file shares the fate of its main file.
+SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
+_PARTITION: Final = r"=[^/]*/"
+
+
+# The first character of a target: which known files answer it.
+_ANY_IN = "a"  # a file in this directory
+_OWN_IN = "o"  # a file with one of the lake's own names in this directory
+_OWN_LIKE = "l"  # the same, in a directory that differs in partition values only
+_UNDER = "u"  # a file under this prefix
+_EXACT = "k"  # this file
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedPrefix:
+    """Prefix whose older files a user accepted as garbage of the claiming lake.
+
+    Attributes:
+        prefix: Prefix ending in `/`.
+        before: Only files modified before this time are accepted.
+    """
+
+    prefix: str
+    before: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAges:
+    """The time before which each claim did not exist, None for claims of unknown age.
+
+    The first run of a storage cannot know how old its claims are.
+    """
+
+    since: Mapping[str, Mapping[str, datetime | None]] = field(default_factory=dict[str, Mapping[str, datetime | None]])
+
+    @property
+    def has_new_claims(self) -> bool:
+        """True if a claim is younger than the first run."""
+        return any(time is not None for times in self.since.values() for time in times.values())
+
+    def of_claim(self, prefix: str, table: str) -> tuple[bool, datetime | None]:
+        """Return whether a table has a claim on the prefix, and its time."""
+        for at in _upwards(prefix):
+            if table in self.since.get(at, {}):
+                return True, self.since[at][table]
+        return False, None
+
+    def of_directory(self, directory: str) -> datetime | None:
+        """Return the time of the deepest claim on the directory, the oldest of several."""
+        for at in _upwards(directory):
+            if times := self.since.get(at):
+                return None if None in times.values() else min(time for time in times.values() if time is not None)
+        return None
+
+    def continued(self, claims: Iterable[tuple[str, str]], now: datetime | None) -> ClaimAges:
+        """Return the ages of these claims (prefix, table) in a later run.
+
+        Args:
+            claims: The current claims.
+            now: Time of the newest run that lacks the claims which are new, None without such a run.
+        """
+        found: dict[str, dict[str, datetime | None]] = {}
+        current = list(claims)
+        for prefix, table in current:
+            is_known, time = self.of_claim(prefix, table)
+            found.setdefault(prefix, {})[table] = time if is_known else now
+        # If a table claims more than before, its former claims inside the new one keep their age.
+        prefixes: dict[str, list[str]] = {}
+        for prefix, table in current:
+            prefixes.setdefault(table, []).append(prefix)
+        for prefix, times in self.since.items():
+            for table, time in times.items():
+                if any(prefix.startswith(outer) for outer in prefixes.get(table, ())):
+                    found.setdefault(prefix, {}).setdefault(table, time)
+        return ClaimAges(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRules:
+    """Rules of a storage. Picklable.
+
+    Attributes:
+        claims: The claims on the storage.
+        own_names: Regular expressions for the names that the writers of a lake give to files.
+        locations: Claims on locations that the users of a lake chose for its tables. All other
+            claims are directories of the lake's format, or prefixes in lakes.yaml.
+        ages: Ages of the claims.
+        accepted: Accepted prefixes.
+    """
+
+    claims: Claims
+    own_names: Mapping[str, str]
+    locations: frozenset[str] = frozenset()
+    ages: ClaimAges = field(default_factory=ClaimAges)
+    accepted: tuple[AcceptedPrefix, ...] = ()
+
+    def find_targets(self, files: pa.RecordBatch) -> pa.Array:
+        """Return what must be known to decide about these files (unique strings, see `KnownFiles`).
+
+        Args:
+            files: Claimed files with the columns key, last_modified and lake.
+        """
+        found: set[str] = set()
+        groups = _Groups.of(self, files)
+        for group in groups.directories:
+            if group.is_strange:
+                found.update(group.targets)
+            if group.hidden is not None:
+                found.add(_UNDER + group.hidden)
+        found.update(_EXACT + key for key in groups.hidden_names())
+        return pa.array(sorted(found), pa.string())
+
+    def find_foreign(self, files: pa.RecordBatch, known: Collection[str], roots: Collection[str] = ()) -> pa.Array:
+        """Return the rule by which each file is foreign unless a commit named it, null if none is.
+
+        Args:
+            files: Claimed files with the columns key, last_modified and lake.
+            known: The targets of `find_targets` for which a known file was found.
+            roots: Directories of datasets of other formats.
+        """
+        groups = _Groups.of(self, files)
+        verdicts = [group.decide(known, roots) for group in groups.directories]
+        hidden = {key for key in groups.hidden_names() if _EXACT + key not in known}
+        rows = zip(groups.at, groups.keys, groups.is_own, files.column("last_modified").to_pylist(), strict=True)
+        return pa.array([verdicts[at].find_rule(modified, key in hidden, is_own) for at, key, is_own, modified in rows], pa.string())
+
+
+class KnownFiles:
+    """Finds the targets that known files answer.
+
+    Args:
+        targets: Targets of `ForeignRules.find_targets`.
+        own_names: Regular expressions for the lakes' own names.
+    """
+
+    def __init__(self, targets: Iterable[str], own_names: Iterable[str]) -> None:
+        self._wanted: dict[str, set[str]] = {kind: set() for kind in (_ANY_IN, _OWN_IN, _OWN_LIKE, _UNDER, _EXACT)}
+        for target in targets:
+            self._wanted[target[0]].add(target[1:])
+        self._own = "|".join(sorted(set(own_names))) or "^$"
+
+    def find(self, keys: pa.Array) -> set[str]:
+        """Return the targets that these known keys answer."""
+        wanted = self._wanted
+        found: set[str] = set()
+        if wanted[_EXACT]:
+            hits = pc.is_in(keys, pa.array(sorted(wanted[_EXACT]), keys.type))
+            found |= {_EXACT + key for key in keys.filter(hits).to_pylist()}
+        directories = _directories(keys).dictionary_encode()
+        every = directories.dictionary.to_pylist()
+        found |= {_ANY_IN + name for name in every if name in wanted[_ANY_IN]}
+        if wanted[_UNDER]:
+            found |= {_UNDER + at for name in every for at in _upwards(name) if at in wanted[_UNDER]}
+        if wanted[_OWN_IN] or wanted[_OWN_LIKE]:
+            own = pc.unique(directories.indices.filter(pc.match_substring_regex(_names(keys), self._own)))
+            names = directories.dictionary.take(own).to_pylist()
+            found |= {_OWN_IN + name for name in names if name in wanted[_OWN_IN]}
+            found |= {_OWN_LIKE + shape for name in names if (shape := _shape(name)) in wanted[_OWN_LIKE]}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """Rules that apply to the files of one directory.
+
+    Attributes:
+        root: The dataset of another format that contains the directory, or None.
+        since: Files that are older are older than the claim.
+        hidden: Prefix up to a hidden component that no commit named, or None.
+        is_unknown: True if no commit named a file in the directory.
+        accepted: Accepted prefixes that contain the directory.
+    """
+
+    root: str | None
+    since: datetime | None
+    hidden: str | None
+    is_unknown: bool
+    accepted: tuple[AcceptedPrefix, ...]
+
+    def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool) -> str | None:
+        """Return the rule by which a file is foreign. `is_own` is True if the lake's writers give
+        such names, `is_hidden` if it has an unnamed hidden name.
+        """
+        if self.root is not None and not is_own and not self._accepts(modified, self.root):
+            return OTHER_FORMAT
+        if self.since is not None and (modified is None or modified < self.since) and not self._accepts(modified):
+            return NEW_CLAIM
+        if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or ""):
+            return HIDDEN_PATH
+        return UNKNOWN_DIRECTORY if self.is_unknown and not is_own and not self._accepts(modified) else None
+
+    def _accepts(self, modified: datetime | None, within: str = "") -> bool:
+        """Check if a record accepts a file. Its prefix must be inside `within`."""
+        return modified is not None and any(modified < item.before and item.prefix.startswith(within) for item in self.accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """A directory with candidates. `is_strange` is True if one of them has an unusual name."""
+
+    name: str
+    targets: tuple[str, ...]
+    hidden: str | None
+    since: datetime | None
+    accepted: tuple[AcceptedPrefix, ...]
+    is_strange: bool
+
+    def decide(self, known: Collection[str], roots: Collection[str]) -> _Verdict:
+        root = next((at for at in _upwards(self.name) if at in roots), None) if roots else None
+        hidden = self.hidden if self.hidden is not None and _UNDER + self.hidden not in known else None
+        is_unknown = bool(self.targets) and not any(target in known for target in self.targets)
+        return _Verdict(root, self.since, hidden, is_unknown, self.accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Files grouped by directory. Side files are replaced by their main files.
+
+    `at` is the index of the directory of each file.
+    """
+
+    directories: Sequence[_Directory]
+    at: Sequence[int]
+    keys: Sequence[str]
+    is_own: Sequence[bool]
+
+    @classmethod
+    def of(cls, rules: ForeignRules, files: pa.RecordBatch) -> _Groups:
+        keys = pc.replace_substring_regex(files.column("key"), SIDE_FILE, r"\1\2")
+        directories, names = _directories(keys).dictionary_encode(), _names(keys)
+        is_own = pa.repeat(pa.scalar(False), files.num_rows)
+        for lake, pattern in rules.own_names.items():
+            mine = pc.fill_null(pc.equal(files.column("lake"), lake), False)
+            is_own = pc.or_(is_own, pc.and_(mine, pc.match_substring_regex(names, pattern)))
+        strange = set(pc.unique(directories.indices.filter(pc.invert(is_own))).to_pylist())
+        found = [_describe(rules, name, is_strange=at in strange) for at, name in enumerate(directories.dictionary.to_pylist())]
+        return cls(found, directories.indices.to_pylist(), keys.to_pylist(), is_own.to_pylist())
+
+    def hidden_names(self) -> set[str]:
+        """Return the keys whose file name starts with `_` or `.`."""
+        return {key for key in self.keys if _is_hidden(key[key.rfind("/") + 1 :])}
+
+
+def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory:
+    prefix = rules.claims.deepest(name)
+    below = name[len(prefix) :]
+    targets: tuple[str, ...] = ()
+    if prefix in rules.locations:
+        # Files that a user added to a table (`add_files`) may lie next to files of others, but not in
+        # the folders of the writers.
+        in_folder = below.startswith(TABLE_FOLDERS) or prefix in rules.claims.narrowed
+        targets = ((_ANY_IN if in_folder else _OWN_IN) + name,)
+        if "=" in below:
+            targets += (_OWN_LIKE + _shape(name),)
+    accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix))
+    return _Directory(name, targets, _hidden_prefix(prefix, below), rules.ages.of_directory(name), accepted, is_strange)
+
+
+def _hidden_prefix(prefix: str, below: str) -> str | None:
+    """Return the prefix up to the last hidden component under a claim, or None.
+
+    Directories of partitions (`_day=1/`) are not hidden.
+    """
+    components = below.split("/")[:-1]
+    at = next((index for index in reversed(range(len(components))) if _is_hidden(components[index]) and "=" not in components[index]), None)
+    return None if at is None else prefix + "/".join(components[: at + 1]) + "/"
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", "."))
+
+
+def _upwards(directory: str) -> Iterator[str]:
+    """Yield the directory and those above it, and last the whole storage."""
+    while directory:
+        yield directory
+        directory = directory[: directory[:-1].rfind("/") + 1]
+    yield ""
+
+
+def _shape(directory: str) -> str:
+    return re.sub(_PARTITION, "=/", directory)
+
+
+def _directories(keys: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(keys, "[^/]*$", "")
+
+
+def _names(keys: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(keys, "^.*/", "")

@@ -1,0 +1,25 @@
+"""Match keys by patterns, as in `protect` in lakes.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+_WILDCARD: Final = re.compile(r"\*\*/|\*\*|\*|\?")
+_MEANINGS: Final = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def glob_regex(patterns: Sequence[str]) -> str | None:
+    """Return a regular expression for the keys that a pattern matches, or None without patterns.
+
+    `*` and `?` match characters other than `/`, and `**` matches all. A pattern that matches a
+    directory matches everything in it.
+    """
+    return "|".join(f"^(?:{_translate(pattern.rstrip('/'))})(?:/.*)?$" for pattern in patterns) or None
+
+
+def _translate(pattern: str) -> str:
+    literals = [re.escape(text) for text in _WILDCARD.split(pattern)]
+    wildcards = [_MEANINGS[found.group()] for found in _WILDCARD.finditer(pattern)]
+    return "".join(part for pair in zip(literals, [*wildcards, ""], strict=True) for part in pair)

@@ -1,0 +1,34 @@
+"""Names that Iceberg writers give to their files.
+
+Sources: `OutputFileFactory` (Spark, Flink, Hive, Kafka Connect, iceberg-go), pyiceberg
+`_file_naming`, Trino `IcebergFileWriterFactory`, and `BaseMetastoreTableOperations`,
+`SnapshotProducer` and `HadoopTableOperations` for metadata. Names that other tools give to plain
+files too, such as `<uuid>.parquet`, are not included.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_FORMAT: Final = r"\.(parquet|orc|avro|puffin)"
+_NAMES: Final = (
+    # <partition>-<task>-<operation id>-<file>[-deletes].parquet
+    r"\d{5,}-\d+-[^/]+-\d{5,}(-[a-z]+)?" + _FORMAT,
+    # pyiceberg: <partition>-<task>-<uuid>.parquet
+    rf"\d{{5,}}-\d+-{_UUID}(-[a-z]+)?{_FORMAT}",
+    # Trino: <query id>-<uuid>.parquet. Its Hive connector writes `_` before the uuid.
+    rf"\d{{8}}_\d{{6}}_\d{{5}}_[0-9a-z]{{5}}-{_UUID}{_FORMAT}",
+    # <version>-<uuid>.metadata.json, and v<version>.metadata.json of Hadoop tables
+    rf"(\d{{5,}}-{_UUID}|v\d+)(\.gz)?\.metadata\.json(\.gz)?",
+    r"version-hint\.text",
+    # Manifest lists and manifests
+    rf"snap-\d+-\d+-{_UUID}\.avro",
+    rf"{_UUID}-m\d+\.avro",
+    rf"(optimized|merged)-m-\d*{_UUID}\.avro",
+    # Statistics
+    rf"(\d{{8}}_\d{{6}}_\d{{5}}_[0-9a-z]{{5}}|\d+)-{_UUID}\.stats",
+    rf"partition-stats-\d+-{_UUID}{_FORMAT}",
+)
+# A regular expression that matches the whole name of a file.
+OWN_NAMES: Final = "^(" + "|".join(_NAMES) + ")$"

@@ -1,0 +1,220 @@
+"""Find the plan rows whose files may belong to others (`core/foreign.py`).
+
+The rules apply to plans of earlier releases too, and to files that such plans quarantined. A sweep
+of this release planned no foreign file, but an acceptance may be withdrawn after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.foreign import NEW_CLAIM, OTHER_FORMAT, ForeignRules
+from gc_assets.core.phases import PURGE, QUARANTINE
+from gc_assets.core.plan import PlanHeader
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import collect, map_arrow, read_rows
+from gc_assets.lakes.kinds import KINDS
+from gc_assets.stages.records.plans import list_plans
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.foreign_files import ForeignFinder, find_known, foreign_rules, protected_keys, read_datasets
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
+from gc_assets.state.side_tables import FOREIGN_DATASETS_SIDE, TARGETS
+from gc_assets.state.summaries import DeletionPlanSummary
+from gc_assets.stores.protocol import Store
+
+GATE: Final = "new_claims"
+UNREFERENCED: Final = "unreferenced"
+_RULES: Final = {
+    OTHER_FORMAT: "it is in a dataset of another format",
+    NEW_CLAIM: "it is older than the claim of its lake",
+}
+
+
+def never_named() -> frozenset[str]:
+    """Return the reasons of files that no commit named."""
+    return frozenset({UNREFERENCED, *(kind.files.never_committed for kind in KINDS.values() if kind.files.never_committed is not None)})
+
+
+def is_checked(header: PlanHeader) -> bool:
+    """Check if the plan was made by a release that leaves out foreign files."""
+    return any(gate.name == GATE for gate in header.gates)
+
+
+@dataclass(frozen=True)
+class ForeignRows:
+    """Finds the rows of a plan that must not be removed because of `protect` or foreign files.
+
+    Picklable. Runs in executors.
+
+    Attributes:
+        protected: Regular expression for keys that are never removed, or None.
+        finder: Finds foreign files, None if the rows are not checked for them.
+        is_checked: True if the plan contains no purge of a foreign file.
+    """
+
+    protected: str | None = None
+    finder: ForeignFinder | None = None
+    is_checked: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        context: RunContext,
+        header: PlanHeader,
+        tables: Sequence[PublishedTable],
+        live: Sequence[PublishedTable],
+        rows: DataFrame,
+    ) -> Self:
+        """Prepare the check of the rows of a plan.
+
+        Args:
+            spark: The session.
+            context: The run context of the verification mark.
+            header: The plan.
+            tables: `lake_refs` and `live_files` of all lakes.
+            live: `live_files` of all lakes.
+            rows: The rows of the plan.
+        """
+        storage = header.storage
+        rules = foreign_rules(context, storage, claims_of(context, storage, tables), tables)
+        checked = rows.filter(F.col("action").isin(QUARANTINE, PURGE)).select("key", "etag", "lake")
+        finder = prepare_finder(spark, context, storage, rules, live, checked)
+        return cls(protected_keys(context, storage), finder, is_checked(header))
+
+    def find_reasons(self, batch: pa.RecordBatch, modified: pa.Array, lake: pa.Array) -> pa.Array:
+        """Return why each row must not be removed, null if it may be.
+
+        Args:
+            batch: Rows of `deletion_plan` or uploads.
+            modified: Modification times of the objects.
+            lake: The lakes that claim them.
+        """
+        keys = batch.column("key")
+        found = pa.nulls(batch.num_rows, pa.string())
+        if self.finder is not None:
+            files = pa.RecordBatch.from_arrays([keys, modified, lake], names=["key", "last_modified", "lake"])
+            rules = self._relevant(batch, self.finder.find_rules(files))
+            texts = [
+                None if rule is None else _RULES.get(rule, "no commit named a file of the lake next to it") for rule in rules.to_pylist()
+            ]
+            found = pa.array([None if text is None else f"it may belong to others: {text}" for text in texts], pa.string())
+        if self.protected is not None:
+            is_protected = pc.match_substring_regex(keys, self.protected)
+            found = pc.if_else(is_protected, pa.scalar("`protect` in lakes.yaml names its key"), found)
+        return found
+
+    def _relevant(self, batch: pa.RecordBatch, rules: pa.Array) -> pa.Array:
+        """Return the rules without those that do not apply to files which a commit named."""
+        if "action" not in batch.schema.names:
+            return rules
+        nothing = pa.scalar(None, pa.string())
+        is_purge = pc.equal(batch.column("action"), PURGE)
+        is_unnamed = pc.is_in(batch.column("reason"), pa.array(sorted(never_named()), pa.string()))
+        applies = pc.or_(
+            pc.if_else(is_purge, pa.scalar(not self.is_checked), is_unnamed), pc.and_(pc.invert(is_purge), _is(rules, OTHER_FORMAT))
+        )
+        return pc.if_else(applies, rules, nothing)
+
+
+def prepare_finder(
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    rules: ForeignRules,
+    live: Sequence[PublishedTable],
+    files: DataFrame,
+) -> ForeignFinder:
+    """Return the task that finds the foreign ones of some files (columns key, etag, lake)."""
+    task = _FindTargets(rules, context.store(storage_name))
+    targets = {row["target"] for row in collect(map_arrow(files, task, TARGETS).distinct())}
+    known = find_known(spark, context, storage_name, live, targets, rules.own_names.values())
+    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    datasets = read_datasets(context.state.files, swept, FOREIGN_DATASETS_SIDE) if swept is not None else frozenset[str]()
+    return ForeignFinder(rules, known, datasets)
+
+
+def foreign_copies(
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    tables: Sequence[PublishedTable],
+    live: Sequence[PublishedTable],
+    copies: DataFrame,
+) -> DataFrame | None:
+    """Return the foreign copies that plans of earlier releases quarantined (columns key,
+    source_plan_id), or None without such plans.
+
+    Args:
+        spark: The session.
+        context: The run context.
+        storage_name: The storage.
+        tables: `lake_refs` and `live_files` of all lakes.
+        live: `live_files` of all lakes.
+        copies: Copies in quarantine (columns key, etag, lake and source_plan_id).
+    """
+    sources = {row["source_plan_id"] for row in collect(copies.select("source_plan_id").distinct())}
+    state = context.state
+    opened = [state.open(plan.run) for plan in list_plans(context.config, storage_name, empty=True) if plan.header.plan_id in sources]
+    unchecked = [plan for plan in opened if not is_checked(plan.summary(DeletionPlanSummary).header)]
+    if not unchecked:
+        return None
+    names = [plan.summary(DeletionPlanSummary).plan_id for plan in unchecked]
+    named = [
+        row["key"]
+        for plan in unchecked
+        for row in read_rows(state, DELETION_PLAN, plan, columns=["key", "reason"]).to_pylist()
+        if row["reason"] not in never_named()
+    ]
+    earlier = copies.filter(F.col("source_plan_id").isin(names) & F.col("lake").isNotNull())
+    rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
+    finder = prepare_finder(spark, context, storage_name, rules, live, earlier.select("key", "etag", "lake"))
+    schema = pa.schema([("key", pa.string()), ("source_plan_id", pa.string())])
+    return map_arrow(
+        earlier.select("key", "etag", "lake", "source_plan_id"), _KeepForeign(finder, context.store(storage_name), frozenset(named)), schema
+    )
+
+
+@dataclass(frozen=True)
+class _FindTargets:
+    """Yield what must be known about files (columns key, etag, lake). Runs in executors."""
+
+    rules: ForeignRules
+    store: Store
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([self.rules.find_targets(_with_times(batch, self.store))], schema=TARGETS)
+
+
+@dataclass(frozen=True)
+class _KeepForeign:
+    """Yield the foreign ones of some copies. Runs in executors."""
+
+    finder: ForeignFinder
+    store: Store
+    named: frozenset[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rules = self.finder.find_rules(_with_times(batch, self.store))
+            is_named = pc.is_in(batch.column("key"), pa.array(sorted(self.named), pa.string()))
+            is_foreign = pc.and_(pc.is_valid(rules), pc.or_(pc.invert(is_named), _is(rules, OTHER_FORMAT)))
+            yield batch.filter(is_foreign).select(["key", "source_plan_id"])
+
+
+def _with_times(batch: pa.RecordBatch, store: Store) -> pa.RecordBatch:
+    times = store.modification_times(batch.column("etag"))
+    return pa.RecordBatch.from_arrays([batch.column("key"), times, batch.column("lake")], names=["key", "last_modified", "lake"])
+
+
+def _is(rules: pa.Array, rule: str) -> pa.Array:
+    return pc.fill_null(pc.equal(rules, rule), False)

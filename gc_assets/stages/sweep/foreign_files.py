@@ -1,0 +1,320 @@
+"""Find foreign files: unneeded files in a claim that may belong to others (`core/foreign.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets.core.claims import Claims
+from gc_assets.core.foreign import NEW_CLAIM, ClaimAges, ForeignRules, KnownFiles
+from gc_assets.core.globs import glob_regex
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import WrittenParts, collect, run_in_process, side_paths, write_parts
+from gc_assets.engine.tasks import fits_in_process
+from gc_assets.lakes.other_formats import OTHER_FORMATS, OtherFormat
+from gc_assets.stages.mark.manifest_entries import find_segments
+from gc_assets.stages.records.accepted_prefixes import accepted_prefixes
+from gc_assets.stages.records.accepted_runs import newest_accepted_plan
+from gc_assets.stages.sweep.claims import effective_claims
+from gc_assets.stages.sweep.live_column import LiveColumn
+from gc_assets.state.arrow_types import STRING
+from gc_assets.state.files import Files
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.parts import read_parts
+from gc_assets.state.receipts import PartFile
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.side_tables import (
+    CLAIMED,
+    CLAIMED_SIDE,
+    EDGES_SIDE,
+    FOREIGN_DATASETS,
+    FOREIGN_DATASETS_SIDE,
+    FOUND_DATASETS_SIDE,
+    RELEASED_SIDES,
+    TARGETS,
+    TARGETS_SIDE,
+)
+from gc_assets.state.summaries import ForeignFiles
+
+FOREIGN: Final = "foreign"
+_LOCATED: Final = pa.schema([("storage", pa.string()), ("key", pa.string())])
+_FOUND_DDL: Final = "target string"
+_SUM_DDL: Final = "sum string"
+_SUMMED: Final = pa.schema(
+    [ORPHAN_FILES.schema.field(name) for name in ("key", "size_bytes", "last_modified", "reason", "lake", "foreign_rule")]
+)
+# Number of samples in a summary.
+MAX_LISTED: Final = 5
+
+
+@dataclass(frozen=True)
+class ForeignFinder:
+    """Task that adds the column `foreign_rule` to claimed files. Picklable.
+
+    Attributes:
+        rules: The rules of the storage.
+        known: Targets for which a known file was found.
+        datasets: Directories with datasets of other formats.
+    """
+
+    rules: ForeignRules
+    known: frozenset[str]
+    datasets: frozenset[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.append_column("foreign_rule", self.find_rules(batch))
+
+    def find_rules(self, batch: pa.RecordBatch) -> pa.Array:
+        return self.rules.find_foreign(batch, self.known, self.datasets)
+
+
+@dataclass(frozen=True)
+class ForeignSearch:
+    """Search of a sweep for foreign files.
+
+    Attributes:
+        finder: Task that finds them among the candidates, or None if there can be none.
+        datasets: Directories with datasets of other formats (columns `FOREIGN_DATASETS`).
+    """
+
+    spark: SparkSession
+    context: RunContext
+    storage: str
+    rules: ForeignRules
+    run: TableRun
+    finder: ForeignFinder | None
+    datasets: pa.Table
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        context: RunContext,
+        storage_name: str,
+        live: Sequence[PublishedTable],
+        rules: ForeignRules,
+        probed: WrittenParts,
+        run: TableRun,
+    ) -> Self:
+        """Prepare the search from the scratch tables of a probe."""
+        files = context.state.files
+        datasets = outermost(read_parts(files, side_paths(run, probed, FOUND_DATASETS_SIDE), FOREIGN_DATASETS))
+        targets = read_parts(files, side_paths(run, probed, TARGETS_SIDE), TARGETS).column("target").unique().to_pylist()
+        finder = None
+        if targets or datasets.num_rows or rules.ages.has_new_claims:
+            known = find_known(spark, context, storage_name, live, targets, rules.own_names.values())
+            finder = ForeignFinder(rules, known, frozenset(datasets.column("key").to_pylist()))
+        return cls(spark, context, storage_name, rules, run, finder, datasets)
+
+    def write(self) -> dict[str, tuple[PartFile, ...]]:
+        """Write the side tables that later runs and applies read."""
+        tables = {CLAIMED_SIDE: age_rows(self.rules.ages), FOREIGN_DATASETS_SIDE: self.datasets}
+        files = self.context.state.files
+        return {side: tuple(write_parts(rows, self.run, files, side)) for side, rows in tables.items() if rows.num_rows}
+
+    def sum_files(self, written: WrittenParts) -> tuple[ForeignFiles, ...]:
+        """Sum the foreign files in the written `orphan_files` by rule and claim, most files first."""
+        if not any(reason == FOREIGN for reason, *_ in written.totals):
+            return ()
+        paths, sizes = (f"{self.run.path}/{part.name}" for part in written.parts), (part.size_bytes for part in written.parts)
+        scan = ParquetScan(self.context.state.files, _SUMMED, tuple(paths), tuple(sizes))
+        task = _SumForeign(self.rules.claims)
+        in_process = fits_in_process(written.rows, len(scan.paths))
+        sums = run_in_process(task, scan.read_batches()) if in_process else collect(scan.map_arrow(self.spark, task, _SUM_DDL))
+        found: dict[tuple[str, str, str], ForeignFiles] = {}
+        for row in sums:
+            _add(found, ForeignFiles.model_validate_json(row["sum"]))
+        return tuple(sorted(map(self._describe, found.values()), key=lambda item: (-item.files, item.address, item.rule)))
+
+    def _describe(self, item: ForeignFiles) -> ForeignFiles:
+        since = self.rules.ages.of_directory(item.address) if item.rule == NEW_CLAIM else None
+        address = self.context.resolver().address(self.storage, item.address)
+        return item.model_copy(update={"address": address, "since": since})
+
+
+def foreign_rules(context: RunContext, storage_name: str, claims: Claims, tables: Sequence[PublishedTable]) -> ForeignRules:
+    """Build the rules of a storage.
+
+    Args:
+        context: The run context.
+        storage_name: The storage.
+        claims: The claims on the storage.
+        tables: `lake_refs` and `live_files` of all lakes.
+    """
+    own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
+    listed, _ = effective_claims(context, storage_name, tables)
+    of_lakes = {claim.prefix for claim in listed if claim.table is None}
+    locations = {claim.prefix for claim in listed if claim.table is not None and claim.owner.lake in own_names} - of_lakes
+    ages = claim_ages(context, storage_name, tables)
+    return ForeignRules(claims, own_names, frozenset(locations), ages, accepted_prefixes(context, storage_name))
+
+
+def claim_ages(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> ClaimAges:
+    """Return the ages of the current claims.
+
+    A claim is new if the newest accepted run of the storage did not have it. It keeps its age in
+    all later runs.
+    """
+    listed, _ = effective_claims(context, storage_name, tables)
+    current = sorted({(claim.prefix, claim.table or "") for claim in listed})
+    accepted = newest_accepted_plan(context, storage_name)
+    if accepted is None:
+        return ClaimAges().continued(current, None)
+    swept = context.state.current(storage_name, ORPHAN_FILES.name, accepted.run_date)
+    if swept is not None and swept.paths(CLAIMED_SIDE):
+        return _read_ages(read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)).continued(current, accepted.frozen_at)
+    # A run of a release before 0.4 recorded no ages.
+    names = accepted.refs_digests
+    found = [context.state.current(name, table.name, accepted.run_date) for name in names for table in (LAKE_REFS, LIVE_FILES)]
+    earlier, _ = effective_claims(context, storage_name, [table for table in found if table is not None])
+    if any(table is None for table in found):
+        earlier += [claim for claim in listed if claim.owner.lake in names]
+    known = ClaimAges().continued([(claim.prefix, claim.table or "") for claim in earlier], None)
+    return known.continued(current, accepted.frozen_at)
+
+
+def age_rows(ages: ClaimAges) -> pa.Table:
+    """Return the ages as rows (columns `CLAIMED`)."""
+    rows = [
+        {"key": prefix, "table": table, "since": since}
+        for prefix, times in sorted(ages.since.items())
+        for table, since in sorted(times.items())
+    ]
+    return pa.Table.from_pylist(rows, schema=CLAIMED)
+
+
+def _read_ages(rows: pa.Table) -> ClaimAges:
+    found: dict[str, dict[str, object]] = {}
+    for row in rows.to_pylist():
+        found.setdefault(row["key"], {})[row["table"]] = row["since"]
+    return ClaimAges(found)  # type: ignore[arg-type]
+
+
+def find_known(
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    live: Sequence[PublishedTable],
+    targets: Collection[str],
+    own_names: Iterable[str],
+) -> frozenset[str]:
+    """Return the targets for which a commit named a file.
+
+    Live files are read first, then those of expired and dangling commits, and last all entries of
+    all containers that were ever decoded. The search ends when nothing is left to find.
+    """
+    found: set[str] = set()
+    for column in _known_columns(spark, context, storage_name, live):
+        left = frozenset(targets) - found
+        if not left:
+            break
+        search = _FindTargets(left, tuple(own_names))
+        found |= {row["target"] for row in column.run_task(search, _FOUND_DDL)}
+    return frozenset(found)
+
+
+def _known_columns(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[LiveColumn]:
+    files = context.state.files
+    yield LiveColumn.of(spark, context, storage_name, list(live), "key")
+    parts = [(f"{table.path}/{part.name}", part) for table in live for side in RELEASED_SIDES for part in table.parts(side)]
+    if parts:
+        scan = ParquetScan(files, _LOCATED, tuple(path for path, _ in parts), tuple(part.size_bytes for _, part in parts))
+        yield LiveColumn(spark, scan, sum(part.rows for _, part in parts), storage_name, "key")
+    for lake in context.config.lakes:
+        runs = find_segments(context, lake.name)
+        segments = context.state.segments(runs)
+        paths = [*segments.paths(), *segments.paths(EDGES_SIDE)]
+        if paths:
+            rows = 2 * sum(run.rows for run in runs)
+            yield LiveColumn(spark, ParquetScan(files, _LOCATED, tuple(paths), tuple(map(files.size, paths))), rows, storage_name, "key")
+
+
+@dataclass(frozen=True)
+class _FindTargets:
+    """Yield the targets that known keys answer. Runs in executors."""
+
+    targets: frozenset[str]
+    own_names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        known, found = KnownFiles(self.targets, self.own_names), set[str]()
+        for batch in batches:
+            found |= known.find(batch.column("key"))
+        yield pa.RecordBatch.from_arrays([pa.array(sorted(found), pa.string())], schema=TARGETS)
+
+
+@dataclass(frozen=True)
+class _SumForeign:
+    """Sum foreign files by rule, lake and claim (columns `FOREIGN_SUMS`). Runs in executors."""
+
+    claims: Claims
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found: dict[tuple[str, str, str], ForeignFiles] = {}
+        for batch in batches:
+            for row in batch.filter(pc.equal(batch.column("reason"), FOREIGN)).to_pylist():
+                prefix = self.claims.deepest(row["key"][: row["key"].rfind("/") + 1])
+                amounts = {"files": 1, "bytes": row["size_bytes"], "oldest": row["last_modified"], "samples": (row["key"],)}
+                _add(found, ForeignFiles(rule=row["foreign_rule"], lake=row["lake"], address=prefix, **amounts))
+        yield pa.RecordBatch.from_pydict({"sum": [item.model_dump_json() for item in found.values()]})
+
+
+def _add(found: dict[tuple[str, str, str], ForeignFiles], new: ForeignFiles) -> None:
+    place = new.rule, new.lake, new.address
+    old = found.get(place)
+    if old is None:
+        found[place] = new
+        return
+    oldest = min((time for time in (old.oldest, new.oldest) if time is not None), default=None)
+    samples = (*old.samples, *new.samples)[:MAX_LISTED]
+    amounts = {"files": old.files + new.files, "bytes": old.bytes + new.bytes, "oldest": oldest, "samples": samples}
+    found[place] = old.model_copy(update=amounts)
+
+
+def find_datasets(keys: pa.Array) -> pa.RecordBatch:
+    """Return the directories of datasets of other formats that these keys are signs of (columns
+    `FOREIGN_DATASETS`, without duplicates).
+    """
+    signs = keys.filter(pc.match_substring_regex(keys, _any_sign()))
+    found: set[tuple[str, str]] = set()
+    for item in OTHER_FORMATS if len(signs) else ():
+        roots = pc.struct_field(pc.extract_regex(signs, item.sign), "root")
+        found |= {(root, item.name) for root in pc.unique(roots).to_pylist() if root is not None}
+    return pa.RecordBatch.from_pylist([{"key": root, "format": name} for root, name in sorted(found)], schema=FOREIGN_DATASETS)
+
+
+def outermost(datasets: pa.Table) -> pa.Table:
+    """Return the datasets that are inside no other one, without duplicates."""
+    names: Mapping[str, str] = {row["key"]: row["format"] for row in datasets.to_pylist()}
+    kept: list[str] = []
+    for root in sorted(names):
+        if not kept or not root.startswith(kept[-1]):
+            kept.append(root)
+    return pa.table({"key": pa.array(kept, STRING), "format": pa.array([names[root] for root in kept], STRING)}).cast(FOREIGN_DATASETS)
+
+
+def protected_keys(context: RunContext, storage_name: str) -> str | None:
+    """Return a regular expression for the keys that `protect` in lakes.yaml names, None if none is."""
+    return glob_regex(context.storage(storage_name).protect)
+
+
+@lru_cache(maxsize=1)
+def _any_sign() -> str:
+    return "|".join(f"(?:{_without_name(item)})" for item in OTHER_FORMATS)
+
+
+def _without_name(item: OtherFormat) -> str:
+    return item.sign.replace("?P<root>", "?:")
+
+
+def read_datasets(files: Files, swept: PublishedTable, side: str) -> frozenset[str]:
+    """Return the directories with datasets of other formats that a sweep found."""
+    return frozenset(read_parts(files, swept.paths(side), FOREIGN_DATASETS, ["key"]).column("key").to_pylist())

@@ -1,0 +1,176 @@
+"""The rules by which an unneeded file in a claim is foreign."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.foreign import (
+    HIDDEN_PATH,
+    NEW_CLAIM,
+    OTHER_FORMAT,
+    UNKNOWN_DIRECTORY,
+    AcceptedPrefix,
+    ClaimAges,
+    ForeignRules,
+    KnownFiles,
+)
+from gc_assets.lakes.iceberg.file_names import OWN_NAMES
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+UUID = "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00"
+OWN = f"00000-0-{UUID}.parquet"
+IMPORTED = f"part-00000-{UUID}-c000.snappy.parquet"
+
+
+def rules(**settings: object) -> ForeignRules:
+    claims = Claims.of([Claim("t/", Owner("shop", "1"), table="1"), Claim("w/chunks/", Owner("weather", None))])
+    return ForeignRules(claims, {"shop": OWN_NAMES}, **{"locations": frozenset({"t/"}), **settings})  # type: ignore[arg-type]
+
+
+def find_foreign(
+    keys: Collection[str], known: Collection[str] = (), given: ForeignRules | None = None, roots: Collection[str] = (), days: float = 10
+) -> Mapping[str, str | None]:
+    """Map candidates of this age to their rules."""
+    given = given or rules()
+    lakes = ["shop" if key.startswith("t/") else "weather" for key in keys]
+    times = pa.array([NOW - timedelta(days=days)] * len(keys), pa.timestamp("us", "UTC"))
+    files = pa.RecordBatch.from_pydict({"key": list(keys), "last_modified": times, "lake": lakes})
+    targets = given.find_targets(files).to_pylist()
+    answered = KnownFiles(targets, [OWN_NAMES]).find(pa.array(list(known), pa.string())) if known else set[str]()
+    return dict(zip(keys, given.find_foreign(files, answered, roots).to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        OWN,  # pyiceberg
+        f"00007-12-{UUID}-00001.parquet",  # Spark, Flink
+        f"00007-12-{UUID}-00001-deletes.parquet",
+        f"00000-1-{UUID}-3-00002.orc",  # Spark streaming
+        f"00001-1700000000000-{UUID}-00001.avro",  # Kafka Connect
+        "00000-0-root_20261101_1c5b-job_1700_0001-1-00001.parquet",  # Hive
+        f"20261103_101112_00042_abcde-{UUID}.parquet",  # Trino
+        f"00012-{UUID}.metadata.json",
+        f"00012-{UUID}.gz.metadata.json",
+        "v3.metadata.json",
+        f"snap-123456789-1-{UUID}.avro",
+        f"{UUID}-m12.avro",
+        f"123456-{UUID}.stats",
+    ],
+)
+def test_name_of_an_iceberg_writer_is_its_own_in_any_directory(name: str) -> None:
+    assert find_foreign([f"t/data/day=2026-01-01/{name}"]) == {f"t/data/day=2026-01-01/{name}": None}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        IMPORTED,  # Spark, Delta
+        f"20261103_101112_00042_abcde_{UUID}",  # Trino's Hive connector
+        "000000_0",  # Hive
+        f"{UUID}.parquet",
+        f"data-{UUID}-0.parquet",  # Paimon
+        "invoices.csv",
+        f"{UUID}-0_0-28-33_20261101101112.parquet",  # Hudi
+    ],
+)
+def test_other_name_in_an_unknown_directory_is_foreign(name: str) -> None:
+    assert find_foreign([f"t/landing/{name}"]) == {f"t/landing/{name}": UNKNOWN_DIRECTORY}
+
+
+@pytest.mark.parametrize(
+    "key, known, rule",
+    [
+        ("t/data/left.parquet", f"t/data/{OWN}", None),
+        ("t/data/left.parquet", "t/data/named-by-hand.parquet", None),
+        ("t/data/day=2/left.parquet", f"t/data/day=1/{OWN}", None),
+        ("t/data/day=2/hour=1/left.parquet", f"t/data/day=1/{OWN}", UNKNOWN_DIRECTORY),
+        ("t/data/day=2/left.parquet", "t/data/day=1/named-by-hand.parquet", UNKNOWN_DIRECTORY),
+        # A batch that `add_files` adds tomorrow, next to the batch of today.
+        (f"t/{IMPORTED}", "t/part-00001-c000.snappy.parquet", UNKNOWN_DIRECTORY),
+        (f"t/day=2/{IMPORTED}", "t/day=1/part-00001-c000.snappy.parquet", UNKNOWN_DIRECTORY),
+        ("t/left.parquet", f"t/{OWN}", None),
+        ("t/data/sub/left.parquet", f"t/data/{OWN}", UNKNOWN_DIRECTORY),
+        ("t/.left.parquet.crc", f"t/{OWN}", None),
+        ("t/x/.left.parquet.crc", f"t/{OWN}", UNKNOWN_DIRECTORY),
+        ("t/x/.left.parquet.crc", f"t/x/{OWN}", None),
+    ],
+)
+def test_leftover_has_known_files_of_the_writers_next_to_it(key: str, known: str, rule: str | None) -> None:
+    assert find_foreign([key], [known]) == {key: rule}
+
+
+def test_directory_of_a_format_needs_no_known_file() -> None:
+    assert find_foreign(["w/chunks/ABC"]) == {"w/chunks/ABC": None}
+
+
+@pytest.mark.parametrize(
+    "key, known, rule",
+    [
+        (f"t/data/_temporary/0/{OWN}", f"t/data/{OWN}", HIDDEN_PATH),
+        (f"t/data/.staging/{OWN}", f"t/data/{OWN}", HIDDEN_PATH),
+        ("t/data/_SUCCESS", f"t/data/{OWN}", HIDDEN_PATH),
+        ("t/data/._SUCCESS.crc", f"t/data/{OWN}", HIDDEN_PATH),
+        (f"t/data/_x=1/{OWN}", f"t/data/{OWN}", None),  # a partition column
+        (f"t/data/_old/{OWN}", "t/data/_old/deep/x.parquet", None),
+        ("t/data/_mine.parquet", "t/data/_mine.parquet", None),
+        ("w/chunks/_tmp/ABC", "w/chunks/XYZ", HIDDEN_PATH),
+    ],
+)
+def test_hidden_component_that_no_commit_named_is_left_alone(key: str, known: str, rule: str | None) -> None:
+    assert find_foreign([key], [known]) == {key: rule}
+
+
+def test_dataset_of_another_format_keeps_all_but_the_own_names() -> None:
+    keys = [f"t/data/{OWN}", "t/data/left.parquet", "t/bucket-0/data-1.parquet", "t/other/x"]
+    found = find_foreign(keys, [f"t/data/{OWN}"], roots=["t/"])
+    assert found == {keys[0]: None} | dict.fromkeys(keys[1:], OTHER_FORMAT)
+
+
+@pytest.mark.parametrize("days, rule", [(11, NEW_CLAIM), (9, None)])
+def test_file_older_than_a_new_claim_is_foreign(days: float, rule: str | None) -> None:
+    ages = ClaimAges({"t/": {"1": NOW - timedelta(days=10)}})
+    assert find_foreign([f"t/data/{OWN}"], given=rules(ages=ages), days=days) == {f"t/data/{OWN}": rule}
+
+
+@pytest.mark.parametrize(
+    "prefix, before, freed",
+    [
+        ("t/", 1, {"t/x/left.parquet"}),
+        ("t/x/", 1, {"t/x/left.parquet"}),
+        ("t/x/", 20, set[str]()),  # the file was written after the record
+        ("t/y/", 1, set[str]()),
+        ("t/_tmp/", 1, {"t/_tmp/left.parquet"}),
+        ("t/delta/", 1, {"t/delta/left.parquet"}),
+    ],
+)
+def test_accepted_prefix_frees_its_older_files(prefix: str, before: float, freed: set[str]) -> None:
+    """A hidden directory, or a dataset of another format, must be named itself."""
+    given = rules(accepted=(AcceptedPrefix(prefix, NOW - timedelta(days=before)),))
+    found = find_foreign(["t/x/left.parquet", "t/_tmp/left.parquet", "t/delta/left.parquet"], given=given, roots=["t/delta/"])
+    assert {key for key, rule in found.items() if rule is None} == freed
+
+
+def test_claim_keeps_its_age_in_later_runs() -> None:
+    first = ClaimAges().continued([("a/", "1")], None)
+    second = first.continued([("a/", "1"), ("b/", "2")], NOW)
+    third = second.continued([("a/", "1"), ("b/", "2")], NOW + timedelta(days=1))
+    assert third.since == {"a/": {"1": None}, "b/": {"2": NOW}}
+
+
+def test_claim_that_grows_is_new_outside_its_former_prefixes() -> None:
+    """A table whose nested table was dropped claims its whole location."""
+    narrow = ClaimAges().continued([("a/data/", "1"), ("a/nested/", "2")], None)
+    wide = narrow.continued([("a/", "1")], NOW)
+    assert wide.of_directory("a/data/") is None
+    assert wide.of_directory("a/nested/data/") == NOW
+
+
+def test_claim_that_another_table_takes_over_is_new() -> None:
+    ages = ClaimAges().continued([("a/", "1")], None).continued([("a/", "2")], NOW)
+    assert ages.of_directory("a/") == NOW
