@@ -87,18 +87,35 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
 
     active_plans = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
-        write_json({**plan_summary(header), **reversibility_json(header, platform.config)} for header in active_plans)
+        write_json(
+            {**plan_summary(header), "storage": platform.config.label_of(header.storage), **reversibility_json(header, platform.config)}
+            for header in active_plans
+        )
     else:
         for header in active_plans:
             print_data(plan_line(header, platform.config.label_of(header.storage)), "refused" if header.failed_gates else "passed")
         if not active_plans:
             print_message("Nothing to do: no plan contains a file." if plans else "The selection includes no storage, so there is no plan.")
+    for header in plans:
+        if text := _foreign_files(header):
+            print_message(f"{header.storage}: {text}")
     for text in sorted({text for header in plans for text in header.unsafe}):
         print_message(f"Lowered safety: {text}.")
     for header in active_plans:
         _print_next_step(header, describe_reversibility(header, platform.config).lines)
     if any(header.failed_gates for header in active_plans):
         raise click.exceptions.Exit(3)
+
+
+def _foreign_files(header: PlanHeader) -> str | None:
+    """Return a sentence on the files that may belong to others, or None if there are none."""
+    from gc_assets.core.units import format_bytes
+
+    numbers = next((gate.numbers for gate in header.gates if gate.name == "new_claims"), {})
+    if not numbers.get("foreign_files"):
+        return None
+    files, size = int(numbers["foreign_files"]), format_bytes(int(numbers["foreign_bytes"]))
+    return f"foreign: {files:,} files, {size}, not planned, because they may belong to others. See gc-assets report."
 
 
 def _print_next_step(header: PlanHeader, reversibility: Iterable[str]) -> None:

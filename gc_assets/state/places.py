@@ -195,11 +195,14 @@ def assign(configured: Sequence[ConfiguredPlace], registry: Registry, exists: Ex
             name = item.name if item.name not in used else _unused_name(item.name, used | configured_names, exists)
             used.add(name)
             before = Place(recorded_name=name, scope=item.scope, names=())
-            other = next((place for place in registry.places if item.name in place.names), None)
+            free = [place for place in registry.places if place not in found.values() and place.scope == item.scope]
+            other = next((place for place in free if item.name in place.names), None)
             if other is not None:
                 notes.append(_describe_reuse(item, other, name))
+            elif name != item.name:
+                notes.append(_describe_name(item, name))
         elif before.recorded_name != item.name:
-            notes.append(f"{item.scope} {item.name} has the records, plans and assets of {before.recorded_name}, the name of its first run")
+            notes.append(_describe_name(item, before.recorded_name))
         elif before.places and item.place not in before.places:
             notes.append(f"{item.scope} {item.name} is at {item.place} now, and was at {before.places[0]}")
         after = with_configured_place(before, item)
@@ -207,6 +210,10 @@ def assign(configured: Sequence[ConfiguredPlace], registry: Registry, exists: Ex
             changed.append(after)
         names.append(before.recorded_name)
     return Assignment(tuple(names), tuple(changed), tuple(notes))
+
+
+def _describe_name(item: ConfiguredPlace, name: str) -> str:
+    return f"the records, plans and assets of {item.scope} {item.name} have the name {name}, because this place or name was used before"
 
 
 def _describe_reuse(item: ConfiguredPlace, other: Place, name: str) -> str:
