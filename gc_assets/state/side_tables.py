@@ -118,6 +118,7 @@ UNREADABLE_CONTAINERS: Final = pa.schema(
         *schema_of(
             column("error", STRING, "Why the container could not be decoded."),
             column("absent", BOOL, "True if the object does not exist."),
+            column("digest", STRING, "Digest of bytes whose decoder exceeded its limits.", since="0.4"),
         ),
     ]
 )
@@ -348,7 +349,9 @@ HELD_SIDE: Final = "_held"
 # trash. Schema: `DELETION_PLAN`.
 DENIED_SIDE: Final = "_denied"
 TOO_LONG_SIDE: Final = "_too_long"
-LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE)
+# Rows under claims of tables or lakes of which another storage lacks live files.
+MISSING_ELSEWHERE_SIDE: Final = "_missing_elsewhere"
+LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_ELSEWHERE_SIDE)
 
 # History edits executed by the plan, for lakes with claims in the storage.
 EXPIRY_SIDE: Final = "_expiry"

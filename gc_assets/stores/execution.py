@@ -153,7 +153,7 @@ def to_deletion_log(
             "kind": o.planned.kind,
             "token": o.token,
             "rehearsal": rehearsal,
-            "set_aside": o.is_set_aside,
+            "permanent": o.is_permanent,
         }
         for o in outcomes
     ]

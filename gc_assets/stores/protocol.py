@@ -98,7 +98,7 @@ class Result:
         error: The reason for every verdict except `done`. For a purge, the older versions that were
             deleted with it.
         replan: For `denied`: True if the store did not refuse the action itself, so that a later
-            plan may contain it again. Otherwise later plans set the object aside.
+            plan may contain it again. Otherwise later plans leave the object out.
     """
 
     verdict: Verdict
@@ -121,7 +121,7 @@ class Outcome:
     replan: bool = False
 
     @property
-    def is_set_aside(self) -> bool:
+    def is_permanent(self) -> bool:
         return self.verdict == DENIED and not self.replan
 
 

@@ -405,7 +405,7 @@ def test_log_rows_have_the_published_columns(root, lease, log):
             "kind": None,
             "token": lease.token,
             "rehearsal": False,
-            "set_aside": False,
+            "permanent": False,
         }
     ]
     assert to_deletion_log([], PLAN, "trash").num_rows == 0

@@ -11,7 +11,7 @@ from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
-from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable
+from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, NotLoadable, TablePointer
 from gc_assets.lakes.iceberg.readable import ReadabilityChecker
 from gc_assets.lakes.iceberg.table_expiry import Policy, ReadRegistration, TableExpiry
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
@@ -45,7 +45,7 @@ class CatalogExpiry:
             actions_by_table[action.table_uuid or ""].append(action)
         with ThreadPoolExecutor(CONCURRENT_READS) as readers, ThreadPoolExecutor(CONCURRENT_TABLES) as workers:
             try:
-                index = _CatalogIndex.read(self.catalog, workers)
+                index = _CatalogIndex.read(self.catalog, self.read_registration, workers)
             except LakeUnreadable as error:
                 yield from (ExpiryOutcome(action, "failed", str(error)) for action in actions)
                 return
@@ -72,7 +72,9 @@ class _CatalogIndex:
     unreadable: Mapping[str, str]
 
     @classmethod
-    def read(cls, catalog: CatalogClient, workers: Executor) -> _CatalogIndex:
+    def read(cls, catalog: CatalogClient, read_registration: ReadRegistration, workers: Executor) -> _CatalogIndex:
+        """Load all tables. The uuid of a table that pyiceberg cannot load is read from its metadata."""
+
         def load(identifier: Identifier) -> CatalogTable | LakeUnreadable | None:
             try:
                 return catalog.load(identifier)
@@ -80,13 +82,27 @@ class _CatalogIndex:
                 return error
 
         found: dict[str, dict[Identifier, str]] = defaultdict(dict)
-        unreadable: dict[str, str] = {}
+        unreadable, addresses, unloadable = dict[str, str](), dict[str, str](), set[Identifier]()
         identifiers = catalog.list_identifiers()
         for identifier, table in zip(identifiers, workers.map(load, identifiers), strict=True):
             if isinstance(table, LakeUnreadable):
                 unreadable[".".join(identifier)] = str(table)
+                unloadable |= {identifier} if isinstance(table, NotLoadable) else set()
             elif table is not None and table.table_uuid is None:
-                unreadable[".".join(identifier)] = f"table {table.name}: pyiceberg cannot parse its metadata"
+                unloadable.add(identifier)
+                addresses[".".join(identifier)] = table.metadata_location
             elif table is not None and table.table_uuid is not None:
                 found[table.table_uuid][identifier] = table.metadata_location
+        if any(".".join(identifier) not in addresses for identifier in unloadable):
+            pointers = [item for item in catalog.list_pointers() if isinstance(item, TablePointer)]
+            addresses |= {item.name: item.metadata_location for item in pointers}
+        for identifier in unloadable:
+            name = ".".join(identifier)
+            try:
+                uuid = read_registration(name, addresses[name]).table.table_uuid
+            except (LakeUnreadable, KeyError) as error:
+                unreadable.setdefault(name, str(error))
+                continue
+            unreadable.pop(name, None)
+            found[uuid][identifier] = addresses[name]
         return cls(found, unreadable)

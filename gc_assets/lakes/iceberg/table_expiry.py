@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import GcError, LakeUnreadable
-from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, CommitRejected
+from gc_assets.lakes.iceberg.catalog import CatalogClient, CatalogTable, CommitDenied, CommitRejected, NotLoadable
 from gc_assets.lakes.iceberg.readable import ReadabilityChecker
 from gc_assets.lakes.iceberg.registrations import Registration
 from gc_assets.lakes.iceberg.revalidate import Removal, Revalidation, find_damage, find_leftovers, revalidate
@@ -42,6 +42,7 @@ class TableExpiry:
         checker: Checks that the metadata of retained snapshots is readable.
         commits: The removals that the catalog accepted or may have accepted, by name.
         failures: The errors that are not retried, by name.
+        denied: The names among them at which no later apply can succeed.
         rejections: The latest rejection, by name.
         damaged: The edits whose commit removed more than was approved, with the message.
     """
@@ -56,6 +57,7 @@ class TableExpiry:
     checker: ReadabilityChecker
     commits: dict[str, Removal] = field(default_factory=dict[str, Removal])
     failures: dict[str, str] = field(default_factory=dict[str, str])
+    denied: set[str] = field(default_factory=set[str])
     rejections: dict[str, str] = field(default_factory=dict[str, str])
     damaged: dict[ExpiryAction, str] = field(default_factory=dict[ExpiryAction, str])
 
@@ -67,7 +69,8 @@ class TableExpiry:
             reason = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
             if self.commits:
                 reason = f"a commit was sent, but its outcome is unknown: {reason}; apply again"
-            return [ExpiryOutcome(action, "failed", reason) for action in self.actions]
+            verdict = "denied" if isinstance(error, NotLoadable) and not self.commits else "failed"
+            return [ExpiryOutcome(action, verdict, reason) for action in self.actions]
 
     def _run(self) -> list[ExpiryOutcome]:
         self._precheck()
@@ -101,8 +104,9 @@ class TableExpiry:
     def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
         """Return the registrations that still have the uuid of this table, by name."""
         tables = [self.catalog.load(identifier) for identifier in self.locations]
-        same = [table for table in tables if table is not None and table.table_uuid == self.uuid]
-        return {table.name: (table, self.read_registration(table.name, table.metadata_location)) for table in same}
+        same = [table for table in tables if table is not None and table.table_uuid in {self.uuid, None}]
+        found = {table.name: (table, self.read_registration(table.name, table.metadata_location)) for table in same}
+        return {name: item for name, item in found.items() if item[1].table.table_uuid == self.uuid}
 
     def _revalidate(self, registrations: Sequence[Registration]) -> Revalidation:
         return revalidate(self.actions, registrations, self.policy(registrations))
@@ -121,6 +125,10 @@ class TableExpiry:
             address = self.catalog.commit(table, removal)
         except CommitRejected as error:
             self.rejections[removal.name] = str(error)
+            return
+        except CommitDenied as error:
+            self.failures[removal.name] = str(error)
+            self.denied.add(removal.name)
             return
         except GcError as error:  # it may have taken effect: the next load of the table shows that
             self.commits[removal.name] = removal
@@ -171,6 +179,8 @@ class TableExpiry:
         settled = revalidation.settled.get(action)
         if settled is None:
             name = next(removal.name for removal in revalidation.removals if action in removal.actions)
+            if name in self.denied:
+                return ExpiryOutcome(action, "denied", self.failures[name])
             unconfirmed = "the catalog accepted the commit, but the table did not change; apply again"
             return ExpiryOutcome(action, "failed", self.failures.get(name) or self.rejections.get(name) or unconfirmed)
         if settled.verdict == "absent" and any(action in removal.actions for removal in self.commits.values()):

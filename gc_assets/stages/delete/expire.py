@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
-from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED, UNDONE
+from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, UNDONE
 from gc_assets.core.plan import PlanHeader, Unreadable
 from gc_assets.engine.progress import log_activity, log_progress, start_run, track
 from gc_assets.engine.run_context import RunContext
@@ -202,7 +202,8 @@ def expire_lakes(
         only_interrupted: If True, only finish edits that an earlier run began.
     """
     counts = Counter[str]()
-    unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *read_missed_tables(context))
+    missed = read_missed_tables(context, plan.header.storage)
+    unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *missed)
     edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
     for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
@@ -215,7 +216,7 @@ def expire_lakes(
         edited |= make_edits(record, actions, lease, unreadable, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))
         for item in record.outcomes().values():
-            if item.verdict in {FAILED, CHANGED}:
+            if item.verdict in {FAILED, CHANGED, DENIED}:
                 (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
     return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made))
 

@@ -95,7 +95,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     )
     cutoff = inputs.orphans.summary(OrphanFilesSummary).grace_cutoff
     uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable)
-    files_left_out, expired = sum_left_out(context, storage_name, written, run)
+    files_left_out, expired = sum_left_out(inputs, written, run)
     left_out = (*withheld.values(), *files_left_out)
     content = PlanContent(written, expiry, aliases, unknown, upload_totals(uploads, later), sum_files(deferred), left_out, expired)
     header = build_header(inputs, content)

@@ -149,7 +149,9 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
     listed = inputs.inventory.summary(StorageInventorySummary)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
-        check_live_set(context, inputs.storage, inputs.refs, inputs.live, content.written.rows + content.expiry.rows + content.uploads.count),
+        check_live_set(
+            context, inputs.storage, inputs.refs, inputs.live, content.written.rows + content.expiry.rows + content.uploads.count
+        ),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),
         gates.unreadable_tables(inputs.unreadable, limits.max_unreadable, content.deferred),

@@ -20,6 +20,8 @@ from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small
 from gc_assets.engine.tables import ROUTE, WrittenParts, collect, map_arrow, read_paths, read_table, side_paths
+from gc_assets.stages.delete.foreign_rows import foreign_copies
+from gc_assets.stages.delete.missing_elsewhere import missing_prefixes, route_missing
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.denials import denied_objects
 from gc_assets.stages.records.ledger import (
@@ -71,7 +73,8 @@ def plan_rows(
         log: Deletion logs of the storage.
     """
     denied = _denied_actions(spark, inputs) if log.parts else None
-    orphans = _leave_out(inputs, _orphan_rows(spark, inputs, run, expiry), denied)
+    missing = missing_prefixes(inputs.context, inputs.storage, inputs.missing, [*inputs.refs, *inputs.live])
+    orphans = route_missing(_leave_out(inputs, _orphan_rows(spark, inputs, run, expiry), denied), missing)
     if not log.parts:
         return orphans, None
     copies = read_copies(spark, log, rehearsal=inputs.context.clock.is_rehearsal).drop("rehearsal")
@@ -88,7 +91,15 @@ def plan_rows(
     # No file is purged while a table is unreadable, because the table may have started to use it.
     unknown = inputs.blocks_purges or _needs_unread_metadata(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
+    tables = [*inputs.refs, *inputs.live]
+    foreign = foreign_copies(spark, inputs.context, inputs.storage, tables, inputs.live, compared.filter(is_due))
+    if foreign is not None:
+        columns = compared.columns
+        known = foreign.withColumn("_foreign", F.lit(True))
+        compared = compared.join(known, ["key", "source_plan_id"], "left").select(*columns, "_foreign")
+        is_due &= F.col("_foreign").isNull()
     quarantined = _leave_out(inputs, _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred), denied)
+    quarantined = route_missing(quarantined, missing)
     return orphans.unionByName(quarantined), compared.filter(is_due) if inputs.blocks_purges else None
 
 

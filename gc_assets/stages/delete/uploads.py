@@ -24,6 +24,7 @@ from gc_assets.core.plan import Unreadable, Uploads
 from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execute_rows import OnlyInterrupted
+from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.records.denials import denied_uploads
 from gc_assets.stages.records.plans import StoredPlan
@@ -66,7 +67,8 @@ def find_old_uploads(
         found = store.find_old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MAX_PLANNED)
         if not found.uploads:
             return nothing
-        revalidation = _apply_store_clock(Revalidation(claims(), Ages.of(context, cutoff, refs), store), context, storage_name)
+        foreign = ForeignRows.of_uploads(context, storage_name, claims(), [*refs, *live])
+        revalidation = _apply_store_clock(Revalidation(claims(), Ages.of(context, cutoff, refs), store, foreign), context, storage_name)
     except (OSError, StoreError) as error:
         _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
         return nothing

@@ -1,0 +1,54 @@
+"""Check before a plan, without changing anything, that history edits can succeed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.findings import FAIL, OK, WARN, Finding
+from gc_assets.lakes.iceberg.catalog import UNPARSABLE, CatalogClient, CommitDenied, CommitRejected
+from gc_assets.lakes.iceberg.expire import CONCURRENT_TABLES
+
+CHECK = "history edits"
+
+
+def find_unloadable(catalog: CatalogClient, tables: Mapping[str, str]) -> dict[str, str]:
+    """Return why pyiceberg cannot load tables (uuid to name), by uuid. It makes the commits.
+
+    A table that was renamed since is left out.
+    """
+
+    def check(table_uuid: str, name: str) -> str | None:
+        try:
+            table = catalog.load(tuple(name.split(".")))
+        except LakeUnreadable as error:
+            return f"pyiceberg, which makes the commits, cannot load it: {error}"
+        if table is None:
+            return None
+        if table.handle is None:
+            return UNPARSABLE
+        return None if table.table_uuid == table_uuid else f"pyiceberg loads another table under its name, with uuid {table.table_uuid}"
+
+    with ThreadPoolExecutor(CONCURRENT_TABLES) as workers:
+        found = dict(zip(tables, workers.map(check, tables, tables.values()), strict=True))
+    return {key: f"{reason}. Its history is kept" for key, reason in found.items() if reason is not None}
+
+
+def probe_commits(lake: str, catalog: CatalogClient) -> Finding:
+    """Check the right to commit with a commit that must be rejected.
+
+    Over REST the commit has no updates, and requires a random table uuid. In an SQL catalog, an
+    UPDATE of no row is rolled back.
+    """
+    try:
+        way = catalog.probe_commit(uuid.uuid4())
+    except CommitRejected:
+        return Finding(lake, CHECK, OK, "the catalog permits commits")
+    except CommitDenied as error:
+        todo = "Grant the right to commit, or keep the history (`retention`): until then no edit is planned after the first denial."
+        return Finding(lake, CHECK, FAIL, f"the catalog permits reads, but no commits: {error}", todo)
+    except LakeUnreadable as error:
+        return Finding(lake, CHECK, WARN, f"the right to commit was not checked: {error}", "Repair this, then check again.")
+    return Finding(lake, CHECK, OK, way)

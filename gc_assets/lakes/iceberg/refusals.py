@@ -1,0 +1,45 @@
+"""Tell errors that a catalog or its store repeats from errors that may end.
+
+Used for commits: after a refusal nothing was written, and a retry cannot help. Every other error
+may have taken effect, or may end.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from typing import Any, Final
+
+from pyiceberg.exceptions import BadRequestError, ForbiddenError, NotInstalledError
+
+from gc_assets.core.errors import is_permanent
+
+# Arrow raises an OSError without errno for an answer of S3.
+_DENIED_BY_S3: Final = re.compile(r"AWS Error ACCESS_DENIED|AccessDenied")
+_AWS_CODES: Final = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
+# PostgreSQL: insufficient_privilege, read_only_sql_transaction.
+_SQL_STATES: Final = frozenset({"42501", "25006"})
+# MySQL: ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR, ER_OPTION_PREVENTS_STATEMENT.
+_MYSQL_CODES: Final = frozenset({1044, 1142, 1290})
+_PERMANENT: Final = (ForbiddenError, BadRequestError, NotImplementedError, NotInstalledError)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Check if an error of a catalog refuses the request, so that a retry cannot help."""
+    if isinstance(error, _PERMANENT) or is_permanent(error):
+        return True
+    if isinstance(error, OSError):
+        return _DENIED_BY_S3.search(str(error)) is not None
+    response: Any = getattr(error, "response", None)  # of botocore, for Glue
+    if isinstance(response, dict) and response.get("Error", {}).get("Code") in _AWS_CODES:  # pyright: ignore[reportUnknownMemberType]
+        return True
+    return _is_denied_by_database(getattr(error, "orig", None))
+
+
+def _is_denied_by_database(error: Any) -> bool:
+    """Check the driver's error of an SQL catalog."""
+    if isinstance(error, sqlite3.Error):
+        return (getattr(error, "sqlite_errorname", None) or "").startswith("SQLITE_READONLY")
+    if (getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)) in _SQL_STATES:
+        return True
+    return bool(getattr(error, "args", ())) and error.args[0] in _MYSQL_CODES

@@ -1,0 +1,123 @@
+"""Find what a plan leaves out because it cannot succeed now: history edits and files.
+
+The plan shows each group with the reason. Its files stay, and later plans try again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.plan import LeftOut, Unreadable
+from gc_assets.engine.progress import log_activity
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import Totals, WrittenParts
+from gc_assets.lakes.protocol import as_preflight
+from gc_assets.stages.delete.plan_inputs import PlanInputs
+from gc_assets.stages.records.denials import denied_histories, find_denial, retry_advice
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_ELSEWHERE_SIDE, TOO_LONG_SIDE
+from gc_assets.state.summaries import LakeRefsSummary
+
+# A lake, and the uuid of a table in it.
+History = tuple[str, str | None]
+_EDITED: Final = ["table_uuid", "table_name"]
+
+
+def expiry_sources(inputs: PlanInputs) -> list[tuple[str, PublishedTable, list[str]]]:
+    """Return each lake with its `expiry_plan` and the files of its claims."""
+    owners = [(table.receipt.owner, table.paths(CLAIMS_SIDE)) for table in inputs.refs]
+    return [(owner, inputs.context.table(EXPIRY_PLAN, owner), claims) for owner, claims in owners]
+
+
+def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, unreadable: Sequence[Unreadable]) -> pa.Table:
+    """Return the rows of `expiry_plan` whose table has a claim in the storage and is readable."""
+    claimed = claims.filter(pc.equal(claims.column("storage"), storage))
+    mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(claimed.column("table_uuid"), "").unique()))
+    uuids = mine.column("table_uuid").to_pylist()
+    return mine.filter(pa.array([not any(item.covers(lake, uuid) for item in unreadable) for uuid in uuids], pa.bool_()))
+
+
+def find_withheld_edits(inputs: PlanInputs) -> dict[History, LeftOut]:
+    """Return the histories whose edits cannot succeed, with the reason.
+
+    Their last edit was denied, or the lake cannot edit them.
+    """
+    context, files = inputs.context, inputs.context.state.files
+    if any(table.summary(LakeRefsSummary).historical for table in inputs.refs):
+        return {}  # the plan cannot be applied
+    found: dict[History, LeftOut] = {}
+    for lake, plan, claims in expiry_sources(inputs):
+        if not plan.rows:
+            continue
+        rows = read_parts(files, plan.paths(), EXPIRY_PLAN.schema, _EDITED)
+        rows = select_editable(rows, lake, read_parts(files, claims, CLAIMS), inputs.storage, inputs.unreadable)
+        edits = Counter(rows.column("table_uuid").to_pylist())
+        names = dict(zip(rows.column("table_uuid").to_pylist(), rows.column("table_name").to_pylist(), strict=True))
+        for uuid, reason in _find_reasons(context, lake, names).items():
+            name = f"lake {lake}" if uuid is None else f"table {names[uuid] or uuid} of lake {lake}"
+            found[lake, uuid] = LeftOut(name=name, edits=edits[uuid], reason=reason)
+    return found
+
+
+def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str | None]) -> dict[str | None, str]:
+    reasons = {uuid: reason for uuid, reason in denied_histories(context, lake).items() if uuid in names}
+    preflight = as_preflight(context.lake(lake))
+    remaining = {uuid: name for uuid, name in names.items() if uuid not in reasons and uuid is not None and name is not None}
+    if preflight is not None and remaining:
+        log_activity(f"checking whether lake {lake} can edit {len(remaining):,} tables")
+        reasons |= preflight.find_uneditable(remaining)
+    return reasons
+
+
+def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tuple[list[LeftOut], Totals]:
+    """Sum the rows that the plan leaves out, and the expired files among them."""
+    context, storage = inputs.context, inputs.storage
+    describe = {
+        DENIED_SIDE: lambda: _describe_denied(context, storage),
+        TOO_LONG_SIDE: lambda: _describe_too_long(context, storage),
+        MISSING_ELSEWHERE_SIDE: lambda: _describe_missing(inputs.missing),
+    }
+    found, expired = list[LeftOut](), Totals()
+    for side in LEFT_OUT_SIDES:
+        if side not in written.side:
+            continue
+        paths = [f"{run.path}/{part.name}" for part in written.side[side]]
+        rows = read_parts(context.state.files, paths, DELETION_PLAN.schema, ["reason", "size_bytes"])
+        found.append(
+            LeftOut(
+                name="files",
+                files=rows.num_rows,
+                bytes=pc.sum(rows.column("size_bytes")).as_py() or 0,
+                reason=describe[side](),
+            )
+        )
+        old = rows.filter(pc.equal(rows.column("reason"), "expired"))
+        expired += Totals(old.num_rows, pc.sum(old.column("size_bytes")).as_py() or 0)
+    return found, expired
+
+
+def _describe_denied(context: RunContext, storage: str) -> str:
+    error = find_denial(context, storage)
+    example = f" (for example {error})" if error else ""
+    return f"an apply was denied them{example}; {retry_advice(storage)}"
+
+
+def _describe_too_long(context: RunContext, storage: str) -> str:
+    mode = context.storage(storage).quarantine
+    limit = context.store(storage).max_key_bytes(mode)
+    return (
+        f"their keys have more than {limit:,} bytes, so their names in the trash would be too long; "
+        "set another `quarantine` for the storage, or delete them manually"
+    )
+
+
+def _describe_missing(missing: Sequence[Unreadable]) -> str:
+    found = "; ".join(f"{item.name}: {item.why}" for item in missing[:5])
+    return f"they are under claims of {len(missing):,} tables or lakes that lack files in another storage ({found}); restore these files"

@@ -1,0 +1,205 @@
+"""Find what an apply was denied for good, so that later plans leave it out for a time.
+
+A store may refuse an object (no right, object lock, a name without a place in the trash), and a
+catalog may refuse every commit to a table. The outcome `denied` ends the row or edit. Plans of the
+next `RETRY_AFTER` leave it out and show it with the reason. It is planned again earlier if the
+object was replaced, if the quarantine mode changed, or after `gc-assets retry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pyspark.sql import DataFrame, SparkSession
+
+from gc_assets.config.models import Config
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.phases import ABORT, DENIED, DONE
+from gc_assets.core.suggest import did_you_mean
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
+from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
+from gc_assets.state.arrow_types import BOOL, STRING, TIMESTAMP
+from gc_assets.state.compaction import SegmentFile
+from gc_assets.state.files import Files
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import DELETION_LOG, EXPIRY_LOG
+
+RETRY_AFTER: Final = timedelta(days=7)
+DENIED_OBJECTS: Final = pa.schema(
+    [
+        ("key", STRING),
+        ("etag", STRING),
+        ("version_id", STRING),
+        ("phase", STRING),
+        ("quarantine", STRING),
+        ("error", STRING),
+        ("at", TIMESTAMP),
+        ("rehearsal", BOOL),
+        ("permanent", BOOL),
+    ]
+)
+
+
+class Retry(BaseModel):
+    """A user's request to plan again what was denied in a storage or lake before."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    by: str
+    at: datetime
+    comment: str = ""
+    rehearsal: bool = False
+
+
+class _Retries(RootModel[tuple[Retry, ...]]):
+    """All requests for one storage or lake, in the order in which they were made."""
+
+
+def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str = "") -> Retry:
+    """Record that everything that was denied in a storage or lake is planned again.
+
+    Raises:
+        UsageError: If there is no name, or neither a storage nor a lake is named `name`.
+    """
+    if not by.strip():
+        raise UsageError("a retry needs a name: --by WHO")
+    known = [item.name for item in (*config.storages, *config.lakes)]
+    if name not in known:
+        raise UsageError(f"no storage or lake {name!r}{did_you_mean(name, known) or ';'} they are {', '.join(known)}")
+    state = State.of(config)
+    record = Retry(by=by.strip(), at=clock.now(), comment=comment, rehearsal=clock.is_rehearsal)
+
+    def with_record(content: bytes | None) -> bytes:
+        previous = _parse(state, name, content) if content is not None else ()
+        return _Retries((*previous, record)).model_dump_json(indent=1).encode()
+
+    state.files.change(_path(name), with_record)
+    return record
+
+
+def retry_advice(name: str) -> str:
+    """Return when denied objects of a storage are planned again."""
+    return f"planned again {RETRY_AFTER.days} days after the denial, or after `gc-assets retry {name} --by WHO`"
+
+
+def denied_since(context: RunContext, name: str) -> datetime:
+    """Return the time since which denials in a storage or lake count."""
+    clock = context.clock
+    retries = [item.at for item in _read_retries(context.state, name) if item.rehearsal == clock.is_rehearsal]
+    return max([clock.now() - RETRY_AFTER, *retries])
+
+
+def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
+    """Return the tables of a lake whose newest edits were denied, by uuid, with the reason."""
+    state, since, now = context.state, denied_since(context, lake), context.clock.now()
+    found: dict[str | None, str] = {}
+    newest: dict[str | None, datetime] = {}
+    for run in _runs_since(state.history(lake, EXPIRY_LOG.name), since):
+        rows = read_parts(state.files, state.open(run).paths(), EXPIRY_LOG.schema, ["table_uuid", "outcome", "error", "at"])
+        for row in rows.to_pylist():
+            uuid, at = row["table_uuid"], row["at"]
+            # Later times are those of rehearsals.
+            if row["outcome"] not in {DONE, DENIED} or not newest.get(uuid, since) <= at <= now or at == since:
+                continue
+            newest[uuid] = at
+            if row["outcome"] == DENIED:
+                again = f"It is planned again on {at + RETRY_AFTER:%Y-%m-%d}, or after `gc-assets retry {lake} --by WHO`"
+                found[uuid] = f"its edit was denied on {at:%Y-%m-%d}: {row['error']}. {again}"
+            else:
+                found.pop(uuid, None)
+    return found
+
+
+def denied_objects(spark: SparkSession, context: RunContext, storage: str) -> DataFrame | None:
+    """Return the objects of a storage that an apply was denied (columns `DENIED_OBJECTS`), or None
+    without such a log.
+
+    An object may occur several times. Lazy, except in a small session.
+    """
+    reader = _open_reader(context, storage)
+    if not reader.parts:
+        return None
+    if is_small(spark) and reader.rows <= MAX_SMALL_ROWS:
+        return frame_from_arrow(spark, reader.read_all())
+    numbers = spark.range(0, len(reader.parts), 1, max(1, min(len(reader.parts), parallelism(spark))))
+    return numbers.mapInArrow(reader, spark_schema(DENIED_OBJECTS))
+
+
+def find_denial(context: RunContext, storage: str) -> str | None:
+    """Return the error of one denied object of a storage, or None without any."""
+    reader = _open_reader(context, storage)
+    tables = map(reader.read_part, reversed(reader.parts))
+    return next((str(table.column("error")[-1].as_py()) for table in tables if table.num_rows), None)
+
+
+def denied_uploads(context: RunContext, storage: str) -> set[tuple[str, str | None]]:
+    """Return the unfinished uploads whose abort was denied, as key and upload id."""
+    rows = _open_reader(context, storage).read_all()
+    mine = rows.filter(pc.equal(rows.column("phase"), ABORT))
+    return set(zip(mine.column("key").to_pylist(), mine.column("version_id").to_pylist(), strict=True))
+
+
+def _open_reader(context: RunContext, storage: str) -> _DeniedReader:
+    state, since = context.state, denied_since(context, storage)
+    logs = _runs_since(state.history(storage, DELETION_LOG.name), since)
+    files = tuple(state.segment_files(logs))
+    return _DeniedReader(state.files, files, sum(log.rows for log in logs), since, context.clock.is_rehearsal)
+
+
+@dataclass(frozen=True)
+class _DeniedReader:
+    """Takes part numbers of deletion logs and yields the denied objects. Runs in executors."""
+
+    files: Files
+    parts: tuple[SegmentFile, ...]
+    rows: int
+    since: datetime
+    rehearsal: bool
+
+    def read_all(self) -> pa.Table:
+        return pa.concat_tables([DENIED_OBJECTS.empty_table(), *map(self.read_part, self.parts)])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from self.read_part(self.parts[number]).to_batches()
+
+    def read_part(self, part: SegmentFile) -> pa.Table:
+        rows = read_parts(self.files, [part.path], DELETION_LOG.schema, DENIED_OBJECTS.names)
+        is_recent = pc.greater(rows.column("at"), pa.scalar(self.since, TIMESTAMP))
+        is_mine = pc.equal(pc.fill_null(rows.column("rehearsal"), False), self.rehearsal)
+        return rows.filter(pc.and_(pc.and_(pc.fill_null(rows.column("permanent"), False), is_recent), is_mine)).cast(DENIED_OBJECTS)
+
+
+def _runs_since(runs: Sequence[PastRun], since: datetime) -> list[PastRun]:
+    """Return the runs that may contain rows after a time. Run ids begin with their start."""
+    return [run for run in runs if run.run_id >= f"{since - timedelta(days=1):%Y%m%dT%H%M%SZ}"]
+
+
+def _path(name: str) -> str:
+    return f"{name}/retries.json"
+
+
+def _read_retries(state: State, name: str) -> Sequence[Retry]:
+    try:
+        return _parse(state, name, state.files.read(_path(name)))
+    except FileNotFoundError:
+        return ()
+
+
+def _parse(state: State, name: str, content: bytes) -> Sequence[Retry]:
+    try:
+        return _Retries.model_validate_json(content).root
+    except ValidationError as error:
+        path = f"{state.files.root}/{_path(name)}"
+        raise StateError(f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and request the retry again.") from error
