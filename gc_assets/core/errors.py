@@ -3,6 +3,8 @@
 Each message names the object, the actual and expected values, and the next step.
 """
 
+from gc_assets.core.printable import to_message
+
 from __future__ import annotations
 
 import errno
@@ -36,15 +38,26 @@ class GateRefused(GcError):
     exit_code = 3
 
 
-class LakeUnreadable(GcError):
+class _ForeignTextError(GcError):
+    """Error whose message can contain names and content of lakes, which are escaped."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(to_message(str(message)))
+
+
+class LakeUnreadable(_ForeignTextError):
     """Unreadable ref, page, snapshot, manifest or table, so the live set cannot be computed."""
 
 
-class FormatError(GcError):
+class FormatError(_ForeignTextError):
     """Metadata object that violates its format, e.g. its magic, version, counts or checksum."""
 
 
-class StoreError(GcError):
+class DecodingAborted(FormatError):
+    """Metadata object whose decoder exceeded its limit of time or memory."""
+
+
+class StoreError(_ForeignTextError):
     """Store failure, e.g. an unreadable directory or a key that cannot be represented."""
 
 

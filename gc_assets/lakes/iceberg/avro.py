@@ -24,7 +24,7 @@ import fastavro
 import pyarrow as pa
 
 from gc_assets.core.untrusted_input import decompress_block, max_decompressed_bytes
-from gc_assets.core.worker_process import run_in_worker
+from gc_assets.core.worker_process import WorkerDied, run_in_worker
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -85,6 +85,10 @@ class UnexpectedCount(ValueError):
         self.found = found
 
 
+class ReaderAborted(ValueError):
+    """A reader exceeded its limit of time or memory, and no other one could read the file."""
+
+
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
     """Return the columns of every record, in file order.
 
@@ -98,29 +102,34 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
 
     Raises:
         UnexpectedCount: If `expected_rows` differs from the counts in the block headers.
+        ReaderAborted: If a reader exceeds its limits and no other one can read the file.
         ValueError: If the header or a block is invalid. Avro readers may also raise their own
             errors.
-        TimeoutError: If a reader exceeds its time limit.
-        WorkerDied: If a reader exceeds its memory limit.
     """
-    is_large = len(raw) >= MIN_DATAFUSION_BYTES
+    is_large, aborted = len(raw) >= MIN_DATAFUSION_BYTES, None
     raw, header = _decompress(raw, read_header(raw))
-    rows = count_rows(raw, header)
+    rows = _count_rows(raw, header)
     if expected_rows is not None and rows != expected_rows:
         raise UnexpectedCount(rows, expected_rows)
-    table = _try_datafusion(raw, header, columns) if is_large else None
-    if table is None or table.num_rows != rows:
+    if is_large:
+        try:
+            table = read_with_datafusion(raw, header, columns)
+        except (TimeoutError, WorkerDied) as error:
+            aborted = error
+        except Exception:  # noqa: BLE001, S110 - plain Exception for any file that DataFusion rejects
+            pass
+        else:
+            if table.num_rows == rows:
+                return table
+    try:
         table = read_with_fastavro(raw, columns)
+    except Exception as error:
+        if aborted or isinstance(error, TimeoutError | WorkerDied | MemoryError):
+            raise ReaderAborted(f"a reader exceeded its limit of time or memory: {error}") from error
+        raise
     if table.num_rows != rows:
         raise UnexpectedCount(table.num_rows, rows)
     return table
-
-
-def _try_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table | None:
-    try:
-        return read_with_datafusion(raw, header, columns)
-    except Exception:  # noqa: BLE001 - DataFusion raises plain Exception for any file that it rejects
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +199,17 @@ def read_header(raw: bytes) -> Header:
     return Header(metadata, raw[at : at + 16], at + 16)
 
 
-def count_rows(raw: bytes, header: Header) -> int:
-    """Return the number of records according to the block headers of an uncompressed file.
+def count_rows(raw: bytes) -> int:
+    """Return the number of records according to the block headers.
 
     Raises:
         ValueError: If a block is truncated, its sync marker is wrong, or it is too short for its
             number of records.
     """
+    return _count_rows(*_decompress(raw, read_header(raw)))
+
+
+def _count_rows(raw: bytes, header: Header) -> int:
     return sum(count for count, _, _ in _checked_blocks(raw, header))
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.errors import FormatError
+from gc_assets.core.errors import DecodingAborted, FormatError
 from gc_assets.core.worker_process import is_started
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.avro import Column, UnexpectedCount, count_rows, read_columns, read_groups, read_header
+from gc_assets.lakes.iceberg.avro import Column, ReaderAborted, UnexpectedCount, count_rows, read_columns, read_groups
 from gc_assets.lakes.protocol import Container, decode_or_error
 
 # The codes `status` and `content` of the format are indices of these arrays.
@@ -73,7 +73,8 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
             f"{_label(container)}: read {error.found:,} entries, its manifest list states {container.expected_entries:,}; restore it"
         ) from error
     except Exception as error:
-        raise FormatError(
+        kind = DecodingAborted if isinstance(error, ReaderAborted) else FormatError
+        raise kind(
             f"{_label(container)}: cannot decode {len(raw):,} bytes as Avro ({type(error).__name__}: {error}); restore the file"
         ) from error
     return build_rows(_label(container), table, pa.scalar(container.snapshot_id, pa.string()))
@@ -89,7 +90,7 @@ def _require_promised_entries(container: Container, raw: bytes) -> None:
     if container.expected_entries is None:
         raise FormatError(f"{finding}; the file is truncated or was replaced, restore it, or rewrite the table's manifests")
     try:
-        entries = count_rows(raw, read_header(raw))
+        entries = count_rows(raw)
     except ValueError as error:
         raise FormatError(f"{finding}; the file is truncated or was replaced ({error}), restore it") from error
     if entries != container.expected_entries:

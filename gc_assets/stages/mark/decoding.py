@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from gc_assets.core.errors import FormatError
+from gc_assets.core.errors import DecodingAborted, FormatError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
@@ -91,6 +91,8 @@ class Decode:
 
     Attributes:
         tasks: Parts with the containers, one part per number (columns `TASKS`).
+        failed: Parts with the unreadable containers of earlier runs (columns `UNREADABLE_CONTAINERS`).
+            Bytes whose decoder exceeded its limits are not decoded again.
     """
 
     lake: Lake
@@ -99,17 +101,19 @@ class Decode:
     files: Files
     run: TableRun
     tasks: tuple[str, ...]
+    failed: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = _SegmentWriter(self.files, self.run)
+        aborted = self._read_aborted()
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             for batch in batches:
                 tasks = read_parts(self.files, [self.tasks[number] for number in batch.column("id").to_pylist()], TASKS)
                 pending, rows = list[_DecodedContainer](), 0
                 for reads in chunk_reads(_read_ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS)):
-                    for task, result, decoded in self._decode(reads):
+                    for task, result, decoded in self._decode(reads, aborted):
                         if isinstance(decoded, FormatError):
-                            writer.add_failure(task, decoded, absent=isinstance(result, FileNotFoundError))
+                            writer.add_failure(task, decoded, result)
                             continue
                         pending.append(decoded)
                         rows += decoded.rows.num_rows
@@ -128,13 +132,26 @@ class Decode:
         except Exception as error:  # noqa: BLE001 - the address or the object makes only this container unreadable
             return OSError(f"{type(error).__name__}: {error}")
 
-    def _decode(self, reads: list[_Read]) -> Iterator[tuple[dict[str, Any], _ReadResult, _DecodedContainer | FormatError]]:
+    def _read_aborted(self) -> dict[tuple[str, str], str]:
+        """Return the errors of decoders that exceeded their limits, by address and digest."""
+        rows = read_parts(self.files, list(self.failed), UNREADABLE_CONTAINERS, ["address", "digest", "error"])
+        return {(row["address"], row["digest"]): row["error"] for row in rows.filter(pc.is_valid(rows.column("digest"))).to_pylist()}
+
+    def _decode(
+        self, reads: list[_Read], aborted: Mapping[tuple[str, str], str]
+    ) -> Iterator[tuple[dict[str, Any], _ReadResult, _DecodedContainer | FormatError]]:
         """Yield the decoded container or the error of each task."""
-        contents = [(_to_container(task), result[0]) for task, result in reads if not isinstance(result, OSError)]
+        known = _find_aborted(reads, aborted) if aborted else {}
+        contents = [
+            (_to_container(task), result[0]) for task, result in reads if not isinstance(result, OSError) and task["address"] not in known
+        ]
         entries = iter(decode_batch(self.lake, contents))
         for task, result in reads:
             if isinstance(result, OSError):
                 yield task, result, FormatError(f"{task['kind']} {task['address']} cannot be read: {result}")
+                continue
+            if task["address"] in known:
+                yield task, result, DecodingAborted(known[task["address"]])
                 continue
             (raw, etag), rows = result, next(entries)
             if isinstance(rows, FormatError):
@@ -153,7 +170,7 @@ class Decode:
                 writer.add(pending, self._build_entries(pending))
         except FormatError as error:
             if len(pending) == 1:
-                writer.add_failure(pending[0].task, error, absent=False)
+                writer.add_failure(pending[0].task, error)
                 return
             for item in pending:
                 self._write([item], writer)
@@ -217,8 +234,10 @@ class _SegmentWriter:
         self._counts["external"] += entries.column("storage").null_count
         self._counts["container_bytes"] += sum(item.length for item in decoded)
 
-    def add_failure(self, task: dict[str, Any], error: FormatError, *, absent: bool) -> None:
-        row = {**task, "container": None, "container_size_bytes": None, "error": str(error), "absent": absent}
+    def add_failure(self, task: dict[str, Any], error: FormatError, result: _ReadResult | None = None) -> None:
+        is_aborted = isinstance(error, DecodingAborted) and isinstance(result, tuple)
+        row = {**task, "container": None, "container_size_bytes": None, "error": str(error)}
+        row |= {"absent": isinstance(result, FileNotFoundError), "digest": content_digest(result[0]) if is_aborted else None}
         self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
         self._counts["unreadable"] += 1
 
@@ -231,6 +250,17 @@ class _SegmentWriter:
         """Close the parts and return the task report for the driver."""
         writers = (self._entries, self._inner, self._containers, self._edges, self._locations, self._unreadable, self._links)
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
+
+
+def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) -> dict[str, str]:
+    """Return the known errors of these objects by address, if their bytes are the same."""
+    addresses = {address for address, _ in aborted}
+    digests = {
+        task["address"]: content_digest(result[0])
+        for task, result in reads
+        if task["address"] in addresses and not isinstance(result, OSError)
+    }
+    return {address: aborted[address, digest] for address, digest in digests.items() if (address, digest) in aborted}
 
 
 def _to_container(task: dict[str, Any]) -> Container:

@@ -146,7 +146,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         roots=open_root_tables(context, lake_name, inputs),
         rows=sum(table.rows for table in inputs.values()) + count_segment_rows([*cache.segments, *cache.outdated], CONTAINERS_SIDE),
     )
-    levels: list[WrittenParts] = []
+    failed, levels = level.parents, list[WrittenParts]()
     while level.roots is not None or level.parents:
         find = FindPending(
             state.files,
@@ -164,7 +164,8 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         pending = merge_written(run_single_task(spark, find, level.rows, len(level.known) + len(level.parents)))
         if TASKS_SIDE not in pending.side:
             break
-        levels.append(_decode(spark, context, with_prefixes(context.lake(lake_name), named_prefixes), run, pending, len(levels) + 1))
+        lake = with_prefixes(context.lake(lake_name), named_prefixes)
+        levels.append(_decode(spark, context, lake, run, pending, failed, len(levels) + 1))
         level = level.following(run, levels[-1])
     written = _merge_levels([resolved, *levels])
     counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.summary}
@@ -196,12 +197,14 @@ class _Level:
         return _Level(self.known + side_paths(run, written, CONTAINERS_SIDE), side_paths(run, written, EDGES_SIDE), None, self.rows + rows)
 
 
-def _decode(spark: SparkSession, context: RunContext, lake: Lake, run: TableRun, pending: WrittenParts, number: int) -> WrittenParts:
+def _decode(
+    spark: SparkSession, context: RunContext, lake: Lake, run: TableRun, pending: WrittenParts, failed: Sequence[str], number: int
+) -> WrittenParts:
     """Decode the containers of one level."""
     state, tasks = context.state, side_paths(run, pending, TASKS_SIDE)
     containers = sum(part.rows for part in pending.side[TASKS_SIDE])
     log_activity(f"level {number}: {containers:,} containers to decode in {len(tasks):,} tasks")
-    decode = Decode(lake, context.resolver(), context.objects(), state.files, run, tuple(tasks))
+    decode = Decode(lake, context.resolver(), context.objects(), state.files, run, tuple(tasks), tuple(failed))
     written = merge_written(run_tasks(spark, decode, len(tasks), pending.summary["size_bytes"]))
     if not is_local(spark):
         failures = read_parts(

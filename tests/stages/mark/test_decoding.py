@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import WrittenParts, merge_written, side_paths, write_parts
+from gc_assets.lakes.iceberg import manifests as iceberg_manifests
+from gc_assets.lakes.iceberg.avro import ReaderAborted
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import decoding
 from gc_assets.stages.mark.decoding import Decode
@@ -37,8 +40,8 @@ def manifests(tmp_path: Path) -> list[Path]:
     return sorted(path for path in builder.warehouse.rglob("*.avro") if not path.name.startswith("snap-"))[:3]
 
 
-def run_task(containers: list[Path], tmp_path: Path) -> tuple[Files, TableRun, WrittenParts]:
-    """Return the output of one task."""
+def run_task(containers: list[Path], tmp_path: Path, failed: Sequence[str] = ()) -> tuple[Files, TableRun, WrittenParts]:
+    """Return the output of one task. `failed` are the unreadable containers of earlier tasks."""
     state = State.at(str(tmp_path / "state"))
     run = state.start("sales", MANIFEST_ENTRIES.name, date(2026, 3, 14), Clock(NOW))
     rows = [
@@ -53,7 +56,7 @@ def run_task(containers: list[Path], tmp_path: Path) -> tuple[Files, TableRun, W
     tasks = write_parts(pa.Table.from_pylist(rows, schema=TASKS), run, state.files, TASKS_SIDE)
     resolver = KeyResolver([("warehouse", f"file://{tmp_path}/warehouse/")])
     lake = IcebergLake(LakeBuilder(tmp_path).config(), LocalObjects())
-    decode = Decode(lake, resolver, LocalObjects(), state.files, run, tuple(f"{run.path}/{part.name}" for part in tasks))
+    decode = Decode(lake, resolver, LocalObjects(), state.files, run, tuple(f"{run.path}/{part.name}" for part in tasks), tuple(failed))
     reports = [row for batch in decode(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()]
     return state.files, run, merge_written(reports)
 
@@ -123,3 +126,24 @@ def test_small_containers_are_decoded_together(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(decoding, "CHUNK_BYTES", 6)
     reads = iter([({}, (bytes(length), "etag")) for chunk in chunks for length in chunk])
     assert [[len(found[0]) for _, found in chunk] for chunk in decoding.chunk_reads(reads)] == chunks
+
+
+def test_bytes_whose_decoder_exceeded_its_limits_are_not_decoded_again(
+    manifests: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exceed(*_: object) -> None:
+        raise ReaderAborted("the decoder hangs")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(iceberg_manifests, "read_columns", exceed)
+        _, run, written = run_task(manifests[:2], tmp_path)
+    failed = side_paths(run, written, UNREADABLE_CONTAINERS_SIDE)
+    changed = manifests[1].read_bytes()
+    manifests[1].write_bytes(changed + b"?")
+    calls: list[int] = []
+    decode_one = iceberg_manifests.read_columns
+    monkeypatch.setattr(iceberg_manifests, "read_columns", lambda raw, *rest: calls.append(len(raw)) or decode_one(raw, *rest))
+    files, run, written = run_task(manifests[:2], tmp_path, failed)
+    unreadable = read_parts(files, side_paths(run, written, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS)
+    assert [row["address"] for row in unreadable.to_pylist() if row["digest"]] == [f"file://{manifests[0]}"]
+    assert calls == [len(changed) + 1]
