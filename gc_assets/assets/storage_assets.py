@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -16,11 +16,13 @@ from gc_assets.assets.markdown import breakdown_steps, escape_markdown, storage_
 from gc_assets.assets.plan_metadata import plan_metadata
 from gc_assets.assets.results import StepOutput
 from gc_assets.config.models import StorageConfig
+from gc_assets.core.commands import command
 from gc_assets.core.notifications import MAX_RUN_DELAY, RUN_INTERVAL
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
+from gc_assets.report.storage_breakdown import Step
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.sweep.live_filter import live_filter
@@ -81,7 +83,7 @@ def _orphan_figures(published: PublishedTable) -> Figures:
     steps = {step.label: step for step in breakdown_steps(published.summary(OrphanFilesSummary))}
     expired, garbage = steps["expired history"], steps["garbage"]
     return {
-        "orphan_files": published.receipt.rows,
+        "orphan_files": expired.files + garbage.files,
         "orphan_bytes": expired.size_bytes + garbage.size_bytes,
         "reclaimable_files": garbage.files,
         "reclaimable_bytes": garbage.size_bytes,
@@ -89,13 +91,20 @@ def _orphan_figures(published: PublishedTable) -> Figures:
         "expired_bytes": expired.size_bytes,
         "unowned_files": steps["unowned"].files,
         "within_grace_files": steps["within the grace period"].files,
+        **_kept_figures(steps),
     }
+
+
+def _kept_figures(steps: Mapping[str, Step]) -> Figures:
+    """Return the figures of foreign and protected files, if there are any."""
+    kept = [steps[name] for name in ("foreign", "protected") if name in steps]
+    return {f"{step.label}_{unit}": value for step in kept for unit, value in (("files", step.files), ("bytes", step.size_bytes))}
 
 
 def _orphan_report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(OrphanFilesSummary)
     lines = [storage_breakdown_markdown(summary), f"Grace cut-off: {summary.grace_cutoff.isoformat()}."]
-    return "\n\n".join(lines + [f"- {note}" for note in summary.notes])
+    return "\n\n".join(lines + [f"- {escape_markdown(note)}" for note in summary.notes])
 
 
 def _plan_figures(published: PublishedTable) -> Figures:
@@ -154,7 +163,7 @@ def _next_step(header: PlanHeader) -> str:
         return "**Historical**: this date was not frozen on its own date. The plan cannot be applied."
     if not header.has_work:
         return "Nothing to approve."
-    return f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z: `gc-assets approve {header.plan_id[:12]} --by WHO`"
+    return f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z: `{command('approve', header.plan_id[:12], by='WHO')}`"
 
 
 STORAGE_STEPS: Final = (
@@ -180,7 +189,8 @@ STORAGE_STEPS: Final = (
         stage=orphan_files,
         checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE),
     ),
-    # The plan changes nothing. Links in other storages may lead into this one.
+    # The plan changes nothing. Links in other storages may lead into this one. It also uses their
+    # sweeps, but does not depend on them: a storage that cannot be listed does not stop the others.
     AssetStep(
         outputs=(StepOutput(DELETION_PLAN, _plan_figures, _plan_report, plan_metadata),),
         inputs=(ORPHAN_FILES, EXPIRY_PLAN),
@@ -188,5 +198,6 @@ STORAGE_STEPS: Final = (
         stage=deletion_plan,
         checks=(RECEIPT, PLAN_INTACT, GATES),
         freshness=RUN_MISSED,
+        priority=-1,
     ),
 )

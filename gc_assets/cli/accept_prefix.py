@@ -16,9 +16,9 @@ from gc_assets.cli.output import print_message, write_json
 @format_option()
 @common_options
 def accept_prefix_command(settings: Settings, location: str, by: str, comment: str, withdraw: bool, format_: str) -> None:
-    """Accept that the foreign files under LOCATION (file:///data/warehouse/db/orders/old/) are garbage.
+    """Accept that the foreign files under LOCATION (file:///data/warehouse/db/old/) are garbage.
 
-    Foreign files lie in a claim, but no commit ever named them, and they may belong to others. They
+    Foreign files are in a claim, but no commit ever named them, and they may belong to others. They
     are listed and never planned. After this record, later runs plan those that exist now and that no
     lake needs. Deletes nothing.
 
@@ -26,7 +26,7 @@ def accept_prefix_command(settings: Settings, location: str, by: str, comment: s
 
     \b
     Example:
-      gc-assets accept-prefix file:///data/warehouse/db/orders/old/ --by ada --comment "an old export"
+      gc-assets accept-prefix file:///data/warehouse/db/old/ --by ada --comment "an old export"
     """
     from gc_assets.stages.records.accepted_prefixes import accept_prefix
 

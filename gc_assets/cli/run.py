@@ -10,6 +10,7 @@ import click
 
 from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option
 from gc_assets.cli.output import print_data, print_message, with_old_keys, write_json
+from gc_assets.core.commands import command
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
@@ -127,7 +128,7 @@ def _print_next_step(header: PlanHeader, reversibility: Iterable[str]) -> None:
     for line in reversibility:
         print_message(line)
     if not header.failed_gates:
-        print_message(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
+        print_message(f"Next: {command('approve', header.plan_id[:12], by='YOUR_NAME')}   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
 
 
 def plan_line(header: PlanHeader, label: str | None = None) -> str:

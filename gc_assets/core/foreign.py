@@ -1,7 +1,7 @@
 """Decide which unneeded files in a claim belong to others.
 
-A claim says where the files of a lake are. It does not say that every file there is one of them: a
-table may be created over a directory that another team uses. An unneeded file is *foreign* if one
+A claim contains the files of a lake, and it may contain others: a table can be created over a
+directory that another team uses. An unneeded file is *foreign* if one
 of these rules applies:
 
 - `other_format`: it is in a dataset of another format, and its name is not one of the lake's own.
@@ -29,10 +29,18 @@ import pyarrow.compute as pc
 from gc_assets.core.claims import TABLE_FOLDERS, Claims
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
+# Why a file may belong to others, by rule, for messages.
+RULES: Final[Mapping[str, str]] = {
+    OTHER_FORMAT: "it is in a dataset of another format",
+    NEW_CLAIM: "it is older than the claim of the lake",
+    HIDDEN_PATH: "no commit named a file under a component of its path that starts with `_` or `.`",
+    UNKNOWN_DIRECTORY: "no commit named a file of the lake's writers in its directory",
+}
 # Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
 # Such a file shares the fate of its main file.
 SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
 _PARTITION: Final = r"=[^/]*/"
+_HIDDEN: Final = "^[_.]"
 
 
 # The first character of a target: which known files answer it.
@@ -73,8 +81,11 @@ class ClaimAges:
     def of_claim(self, prefix: str, table: str) -> tuple[bool, datetime | None]:
         """Return whether a table has a claim on the prefix, and its time."""
         for at in _upwards(prefix):
-            if table in self.since.get(at, {}):
-                return True, self.since[at][table]
+            times = self.since.get(at, {})
+            # A prefix that a lake claims for itself contains the locations of all its tables.
+            for name in (table, ""):
+                if name in times:
+                    return True, times[name]
         return False, None
 
     def of_directory(self, directory: str) -> datetime | None:
@@ -84,7 +95,7 @@ class ClaimAges:
                 return None if None in times.values() else min(time for time in times.values() if time is not None)
         return None
 
-    def continued(self, claims: Iterable[tuple[str, str]], now: datetime | None) -> ClaimAges:
+    def continue_with(self, claims: Iterable[tuple[str, str]], now: datetime | None) -> ClaimAges:
         """Return the ages of these claims (prefix, table) in a later run.
 
         Args:
@@ -139,11 +150,11 @@ class ForeignRules:
                 found.update(group.targets)
             if group.hidden is not None:
                 found.add(_UNDER + group.hidden)
-        found.update(_EXACT + key for key in groups.hidden_names())
+        found.update(_EXACT + key for key in groups.keys.filter(groups.is_hidden).to_pylist())
         return pa.array(sorted(found), pa.string())
 
     def find_foreign(self, files: pa.RecordBatch, known: Collection[str], roots: Collection[str] = ()) -> pa.Array:
-        """Return the rule by which each file is foreign unless a commit named it, null if none is.
+        """Return the rule by which each file is foreign unless a commit named it (null: not foreign).
 
         Args:
             files: Claimed files with the columns key, last_modified and lake.
@@ -152,9 +163,14 @@ class ForeignRules:
         """
         groups = _Groups.of(self, files)
         verdicts = [group.decide(known, roots) for group in groups.directories]
-        hidden = {key for key in groups.hidden_names() if _EXACT + key not in known}
-        rows = zip(groups.at, groups.keys, groups.is_own, files.column("last_modified").to_pylist(), strict=True)
-        return pa.array([verdicts[at].find_rule(modified, key in hidden, is_own) for at, key, is_own, modified in rows], pa.string())
+        may_apply = pa.array([verdict.may_apply for verdict in verdicts], pa.bool_()).take(groups.at)
+        at = pc.indices_nonzero(pc.or_(may_apply, groups.is_hidden))
+        columns = (groups.at, groups.keys, groups.is_own, groups.is_hidden, files.column("last_modified"))
+        rules: list[str | None] = [None] * files.num_rows
+        for index, row in zip(at.to_pylist(), zip(*(column.take(at).to_pylist() for column in columns), strict=True), strict=True):
+            group, key, is_own, is_hidden, modified = row
+            rules[index] = verdicts[group].find_rule(modified, is_hidden and _EXACT + key not in known, is_own)
+        return pa.array(rules, pa.string())
 
 
 class KnownFiles:
@@ -209,6 +225,11 @@ class _Verdict:
     is_unknown: bool
     accepted: tuple[AcceptedPrefix, ...]
 
+    @property
+    def may_apply(self) -> bool:
+        """True if a rule may apply to a file with a usual name."""
+        return self.is_unknown or any(value is not None for value in (self.root, self.since, self.hidden))
+
     def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool) -> str | None:
         """Return the rule by which a file is foreign. `is_own` is True if the lake's writers give
         such names, `is_hidden` if it has an unnamed hidden name.
@@ -248,13 +269,14 @@ class _Directory:
 class _Groups:
     """Files grouped by directory. Side files are replaced by their main files.
 
-    `at` is the index of the directory of each file.
+    `at` is the index of the directory of each file, `is_hidden` is True for hidden file names.
     """
 
     directories: Sequence[_Directory]
-    at: Sequence[int]
-    keys: Sequence[str]
-    is_own: Sequence[bool]
+    at: pa.Array
+    keys: pa.Array
+    is_own: pa.Array
+    is_hidden: pa.Array
 
     @classmethod
     def of(cls, rules: ForeignRules, files: pa.RecordBatch) -> _Groups:
@@ -266,11 +288,7 @@ class _Groups:
             is_own = pc.or_(is_own, pc.and_(mine, pc.match_substring_regex(names, pattern)))
         strange = set(pc.unique(directories.indices.filter(pc.invert(is_own))).to_pylist())
         found = [_describe(rules, name, is_strange=at in strange) for at, name in enumerate(directories.dictionary.to_pylist())]
-        return cls(found, directories.indices.to_pylist(), keys.to_pylist(), is_own.to_pylist())
-
-    def hidden_names(self) -> set[str]:
-        """Return the keys whose file name starts with `_` or `.`."""
-        return {key for key in self.keys if _is_hidden(key[key.rfind("/") + 1 :])}
+        return cls(found, directories.indices, keys, is_own, pc.match_substring_regex(names, _HIDDEN))
 
 
 def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory:
@@ -278,7 +296,7 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
     below = name[len(prefix) :]
     targets: tuple[str, ...] = ()
     if prefix in rules.locations:
-        # Files that a user added to a table (`add_files`) may lie next to files of others, but not in
+        # Files that a user added to a table (`add_files`) may be next to files of others, but not in
         # the folders of the writers.
         in_folder = below.startswith(TABLE_FOLDERS) or prefix in rules.claims.narrowed
         targets = ((_ANY_IN if in_folder else _OWN_IN) + name,)
@@ -294,12 +312,9 @@ def _hidden_prefix(prefix: str, below: str) -> str | None:
     Directories of partitions (`_day=1/`) are not hidden.
     """
     components = below.split("/")[:-1]
-    at = next((index for index in reversed(range(len(components))) if _is_hidden(components[index]) and "=" not in components[index]), None)
+    hidden = (index for index, name in enumerate(components) if re.match(_HIDDEN, name) and "=" not in name)
+    at = max(hidden, default=None)
     return None if at is None else prefix + "/".join(components[: at + 1]) + "/"
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(("_", "."))
 
 
 def _upwards(directory: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
+from gc_assets.core.printable import show_list, to_message
 from gc_assets.core.units import format_bytes
 
 # The default share does not apply to plans this small, because in a young lake a few leftover files
@@ -20,7 +21,7 @@ NO_OVERRIDE: Final = "This gate cannot be overridden."
 
 def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers: dict[str, float] | None = None) -> GateResult:
     advice = "" if passed else " " + (OVERRIDE.format(name=name) if overridable else NO_OVERRIDE)
-    return GateResult(name=name, passed=passed, message=message + advice, overridable=overridable, numbers=numbers or {})
+    return GateResult(name=name, passed=passed, message=to_message(message) + advice, overridable=overridable, numbers=numbers or {})
 
 
 def live_set(live: int, refs: int, planned: int = 1) -> GateResult:
@@ -93,7 +94,7 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
     message = "every lake of the last accepted run is present."
     if gone:
         message = (
-            f"{len(gone):,} lakes that needed files of this storage are missing: {'; '.join(gone[:5])}. Configure them again, "
+            f"{len(gone):,} lakes that needed files of this storage are missing: {show_list(gone, separator='; ')}. Configure them again, "
             "or confirm that a lake was removed: `gc-assets forget LAKE --by WHO`."
         )
     return _result("lakes_present", not gone, message, overridable=False, numbers={"lakes": len(gone)})
@@ -104,7 +105,7 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
     message = "every live metadata object is in the inventory."
     if missing:
         message = f"{missing:,} live metadata objects are missing from the inventory or have changed since they were read: "
-        message += f"{', '.join(samples[:5])}."
+        message += f"{show_list(samples)}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
 
 
@@ -116,9 +117,7 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     share = unlisted / live if live else 0.0
     message = f"At most {unlisted:,} of {live:,} live files are not in the inventory."
     if unlisted:
-        message += (
-            f" {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: {', '.join(samples[:5])}."
-        )
+        message += f" {MAX_UNLISTED:.1%} may be missing. They are lost, or their addresses are spelled differently: {show_list(samples)}."
     return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
 
 
@@ -126,7 +125,7 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
     """Fail if a candidate is a live key, as a filter with false negatives cannot be trusted."""
     message = "no candidate is a live key."
     if hits:
-        message = f"{hits:,} candidates are live keys, which the filter should contain: {', '.join(samples[:5])}. Report this as a bug."
+        message = f"{hits:,} candidates are live keys, which the filter should contain: {show_list(samples)}. Report this as a bug."
     return _result("no_live_candidate", hits == 0, message, overridable=False, numbers={"hits": hits})
 
 
@@ -144,11 +143,11 @@ def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Seq
     """
     message = "no candidate is another spelling of a missing live key."
     if hits:
-        message = f"{hits:,} candidates differ only in spelling from a live key that does not exist: {', '.join(samples[:5])}. "
+        message = f"{hits:,} candidates differ only in spelling from a live key that does not exist: {show_list(samples)}. "
         message += "Rename the file or repair the reference."
     if kept:
         message += f" {kept:,} files differ from an existing live file only in the spelling of their names and are kept: "
-        message += f"{', '.join(kept_samples[:5])}. Delete them manually if they are not needed."
+        message += f"{show_list(kept_samples)}. Delete them manually if they are not needed."
     return _result("spelling", hits == 0, message, overridable=False, numbers={"hits": hits, "kept": kept})
 
 
@@ -172,7 +171,7 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     message = "no live file is reached through a link or a second mount."
     if count:
         message = (
-            f"{count:,} live files are reached through symbolic links or second mounts: {', '.join(samples[:5])}. "
+            f"{count:,} live files are reached through symbolic links or second mounts: {show_list(samples)}. "
             "Replace the link with its files, or change the lake so that it names their real paths."
         )
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
@@ -191,7 +190,8 @@ def unknown_addresses(addresses: int, files: int, samples: Sequence[str]) -> Gat
         message = f"{addresses:,} live addresses have an unknown location, and no planned file has the name and size of one."
     if files:
         message = (
-            f"{files:,} planned files have the name and size of live addresses with an unknown location: {'; '.join(samples[:5])}. "
+            f"{files:,} planned files have the name and size of live addresses with an unknown location: "
+            f"{show_list(samples, separator='; ')}. "
             "If the address is another name of this storage, add its beginning to `aliases` of the storage in lakes.yaml and run again."
         )
     return _result("unknown_addresses", files == 0, message, overridable=True, numbers={"addresses": addresses, "files": files})
@@ -213,16 +213,16 @@ def foreign_metadata(
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
-            f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {'; '.join(samples[:5])}. "
+            f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {show_list(samples, separator='; ')}. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
         message += (
             f" {junk:,} objects are named like metadata but are not metadata; the files in their directories are kept: "
-            f"{'; '.join(junk_samples[:5])}."
+            f"{show_list(junk_samples, separator='; ')}."
         )
     if dead:
-        message += f" {len(dead):,} are accepted as dead: {'; '.join(dead[:5])}."
+        message += f" {len(dead):,} are accepted as dead: {show_list(dead, separator='; ')}."
     return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
 
 
@@ -241,7 +241,7 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
     if claims:
         message = (
             f"{claims:,} new claims contain {files.files:,} files ({format_bytes(files.bytes)}) that are older than the claim and "
-            f"may belong to others. They are not planned: {'; '.join(samples[:5])}."
+            f"may belong to others. They are not planned: {show_list(samples, separator='; ')}."
         )
     if others.files:
         message += f" {others.files:,} other files ({format_bytes(others.bytes)}) in claims may belong to others and are not planned."
@@ -257,7 +257,7 @@ def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
     message = "no earlier plan is partly applied."
     if plan_ids:
         message = (
-            f"{len(plan_ids):,} plans were started and not finished: {', '.join(plan_ids[:5])}. "
+            f"{len(plan_ids):,} plans were started and not finished: {show_list(plan_ids)}. "
             "Finish each with `gc-assets apply PLAN_ID`, which resumes from its log, then run again. If it cannot read a lake any more, "
             "run `gc-assets restore --plan PLAN_ID` first."
         )

@@ -1,6 +1,6 @@
 """Formats without a lake kind, and the files by which their datasets are recognised.
 
-A dataset of such a format may lie in a location that a lake claims. No commit of the lake names its
+A dataset of such a format may be in a location that a lake claims. No commit of the lake names its
 files, so they would look like leftovers of a failed writer.
 """
 

@@ -12,15 +12,20 @@ Amounts = Mapping[str, Amount]
 
 
 def breakdown_steps(orphans: OrphanFilesSummary) -> list[Step]:
-    """Return the storage breakdown from the summary of `orphan_files`."""
+    """Return the storage breakdown from the summary of `orphan_files`.
+
+    Shares of foreign and of protected files are included only if there are such files.
+    """
     shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))
-    garbage = Amount.total(amount for name, amount in orphans.by_reason.items() if not name.startswith("expired/"))
+    garbage = Amount.total(amount for name, amount in orphans.by_reason.items() if not name.startswith(("expired/", "foreign/")))
+    kept = {"foreign": orphans.foreign_amount, "protected": shares.get("protected", Amount())}
     total, live, unowned, young = Amount.total(shares.values()), *(shares.get(name, Amount()) for name in ("live", "unowned", "young"))
     return [
         Step("stored", total.bytes, total.files, "total"),
         Step("live", live.bytes, live.files, "kept"),
         Step("unowned", unowned.bytes, unowned.files, "kept"),
+        *(Step(label, amount.bytes, amount.files, "kept") for label, amount in kept.items() if amount.files),
         Step("within the grace period", young.bytes, young.files, "kept"),
         Step("expired history", held.bytes, held.files, "held"),
         Step("garbage", garbage.bytes, garbage.files, "garbage"),

@@ -419,6 +419,8 @@ class OrphanFilesSummary(Summary):
         unneeded_metadata: Metadata not needed by any retained commit, but not deleted.
         missing_metadata: Missing or changed metadata that stops the plan.
         unreadable: Tables with missing metadata.
+        missing_lakes: Lakes whose metadata in this storage is missing as a whole, or was replaced.
+        unlisted_lakes: Lakes with too many missing live files in this storage.
         near_misses: Candidates that differ from a live key only in spelling. They are not planned.
         misspelled: Near misses whose live key is missing, as these stop the plan. None in summaries
             of older releases, where all near misses do.
@@ -443,6 +445,8 @@ class OrphanFilesSummary(Summary):
     missing_metadata: tuple[str, ...]
     missing_metadata_count: int
     unreadable: tuple[Unreadable, ...] = ()
+    missing_lakes: tuple[Unreadable, ...] = ()
+    unlisted_lakes: tuple[Unreadable, ...] = ()
     live_unlisted: tuple[str, ...]
     live_unlisted_count: int
     foreign_metadata: tuple[str, ...]

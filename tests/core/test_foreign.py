@@ -157,20 +157,20 @@ def test_accepted_prefix_frees_its_older_files(prefix: str, before: float, freed
 
 
 def test_claim_keeps_its_age_in_later_runs() -> None:
-    first = ClaimAges().continued([("a/", "1")], None)
-    second = first.continued([("a/", "1"), ("b/", "2")], NOW)
-    third = second.continued([("a/", "1"), ("b/", "2")], NOW + timedelta(days=1))
+    first = ClaimAges().continue_with([("a/", "1")], None)
+    second = first.continue_with([("a/", "1"), ("b/", "2")], NOW)
+    third = second.continue_with([("a/", "1"), ("b/", "2")], NOW + timedelta(days=1))
     assert third.since == {"a/": {"1": None}, "b/": {"2": NOW}}
 
 
 def test_claim_that_grows_is_new_outside_its_former_prefixes() -> None:
     """A table whose nested table was dropped claims its whole location."""
-    narrow = ClaimAges().continued([("a/data/", "1"), ("a/nested/", "2")], None)
-    wide = narrow.continued([("a/", "1")], NOW)
+    narrow = ClaimAges().continue_with([("a/data/", "1"), ("a/nested/", "2")], None)
+    wide = narrow.continue_with([("a/", "1")], NOW)
     assert wide.of_directory("a/data/") is None
     assert wide.of_directory("a/nested/data/") == NOW
 
 
 def test_claim_that_another_table_takes_over_is_new() -> None:
-    ages = ClaimAges().continued([("a/", "1")], None).continued([("a/", "2")], NOW)
+    ages = ClaimAges().continue_with([("a/", "1")], None).continue_with([("a/", "2")], NOW)
     assert ages.of_directory("a/") == NOW

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.foreign import NEW_CLAIM, OTHER_FORMAT, ForeignRules
+from gc_assets.core.claims import Claims
+from gc_assets.core.foreign import OTHER_FORMAT, RULES, ForeignRules
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
@@ -25,17 +26,13 @@ from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.foreign_files import ForeignFinder, find_known, foreign_rules, protected_keys, read_datasets
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
-from gc_assets.state.side_tables import FOREIGN_DATASETS_SIDE, TARGETS
+from gc_assets.state.schemas import DELETION_PLAN
+from gc_assets.state.side_tables import TARGETS
 from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.protocol import Store
 
 GATE: Final = "new_claims"
 UNREFERENCED: Final = "unreferenced"
-_RULES: Final = {
-    OTHER_FORMAT: "it is in a dataset of another format",
-    NEW_CLAIM: "it is older than the claim of its lake",
-}
 
 
 def never_named() -> frozenset[str]:
@@ -90,6 +87,15 @@ class ForeignRows:
         finder = prepare_finder(spark, context, storage, rules, live, checked)
         return cls(protected_keys(context, storage), finder, is_checked(header))
 
+    @classmethod
+    def of_uploads(cls, context: RunContext, storage_name: str, claims: Claims, tables: Sequence[PublishedTable]) -> Self:
+        """Prepare the check of unfinished uploads.
+
+        No files are searched for, so uploads of files with unusual names are left alone.
+        """
+        finder = ForeignFinder(foreign_rules(context, storage_name, claims, tables), frozenset(), read_datasets(context, storage_name))
+        return cls(protected_keys(context, storage_name), finder)
+
     def find_reasons(self, batch: pa.RecordBatch, modified: pa.Array, lake: pa.Array) -> pa.Array:
         """Return why each row must not be removed, null if it may be.
 
@@ -102,11 +108,9 @@ class ForeignRows:
         found = pa.nulls(batch.num_rows, pa.string())
         if self.finder is not None:
             files = pa.RecordBatch.from_arrays([keys, modified, lake], names=["key", "last_modified", "lake"])
-            rules = self._relevant(batch, self.finder.find_rules(files))
-            texts = [
-                None if rule is None else _RULES.get(rule, "no commit named a file of the lake next to it") for rule in rules.to_pylist()
-            ]
-            found = pa.array([None if text is None else f"it may belong to others: {text}" for text in texts], pa.string())
+            rules = self._relevant(batch, self.finder.find_rules(files)).to_pylist()
+            texts = [None if rule is None else f"it may belong to others: {RULES[rule]}" for rule in rules]
+            found = pa.array(texts, pa.string())
         if self.protected is not None:
             is_protected = pc.match_substring_regex(keys, self.protected)
             found = pc.if_else(is_protected, pa.scalar("`protect` in lakes.yaml names its key"), found)
@@ -137,9 +141,7 @@ def prepare_finder(
     task = _FindTargets(rules, context.store(storage_name))
     targets = {row["target"] for row in collect(map_arrow(files, task, TARGETS).distinct())}
     known = find_known(spark, context, storage_name, live, targets, rules.own_names.values())
-    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
-    datasets = read_datasets(context.state.files, swept, FOREIGN_DATASETS_SIDE) if swept is not None else frozenset[str]()
-    return ForeignFinder(rules, known, datasets)
+    return ForeignFinder(rules, known, read_datasets(context, storage_name))
 
 
 def foreign_copies(
@@ -161,9 +163,12 @@ def foreign_copies(
         live: `live_files` of all lakes.
         copies: Copies in quarantine (columns key, etag, lake and source_plan_id).
     """
+    state, plans = context.state, list_plans(context.config, storage_name, empty=True)
+    oldest = min(plans, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
+    if oldest is None or is_checked(state.open(oldest.run).summary(DeletionPlanSummary).header):
+        return None
     sources = {row["source_plan_id"] for row in collect(copies.select("source_plan_id").distinct())}
-    state = context.state
-    opened = [state.open(plan.run) for plan in list_plans(context.config, storage_name, empty=True) if plan.header.plan_id in sources]
+    opened = [state.open(plan.run) for plan in plans if plan.header.plan_id in sources]
     unchecked = [plan for plan in opened if not is_checked(plan.summary(DeletionPlanSummary).header)]
     if not unchecked:
         return None

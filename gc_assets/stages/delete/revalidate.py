@@ -50,12 +50,12 @@ class Revalidation:
         header: PlanHeader,
         refs: list[PublishedTable],
         live: Sequence[PublishedTable],
-        foreign: ForeignRows,
+        foreign: ForeignRows | None = None,
     ) -> Revalidation:
         """Build the revalidation from the refs and live files of a verification mark."""
         cutoff = min(header.grace_cutoff, grace_cutoff(context, header.storage, refs))
         claims = claims_of(context, header.storage, [*refs, *live])
-        return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage), foreign)
+        return cls(claims, Ages.of(context, cutoff, refs), context.store(header.storage), foreign or ForeignRows())
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
+from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import PURGE
@@ -233,7 +234,7 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
         names = "; ".join(item.message for item in new[:5])
         raise LakeUnreadable(
             f"plan {header.plan_id} was applied in part, and files that it moved may be the cause: {names}. "
-            f"Repair the table, or run `gc-assets restore --plan {header.plan_id[:12]}`, then apply the plan again."
+            f"Repair the table, or run `{command('restore', plan=header.plan_id[:12])}`, then apply the plan again."
         )
 
 

@@ -7,7 +7,6 @@ module uses Arrow lookups, without Spark and without reading a lake.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claims
+from gc_assets.core.commands import command
 from gc_assets.core.deprecation import RenamedAttribute, warn_renamed_attribute
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.foreign import SIDE_FILE
+from gc_assets.core.foreign import RULES, SIDE_FILE
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.run_context import RunContext
@@ -28,6 +28,7 @@ from gc_assets.stages.records.ledger import newest_entries
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
@@ -39,7 +40,7 @@ class Explanation:
     """Content of the tables of a run date about one key.
 
     `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged,
-    young, unowned, external, unknown. `approval_events` are the approvals and rejections of the
+    young, unowned, foreign, protected, external, unknown. `approval_events` are the approvals and rejections of the
     plans that name the key.
     """
 
@@ -89,7 +90,7 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
 def _explain(context: RunContext, storage: str, key: str) -> Explanation:
     published = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name))]
     if not published:
-        raise StateError(f"no tables are published for {context.run_date}; run `gc-assets run --run-date {context.run_date}` first")
+        raise StateError(f"no tables are published for {context.run_date}; run `{command('run', run_date=str(context.run_date))}` first")
     entries = _read_log_entries(context, storage, key)
     history, summary = tuple(entries.to_pylist()), _read_rows(context, storage, key)
     last = _find_last_action(summary, entries)
@@ -148,6 +149,12 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
         sentence = f"No live commit needs it ({reason}): plan {summary['plan_id'][:12]} would {plan['action']} it"
         sentence += f", once it has edited the history of lake {orphan['held_by']}." if plan["after_expiry"] and orphan else "."
         return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
+    if orphan is not None and orphan["reason"] == FOREIGN:
+        claim = orphan["lake"]
+        return (
+            "foreign",
+            f"Lake {claim} claims its location, but it may belong to others ({RULES[orphan['foreign_rule']]}), so it is not planned.",
+        )
     if orphan is not None and orphan["held_by"] is not None:
         commit = orphan["last_commit_id"]
         return (
@@ -164,6 +171,8 @@ def _not_live(context: RunContext, storage: str, summary: dict[str, Any]) -> tup
     claim = summary.get("claimed_by")
     if claim is None:
         return "unowned", "No lake claims its location, so it is counted and not deleted."
+    if summary.get("protected"):
+        return "protected", "`protect` in lakes.yaml names its key, so it is not deleted."
     cutoff = summary.get("grace_cutoff")
     if cutoff is not None and listed["last_modified"] >= cutoff:
         return (
@@ -195,7 +204,7 @@ def _describe_action(storage: str, key: str, action: dict[str, Any]) -> tuple[st
         return "restored", f"It was restored at {when}; the next run classifies it again."
     return (
         "quarantined",
-        f"It is in quarantine since {when}, by plan {by}. Undo: gc-assets restore --storage {storage} --key {shlex.quote(key)}",
+        f"It is in quarantine since {when}, by plan {by}. Undo: {command('restore', storage=storage, key=key)}",
     )
 
 
@@ -219,6 +228,8 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
         summary["plan_refused_by"] = [gate.name for gate in header.failed_gates]
     owner = _claims(context, storage).owner_of(key)
     summary["claimed_by"] = owner.lake if owner is not None else None
+    protected = protected_keys(context, storage)
+    summary["protected"] = owner is not None and protected is not None and re.search(protected, key) is not None
     if owner is not None and orphans is not None and summary.get("inventory") is not None:
         summary["young_by_name"] = not _is_old(context, owner.lake, key, summary)
     return summary

@@ -14,6 +14,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.read.browse import batches
+from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
 
@@ -61,7 +62,8 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
     for storage in wanted:
         orphans = context.table(ORPHAN_FILES, storage)
         for (lake, uuid, reason), amount in _sums(context, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
-            garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
+            if reason != FOREIGN:  # not garbage of the table
+                garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
     groups = [group for group in live.keys() | garbage.keys() if group[0] in wanted]
     shares = [
         TableUsage(group[0], group[1], names.get(group[1:], group[2]), live.get(group, Amount()), garbage.get(group, {}))

@@ -32,6 +32,7 @@ from gc_assets.stages.read.scenarios import MAX_SCENARIOS, SCRATCH, Scenario, Sc
 from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
+from gc_assets.stages.sweep.foreign_files import protected_keys
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.stages.sweep.probe import with_owner
 from gc_assets.state.files import Files
@@ -207,7 +208,10 @@ class Comparison:
         broken = {Owner(item.lake, item.table_uuid) for item in summary.unreadable}
         deferred = prefixes_of(context, storage_name, [*refs, *live], broken)
         collected = _FindCollectable(
-            claims_of(context, storage_name, [*refs, *live]), Ages.of(context, summary.grace_cutoff, refs), deferred
+            claims_of(context, storage_name, [*refs, *live]),
+            Ages.of(context, summary.grace_cutoff, refs),
+            deferred,
+            protected_keys(context, storage_name),
         )
         listed = self._find_disputed(storage_name, read_table(spark, context.state, STORAGE_INVENTORY, inventory))
         live_now = (F.col("live").bitwiseAND(CURRENT_RUN)) == CURRENT_RUN
@@ -268,12 +272,15 @@ class _FindCollectable:
     claims: Claims
     ages: Ages
     deferred: tuple[str, ...]
+    protected: str | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             owned = with_owner(batch, self.claims)
             owned = owned.filter(pc.is_valid(owned.column("lake")))
             owned = owned.filter(self.ages.is_old(owned))
+            if self.protected is not None:
+                owned = owned.filter(pc.invert(pc.match_substring_regex(owned.column("key"), self.protected)))
             for prefix in self.deferred:
                 owned = owned.filter(pc.invert(pc.starts_with(owned.column("key"), prefix)))
             yield owned.select(CHANGED_FILES.names).cast(CHANGED_FILES)

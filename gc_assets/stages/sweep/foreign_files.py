@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from gc_assets.core.claims import Claims
-from gc_assets.core.foreign import NEW_CLAIM, ClaimAges, ForeignRules, KnownFiles
+from gc_assets.core.claims import Claim, Claims
+from gc_assets.core.commands import command
+from gc_assets.core.foreign import HIDDEN_PATH, NEW_CLAIM, OTHER_FORMAT, RULES, ClaimAges, ForeignRules, KnownFiles
 from gc_assets.core.globs import glob_regex
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
@@ -25,7 +26,6 @@ from gc_assets.stages.records.accepted_runs import newest_accepted_plan
 from gc_assets.stages.sweep.claims import effective_claims
 from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.state.arrow_types import STRING
-from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import PartFile
@@ -81,7 +81,7 @@ class ForeignSearch:
     """Search of a sweep for foreign files.
 
     Attributes:
-        finder: Task that finds them among the candidates, or None if there can be none.
+        finder: Task that finds them among the candidates, or None if no candidate can be foreign.
         datasets: Directories with datasets of other formats (columns `FOREIGN_DATASETS`).
     """
 
@@ -151,7 +151,7 @@ def foreign_rules(context: RunContext, storage_name: str, claims: Claims, tables
     """
     own_names = {lake.name: names for lake in context.config.lakes if (names := context.kind(lake.name).files.own_names) is not None}
     listed, _ = effective_claims(context, storage_name, tables)
-    of_lakes = {claim.prefix for claim in listed if claim.table is None}
+    of_lakes = {claim.prefix for claim in listed if claim.table is None and claim.collect}
     locations = {claim.prefix for claim in listed if claim.table is not None and claim.owner.lake in own_names} - of_lakes
     ages = claim_ages(context, storage_name, tables)
     return ForeignRules(claims, own_names, frozenset(locations), ages, accepted_prefixes(context, storage_name))
@@ -164,21 +164,44 @@ def claim_ages(context: RunContext, storage_name: str, tables: Sequence[Publishe
     all later runs.
     """
     listed, _ = effective_claims(context, storage_name, tables)
-    current = sorted({(claim.prefix, claim.table or "") for claim in listed})
+    current = _owners(listed)
     accepted = newest_accepted_plan(context, storage_name)
     if accepted is None:
-        return ClaimAges().continued(current, None)
+        return ClaimAges().continue_with(current, None)
     swept = context.state.current(storage_name, ORPHAN_FILES.name, accepted.run_date)
     if swept is not None and swept.paths(CLAIMED_SIDE):
-        return _read_ages(read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)).continued(current, accepted.frozen_at)
+        return _read_ages(read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)).continue_with(current, accepted.frozen_at)
     # A run of a release before 0.4 recorded no ages.
     names = accepted.refs_digests
     found = [context.state.current(name, table.name, accepted.run_date) for name in names for table in (LAKE_REFS, LIVE_FILES)]
     earlier, _ = effective_claims(context, storage_name, [table for table in found if table is not None])
     if any(table is None for table in found):
         earlier += [claim for claim in listed if claim.owner.lake in names]
-    known = ClaimAges().continued([(claim.prefix, claim.table or "") for claim in earlier], None)
-    return known.continued(current, accepted.frozen_at)
+    known = ClaimAges().continue_with(_owners(earlier), None)
+    return known.continue_with(current, accepted.frozen_at)
+
+
+def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
+    """Return each prefix with the table that claims it, or "" for a claim of a lake.
+
+    A prefix that a lake only protects is no claim of all its tables.
+    """
+    return sorted({(claim.prefix, claim.table or "") for claim in claims if claim.collect or claim.table is not None})
+
+
+def foreign_notes(context: RunContext, storage_name: str, found: Sequence[ForeignFiles]) -> list[str]:
+    """Return a message on the foreign files of each claim, for the report."""
+    notes: list[str] = []
+    for item in found[:MAX_LISTED]:
+        # A hidden directory, or a dataset of another format, must be accepted itself.
+        directory = item.samples[0].rpartition("/")[0]
+        is_inner = item.rule in {OTHER_FORMAT, HIDDEN_PATH} and directory
+        location = context.resolver().address(storage_name, f"{directory}/") if is_inner else item.address
+        notes.append(
+            f"lake {item.lake}: {item} may belong to others and are not planned: {RULES[item.rule]}. "
+            f"If they are garbage: {command('accept-prefix', location, by='WHO', comment='WHY')}"
+        )
+    return notes
 
 
 def age_rows(ages: ClaimAges) -> pa.Table:
@@ -315,6 +338,10 @@ def _without_name(item: OtherFormat) -> str:
     return item.sign.replace("?P<root>", "?:")
 
 
-def read_datasets(files: Files, swept: PublishedTable, side: str) -> frozenset[str]:
-    """Return the directories with datasets of other formats that a sweep found."""
-    return frozenset(read_parts(files, swept.paths(side), FOREIGN_DATASETS, ["key"]).column("key").to_pylist())
+def read_datasets(context: RunContext, storage_name: str) -> frozenset[str]:
+    """Return the directories with datasets of other formats that the sweep of this run date found."""
+    swept = context.state.current(storage_name, ORPHAN_FILES.name, context.run_date)
+    if swept is None:
+        return frozenset()
+    rows = read_parts(context.state.files, swept.paths(FOREIGN_DATASETS_SIDE), FOREIGN_DATASETS, ["key"])
+    return frozenset(rows.column("key").to_pylist())

@@ -6,7 +6,6 @@ Such metadata indicates an unconfigured catalog, whose live files would look unr
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
@@ -133,9 +133,7 @@ class MetadataClassifier:
         if record is None:
             directory = key.rpartition("/")[0]
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
-            way_out = (
-                f"; if it is dead: gc-assets accept {uuid} {shlex.quote(location)} --by WHO" if directory not in {"", "metadata"} else ""
-            )
+            way_out = f"; if it is dead: {command('accept', uuid, location, by='WHO')}" if directory not in {"", "metadata"} else ""
             if found.noun == "view":
                 return f"view {uuid}, which is not among the views that the configured catalogs list{way_out}"
             return f"table {uuid}, which is in no configured catalog{way_out}"

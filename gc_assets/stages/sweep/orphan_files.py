@@ -50,7 +50,7 @@ from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
-from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_rules, protected_keys
+from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_notes, foreign_rules, protected_keys
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.sweep.orphan_reasons import find_reasons
@@ -60,6 +60,7 @@ from gc_assets.stages.sweep.sweep_checks import (
     REREAD,
     ForeignMetadata,
     Missing,
+    Unlisted,
     behind_links,
     find_foreign_metadata,
     find_misspelled,
@@ -78,6 +79,7 @@ from gc_assets.state.side_tables import (
     CANDIDATES_SIDE,
     DEFERRED_SIDE,
     FALSE_NEGATIVES_SIDE,
+    METADATA,
     METADATA_SIDE,
     NAMED_TWICE_SIDE,
     NEAR_MISSES_SIDE,
@@ -152,11 +154,13 @@ class _MetadataChecks:
         reread: Metadata objects that were read again because they are not the decoded ones.
         broken: The tables and lakes whose metadata is missing, with the name of a missing object.
         stopping: Messages on metadata that stops the plan.
+        lakes: The lakes that need it, with a message.
     """
 
     reread: pa.Table
     broken: Mapping[Owner, str]
     stopping: list[str]
+    lakes: Mapping[Owner, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +171,7 @@ class _Checks:
     behind_links: list[str]
     metadata: _MetadataChecks
     deferred: tuple[str, ...]
-    unlisted: int
-    unlisted_samples: list[str]
+    unlisted: Unlisted
     misspelled: tuple[str, ...] = ()
     foreign_files: tuple[ForeignFiles, ...] = ()
 
@@ -224,8 +227,7 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
         *prefixes_of(context, storage_name, [*sweep.refs, *sweep.live], metadata.broken),
         *foreign.protected_prefixes(),
     )
-    unlisted, samples = _check_unlisted(spark, sweep, probed, metadata.broken)
-    return _Checks(foreign, linked, metadata, deferred, unlisted, samples)
+    return _Checks(foreign, linked, metadata, deferred, _check_unlisted(spark, sweep, probed, metadata.broken))
 
 
 def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) -> _MetadataChecks:
@@ -243,14 +245,30 @@ def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) ->
     is_other_location = len(missing) >= min(MAX_NAMED, needed)
     lost = [item for item in missing if not item.is_replaced]
     broken = {Owner(item.lake, item.table_uuid): item.name for item in reversed(lost)} if not is_other_location else {}
-    others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
+    replaced = reread.filter(pc.invert(reread.column("same")))
+    others = replaced.to_pylist()
     stopping = [f"{row['kind']} {row['key']}, which was overwritten after it was read; start the run again" for row in others]
-    stopping += [item.name for item in missing if is_other_location or item.is_replaced]
-    return _MetadataChecks(reread, broken, stopping)
+    stopped = [item for item in missing if is_other_location or item.is_replaced]
+    stopping += [item.name for item in stopped]
+    lakes = {Owner(item.lake, None): f"live metadata such as {item.name} is missing or was replaced" for item in reversed(stopped)}
+    unnamed = _lakes_of_metadata(sweep, replaced if len(missing) < MAX_NAMED else None)
+    lakes = {Owner(lake, None): "live metadata is missing or was replaced" for lake in unnamed} | lakes
+    return _MetadataChecks(reread, broken, stopping, {owner: f"{why} in storage {sweep.storage}" for owner, why in lakes.items()})
 
 
-def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner]) -> tuple[int, list[str]]:
-    """Count the live files that the inventory lacks, and return some of their keys.
+def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
+    """Return the lakes that need one of the replaced objects, or with None any metadata of the storage."""
+    found: set[str] = set()
+    for table in sweep.live if replaced is None or replaced.num_rows else ():
+        needed = read_parts(sweep.state.files, table.paths(METADATA_SIDE), METADATA, ["storage", "address"])
+        needed = needed.filter(pc.equal(needed.column("storage"), sweep.storage)).column("address")
+        if len(needed) and (replaced is None or pc.any(pc.is_in(replaced.column("address"), needed)).as_py()):
+            found.add(table.receipt.owner)
+    return found
+
+
+def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner]) -> Unlisted:
+    """Find the live files that the inventory lacks.
 
     Some live files may be absent by rule, and two lakes may need one file. So the files are compared
     one by one only if the difference is large enough to hide a loss.
@@ -261,7 +279,7 @@ def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, br
     found += optional - probed.summary.get("optional_found", 0)
     lacking = max(0, live_rows(live, storage_name) - found)
     if lacking <= MAX_UNLISTED * live_count(live, storage_name).files:
-        return lacking, []
+        return Unlisted(lacking)
     session = choose_session(spark, *_size_of_all(sweep.state, sweep.inventory, live))
     keys, listed = sweep.live_keys(session), sweep.read_inventory(session)
     purged = purged_by_rule(session, context, storage_name)
@@ -345,9 +363,13 @@ def _summarize(
         rewritten=metadata.reread.num_rows,
         missing_metadata=tuple(metadata.stopping[:MAX_SAMPLES]),
         missing_metadata_count=len(metadata.stopping),
-        unreadable=_unreadable(context, storage_name, sweep.refs, metadata.broken),
-        live_unlisted=tuple(checks.unlisted_samples),
-        live_unlisted_count=checks.unlisted,
+        unreadable=_unreadable(
+            context, storage_name, sweep.refs, {owner: f"{name} is missing from the listing" for owner, name in metadata.broken.items()}
+        ),
+        missing_lakes=_unreadable(context, storage_name, sweep.refs, metadata.lakes),
+        unlisted_lakes=_unreadable(context, storage_name, sweep.refs, _unlisted_lakes(sweep, checks.unlisted)),
+        live_unlisted=checks.unlisted.samples,
+        live_unlisted_count=checks.unlisted.files,
         foreign_metadata=tuple(checks.foreign.messages[:MAX_SAMPLES]),
         foreign_metadata_count=len(checks.foreign.messages),
         junk=tuple(f"{key}: {reason}" for key, reason in checks.foreign.junk.items())[:MAX_SAMPLES],
@@ -360,7 +382,7 @@ def _summarize(
         named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(context, run, written)),
         problems=sweep.inventory.summary(StorageInventorySummary).problems,
-        notes=tuple(notes_on_claims(context, storage_name, claims)),
+        notes=(*notes_on_claims(context, storage_name, claims), *foreign_notes(context, storage_name, checks.foreign_files)),
     )
 
 
@@ -396,22 +418,33 @@ def _size(context: RunContext, candidates: int, live: Sequence[PublishedTable]) 
     return candidates + sum(part.rows for part in parts), len(parts)
 
 
-def _unreadable(context: RunContext, storage_name: str, refs: list[PublishedTable], broken: Mapping[Owner, str]) -> tuple[Unreadable, ...]:
-    """Return the tables whose metadata is missing, and since when."""
-    if not broken:
+def _unlisted_lakes(sweep: _Sweep, unlisted: Unlisted) -> Mapping[Owner, str]:
+    """Return the lakes that need missing files, if the gate `live_listed` refuses the plan."""
+    live = live_count(sweep.live, sweep.storage).files
+    if unlisted.files <= MAX_UNLISTED * live:
+        return {}
+    why = f"{unlisted.files:,} of {live:,} live files such as {', '.join(unlisted.samples[:1])} are missing in storage {sweep.storage}"
+    return {Owner(lake, None): why for lake in unlisted.lakes}
+
+
+def _unreadable(context: RunContext, storage_name: str, refs: list[PublishedTable], reasons: Mapping[Owner, str]) -> tuple[Unreadable, ...]:
+    """Return the tables or lakes of which something is missing, and since when."""
+    if not reasons:
         return ()
     last = context.state.latest(storage_name, ORPHAN_FILES.name, before=context.run_date)
-    previous = {(item.lake, item.table_uuid): item for item in last.summary(OrphanFilesSummary).unreadable} if last is not None else {}
+    summary = last.summary(OrphanFilesSummary) if last is not None else None
+    earlier_items = (*summary.unreadable, *summary.missing_lakes, *summary.unlisted_lakes) if summary is not None else ()
+    previous = {(item.lake, item.table_uuid): item for item in earlier_items}
     frozen = {table.receipt.owner: table for table in refs}
     found: list[Unreadable] = []
-    for owner, name in sorted(broken.items(), key=lambda item: (item[0].lake, item[0].table_uuid or "")):
+    for owner, why in sorted(reasons.items(), key=lambda item: (item[0].lake, item[0].table_uuid or "")):
         table = frozen[owner.lake]
         rows = read_rows(context.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist()
         new = Unreadable(
             lake=owner.lake,
             table_uuid=owner.table_uuid,
             table_name={row["table_uuid"]: row["table_name"] for row in rows}.get(owner.table_uuid),
-            why=f"{name} is missing from the listing",
+            why=why,
             since=table.summary(LakeRefsSummary).frozen_at,
             good_on=_last_complete(context, owner, last),
         )

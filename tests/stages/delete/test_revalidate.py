@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,13 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.foreign import ForeignRules
+from gc_assets.core.globs import glob_regex
+from gc_assets.lakes.iceberg.file_names import OWN_NAMES
+from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.sweep.ages import Ages, LakeAge
+from gc_assets.stages.sweep.foreign_files import ForeignFinder
 from gc_assets.stores.store import open_store
 
 CUTOFF = datetime(2026, 11, 17, tzinfo=UTC)
@@ -69,6 +75,30 @@ def test_young_file_is_refused_whatever_the_plan_contains(location: str, action:
 @pytest.mark.parametrize("action", ["quarantine", "purge"])
 def test_unclaimed_file_is_refused(key: str, action: str) -> None:
     assert "no lake claims this key" in (refusal(key=key, action=action) or "")
+
+
+def test_protected_and_foreign_file_is_refused_unless_it_is_restored() -> None:
+    """Plans of earlier releases contain such files, and `protect` may be added after a plan was made."""
+    rules = ForeignRules(CLAIMS, {"sales": OWN_NAMES}, frozenset({"db/t/"}))
+    foreign = ForeignRows(glob_regex(["db/*/raw/**", "db/t/data/b"]), ForeignFinder(rules, frozenset(), frozenset({"db/t/zarr/"})), False)
+    given = replace(REVALIDATIONS["file:///data/"], foreign=foreign)
+
+    def find_refused(key: str, action: str = "quarantine", reason: str = "unreferenced") -> str | None:
+        etag = identity("file", CUTOFF - timedelta(days=1))
+        (batch,) = given(
+            iter([pa.RecordBatch.from_pylist([{"key": key, "action": action, "etag": etag, "lake": "sales", "reason": reason}])])
+        )
+        return batch.column(REFUSED)[0].as_py()
+
+    own = "00000-0-7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00.parquet"
+    assert find_refused(f"db/t/data/{own}") is None
+    for key in ("db/t/raw/x", "db/t/raw/a/b", "db/t/data/b"):
+        assert find_refused(key, reason="expired") == "`protect` in lakes.yaml names its key"
+        assert find_refused(key, "restore") is None
+    assert "may belong to others: no commit named" in (find_refused("db/t/data/x") or "")
+    assert "may belong to others" in (find_refused("db/t/data/x", "purge", "still dead") or "")
+    assert find_refused("db/t/data/x", reason="expired") is None
+    assert "dataset of another format" in (find_refused("db/t/zarr/c/0", reason="expired") or "")
 
 
 @pytest.mark.parametrize("lake", ["weather", None])
