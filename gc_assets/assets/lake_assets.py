@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from graphlib import TopologicalSorter
 from typing import Final
 
@@ -141,6 +141,7 @@ def _live_figures(published: PublishedTable) -> Figures:
         "expired_files": summary.expired_files,
         "dangling_files": summary.dangling_files,
         "external_files": summary.external_files,
+        "unknown_addresses": summary.unknown_addresses,
     }
 
 
@@ -150,9 +151,16 @@ def _live_report(_: RunContext, published: PublishedTable) -> str:
         [
             amounts_table("Kind of file", summary.by_kind),
             _describe_baseline(summary),
+            *_describe_unknown(summary),
             *(f"- {escape_markdown(note)}" for note in summary.notes),
         ]
     )
+
+
+def _describe_unknown(summary: LiveFilesSummary) -> Iterator[str]:
+    if summary.unknown_addresses:
+        samples = "\n".join(f"- {escape_markdown(sample)}" for sample in summary.unknown_address_samples)
+        yield f"{summary.unknown_addresses:,} addresses have an unknown location, for example:\n\n{samples}"
 
 
 def _describe_baseline(summary: LiveFilesSummary) -> str:

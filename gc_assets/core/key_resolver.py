@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from gc_assets._version import __version__
 from gc_assets.core.byte_scan import find_rows, has_irregular_components
 from gc_assets.core.errors import FormatError, StoreError, UsageError
 from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
@@ -76,9 +77,9 @@ class KeyResolver:
 
     @property
     def settings_digest(self) -> str:
-        """Digest of the settings. Results depend on them, the address and `link_targets` only."""
+        """Digest of release and settings. Results depend on them, the address and `link_targets` only."""
         locations = sorted((name, str(location)) for name, location in self._locations.items())
-        return hashlib.sha256(json.dumps([locations, self._aliases]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([__version__, locations, self._aliases]).encode()).hexdigest()
 
     @property
     def link_targets(self) -> dict[str, str]:

@@ -14,7 +14,8 @@ from gc_assets.core.clock import Clock, start_of_day
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import EditableObjects
-from gc_assets.core.paths import Location, overlapping
+from gc_assets.core.paths import S3, Location, overlapping, scheme_of
+from gc_assets.core.urls import overlapping_aliases
 from gc_assets.lakes.kind import LakeKind, TableRole
 from gc_assets.lakes.kinds import kind_of, open_lake, table_with
 from gc_assets.lakes.protocol import ExpiringLake, Lake, as_expiring
@@ -104,16 +105,19 @@ class RunContext:
     def resolver(self) -> KeyResolver:
         from gc_assets.core.key_resolver import KeyResolver  # imports Arrow, which many commands do not need
 
-        return KeyResolver([(storage.name, storage.location) for storage in self.config.storages])
+        return KeyResolver([(storage.name, storage.location) for storage in self.config.storages], self.config.address_aliases())
 
     def overlapping_storages(self, concerned: str | None = None) -> list[tuple[str, str]]:
         """Return overlapping pairs of storages or directories.
 
-        In a pair of storages, the first equals or contains the second. A pair of directories is one
+        In a pair of storages or their aliases, one equals or contains the other. A pair of directories is one
         directory mounted twice on this machine. Symbolic links are resolved. If `concerned` is not
         None, only directories of that storage are returned.
         """
-        pairs = overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages])
+        storages = self.config.storages
+        pairs = overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in storages])
+        aliases = [(storage.name, alias) for storage in storages for alias in storage.aliases]
+        pairs += overlapping_aliases([(storage.name, storage.location) for storage in storages], aliases)
         twice = [names for names in find_path_aliases(self.config.storages) if concerned in {None, names.storage, names.other_storage}]
         return pairs + [(f"{names.path} ({names.storage})", f"{names.other_path} ({names.other_storage})") for names in twice]
 
@@ -156,7 +160,8 @@ class RunContext:
 
         Addresses may be outside the configured storages.
         """
-        return open_objects(self.config.connections())
+        aliased = any(storage.aliases or scheme_of(storage.location) == S3 for storage in self.config.storages)
+        return open_objects(self.config.connections(), self.resolver() if aliased else None)
 
     def longest_grace(self) -> timedelta:
         """Return the longest grace period of all storages.

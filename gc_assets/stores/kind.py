@@ -30,6 +30,8 @@ class StoreKind:
         source_bucket: Returns the bucket of a location, for comparison with reports about it. None
             if reports cannot replace a listing.
         settings: The key of a storage that configures access to locations of the scheme, or None.
+        read_identity: Returns the identity of the object at any address of the scheme, or None if it
+            cannot be read.
         find_path_aliases: Returns directories that have two paths in storages (name, location).
         find_links: Returns the symbolic links of a storage (name, location) that a bounded scan
             meets.
@@ -44,6 +46,7 @@ class StoreKind:
     open: Callable[[str, Connections], Store]
     anywhere: Callable[[Connections], EditableObjects]
     report_files: Callable[[Connections], ReportFiles]
+    read_identity: Callable[[str, Connections], str | None]
     source_bucket: Callable[[str, Connections], SourceBucket] | None = None
     settings: str | None = None
     find_path_aliases: Callable[[Sequence[tuple[str, str]]], list[PathAlias]] = lambda _: []

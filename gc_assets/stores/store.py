@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,7 @@ from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.paths import Location, scheme_of
+from gc_assets.core.urls import parse_alias
 from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.kind import StoreKind
 from gc_assets.stores.local.kind import LOCAL
@@ -18,6 +20,7 @@ from gc_assets.stores.s3.kind import S3
 
 if TYPE_CHECKING:
     from gc_assets.core.findings import Finding
+    from gc_assets.core.key_resolver import KeyResolver
     from gc_assets.core.objects import EditableObjects
     from gc_assets.stores.protocol import Lister, PathAlias, Store, SymbolicLink
 
@@ -67,6 +70,28 @@ def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
     return () if kind is None else kind.find_links(storage.name, storage.location)
 
 
+def read_identity(address: str, location: str, connections: Connections) -> str | None:
+    """Return the identity of an object, comparable with those of the storage at a location.
+
+    Returns None if the object cannot be read, or is in another kind of store.
+    """
+    scheme = scheme_of(address)
+    return SCHEMES[scheme].read_identity(address, connections) if scheme in SCHEMES and scheme == scheme_of(location) else None
+
+
+def describe_directory(path: str, *, has_buckets: bool) -> str | None:
+    """Return why a local directory outside all storages may show objects of one, or None.
+
+    Files in a directory of this machine are compared with planned files by inode. That is impossible
+    for a directory that only exists on the writer's machine, and for a mounted bucket.
+    """
+    if not os.path.isdir(path):  # noqa: PTH112  (False for names that no file system allows)
+        return "a directory that does not exist on this machine"
+    from gc_assets.stores.local.mounts import may_hang
+
+    return "a network or FUSE mount, which may show a bucket" if has_buckets and may_hang(path) else None
+
+
 def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNECTIONS) -> Lister:
     """Return the lister of a storage: its own listing, or the configured inventory reports.
 
@@ -98,6 +123,11 @@ def find_unsupported_settings(storage: StorageConfig) -> Iterator[tuple[str, str
         Location.parse(storage.location)
     except UsageError as error:
         yield "location", str(error)
+    for alias in storage.aliases:
+        try:
+            parse_alias(alias)
+        except UsageError as error:
+            yield "aliases", str(error)
     for key in {other.settings for other in SCHEMES.values()} - {None, kind.settings}:
         if getattr(storage, str(key)) is not None:
             yield str(key), f"a {kind.scheme}:// storage does not use it; leave it out"
@@ -130,12 +160,13 @@ def _supported_schemes() -> str:
     return f"this release supports {', '.join(f'{kind.scheme}:// (such as {kind.example})' for kind in SCHEMES.values())}"
 
 
-def open_objects(connections: Connections = DEFAULT_CONNECTIONS) -> EditableObjects:
+def open_objects(connections: Connections = DEFAULT_CONNECTIONS, resolver: KeyResolver | None = None) -> EditableObjects:
     """Return objects of every address that a store reaches.
 
-    They pickle and need no lookup in executors.
+    They pickle and need no lookup in executors. If there is a resolver, addresses may begin with
+    aliases of storages.
     """
-    return ObjectsByScheme({scheme: kind.anywhere(connections) for scheme, kind in SCHEMES.items()})
+    return ObjectsByScheme({scheme: kind.anywhere(connections) for scheme, kind in SCHEMES.items()}, resolver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,37 +177,51 @@ class ObjectsByScheme:
     """
 
     stores: Mapping[str, EditableObjects]
+    resolver: KeyResolver | None = None
 
     def read(self, address: str) -> bytes:
-        return self._of(address).read(address)
+        objects, target = self._open(address)
+        return objects.read(target)
 
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        return self._of(address).read_identified(address)
+        objects, target = self._open(address)
+        return objects.read_identified(target)
 
     def cached_identity(self, address: str) -> str | None:
-        return self._of(address).cached_identity(address)
+        objects, target = self._open(address)
+        return objects.cached_identity(target)
 
     def size(self, address: str) -> int:
-        return self._of(address).size(address)
+        objects, target = self._open(address)
+        return objects.size(target)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        return self._of(prefix).list(prefix)
+        objects, target = self._open(prefix)
+        if target == prefix:
+            return objects.list(prefix)
+        return ((prefix + address.removeprefix(target), size, modified) for address, size, modified in objects.list(target))
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
-        return self._of(address).read_with_etag(address)
+        objects, target = self._open(address)
+        return objects.read_with_etag(target)
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
-        self._of(address).replace(address, content, etag)
+        objects, target = self._open(address)
+        objects.replace(target, content, etag)
 
     def create(self, address: str, content: bytes) -> None:
-        self._of(address).create(address, content)
+        objects, target = self._open(address)
+        objects.create(target, content)
 
     def remove(self, address: str, etag: str) -> None:
-        self._of(address).remove(address, etag)
+        objects, target = self._open(address)
+        objects.remove(target, etag)
 
-    def _of(self, address: str) -> EditableObjects:
-        objects = self.stores.get(scheme_of(address))
+    def _open(self, address: str) -> tuple[EditableObjects, str]:
+        """Return the objects of an address, and the address under which they know it."""
+        target = address if self.resolver is None else self.resolver.translate(address)
+        objects = self.stores.get(scheme_of(target))
         if objects is None:
             known = ", ".join(f"{scheme}://" for scheme in self.stores)
             raise StoreError(f"{address!r} has an unsupported scheme; this release reads {known}")
-        return objects
+        return objects, target

@@ -41,6 +41,7 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("spelling", gates.spelling(0, [], 2, ["a%20b"]), gates.spelling(1, ["a%20b"])),
     ("storages_apart", gates.storages_apart([]), gates.storages_apart([("outer", "inner")])),
     ("links", gates.links(0, []), gates.links(1, ["a"])),
+    ("unknown_addresses", gates.unknown_addresses(9, 0, []), gates.unknown_addresses(9, 1, ["a and https://h/a"])),
     ("foreign_metadata", gates.foreign_metadata(0, []), gates.foreign_metadata(1, ["table 5e1f"])),
     ("unfinished_apply", gates.unfinished_apply([]), gates.unfinished_apply(["5e1f"])),
     ("damaged_histories", gates.damaged_histories([]), gates.damaged_histories(["Lake sales: a lost tag."])),
@@ -91,8 +92,9 @@ def test_gates_proving_wrong_mark_cannot_be_overridden() -> None:
         (gates.spelling(2, ["data/a%20b"]), ["2 candidates", "data/a%20b", "Rename"]),
         (gates.storages_apart([("outer", "inner")]), ["outer and inner"]),
         (gates.links(3, ["data/a"]), ["3 live files", "data/a"]),
+        (gates.unknown_addresses(9, 3, ["data/a and https://h/a"]), ["3 planned files", "data/a and https://h/a", "`aliases`"]),
         (gates.foreign_metadata(3, ["table 5e1f"]), ["3 metadata objects", "table 5e1f", "lakes.yaml"]),
-        (gates.unfinished_apply(["5e1f"]), ["1 plans", "5e1f", "gc-assets apply"]),
+        (gates.unfinished_apply(["5e1f (its time ends tomorrow)"]), ["1 plans", "5e1f (its time", "gc-assets apply PLAN_ID --end"]),
         (gates.delete_bytes(small(1, 3 * GB), 2 * GB), ["3 GB planned", "max_delete_bytes allows 2 GB"]),
         (
             gates.delete_share(small(500, 1), small(1000, 1000), 0.2, configured=True),

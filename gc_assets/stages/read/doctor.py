@@ -48,6 +48,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
     for lake in context.config.lakes:
         yield lake.name, "readable", partial(_check_lake, context, lake.name, frozen)
         yield lake.name, "visible", partial(_check_history, context, lake.name, frozen)
+        yield lake.name, "addresses", partial(lake_checks.check_addresses, context, lake.name)
     yield "storages", "overlaps", lambda: _check_overlaps(context)
     for storage in context.config.storages:
         yield storage.name, "store", lambda item=storage: context.store(item.name).examine(item, context.clock.now())

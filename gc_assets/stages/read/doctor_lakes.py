@@ -18,6 +18,8 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, as_incremental
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
+from gc_assets.state.schemas import LIVE_FILES
+from gc_assets.state.summaries import LiveFilesSummary
 from gc_assets.stores.store import find_links
 
 _REPLACE: Final = "Replace the link by its files, or let the lake use their actual location."
@@ -78,6 +80,17 @@ def check_history(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[
         lake.retain(refs, graph, context.clock.now(), context.clock.now())
     found = f"{len(commits):,} commits: all logs are complete, and all heads match the state that the server reports"
     yield Finding(name, "visible", OK, found)
+
+
+def check_addresses(context: RunContext, name: str) -> Iterator[Finding]:
+    """Report addresses of the last run that may be other names of objects in storages."""
+    last = context.state.latest(name, LIVE_FILES.name)
+    summary = last.summary(LiveFilesSummary) if last is not None else None
+    if last is not None and summary is not None and summary.unknown_addresses:
+        examples = "; ".join(summary.unknown_address_samples[:3])
+        found = f"in the run of {last.receipt.run_date}, {summary.unknown_addresses:,} addresses had an unknown location: {examples}"
+        remedy = "If they are other names of a storage, add their beginning to its `aliases`. Otherwise nothing is needed."
+        yield Finding(name, "addresses", WARN, found, remedy)
 
 
 def check_claims(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:

@@ -76,7 +76,7 @@ def accept_dead_table(
         uuid = str(UUID(table_uuid))
     except ValueError:
         raise UsageError(f"{table_uuid!r} is no table uuid; copy it from the message of the gate foreign_metadata") from None
-    resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages])
+    resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
     resolved = resolver.resolve_one(location.rstrip("/") + "/")
     if resolved is None or not resolved[1].strip("/"):
         raise UsageError(f"{location!r} is no directory inside a configured storage; name the location of the dead table")

@@ -39,6 +39,12 @@ def _report_files(connections: Connections) -> ReportFiles:
     return S3ReportFiles(connections)
 
 
+def _read_identity(address: str, connections: Connections) -> str | None:
+    from gc_assets.stores.s3.objects import S3Objects
+
+    return S3Objects(connections).identity(address)
+
+
 def _source_bucket(location: str, connections: Connections) -> SourceBucket:
     from gc_assets.stores.s3.inventory_bucket import S3SourceBucket
 
@@ -59,6 +65,7 @@ S3: Final = StoreKind(
     _open,
     _anywhere,
     _report_files,
+    _read_identity,
     _source_bucket,
     settings="s3",
     examine_state=_examine_state,

@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections, S3Config
 from gc_assets.core.deadline import run_with_deadline
-from gc_assets.core.errors import ObjectChanged, StoreError
+from gc_assets.core.errors import GcError, ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.s3 import pages
@@ -84,6 +84,15 @@ class S3Objects:
                 return client.head_object(**target)["ContentLength"]
 
         return run_with_deadline(self.connections.read_seconds, address, read_size)
+
+    def identity(self, address: str) -> str | None:
+        """Return the identity of an object, or None if it cannot be read."""
+        try:
+            with translate_errors(address):
+                client, target = self._request_of(address, "read")
+                return identity_of(client.head_object(**target))
+        except (GcError, OSError):
+            return None
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """List the objects under a prefix, without the collector's own prefix directly under it.

@@ -1,0 +1,113 @@
+"""Decide if an address in no storage may still be another name of a storage's object.
+
+An external address is either provably elsewhere or *unknown*. The decision depends on the address
+without its last components, so millions of addresses need few decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.paths import FILE, S3, scheme_of
+from gc_assets.core.urls import is_aws, parse_url, provider_schemes
+
+_WEB: Final = "(?i)^https?:"
+_LOCAL: Final = "(?i)^(?:file:|/)"
+_WEB_GROUP: Final = "(?is)^(https?://[^/?#]*(?:/[^/?#]*)?).*$"
+_LOCAL_GROUP: Final = "(?s)[^/]*$"
+_OTHER_GROUP: Final = "(?is)^([a-z][a-z0-9+.-]*:(?://[^/]*)?).*$"
+# Endings of bucket names that AWS reserves for access points and multi-region access points.
+_ACCESS_POINTS: Final = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3", ".mrap")
+# Schemes of object stores of other providers. Their buckets have no other names.
+_CLOUD_SCHEMES: Final = frozenset({"abfs", "abfss", "adl", "az", "azure", "cos", "cosn", "gcs", "gs", "obs", "oss", "wasb", "wasbs"})
+_CLOUD_HOSTS: Final = (
+    "storage.googleapis.com",
+    ".aliyuncs.com",
+    ".myqcloud.com",
+    ".myhuaweicloud.com",
+    ".blob.core.windows.net",
+    ".dfs.core.windows.net",
+)
+_HDFS: Final = frozenset({"hdfs", "webhdfs", "swebhdfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalAddresses:
+    """Classifier of external addresses. Picklable if `describe_directory` is.
+
+    Attributes:
+        has_disks: True if a storage is on a disk.
+        has_buckets: True if a storage is on S3.
+        servers: Endpoints of servers whose buckets may have several names, i.e. of no known provider.
+        describe_directory: Returns the reason why a local directory outside all storages may belong
+            to one, or None if it does not.
+    """
+
+    has_disks: bool
+    has_buckets: bool
+    servers: tuple[str, ...]
+    describe_directory: Callable[[str], str | None]
+
+    @classmethod
+    def of(cls, storages: Sequence[tuple[str, str | None]], describe_directory: Callable[[str], str | None]) -> Self:
+        """Create a classifier.
+
+        Args:
+            storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
+            describe_directory: See the attribute.
+        """
+        schemes = {scheme_of(location) for location, _ in storages}
+        servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}
+        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory)
+
+    def find_reasons(self, addresses: pa.Array) -> pa.Array:
+        """Return why each address is unknown, or null if it is provably elsewhere."""
+        groups = pc.if_else(
+            pc.match_substring_regex(addresses, _WEB),
+            pc.replace_substring_regex(addresses, _WEB_GROUP, r"\1"),
+            pc.if_else(
+                pc.match_substring_regex(addresses, _LOCAL),
+                pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
+                pc.replace_substring_regex(addresses, _OTHER_GROUP, r"\1"),
+            ),
+        ).dictionary_encode()
+        reasons = pa.array([self._find_reason(group) for group in groups.dictionary.to_pylist()], pa.string())
+        return reasons.take(groups.indices)
+
+    def _find_reason(self, group: str) -> str | None:
+        scheme, url = scheme_of(group), parse_url(group)
+        if scheme == FILE:
+            return self.describe_directory(group if url is None else url.path)
+        if url is None:
+            return "a relative address"
+        if scheme == S3:
+            return self._describe_bucket(url.authority) if self.has_buckets else None
+        if scheme in {"http", "https"}:
+            return self._describe_host(url.authority, url.aws_bucket)
+        if scheme in _CLOUD_SCHEMES:
+            return self._describe_server(f"the scheme {scheme}")
+        if scheme in _HDFS and not self.has_disks:
+            return self._describe_server(f"the scheme {scheme}")
+        return f"the scheme {scheme}"
+
+    def _describe_bucket(self, bucket: str) -> str | None:
+        if bucket.lower().endswith(_ACCESS_POINTS) or bucket.lower().startswith("arn:"):
+            return "an S3 access point"
+        return self._describe_server("a bucket")
+
+    def _describe_host(self, host: str, aws_bucket: str | None) -> str | None:
+        if aws_bucket is not None:
+            return self._describe_bucket(aws_bucket) if self.has_buckets else None
+        if is_aws(f"https://{host}"):
+            return "a host of AWS" if self.has_buckets else None
+        if any(host == end.lstrip(".") or host.endswith(f".{end.lstrip('.')}") for end in _CLOUD_HOSTS):
+            return self._describe_server("a web address")
+        return "a web address"
+
+    def _describe_server(self, what: str) -> str | None:
+        return f"{what} that the server {self.servers[0]} may also serve" if self.servers else None

@@ -1,0 +1,170 @@
+"""Canonical URLs of objects that are addressed by other schemes or hosts than `file` and `s3`.
+
+An S3 bucket is also reached by web addresses of its server, and by the schemes of a provider with an
+S3 interface. `storage_urls` returns these spellings of a storage. Percent-encoding and queries are
+only part of web addresses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from gc_assets.core.errors import FormatError, UsageError
+from gc_assets.core.paths import FILE, S3, Location, collapse_path, parse_address, scheme_of
+
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_WEB: Final = ("http", "https")
+_DEFAULT_PORT: Final = re.compile(r":(80|443)?$")
+_REGION: Final = r"[a-z]{2,3}(?:-[a-z]+)+-\d+"
+# Hosts of S3 by the AWS documentation, such as `bucket.s3.dualstack.eu-west-1.amazonaws.com`. Hosts of
+# access points have other names.
+_AWS_HOST: Final = re.compile(
+    rf"(?:(?P<bucket>.+?)\.)?s3(?:-(?:fips|accelerate|external-1|website|{_REGION}|(?:fips|website)-{_REGION}))?"
+    rf"(?:\.(?:dualstack|{_REGION}))*\.amazonaws\.com(?:\.cn)?"
+)
+_AWS_DOMAIN: Final = re.compile(r"(?:^|\.)amazonaws\.com(?:\.cn)?(?::\d+)?$")
+# Schemes of providers whose S3 interface has the same bucket names, by the end of its host.
+_PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "storage.googleapis.com": ("gs", "gcs"),
+    ".aliyuncs.com": ("oss",),
+    ".myqcloud.com": ("cosn", "cos"),
+    ".myhuaweicloud.com": ("obs",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """Parts of a URL: lowercase scheme, authority, and the path with a leading `/`.
+
+    Web addresses have the scheme `https`, no query, and a decoded path. Addresses of AWS S3 have the
+    host `<bucket>.s3.amazonaws.com`.
+    """
+
+    scheme: str
+    authority: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def aws_bucket(self) -> str | None:
+        """Bucket of an address of AWS S3, otherwise None."""
+        bucket = self.authority.removesuffix(".s3.amazonaws.com")
+        return bucket if self.scheme == "https" and bucket != self.authority else None
+
+
+def parse_url(address: str) -> Url | None:
+    """Return the parts of a URL in canonical form, or None for a path."""
+    match = _URL.fullmatch(address)
+    if match is None:
+        return None
+    scheme, rest = match[1].lower(), match[2]
+    if scheme in _WEB:
+        return _parse_web_address(rest)
+    authority, path = "", rest
+    if rest.startswith("//"):
+        authority, slash, path = rest[2:].partition("/")
+        path = slash + path
+    known = scheme_of(address)
+    if known == FILE:
+        return Url(known, authority.lower(), collapse_path(path or "/"))
+    return Url(known, authority if known == S3 else authority.lower(), path if path.startswith("/") else f"/{path}")
+
+
+def _parse_web_address(rest: str) -> Url:
+    located = re.split("[?#]", rest.removeprefix("//"), maxsplit=1)[0]
+    authority, _, path = located.partition("/")
+    host = _DEFAULT_PORT.sub("", authority.rpartition("@")[2].lower())
+    try:
+        path = "/" + unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        path = f"/{path}"  # no key has such a name
+    aws = _AWS_HOST.fullmatch(host)
+    if aws is None:
+        return Url("https", host, path)
+    bucket = aws["bucket"]
+    if bucket is None:
+        bucket, slash, path = path[1:].partition("/")
+        path = slash + path
+    return Url("https", f"{bucket}.s3.amazonaws.com", path or "/")
+
+
+def is_aws(endpoint: str | None) -> bool:
+    """Return True for the default endpoint and for those of AWS, including VPC endpoints."""
+    return endpoint is None or _AWS_DOMAIN.search(endpoint.lower().rstrip("/")) is not None
+
+
+def provider_schemes(endpoint: str | None) -> tuple[str, ...]:
+    """Return the schemes by which the objects of an S3 endpoint are also addressed."""
+    host = endpoint.lower().rstrip("/").partition("://")[2] if endpoint is not None else ""
+    return next((schemes for end, schemes in _PROVIDERS.items() if host == end or host.endswith("." + end.lstrip("."))), ())
+
+
+def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
+    """Yield the URLs by which a server names a storage on S3, besides `s3://`.
+
+    Args:
+        location: Location of the storage.
+        endpoint: Endpoint of the server, or None for AWS.
+    """
+    parsed = Location.parse(location)
+    if parsed.scheme != S3:
+        return
+    bucket, _, prefix = parsed.root.partition("/")
+    if is_aws(endpoint):
+        yield f"https://{bucket}.s3.amazonaws.com/{prefix}"
+    if endpoint is None:
+        return
+    authority = endpoint.partition("://")[2].rstrip("/")
+    for address in (f"https://{authority}/{bucket}/", f"https://{bucket}.{authority}/"):
+        yield f"{parse_url(address)}{prefix}"
+    for scheme in provider_schemes(endpoint):
+        yield f"{scheme}://{bucket}/{prefix}"
+
+
+def parse_alias(address: str) -> Location | Url:
+    """Parse another address of a storage's location.
+
+    Raises:
+        UsageError: If it is neither a URL nor an absolute path, or has a query or a `..` component.
+    """
+    try:
+        if parse_address(address) is not None:
+            return Location.parse(address)
+    except FormatError as error:
+        reason, is_complete = str(error), False
+    else:
+        reason, is_complete = "write an absolute path, or a URL without query such as s3://access-point-s3alias/prefix/", True
+    url = parse_url(address)
+    if url is None or set(address) & {"?", "#"} or ".." in url.path.split("/") or not (url.authority or (is_complete and url.path != "/")):
+        raise UsageError(f"alias {address!r}: {reason}")
+    return url if url.path.endswith("/") else Url(url.scheme, url.authority, f"{url.path}/")
+
+
+def overlapping_aliases(locations: Sequence[tuple[str, str]], aliases: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return pairs of a storage and an alias with nested roots, or of two aliases.
+
+    An alias may equal a root of its own storage. Symbolic links are resolved on this machine.
+
+    Args:
+        locations: (name, location) pairs.
+        aliases: (name, alias) pairs.
+    """
+    named = [(name, f"{name} (alias {alias})", _without_links(parse_alias(alias))) for name, alias in aliases]
+    others = [(name, name, _without_links(Location.parse(location))) for name, location in locations]
+    pairs = [*product(others, named), *combinations(named, 2)]
+    return [
+        (label, other_label)
+        for (name, label, root), (other_name, other_label, other_root) in pairs
+        if (root.startswith(other_root) or other_root.startswith(root)) and not (name == other_name and root == other_root)
+    ]
+
+
+def _without_links(root: Location | Url) -> str:
+    return str(root.without_links() if isinstance(root, Location) else root)

@@ -1,0 +1,82 @@
+"""Write the external addresses of a lake that may be other names of objects in storages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets.core.external_addresses import ExternalAddresses
+from gc_assets.core.paths import S3, scheme_of
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, collect, merge_written, report_parts, run_in_process
+from gc_assets.engine.tasks import fits_in_process
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import PartWriter
+from gc_assets.state.receipts import PartFile
+from gc_assets.state.schemas import LIVE_FILES
+from gc_assets.state.side_tables import UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE
+from gc_assets.stores.store import describe_directory
+
+_COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table_uuid")
+
+
+def external_addresses(context: RunContext) -> ExternalAddresses:
+    """Return the classifier of addresses that are in no storage of the configuration."""
+    config = context.config
+    locations = [storage.location for storage in config.storages]
+    storages = [(location, config.endpoint_of(location) if scheme_of(location) == S3 else None) for location in locations]
+    has_buckets = any(scheme_of(location) == S3 for location in locations)
+    return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets))
+
+
+def write_unknown_addresses(spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile]) -> WrittenParts:
+    """Write the unknown ones of a lake's external addresses (columns `UNKNOWN_ADDRESSES`).
+
+    Args:
+        spark: Used only if the addresses do not fit in this process.
+        context: The run.
+        run: The run of `live_files`.
+        external: Its parts with external files (columns of `live_files`, with the address as key).
+
+    Returns:
+        The side table. `summary` contains the number of addresses, and samples with their reasons.
+    """
+    if not external:
+        return WrittenParts((), 0)
+    files = context.state.files
+    schema = pa.schema([LIVE_FILES.schema.field(name) for name in _COLUMNS])
+    scan = ParquetScan(files, schema, tuple(f"{run.path}/{part.name}" for part in external), tuple(part.size_bytes for part in external))
+    task = _SelectUnknown(external_addresses(context), files, run)
+    if fits_in_process(sum(part.rows for part in external), len(external)):
+        return merge_written(run_in_process(task, scan.read_batches()))
+    return merge_written(collect(scan.map_arrow(spark, task, PARTS_DDL)))
+
+
+@dataclass(frozen=True)
+class _SelectUnknown:
+    """Task that writes the unknown addresses among external files."""
+
+    addresses: ExternalAddresses
+    files: Files
+    run: TableRun
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.run.path, UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE)
+        count, samples = 0, list[str]()
+        for batch in batches:
+            reasons = self.addresses.find_reasons(batch.column("key"))
+            rows = batch.append_column("reason", reasons).filter(pc.is_valid(reasons))
+            rows = rows.rename_columns(["address" if name == "key" else name for name in rows.schema.names])
+            writer.write(rows.select(UNKNOWN_ADDRESSES.names).cast(UNKNOWN_ADDRESSES))
+            count += rows.num_rows
+            some = rows.slice(0, MAX_SAMPLES - len(samples))
+            samples += [f"{row['address']} ({row['reason']})" for row in some.select(["address", "reason"]).to_pylist()]
+        yield report_parts(writer.close(), summary={"addresses": count, "samples": samples})

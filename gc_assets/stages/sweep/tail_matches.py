@@ -1,0 +1,144 @@
+"""Find planned files that may be live under an unknown address.
+
+An unknown address may be another name of an object in a storage, e.g. through an S3 access point. The
+storages do not show where such a name begins, so it is compared with keys by its last components.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.key_resolver import loosen_spelling
+from gc_assets.core.phases import RESTORE
+from gc_assets.core.urls import parse_url
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import collect, map_arrow, read_paths
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.side_tables import UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE
+from gc_assets.state.summaries import LiveFilesSummary
+from gc_assets.stores.store import read_identity
+
+# Number of matches in a message.
+MAX_NAMED: Final = 20
+# Pairs whose objects are compared, by one request each. More matches mean that a whole location has
+# another name.
+MAX_COMPARED: Final = 1_000
+# The last component of a path, and the one before it if there is one.
+_TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
+_PAIRS: Final = pa.schema([("key", pa.string()), ("etag", pa.string()), ("address", pa.string()), ("reason", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class TailMatches:
+    """Planned files with the same tail and size as an unknown address.
+
+    Attributes:
+        addresses: Number of unknown addresses of all lakes.
+        files: Number of planned files that match one.
+        samples: Some of them, with the address.
+    """
+
+    addresses: int = 0
+    files: int = 0
+    samples: tuple[str, ...] = ()
+
+
+def planned_by_unknown_address(
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    live: Sequence[PublishedTable],
+    planned_rows: int,
+    rows: Callable[[SparkSession], DataFrame],
+) -> TailMatches:
+    """Compare the rows of a plan with the unknown addresses of all lakes.
+
+    A row matches if the last two components (or all of a shorter name) and the size are the same. An
+    unknown size equals every size. If a store can read the object at the address and it is another
+    one than the planned object, the row does not match.
+
+    Args:
+        spark: The session.
+        context: The run.
+        storage_name: Storage of the plan.
+        live: `live_files` of all lakes.
+        planned_rows: Number of rows of the plan.
+        rows: Returns these rows as a frame of a session. Called only if there are unknown addresses.
+    """
+    tables = [table for table in live if table.summary(LiveFilesSummary).unknown_addresses]
+    count = sum(table.summary(LiveFilesSummary).unknown_addresses for table in tables)
+    if not tables:
+        return TailMatches()
+    columns = ["address", "size_bytes", "reason"]
+    paths = [path for table in tables for path in table.paths(UNKNOWN_ADDRESSES_SIDE)]
+    session = choose_session(spark, planned_rows + count, len(paths) + 1)
+    unknown = _with_tail(read_paths(session, context.state.files, UNKNOWN_ADDRESSES, paths, columns), "address", "address_parent")
+    planned = rows(session).filter(F.col("action") != RESTORE).select("key", "etag", F.col("size_bytes").alias("planned_bytes"))
+    same_size = F.col("size_bytes").isNull() | F.col("planned_bytes").isNull() | (F.col("size_bytes") == F.col("planned_bytes"))
+    same_parent = F.col("address_parent").isNull() | F.col("key_parent").isNull() | (F.col("address_parent") == F.col("key_parent"))
+    pairs = _with_tail(planned, "key", "key_parent").join(unknown, "base").filter(same_size & same_parent).select(*_PAIRS.names)
+    some = collect(pairs.limit(MAX_COMPARED + 1))
+    if len(some) > MAX_COMPARED:
+        files = collect(pairs.agg(F.count_distinct("key").alias("files")))[0]["files"]
+        return TailMatches(count, files, tuple(_describe(row) for row in some[:MAX_NAMED]))
+    same = list[Any]()
+    for row in some:
+        # One request each, which may fail slowly. The remaining pairs are not needed for the gate.
+        if len(same) >= MAX_NAMED or not _is_another_object(context, storage_name, row):
+            same.append(row)
+    return TailMatches(count, len({row["key"] for row in same}), tuple(sorted(_describe(row) for row in same[:MAX_NAMED])))
+
+
+def _is_another_object(context: RunContext, storage_name: str, row: Any) -> bool:
+    """Return True if the address leads to an object with another identity than the planned one."""
+    location = context.storage(storage_name).location
+    found = read_identity(row["address"], location, context.config.connections())
+    return found is not None and found != row["etag"]
+
+
+def _describe(row: Any) -> str:
+    return f"{row['key']} and {row['address']} ({row['reason']})"
+
+
+def _with_tail(frame: DataFrame, name: str, parent: str) -> DataFrame:
+    """Add the last component of a column as `base`, and the one before it, both without spelling."""
+    schema = pa.schema([*_fields(frame), ("base", pa.string()), (parent, pa.string())])
+    return map_arrow(frame, _AddTail(name, schema), schema)
+
+
+def _fields(frame: DataFrame) -> list[pa.Field]:
+    types = {"size_bytes": pa.int64(), "planned_bytes": pa.int64()}
+    return [pa.field(name, types.get(name, pa.string())) for name in frame.columns]
+
+
+@dataclass(frozen=True)
+class _AddTail:
+    """Add the tail of a column with keys or addresses."""
+
+    name: str
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            tails = pc.extract_regex(loosen_spelling(_paths(batch.column(self.name))), _TAIL)
+            base, parent = pc.struct_field(tails, "base"), pc.struct_field(tails, "parent")
+            has_parent = pc.not_equal(parent, "")
+            columns = [*batch.columns, base, pc.if_else(has_parent, parent, pa.scalar(None, pa.string()))]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _paths(names: pa.Array) -> pa.Array:
+    """Return the paths of addresses, without query and authority. A key is its own path."""
+    is_url = pc.match_substring_regex(names, "^[A-Za-z][A-Za-z0-9+.-]*:")
+    if not is_url.true_count:
+        return names
+    paths = [url.path if (url := parse_url(name)) is not None else name for name in names.filter(is_url).to_pylist()]
+    return pc.replace_with_mask(names, is_url, pa.array(paths, names.type))

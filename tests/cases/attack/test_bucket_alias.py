@@ -1,0 +1,142 @@
+"""Live files whose addresses begin with another name of the storage were planned.
+
+The address of an S3 access point (`s3://NAME-s3alias/…`), of a web server or of another scheme resolved to no storage, so the file
+was missing from the live set. Source: Amazon S3 User Guide, "Using an access point alias in Iceberg and other applications".
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import GateRefused
+from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import catalog_of
+from tests.stages.lakehouse import Lakehouse
+from tests.stores.s3_bench import open_s3_bench
+
+pytestmark = pytest.mark.spark
+
+ROWS = Schema(NestedField(1, "id", LongType()))
+GATE = "unknown_addresses"
+METRICS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
+
+
+@dataclass
+class Writer:
+    """A table `db.t` of the lake `sales` with one append."""
+
+    house: Lakehouse
+    properties: dict[str, str]
+    table: Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        catalog = SqlCatalog("default", **self.properties)
+        catalog.create_namespace("db")
+        self.table = catalog.create_table("db.t", ROWS)
+        self.table.append(pa.table({"id": [1]}))
+        self.house.lakes = [IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": self.properties})]
+
+    def write(self, name: str) -> tuple[str, int]:
+        """Write a data file without a commit. Return its address and size."""
+        content = io.BytesIO()
+        pq.write_table(pa.table({"id": [7]}), content)
+        address = f"{self.table.location()}/data/{name}"
+        with self.table.io.new_output(address).create() as output:
+            output.write(content.getvalue())
+        return address, len(content.getvalue())
+
+    def commit(self, address: str, size_bytes: int) -> None:
+        """Append a data file under any address, which is not accessed."""
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=address,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=1,
+            file_size_in_bytes=size_bytes,
+            **{
+                f"{name}s": {}
+                for name in ("column_size", "value_count", "null_value_count", "nan_value_count", "lower_bound", "upper_bound")
+            },
+            key_metadata=None,
+            split_offsets=None,
+            equality_ids=None,
+            sort_order_id=None,
+            spec_id=0,
+        )
+        with self.table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+            append.append_data_file(file)
+
+    def plan(self, **settings: object) -> PlanHeader:
+        """Plan ten days after the previous plan."""
+        self.house.settings = settings
+        self.house.now = max(self.house.now, datetime.now(self.house.now.tzinfo)) + timedelta(days=10)
+        return self.house.plan()
+
+    def planned(self) -> set[str]:
+        """Return the names of the planned data files."""
+        return {key.rpartition("/")[2] for key in self.house.planned_actions() if "/data/" in key}
+
+
+def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """The alias of the storage is the way out. Web addresses of the server need none."""
+    with open_s3_bench("ceph") as bench:
+        house = BucketHouse(spark, tmp_path, bench=bench)
+        writer = Writer(house, catalog_of(house))
+        location, web = bench.store.location, f"{bench.server.endpoint}/{bench.store.location.removeprefix('s3://')}"
+        names = {"access-point.parquet": "s3://lake-x1y2z3-s3alias/w/", "web.parquet": web, "garbage.parquet": None, "other.parquet": None}
+        for name, prefix in names.items():
+            address, size_bytes = writer.write(name)
+            if prefix is not None:
+                writer.commit(address.replace(location, prefix), size_bytes)
+        address, size_bytes = writer.write("size.parquet")
+        writer.commit(address.replace(location, "s3://lake-x1y2z3-s3alias/w/"), size_bytes + 1)
+        header = writer.plan()
+        assert house.failed_gates(header) == {GATE}
+        message = next(gate.message for gate in header.failed_gates)
+        assert "1 planned files" in message
+        assert "access-point.parquet and s3://lake-x1y2z3-s3alias/w/" in message
+        assert "`aliases` of the storage" in message
+        assert writer.planned() == {"access-point.parquet", "garbage.parquet", "other.parquet", "size.parquet"}
+        assert house.summary("live_files", "sales")["unknown_addresses"] == 2
+
+        header = writer.plan(aliases=["s3://lake-x1y2z3-s3alias/w/"])
+        assert not header.failed_gates
+        assert writer.planned() == {"garbage.parquet", "other.parquet"}
+        assert house.summary("live_files", "sales")["unknown_addresses"] == 0
+
+
+def test_address_of_a_web_server_refuses_plan_and_apply(spark: SparkSession, tmp_path: Path) -> None:
+    """The file may be committed after the plan, and its size may be unknown to the metadata."""
+    house = Lakehouse(spark, tmp_path)
+    writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
+    address, size_bytes = writer.write("late.parquet")
+    writer.write("garbage.parquet")
+    header = writer.plan()
+    assert writer.planned() == {"garbage.parquet", "late.parquet"}
+    house.approve(header)
+    writer.commit(address.replace(f"file://{house.warehouse}/", "https://files.example.org/export/"), size_bytes)
+    with pytest.raises(GateRefused, match=f"{GATE}: 1 planned files .*late.parquet and https://files.example.org/export/db/t/data"):
+        house.apply(header)
+    assert house.failed_gates(writer.plan()) == {GATE}
+
+    header = writer.plan(aliases=["https://files.example.org/export/"])
+    assert (header.failed_gates, writer.planned()) == ((), {"garbage.parquet"})
+    house.approve_and_apply(header)
+    assert Path(address.removeprefix("file://")).exists()
