@@ -22,6 +22,7 @@ from gc_assets.state.schemas import Table
 from gc_assets.stores.store import open_store
 
 SPARK_POOL: Final = "spark_driver"
+PRIORITY_TAG: Final = "dagster/priority"
 
 Owner = LakeConfig | StorageConfig
 RunDates = dg.DailyPartitionsDefinition
@@ -45,6 +46,7 @@ class AssetStep:
         link_inputs: Tables of the other storages from which links may lead into this storage.
         reads_lake: Whether the stage reads the lake itself.
         freshness: When Dagster warns about old outputs, and when it reports a failure.
+        priority: Of the steps that are ready, the one with the highest priority starts first.
     """
 
     outputs: tuple[StepOutput, ...]
@@ -56,6 +58,7 @@ class AssetStep:
     link_inputs: tuple[Table, ...] = ()
     reads_lake: bool = False
     freshness: dg.FreshnessPolicy | None = None
+    priority: int = 0
 
 
 def without_spark(stage: Callable[[RunContext, str], object]) -> Stage:
@@ -72,7 +75,7 @@ def build_asset(asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey]
     outputs = [output for output in asset_step.outputs if has_table(owner, output.table)]
     specs = [build_spec(owner, output.table, deps, run_dates, spark=asset_step.spark, freshness=asset_step.freshness) for output in outputs]
 
-    @multi_asset(specs, asset_step.checks, SPARK_POOL if asset_step.spark else None)
+    @multi_asset(specs, asset_step.checks, SPARK_POOL if asset_step.spark else None, asset_step.priority)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
         with translate_errors(), forward_logs(context):
             run_context = collector.run_context(context.partition_key)
@@ -84,7 +87,7 @@ def build_asset(asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey]
 
 
 def multi_asset(
-    specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | None
+    specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | None, priority: int = 0
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Return a decorator that turns a function into a step with all `checks` on each of `specs`."""
     return dg.multi_asset(
@@ -97,6 +100,7 @@ def multi_asset(
         ],
         can_subset=len(specs) > 1,
         pool=pool,
+        op_tags={PRIORITY_TAG: str(priority)} if priority else None,
     )
 
 

@@ -19,13 +19,12 @@ from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
-from gc_assets.stages.records.plans import list_plans
+from gc_assets.stages.delete.missing_elsewhere import find_missing, last_sweep
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.claims import list_unread_locations, prefixes_of
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
@@ -37,18 +36,16 @@ def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
     return tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
 
 
-def read_missed_tables(context: RunContext) -> tuple[Unreadable, ...]:
-    """Read the tables whose metadata was missing in the last sweep of a storage.
+def read_missed_tables(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
+    """Read the tables whose metadata was missing in the last sweep of a storage, and the lakes of
+    which other storages lack files.
 
-    A mark uses cached containers and does not detect missing metadata.
+    A mark uses cached containers and does not detect missing metadata. The gates of the plan judge
+    whole lakes in its own storage.
     """
-    found: list[Unreadable] = []
-    for storage in context.config.storages:
-        headers = (plan.header for plan in list_plans(context.config, storage.name, empty=True))
-        dates = [header.run_date for header in headers if not header.historical and header.rehearsal == context.clock.is_rehearsal]
-        last = context.state.current(storage.name, ORPHAN_FILES.name, max(dates)) if dates else None
-        found += last.summary(OrphanFilesSummary).unreadable if last is not None else ()
-    return tuple(found)
+    last = last_sweep(context, storage_name)
+    own = last.summary(OrphanFilesSummary).unreadable if last is not None else ()
+    return (*own, *find_missing(context, storage_name))
 
 
 def add_deferred_rows(
@@ -72,7 +69,7 @@ def add_deferred_rows(
         live: `live_files` of all lakes.
         refs: `lake_refs` of all lakes.
     """
-    missed = read_missed_tables(context)
+    missed = read_missed_tables(context, storage_name)
     unreadable = with_set_aside(context, (*list_unreadable(live), *missed))
     if not unreadable:
         return needed

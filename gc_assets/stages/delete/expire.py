@@ -27,7 +27,7 @@ from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import KINDS, reversible_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, as_reversible
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
-from gc_assets.stages.delete.plan import planned_actions
+from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import StoredPlan, execution_directory, record_damage
@@ -256,6 +256,26 @@ def make_edits(
     return True
 
 
+def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, int]:
+    """Record `changed` for all edits of a plan without a final outcome, and return the outcomes.
+
+    No history is read or edited. An edit that was interrupted may have been made. The next run reads
+    the history as it is.
+    """
+    counts = Counter[str]()
+    for lake_name, actions in read_actions(context, plan).items():
+        record = ExpiryRecord(context, plan.header, lake_name)
+        recorded, at = record.outcomes(), context.clock.now()
+        pending = [action for action in actions if action not in recorded or recorded[action].verdict == FAILED]
+        unknown = "; it may have been made, because an apply was interrupted" if record.is_begun else ""
+        outcomes = [_cancel(action, recorded.get(action), at, "" if action in recorded else unknown) for action in pending]
+        if outcomes:
+            lease.check()
+            record.record_outcomes(outcomes, lease.token)
+        counts.update(_publish(plan, actions, record))
+    return dict(counts)
+
+
 def _cancel_edits(
     record: ExpiryRecord,
     pending: Sequence[ExpiryAction],
@@ -300,9 +320,9 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
     record.record_outcomes([*found, *silent], lease.token)
 
 
-def _cancel(action: ExpiryAction, previous: EditOutcome | None, at: datetime) -> EditOutcome:
-    found = f"; {previous.error}" if previous is not None and previous.damaged else ""
-    return EditOutcome(action, CHANGED, OUT_OF_DATE + found, at)
+def _cancel(action: ExpiryAction, previous: EditOutcome | None, at: datetime, found: str = "") -> EditOutcome:
+    damage = f"; {previous.error}" if previous is not None and previous.damaged else ""
+    return EditOutcome(action, CHANGED, OUT_OF_DATE + found + damage, at)
 
 
 @log_progress(EXPIRY_LOG, attrgetter("header.storage"))

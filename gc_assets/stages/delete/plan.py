@@ -27,6 +27,7 @@ from gc_assets.engine.tables import (
     write_parts,
 )
 from gc_assets.engine.tasks import run_single_task
+from gc_assets.stages.delete.close import close_outdated_plans
 from gc_assets.stages.delete.left_out import History, expiry_sources, find_withheld_edits, select_editable, sum_left_out
 from gc_assets.stages.delete.plan_header import PlanContent, build_header
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -39,7 +40,7 @@ from gc_assets.stages.records.plans import used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.files import Files
-from gc_assets.state.journal import PublishedTable, State, TableRun
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
 from gc_assets.state.side_tables import (
@@ -71,6 +72,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     - the files in quarantine to restore or purge,
     - the unfinished uploads to abort (`planned_uploads`).
     """
+    open_plans = close_outdated_plans(spark, context, storage_name)
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{inputs.orphans.receipt.rows:,} orphan files")
@@ -97,7 +99,9 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable)
     files_left_out, expired = sum_left_out(inputs, written, run)
     left_out = (*withheld.values(), *files_left_out)
-    content = PlanContent(written, expiry, aliases, unknown, upload_totals(uploads, later), sum_files(deferred), left_out, expired)
+    content = PlanContent(
+        written, expiry, aliases, unknown, upload_totals(uploads, later), sum_files(deferred), left_out, expired, tuple(open_plans)
+    )
     header = build_header(inputs, content)
     aborted = {UPLOADS_SIDE: tuple(write_parts(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
     written = replace(written, side={**written.side, **expiry.side, **aborted})
@@ -126,11 +130,6 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, withhel
     return merge_written(
         run_single_task(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources))
     )
-
-
-def planned_actions(state: State, plan: PublishedTable) -> pa.Table:
-    """Return the plan's history edits (columns `EXPIRY_ACTIONS`)."""
-    return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Self
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
+from gc_assets.stages.delete.missing_elsewhere import find_missing
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.journal import PublishedTable
@@ -27,8 +28,9 @@ class PlanInputs:
         inventory: `storage_inventory` of the storage.
         live: `live_files` of every lake.
         refs: `lake_refs` of every lake.
-        unreadable: Tables that the marks or the sweep could not read, with the records of users who
+        unreadable: Tables that the marks or the sweeps could not read, with the records of users who
             set them aside.
+        missing: Tables and lakes of which other storages lack files. Also in `unreadable`.
     """
 
     context: RunContext
@@ -38,14 +40,16 @@ class PlanInputs:
     live: list[PublishedTable]
     refs: list[PublishedTable]
     unreadable: tuple[Unreadable, ...]
+    missing: tuple[Unreadable, ...]
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
         orphans = context.table(ORPHAN_FILES, storage_name)
         inventory = context.table(STORAGE_INVENTORY, storage_name)
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
-        unreadable = (*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable)
-        return cls(context, storage_name, orphans, inventory, live, refs, with_set_aside(context, unreadable))
+        missing = find_missing(context, storage_name)
+        unreadable = _distinct((*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable, *missing))
+        return cls(context, storage_name, orphans, inventory, live, refs, with_set_aside(context, unreadable), missing)
 
     @property
     def tables(self) -> list[PublishedTable]:
@@ -60,3 +64,8 @@ class PlanInputs:
     def frozen_at(self) -> datetime:
         """Time when the first ref of any lake was read."""
         return min(table.summary(LakeRefsSummary).frozen_at for table in self.refs)
+
+
+def _distinct(items: tuple[Unreadable, ...]) -> tuple[Unreadable, ...]:
+    """Keep the first item of each table, because several storages may lack files of it."""
+    return tuple({(item.lake, item.table_uuid, item.table_name): item for item in reversed(items)}.values())[::-1]

@@ -143,7 +143,8 @@ def _last_unreadable(config: Config, state: State) -> list[Unreadable]:
     lakes = (state.latest(lake.name, LIVE_FILES.name) for lake in config.lakes)
     sweeps = (state.latest(storage.name, ORPHAN_FILES.name) for storage in config.storages)
     found = [item for table in lakes if table is not None for item in table.summary(LiveFilesSummary).unreadable]
-    return [*found, *(item for table in sweeps if table is not None for item in table.summary(OrphanFilesSummary).unreadable)]
+    summaries = [table.summary(OrphanFilesSummary) for table in sweeps if table is not None]
+    return [*found, *(item for swept in summaries for item in (*swept.unreadable, *swept.missing_lakes, *swept.unlisted_lakes))]
 
 
 def _parse(state: State, lake: str, content: bytes) -> Sequence[SetAside]:

@@ -42,7 +42,7 @@ MAX_NAMED: Final = 1_000
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
-LOST_DDL: Final = "files long, keys array<string>"
+LOST_DDL: Final = "files long, keys array<string>, lakes array<string>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,23 @@ class _RereadContainers:
             return False
 
 
-def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> tuple[int, list[str]]:
-    """Count the live files that must exist and are neither listed nor in quarantine, and return
-    some keys.
+@dataclass(frozen=True, slots=True)
+class Unlisted:
+    """Live files that are missing.
+
+    Attributes:
+        files: Upper bound of their number.
+        samples: Some of their keys.
+        lakes: Lakes that need one of them, if they were compared one by one.
+    """
+
+    files: int
+    samples: tuple[str, ...] = ()
+    lakes: tuple[str, ...] = ()
+
+
+def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> Unlisted:
+    """Find the live files that must exist and are neither listed nor in quarantine.
 
     Files that the inventory lacks are looked up. The plan restores files that are in quarantine.
 
@@ -146,10 +160,15 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
         purged: Keys that were purged because a rule of their lake released them (columns key,
             lake). They need not exist for that lake.
     """
-    needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
+    needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti")
+    needed = needed.groupBy("key").agg(F.collect_set("lake").alias("lakes"))
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
     found = run_over_frame(lost, _CountLost(lister), LOST_DDL)
-    return sum(row["files"] for row in found), sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]
+    return Unlisted(
+        sum(row["files"] for row in found),
+        tuple(sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]),
+        tuple(sorted({lake for row in found for lake in row["lakes"]})),
+    )
 
 
 def find_misspelled(near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: Lister) -> tuple[str, ...]:
@@ -173,9 +192,12 @@ class _CountLost:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            keys = batch.column("key").to_pylist()
-            lost = [key for key, size in zip(keys, self.lister.look_up(keys), strict=True) if size is None]
-            yield pa.RecordBatch.from_pydict({"files": [len(lost)], "keys": pa.array([lost[:MAX_SAMPLES]], pa.list_(pa.string()))})
+            keys, strings = batch.column("key").to_pylist(), pa.list_(pa.string())
+            is_lost = [size is None for size in self.lister.look_up(keys)]
+            lost = [key for key, missing in zip(keys, is_lost, strict=True) if missing]
+            lakes = batch.column("lakes").filter(pa.array(is_lost, pa.bool_())).flatten().unique().to_pylist()
+            columns = {"files": [len(lost)], "keys": pa.array([lost[:MAX_SAMPLES]], strings), "lakes": pa.array([lakes], strings)}
+            yield pa.RecordBatch.from_pydict(columns)
 
 
 @dataclass(frozen=True, slots=True)

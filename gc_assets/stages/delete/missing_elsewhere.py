@@ -1,0 +1,100 @@
+"""Find tables and lakes of which live files are missing in other storages.
+
+The evidence about a lake is judged over all storages. While files that it needs are missing in one
+of them, its live set may be wrong, so nothing under its claims is planned in any storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.phases import RESTORE
+from gc_assets.core.plan import Unreadable
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import ROUTE, map_arrow
+from gc_assets.stages.records.plans import ListedPlan, list_plans
+from gc_assets.stages.sweep.claims import prefixes_of
+from gc_assets.state.arrow_types import STRING
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
+from gc_assets.state.side_tables import MISSING_ELSEWHERE_SIDE
+from gc_assets.state.summaries import OrphanFilesSummary
+
+LIVE_LISTED = "live_listed"
+
+
+def find_missing(context: RunContext, storage_name: str) -> tuple[Unreadable, ...]:
+    """Return the tables and lakes that other storages lack files of, by their last sweeps.
+
+    A lake does not count if the newest plan of that sweep was approved with `live_listed`
+    overridden.
+    """
+    others = (other.name for other in context.config.storages if other.name != storage_name)
+    return tuple(item for other in others for item in _missing_in(context, other))
+
+
+def last_sweep(context: RunContext, storage_name: str) -> PublishedTable | None:
+    """Return the newest sweep of a storage up to the run date, or of its newest plan."""
+    plans = _comparable_plans(context, storage_name)
+    dates = [plan.header.run_date for plan in plans]
+    if context.find(ORPHAN_FILES, storage_name) is not None:
+        dates.append(context.run_date)
+    return context.state.current(storage_name, ORPHAN_FILES.name, max(dates)) if dates else None
+
+
+def _missing_in(context: RunContext, storage_name: str) -> Iterator[Unreadable]:
+    sweep = last_sweep(context, storage_name)
+    if sweep is None:
+        return
+    summary = sweep.summary(OrphanFilesSummary)
+    yield from (*summary.unreadable, *summary.missing_lakes)
+    if summary.unlisted_lakes:
+        plans = _comparable_plans(context, storage_name)
+        newest = next((plan for plan in plans if plan.header.run_date == sweep.receipt.run_date), None)
+        if newest is None or not newest.verdict.is_approved or LIVE_LISTED not in newest.verdict.overrides:
+            yield from summary.unlisted_lakes
+
+
+def _comparable_plans(context: RunContext, storage_name: str) -> list[ListedPlan]:
+    """Return the plans of a storage, newest first, without historical ones and other rehearsals."""
+    plans = list_plans(context.config, storage_name, empty=True)
+    return [plan for plan in plans if not plan.header.historical and plan.header.rehearsal == context.clock.is_rehearsal]
+
+
+def route_missing(rows: DataFrame, prefixes: tuple[str, ...]) -> DataFrame:
+    """Route the planned rows under these prefixes to a side table, except restores."""
+    if not prefixes:
+        return rows
+    schema = pa.schema([*(DELETION_PLAN.schema.field(name) for name in rows.columns if name != ROUTE), (ROUTE, STRING)])
+    ordered = rows.select(*(name for name in rows.columns if name != ROUTE), F.col(ROUTE))
+    # Under a claim on the whole storage, exactly the shielded keys have no owner.
+    shields = [Claim("", Owner("", None), collect=True), *(Claim(prefix, Owner("", None), collect=False) for prefix in prefixes)]
+    return map_arrow(ordered, _RouteShielded(Claims.of(shields)), schema).select(*rows.columns)
+
+
+def missing_prefixes(
+    context: RunContext, storage_name: str, missing: tuple[Unreadable, ...], tables: list[PublishedTable]
+) -> tuple[str, ...]:
+    """Return the prefixes that these tables and lakes claim in a storage."""
+    owners = {Owner(item.lake, item.table_uuid) for item in missing}
+    return prefixes_of(context, storage_name, tables, owners) if owners else ()
+
+
+class _RouteShielded:
+    """Task that routes the rows of shielded keys. Runs in executors."""
+
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            shielded = pc.is_null(self._claims.resolve(batch.column("key"))[0])
+            is_planned = pc.and_(pc.equal(batch.column(ROUTE), ""), pc.not_equal(batch.column("action"), RESTORE))
+            route = pc.if_else(pc.and_(shielded, is_planned), MISSING_ELSEWHERE_SIDE, batch.column(ROUTE))
+            yield batch.set_column(batch.schema.get_field_index(ROUTE), ROUTE, route)
