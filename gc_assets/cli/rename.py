@@ -30,11 +30,18 @@ def rename_command(settings: Settings, old: str, new: str, by: str, comment: str
     from gc_assets.stages.records.renames import rename
 
     platform = settings.platform()
-    place = rename(platform.config, platform.clock, old, new, by, comment)
+    entry = rename(platform.config, platform.clock, old, new, by, comment)
     if format_ == "json":
         write_json(
-            [{"scope": place.scope, "name": new, "recorded_name": place.recorded_name, "place": place.places[0] if place.places else None}]
+            [
+                {
+                    "scope": entry.scope,
+                    "name": new,
+                    "recorded_name": entry.recorded_name,
+                    "location": entry.locations[0] if entry.locations else None,
+                }
+            ]
         )
     else:
-        click.echo(f"{place.scope} {new} continues the records of {place.recorded_name} (recorded by {by.strip()})")
+        click.echo(f"{entry.scope} {new} continues the records of {entry.recorded_name} (recorded by {by.strip()})")
     print_message("Next: gc-assets plans")

@@ -202,7 +202,7 @@ class LakeConfig(AssetMetadata):
         """Return the lake with the name of its records."""
         return _with_recorded_name(self, name)
 
-    def place(self) -> tuple[str, str]:
+    def catalog_location(self) -> tuple[str, str]:
         """Return the identity of the catalog or repository, which does not change with its name.
 
         Returns:
@@ -211,7 +211,7 @@ class LakeConfig(AssetMetadata):
         """
         return "", ""
 
-    def place_detail(self) -> str:
+    def location_detail(self) -> str:
         """Return what distinguishes lakes of one catalog, such as patterns of tables."""
         return ""
 
@@ -456,7 +456,7 @@ class Config(AssetMetadata):
         return self.connections().settings_for(location).endpoint or environment
 
     def address_aliases(self) -> list[tuple[str, str]]:
-        """Return other addresses of the storages as (name, address): configured ones and web addresses."""
+        """Return other addresses of the storages as (name, address), including web addresses."""
         aliases = [(storage.name, alias) for storage in self.storages for alias in storage.aliases]
         on_s3 = [storage for storage in self.storages if scheme_of(storage.location) == S3]
         return aliases + [
@@ -502,7 +502,7 @@ class Config(AssetMetadata):
 
     @property
     def has_unrecorded_names(self) -> bool:
-        """True if the first run under this configuration must record its places in the state."""
+        """True if the first run under this configuration must record its locations in the state."""
         return self._has_unrecorded_names
 
     def with_recorded_names(self, names: Sequence[str], notes: tuple[str, ...], *, is_changed: bool) -> Config:

@@ -182,7 +182,10 @@ def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[C
 
 
 def start_run(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> TableRun:
-    """Start a run of a table and log its id. The first one records the places of the configuration."""
+    """Start a run of a table and log its id.
+
+    The first one records the locations of the configuration.
+    """
     record_names(run_context.config, run_context.state, run_context.clock)
     run = run_context.state.start(group, table.name, run_date or run_context.run_date, run_context.clock)
     current = _CURRENT.get()

@@ -1,7 +1,7 @@
 """Replace the names of `lakes.yaml` by the names under which the state has the records.
 
 All stages, plans and tables use the recorded names, so a renamed storage keeps its plans,
-approvals, quarantine and caches. See `state/places.py` for the rules.
+approvals, quarantine and caches. See `state/registry.py` for the rules.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError, StateError, StoreError
 from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.journal import State
-from gc_assets.state.places import (
+from gc_assets.state.registry import (
     Assignment,
-    ConfiguredPlace,
-    Place,
-    PlaceEvent,
+    ConfiguredEntry,
     Registry,
+    RegistryEntry,
+    RegistryEvent,
     assign,
-    canonical_place,
+    canonical_location,
     change_registry,
     read_registry,
     spellings_of,
 )
-from gc_assets.stores.protocol import RESERVED_PREFIX
-from gc_assets.stores.store import open_objects
 
-STORAGE_ID: Final = f"{RESERVED_PREFIX}storage_id.json"
+_STORAGE_ID: Final = "storage_id.json"
 # Configurations that this process has recorded, because every table of a run asks for it.
 _RECORDED: Final[set[tuple[Hashable, ...]]] = set()
 _log: Final = logging.getLogger(__name__)
@@ -41,10 +39,10 @@ _log: Final = logging.getLogger(__name__)
 def with_recorded_names(config: Config) -> Config:
     """Return the configuration with the recorded names of its storages and lakes.
 
-    Only reads. The first run under the configuration records its places (`record_names`).
+    Only reads. The first run under the configuration records its locations (`record_names`).
 
     Raises:
-        GcError: If the registry, or the id of a storage whose place is not on record, cannot be
+        GcError: If the registry, or the id of a storage whose location is not on record, cannot be
             read.
     """
     try:
@@ -55,33 +53,33 @@ def with_recorded_names(config: Config) -> Config:
     return config.with_recorded_names(found.names, found.notes, is_changed=bool(found.changed))
 
 
-def configured_places(config: Config) -> list[ConfiguredPlace]:
+def configured_entries(config: Config) -> list[ConfiguredEntry]:
     """Return the storages, then the lakes of a configuration, by their names in `lakes.yaml`."""
-    storages = [ConfiguredPlace("storage", item.label, canonical_place("", item.location)) for item in config.storages]
-    lakes: list[ConfiguredPlace] = []
+    storages = [ConfiguredEntry("storage", item.label, canonical_location("", item.location)) for item in config.storages]
+    lakes: list[ConfiguredEntry] = []
     for lake in config.lakes:
-        kind, address = lake.place()
-        place = canonical_place(kind, address) if address else ""
-        lakes.append(ConfiguredPlace("lake", lake.label, place, spellings_of(kind, address, config.state), lake.place_detail()))
+        kind, address = lake.catalog_location()
+        location = canonical_location(kind, address) if address else ""
+        lakes.append(ConfiguredEntry("lake", lake.label, location, spellings_of(kind, address, config.state), lake.location_detail()))
     return [*storages, *lakes]
 
 
 def record_names(config: Config, state: State, clock: Clock) -> None:
-    """Record the places of a configuration in the state, before a run writes there.
+    """Record the locations of a configuration in the state, before a run writes there.
 
     Raises:
         StateError: If another process assigned other names meanwhile.
     """
     in_use = tuple(item.name for item in (*config.storages, *config.lakes))
-    if not config.has_unrecorded_names or (key := (state.files.root, in_use, *configured_places(config))) in _RECORDED:
+    if not config.has_unrecorded_names or (key := (state.files.root, in_use, *configured_entries(config))) in _RECORDED:
         return
 
     def with_changes(registry: Registry) -> Registry:
         found = _assign(config, state, registry)
         if found.names != in_use:
             raise StateError(f"the names on record in {state.files.root} were changed by another process; run the command again")
-        events = [PlaceEvent(at=clock.now(), recorded_name=place.recorded_name, change=_describe(place)) for place in found.changed]
-        return registry.with_places(found.changed, *events) if found.changed else registry
+        events = [RegistryEvent(at=clock.now(), recorded_name=entry.recorded_name, change=_describe(entry)) for entry in found.changed]
+        return registry.with_entries(found.changed, *events) if found.changed else registry
 
     change_registry(state, with_changes)
     _RECORDED.add(key)
@@ -93,6 +91,8 @@ def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
     Raises:
         StoreError: If it cannot be read.
     """
+    from gc_assets.stores.store import open_objects  # slow to import, and needed only if the location is not on record
+
     address = _id_address(storage)
     try:
         content = open_objects(config.connections()).read(address)
@@ -120,6 +120,8 @@ def record_storage_id(config: Config, state: State, storage_name: str, clock: Cl
 
 
 def _record_storage_id(config: Config, state: State, storage: StorageConfig, clock: Clock) -> None:
+    from gc_assets.stores.store import open_objects
+
     registry, objects, address = read_registry(state), open_objects(config.connections()), _id_address(storage)
     known = registry.find("storage", storage.name)
     if known is None:
@@ -127,7 +129,7 @@ def _record_storage_id(config: Config, state: State, storage: StorageConfig, clo
     found = read_storage_id(config, storage)
     if found is not None and found == known.storage_id:
         return
-    others = {place.storage_id for place in registry.places if place != known}
+    others = {entry.storage_id for entry in registry.entries if entry != known}
     if found is None or found in others:  # a copy of another storage has its id
         new = str(uuid.uuid4())
         content = json.dumps({"id": new}).encode()
@@ -138,28 +140,30 @@ def _record_storage_id(config: Config, state: State, storage: StorageConfig, clo
         found = new
 
     def with_id(current: Registry) -> Registry:
-        place = current.find("storage", storage.name)
-        if place is None or place.storage_id == found:
+        entry = current.find("storage", storage.name)
+        if entry is None or entry.storage_id == found:
             return current
-        event = PlaceEvent(at=clock.now(), recorded_name=storage.name, change=f"storage id {found}")
-        return current.with_places([place.model_copy(update={"storage_id": found})], event)
+        event = RegistryEvent(at=clock.now(), recorded_name=storage.name, change=f"storage id {found}")
+        return current.with_entries([entry.model_copy(update={"storage_id": found})], event)
 
     change_registry(state, with_id)
 
 
 def _id_address(storage: StorageConfig) -> str:
-    return f"{storage.location.rstrip('/')}/{STORAGE_ID}"
+    from gc_assets.stores.protocol import RESERVED_PREFIX
+
+    return f"{storage.location.rstrip('/')}/{RESERVED_PREFIX}{_STORAGE_ID}"
 
 
 def _assign(config: Config, state: State, registry: Registry) -> Assignment:
     storages = {storage.label: storage for storage in config.storages}
     return assign(
-        configured_places(config),
+        configured_entries(config),
         registry,
         lambda name: bool(state.files.directories(name)),
         lambda name: read_storage_id(config, storages[name]),
     )
 
 
-def _describe(place: Place) -> str:
-    return f"{place.scope} {place.names[-1]} at {place.places[0] if place.places else 'an unknown place'}"
+def _describe(entry: RegistryEntry) -> str:
+    return f"{entry.scope} {entry.names[-1]} at {entry.locations[0] if entry.locations else 'an unknown location'}"

@@ -135,7 +135,7 @@ class IcebergLakeConfig(LakeConfig):
         known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
         return {key: _strip_identity(value) for key, value in known.items()}
 
-    def place(self) -> tuple[str, str]:
+    def catalog_location(self) -> tuple[str, str]:
         """Return the catalog. In an SQL catalog, `catalog_name` is part of every row's key."""
         local = self._match_sqlite_uri()
         if local is not None:
@@ -147,7 +147,7 @@ class IcebergLakeConfig(LakeConfig):
         selected = [f"{key}={known[key]}" for key in keys if key in known]
         return f"iceberg {'' if is_server else f'{self.catalog_name} '}", " ".join([uri, *selected]).strip()
 
-    def place_detail(self) -> str:
+    def location_detail(self) -> str:
         return " ".join(sorted(self.tables))
 
     def with_library_settings(self) -> IcebergLakeConfig:

@@ -51,7 +51,7 @@ class IcechunkLakeConfig(LakeConfig):
     def with_retention(self, keep: str) -> IcechunkLakeConfig:
         return self.model_copy(update={"retention": self.retention.with_default(keep)})
 
-    def place(self) -> tuple[str, str]:
+    def catalog_location(self) -> tuple[str, str]:
         return "icechunk ", self.location
 
     @property

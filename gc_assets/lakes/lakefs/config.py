@@ -76,7 +76,7 @@ class LakeFsLakeConfig(LakeConfig):
         found["recheck_deduplicated"] = found.pop("verify_deduplicated")  # its name in the digests up to 0.3
         return found
 
-    def place(self) -> tuple[str, str]:
+    def catalog_location(self) -> tuple[str, str]:
         return "lakefs ", f"{self.endpoint}/{self.repository}"
 
     def with_retention(self, keep: str) -> LakeFsLakeConfig:

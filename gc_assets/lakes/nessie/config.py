@@ -51,7 +51,7 @@ class NessieLakeConfig(LakeConfig):
     def server(self) -> str:
         return self.uri
 
-    def place(self) -> tuple[str, str]:
+    def catalog_location(self) -> tuple[str, str]:
         return "nessie ", self.uri.rstrip("/")
 
     @property

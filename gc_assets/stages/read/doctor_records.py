@@ -12,6 +12,7 @@ from typing import Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core import gates
+from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.plan import LiveCount, gate_name
@@ -24,7 +25,7 @@ from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_pl
 from gc_assets.stages.records.adoption import MAX_EXAMINED, find_unknown_files
 from gc_assets.stages.records.plans import list_damage, list_plans, load_plan, previous_plan, refuse_other_key, unfinished_plans
 from gc_assets.state.backend import VERIFICATION_MARKS
-from gc_assets.state.places import read_registry
+from gc_assets.state.registry import read_registry
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Holder
 
@@ -51,7 +52,7 @@ def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding
             continue
         if stored.verdict.approvals and stored.verdict.missing is not None:
             found = f"plan {name} is {stored.verdict.missing}"
-            yield Finding(storage.name, "approvals", WARN, found, f"gc-assets approve {name} --by ANOTHER_NAME")
+            yield Finding(storage.name, "approvals", WARN, found, command("approve", name, by="ANOTHER_NAME"))
         if stored.verdict.is_approved and stored.header.policy_digest != context.config.policy_digest():
             found = f"plan {name} was approved under another policy than that of lakes.yaml, so it cannot be applied"
             yield Finding(storage.name, "plans", WARN, found, "Make a new plan with `gc-assets run`.")
@@ -104,7 +105,7 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
         return
     names = ", ".join(plan[:12] for plan in begun[:3])
     found = f"{len(begun):,} plans began and did not finish: {names}"
-    yield Finding(storage.name, "interrupted", FAIL, found, f"gc-assets apply {begun[0][:12]}")
+    yield Finding(storage.name, "interrupted", FAIL, found, command("apply", begun[0][:12]))
 
 
 def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
@@ -137,7 +138,7 @@ def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding
         f"{at_least}{unknown.amount.files:,} files ({format_bytes(unknown.amount.bytes)}) are in the trash, but in no log of the state, "
         f"of the plans {plans}: they are neither restored nor purged"
     )
-    yield Finding(storage.name, "trash", WARN, found, f"gc-assets adopt {storage.label} --by WHO")
+    yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
 
 
 def check_identity(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:

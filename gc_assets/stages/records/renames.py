@@ -6,15 +6,23 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
-from gc_assets.engine.recorded_names import configured_places
+from gc_assets.engine.recorded_names import configured_entries
 from gc_assets.state.journal import State
-from gc_assets.state.places import ConfiguredPlace, Place, PlaceEvent, Registry, change_registry, read_registry, with_configured_place
+from gc_assets.state.registry import (
+    ConfiguredEntry,
+    Registry,
+    RegistryEntry,
+    RegistryEvent,
+    change_registry,
+    read_registry,
+    with_configured_entry,
+)
 
 
-def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: str = "") -> Place:
+def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: str = "") -> RegistryEntry:
     """Record that the storage or lake `new` of `lakes.yaml` continues the records of `old`.
 
-    A storage or lake whose place is on record is recognized without this command. It is needed if
+    A storage or lake whose location is on record is recognized without this command. It is needed if
     the name or the records would otherwise be lost: after a move without `.gc-assets/`, or if the
     address of a catalog changed.
 
@@ -27,7 +35,7 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
         comment: The reason.
 
     Returns:
-        The place on record.
+        The entry of the registry.
 
     Raises:
         UsageError: If a name is unknown, or another storage or lake of `lakes.yaml` has these
@@ -44,41 +52,41 @@ def rename(config: Config, clock: Clock, old: str, new: str, by: str, comment: s
     key = (renamed.scope, renamed.recorded_name)
 
     def with_name(registry: Registry) -> Registry:
-        place = with_configured_place(_find_recorded(registry, item, old), item)
-        others = [_without(other, item) for other in registry.places if (other.scope, other.recorded_name) != key]
-        event = PlaceEvent(
-            at=clock.now(), recorded_name=place.recorded_name, change=f"renamed to {new}", by=by.strip(), comment=comment.strip()
+        entry = with_configured_entry(_find_recorded(registry, item, old), item)
+        others = [_without(other, item) for other in registry.entries if (other.scope, other.recorded_name) != key]
+        event = RegistryEvent(
+            at=clock.now(), recorded_name=entry.recorded_name, change=f"renamed to {new}", by=by.strip(), comment=comment.strip()
         )
-        return registry.with_places([*others, place], event)
+        return registry.with_entries([*others, entry], event)
 
     change_registry(state, with_name)
-    return with_configured_place(renamed, item)
+    return with_configured_entry(renamed, item)
 
 
-def _find_configured(config: Config, name: str) -> ConfiguredPlace:
-    items = {item.name: item for item in configured_places(config)}
+def _find_configured(config: Config, name: str) -> ConfiguredEntry:
+    items = {item.name: item for item in configured_entries(config)}
     if name not in items:
         raise UsageError(f"no storage or lake of lakes.yaml is named {name!r}; it has {join_names(list(items))}{did_you_mean(name, items)}")
     return items[name]
 
 
-def _find_recorded(registry: Registry, item: ConfiguredPlace, old: str) -> Place:
-    places = [place for place in registry.places if place.scope == item.scope]
-    found = [place for place in places if place.recorded_name == old] or [place for place in places if old in place.names]
+def _find_recorded(registry: Registry, item: ConfiguredEntry, old: str) -> RegistryEntry:
+    entries = [entry for entry in registry.entries if entry.scope == item.scope]
+    found = [entry for entry in entries if entry.recorded_name == old] or [entry for entry in entries if old in entry.names]
     if len(found) == 1:
         return found[0]
-    names = sorted(place.recorded_name for place in places)
+    names = sorted(entry.recorded_name for entry in entries)
     problem = f"several {item.scope}s had the name {old!r}" if found else f"no {item.scope} is on record as {old!r}"
     raise UsageError(f"{problem}; the state has the records of {join_names(names) or 'none'}{did_you_mean(old, names)}")
 
 
-def _without(place: Place, item: ConfiguredPlace) -> Place:
-    """Return the place without the name and address that another one gets."""
-    if item.scope != place.scope or not {item.place} & set(place.places):
-        return place
+def _without(entry: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:
+    """Return the entry without the name and address that another one gets."""
+    if item.scope != entry.scope or not {item.location} & set(entry.locations):
+        return entry
     update = {
-        "names": tuple(name for name in place.names if name != item.name),
-        "places": tuple(address for address in place.places if address != item.place),
-        "spellings": tuple(spelling for spelling in place.spellings if spelling not in item.spellings),
+        "names": tuple(name for name in entry.names if name != item.name),
+        "locations": tuple(address for address in entry.locations if address != item.location),
+        "spellings": tuple(spelling for spelling in entry.spellings if spelling not in item.spellings),
     }
-    return place.model_copy(update=update)
+    return entry.model_copy(update=update)

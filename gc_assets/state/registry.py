@@ -1,13 +1,13 @@
 """Keep the directory of a storage or lake in the state when its name in `lakes.yaml` changes.
 
-The state is laid out by names: `<state>/<name>/…`. `places.json` records which place each of these
-names belongs to. A storage is identified by its location, and by the id that an apply writes to its
-`.gc-assets/`. A lake is identified by its catalog or repository. If a known place has another name
-in `lakes.yaml`, its records keep the first name. If a name is used for another place, the records of
-that place get a name of their own, such as `warehouse_2`.
+The state is laid out by names: `<state>/<name>/…`. `registry.json` records the location to which each
+of these names belongs. A storage is identified by its location, and by the id that an apply writes
+to its `.gc-assets/`. A lake is identified by its catalog or repository. If a known location has
+another name in `lakes.yaml`, its records keep the first name. If a name is used for another
+location, the records of that location get a name of their own, such as `warehouse_2`.
 
-A state of a release without this file is adopted: each directory belongs to the place of its last
-plan, or to the place that has its name now.
+A state of a release without this file is adopted: each directory belongs to the location of its
+last plan, or to the location that has its name now.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import FormatError, GcError, StateError, UsageError
 from gc_assets.core.paths import FILE, Location, parse_address
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, STORAGE_INVENTORY
 from gc_assets.state.summaries import DeletionPlanSummary
 
-PLACES: Final = "places.json"
+REGISTRY_FILE: Final = "registry.json"
 VERSION: Final = 1
 Scope = Literal["storage", "lake"]
 # Reads the id in the `.gc-assets/` of a storage (its name in `lakes.yaml`), or returns None.
@@ -39,14 +40,14 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
 
 
-class Place(_Model):
+class RegistryEntry(_Model):
     """A storage or lake on record.
 
     Attributes:
         recorded_name: The directory of its records, and its name in plans and tables.
         names: All names that it had in `lakes.yaml`.
-        places: Its places, the current one first. Empty if the place is unknown.
-        spellings: Other spellings of a lake's places, which identify it together with a name.
+        locations: Its locations, the current one first. Empty if they are unknown.
+        spellings: Other spellings of a lake's locations, which identify it together with a name.
         detail: Distinguishes lakes of one catalog.
         storage_id: The id in the `.gc-assets/` of a storage, or None before the first apply.
     """
@@ -54,13 +55,13 @@ class Place(_Model):
     recorded_name: str
     scope: Scope
     names: tuple[str, ...]
-    places: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
     spellings: tuple[str, ...] = ()
     detail: str = ""
     storage_id: str | None = None
 
 
-class PlaceEvent(_Model):
+class RegistryEvent(_Model):
     """A change of the registry."""
 
     at: datetime
@@ -71,50 +72,50 @@ class PlaceEvent(_Model):
 
 
 class Registry(_Model):
-    """Content of `places.json`. Events are only added."""
+    """Content of `registry.json`. Events are only added."""
 
     version: int = VERSION
-    places: tuple[Place, ...] = ()
-    events: tuple[PlaceEvent, ...] = ()
+    entries: tuple[RegistryEntry, ...] = ()
+    events: tuple[RegistryEvent, ...] = ()
 
-    def find(self, scope: Scope, recorded_name: str) -> Place | None:
-        return next((place for place in self.places if (place.scope, place.recorded_name) == (scope, recorded_name)), None)
+    def find(self, scope: Scope, recorded_name: str) -> RegistryEntry | None:
+        return next((entry for entry in self.entries if (entry.scope, entry.recorded_name) == (scope, recorded_name)), None)
 
-    def with_places(self, changed: Iterable[Place], *events: PlaceEvent) -> Registry:
-        """Return the registry with these places added or replaced."""
-        new = {(place.scope, place.recorded_name): place for place in (*self.places, *changed)}
-        return self.model_copy(update={"places": tuple(new.values()), "events": (*self.events, *events)})
+    def with_entries(self, changed: Iterable[RegistryEntry], *events: RegistryEvent) -> Registry:
+        """Return the registry with these entries added or replaced."""
+        new = {(entry.scope, entry.recorded_name): entry for entry in (*self.entries, *changed)}
+        return self.model_copy(update={"entries": tuple(new.values()), "events": (*self.events, *events)})
 
 
 @dataclass(frozen=True, slots=True)
-class ConfiguredPlace:
-    """A storage or lake of `lakes.yaml`. `place` is "" if its kind has no place."""
+class ConfiguredEntry:
+    """A storage or lake of `lakes.yaml`. `location` is "" if its kind has none."""
 
     scope: Scope
     name: str
-    place: str
+    location: str
     spellings: tuple[str, ...] = ()
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The recorded names of the configured places, in their order.
+    """The recorded names of the configured entries, in their order.
 
     Attributes:
         names: The recorded names.
         changed: Places that are new or differ from the registry.
         notes: A message for each recorded name that differs from the name in `lakes.yaml`, or whose
-            place changed.
+            location changed.
     """
 
     names: tuple[str, ...]
-    changed: tuple[Place, ...]
+    changed: tuple[RegistryEntry, ...]
     notes: tuple[str, ...]
 
 
-def canonical_place(kind: str, address: str) -> str:
-    """Return the place of an address, with symbolic links resolved on this machine."""
+def canonical_location(kind: str, address: str) -> str:
+    """Return the location of an address, with symbolic links resolved on this machine."""
     try:
         return f"{kind}{Location.parse(address).without_links()}"
     except UsageError:
@@ -135,21 +136,21 @@ def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
 
 
 def read_registry(state: State) -> Registry:
-    """Read `places.json`, or adopt the directories of a state without it.
+    """Read `registry.json`, or adopt the directories of a state without it.
 
     Raises:
         StateError: If the file is damaged, or of a newer release.
     """
     try:
-        content = state.files.read(PLACES)
+        content = state.files.read(REGISTRY_FILE)
     except FileNotFoundError:
-        return Registry(places=tuple(_adopt(state)))
+        return Registry(entries=tuple(_adopt(state)))
     return parse_registry(state, content)
 
 
 def parse_registry(state: State, content: bytes) -> Registry:
-    """Parse the content of `places.json`. Raises `StateError` as `read_registry` does."""
-    path = f"{state.files.root}/{PLACES}"
+    """Parse the content of `registry.json`. Raises `StateError` as `read_registry` does."""
+    path = f"{state.files.root}/{REGISTRY_FILE}"
     try:
         found = Registry.model_validate_json(content)
     except ValidationError as error:
@@ -161,77 +162,77 @@ def parse_registry(state: State, content: bytes) -> Registry:
 
 
 def change_registry(state: State, change: Callable[[Registry], Registry]) -> None:
-    """Replace `places.json` atomically by the result of `change`, which may be called repeatedly."""
+    """Replace `registry.json` atomically by the result of `change`, which may be called repeatedly."""
     adopted = read_registry(state)
 
     def edit(content: bytes | None) -> bytes:
         before = parse_registry(state, content) if content is not None else adopted
         return change(before).model_dump_json(indent=1).encode()
 
-    state.files.change(PLACES, edit)
+    state.files.change(REGISTRY_FILE, edit)
 
 
-def assign(configured: Sequence[ConfiguredPlace], registry: Registry, exists: Exists, read_id: ReadId) -> Assignment:
-    """Assign a recorded name to every configured place.
+def assign(configured: Sequence[ConfiguredEntry], registry: Registry, exists: Exists, read_id: ReadId) -> Assignment:
+    """Assign a recorded name to every configured entry.
 
     Args:
         configured: The storages and lakes of `lakes.yaml`.
         registry: The registry.
         exists: Whether the state has a directory of this name.
-        read_id: Called for storages whose place is not on record.
+        read_id: Called for storages whose location is not on record.
 
     Raises:
         GcError: If an id cannot be read.
     """
-    found = _Matching(configured, registry.places).match(read_id)
+    found = _Matching(configured, registry.entries).match(read_id)
     configured_names = {item.name for item in configured}
-    used = {place.recorded_name for place in registry.places}
+    used = {entry.recorded_name for entry in registry.entries}
     names: list[str] = []
-    changed: list[Place] = []
+    changed: list[RegistryEntry] = []
     notes: list[str] = []
     for item in configured:
         before = found.get(item)
         if before is None:
             name = item.name if item.name not in used else _unused_name(item.name, used | configured_names, exists)
             used.add(name)
-            before = Place(recorded_name=name, scope=item.scope, names=())
-            free = [place for place in registry.places if place not in found.values() and place.scope == item.scope]
-            other = next((place for place in free if item.name in place.names), None)
+            before = RegistryEntry(recorded_name=name, scope=item.scope, names=())
+            free = [entry for entry in registry.entries if entry not in found.values() and entry.scope == item.scope]
+            other = next((entry for entry in free if item.name in entry.names), None)
             if other is not None:
                 notes.append(_describe_reuse(item, other, name))
             elif name != item.name:
                 notes.append(_describe_name(item, name))
         elif before.recorded_name != item.name:
             notes.append(_describe_name(item, before.recorded_name))
-        elif before.places and item.place not in before.places:
-            notes.append(f"{item.scope} {item.name} is at {item.place} now, and was at {before.places[0]}")
-        after = with_configured_place(before, item)
+        elif before.locations and item.location not in before.locations:
+            notes.append(f"{item.scope} {item.name} is at {item.location} now, and was at {before.locations[0]}")
+        after = with_configured_entry(before, item)
         if registry.find(item.scope, before.recorded_name) != after:
             changed.append(after)
         names.append(before.recorded_name)
     return Assignment(tuple(names), tuple(changed), tuple(notes))
 
 
-def _describe_name(item: ConfiguredPlace, name: str) -> str:
-    return f"the records, plans and assets of {item.scope} {item.name} have the name {name}, because this place or name was used before"
+def _describe_name(item: ConfiguredEntry, name: str) -> str:
+    return f"the records, plans and assets of {item.scope} {item.name} have the name {name}, because this location or name was used before"
 
 
-def _describe_reuse(item: ConfiguredPlace, other: Place, name: str) -> str:
-    before = other.places[0] if other.places else "an unknown place"
+def _describe_reuse(item: ConfiguredEntry, other: RegistryEntry, name: str) -> str:
+    before = other.locations[0] if other.locations else "an unknown location"
     return (
-        f"{item.scope} {item.name} is at {item.place or 'another place'}, but the {other.scope} on record under this name is at {before}. "
-        f"It counts as new, with the records {name}. If it was only moved: gc-assets rename {other.recorded_name} {item.name} --by WHO"
+        f"{item.scope} {item.name} is at {item.location or 'another location'}, but the one on record under this name is at {before}. "
+        f"It counts as new, with the records {name}. If it was only moved: {command('rename', other.recorded_name, item.name, by='WHO')}"
     )
 
 
-def with_configured_place(before: Place, item: ConfiguredPlace) -> Place:
-    """Return the place with the name and the address of `lakes.yaml`."""
+def with_configured_entry(before: RegistryEntry, item: ConfiguredEntry) -> RegistryEntry:
+    """Return the entry with the name and the address of `lakes.yaml`."""
     names = before.names if item.name in before.names else (*before.names, item.name)
-    places = before.places
-    if item.place and before.places[:1] != (item.place,):
-        places = (item.place, *(place for place in before.places if place != item.place))
+    locations = before.locations
+    if item.location and before.locations[:1] != (item.location,):
+        locations = (item.location, *(location for location in before.locations if location != item.location))
     added = tuple(spelling for spelling in item.spellings if spelling not in before.spellings)
-    update = {"names": names, "places": places, "spellings": (*before.spellings, *added), "detail": item.detail}
+    update = {"names": names, "locations": locations, "spellings": (*before.spellings, *added), "detail": item.detail}
     return before.model_copy(update=update)
 
 
@@ -243,85 +244,88 @@ def _unused_name(name: str, taken: AbstractSet[str], exists: Exists) -> str:
 
 
 class _Matching:
-    """Matches configured places with recorded ones, the strongest evidence first."""
+    """Matches configured entries with recorded ones, the strongest evidence first."""
 
-    def __init__(self, items: Iterable[ConfiguredPlace], places: Iterable[Place]) -> None:
-        self._items, self._places = list(items), list(places)
-        self._found: dict[ConfiguredPlace, Place] = {}
+    def __init__(self, items: Iterable[ConfiguredEntry], entries: Iterable[RegistryEntry]) -> None:
+        self._items, self._entries = list(items), list(entries)
+        self._found: dict[ConfiguredEntry, RegistryEntry] = {}
 
-    def match(self, read_id: ReadId) -> Mapping[ConfiguredPlace, Place]:
+    def match(self, read_id: ReadId) -> Mapping[ConfiguredEntry, RegistryEntry]:
         for current in (True, False):
             for with_detail, with_name in ((True, True), (True, False), (False, True), (False, False)):
-                self._match_places(current=current, with_detail=with_detail, with_name=with_name)
+                self._match_locations(current=current, with_detail=with_detail, with_name=with_name)
         self._match(
             lambda item: [(item.name, spelling) for spelling in item.spellings],
-            lambda place: [(name, spelling) for name in place.names for spelling in place.spellings],
+            lambda entry: [(name, spelling) for name in entry.names for spelling in entry.spellings],
         )
         self._match_ids(read_id)
-        self._match(lambda item: [item.name], lambda place: place.names if _may_follow_name(place) else ())
+        self._match(lambda item: [item.name], lambda entry: entry.names if _may_follow_name(entry) else ())
         return self._found
 
-    def _match_places(self, *, current: bool, with_detail: bool, with_name: bool) -> None:
+    def _match_locations(self, *, current: bool, with_detail: bool, with_name: bool) -> None:
         """Match equal addresses: those recorded last if `current`, otherwise all recorded ones."""
 
         def key(address: str, detail: str, name: str) -> Hashable:
             return address, detail if with_detail else "", name if with_name else ""
 
         self._match(
-            lambda item: [key(item.place, item.detail, item.name)] if item.place else [],
-            lambda place: [
-                key(address, place.detail, name) for address in place.places[: 1 if current else None] for name in place.names or ("",)
+            lambda item: [key(item.location, item.detail, item.name)] if item.location else [],
+            lambda entry: [
+                key(address, entry.detail, name) for address in entry.locations[: 1 if current else None] for name in entry.names or ("",)
             ],
         )
 
     def _match_ids(self, read_id: ReadId) -> None:
-        known = {place.storage_id for place in self._places if place.storage_id is not None}
+        known = {entry.storage_id for entry in self._entries if entry.storage_id is not None}
         ids = {item.name: read_id(item.name) for item in self._items if known and item.scope == "storage"}
         self._match(
             lambda item: [ids[item.name]] if ids.get(item.name) in known else [],
-            lambda place: [place.storage_id] if place.storage_id is not None else [],
+            lambda entry: [entry.storage_id] if entry.storage_id is not None else [],
         )
 
     def _match(
-        self, keys_of_item: Callable[[ConfiguredPlace], Iterable[Hashable]], keys_of_place: Callable[[Place], Iterable[Hashable]]
+        self, keys_of_item: Callable[[ConfiguredEntry], Iterable[Hashable]], keys_of_entry: Callable[[RegistryEntry], Iterable[Hashable]]
     ) -> None:
-        """Match items and places with a common key that no other item and place has."""
-        items: dict[tuple[Scope, Hashable], list[ConfiguredPlace]] = {}
-        places: dict[tuple[Scope, Hashable], list[Place]] = {}
+        """Match entries with a common key that no other entry has."""
+        items: dict[tuple[Scope, Hashable], list[ConfiguredEntry]] = {}
+        entries: dict[tuple[Scope, Hashable], list[RegistryEntry]] = {}
         for item in self._items:
             for key in dict.fromkeys(keys_of_item(item)):
                 items.setdefault((item.scope, key), []).append(item)
-        for place in self._places:
-            for key in dict.fromkeys(keys_of_place(place)):
-                places.setdefault((place.scope, key), []).append(place)
+        for entry in self._entries:
+            for key in dict.fromkeys(keys_of_entry(entry)):
+                entries.setdefault((entry.scope, key), []).append(entry)
         for key, of_key in items.items():
-            if len(of_key) == 1 == len(places.get(key, ())):
-                item, place = of_key[0], places[key][0]
-                if item in self._items and place in self._places:
+            if len(of_key) == 1 == len(entries.get(key, ())):
+                item, entry = of_key[0], entries[key][0]
+                if item in self._items and entry in self._entries:
                     self._items.remove(item)
-                    self._places.remove(place)
-                    self._found[item] = place
+                    self._entries.remove(entry)
+                    self._found[item] = entry
 
 
-def _may_follow_name(place: Place) -> bool:
-    """Return True if the place may have moved without a trace.
+def _may_follow_name(entry: RegistryEntry) -> bool:
+    """Return True if the entry may have moved without a trace.
 
     A storage without an id was never changed, so nothing is in quarantine at its old location. The
-    place of an adopted lake is unknown.
+    location of an adopted lake is unknown.
     """
-    return place.storage_id is None if place.scope == "storage" else not place.places
+    return entry.storage_id is None if entry.scope == "storage" else not entry.locations
 
 
-def _adopt(state: State) -> Iterator[Place]:
+def _adopt(state: State) -> Iterator[RegistryEntry]:
     """Yield the storages and lakes of a state that has no registry yet."""
     for name in state.files.directories(""):
         tables = set(state.files.directories(name))
         if LAKE_REFS.name in tables:
-            yield Place(recorded_name=name, scope="lake", names=(name,))
+            yield RegistryEntry(recorded_name=name, scope="lake", names=(name,))
         elif tables & {DELETION_PLAN.name, STORAGE_INVENTORY.name}:
             location = _last_location(state, name)
-            yield Place(
-                recorded_name=name, scope="storage", names=(name,), places=() if location is None else (canonical_place("", location),)
+            yield RegistryEntry(
+                recorded_name=name,
+                scope="storage",
+                names=(name,),
+                locations=() if location is None else (canonical_location("", location),),
             )
 
 

@@ -35,7 +35,7 @@ class Lakehouse:
     root: Path
 
     def configure(self, storages: Mapping[str, str], lakes: Mapping[str, str]) -> None:
-        """Write `lakes.yaml` with these names, each with the place that it stands for."""
+        """Write `lakes.yaml` with these names and their directories."""
         document = {
             "state": "./state",
             "storages": [
