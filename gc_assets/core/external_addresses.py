@@ -1,7 +1,7 @@
 """Decide if an address in no storage may still be another name of a storage's object.
 
-An external address is either provably elsewhere or *unknown*. The decision depends on the address
-without its last components, so millions of addresses need few decisions.
+An external address is either provably outside all storages or *unknown*. The decision depends on
+the address without its last components, so millions of addresses need few decisions.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ExternalAddresses:
         return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory)
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
-        """Return why each address is unknown, or null if it is provably elsewhere."""
+        """Return the reason why each address is unknown. A missing value means provably outside."""
         groups = pc.if_else(
             pc.match_substring_regex(addresses, _WEB),
             pc.replace_substring_regex(addresses, _WEB_GROUP, r"\1"),

@@ -115,7 +115,7 @@ class KeyResolver:
         return f"{self._locations[storage]}{key}"
 
     def translate(self, address: str) -> str:
-        """Return the canonical address if this one begins with an alias, otherwise the address itself."""
+        """Return the canonical address of one that begins with an alias, otherwise the address."""
         try:
             named = self._resolve_url(address) if self._urls else None
             parsed = parse_address(address) if named is None and self._has_path_aliases else None

@@ -74,7 +74,7 @@ def test_other_address_resolves_to_the_storage(address: str, storage: str, key: 
 
 def test_batch_resolves_like_single_addresses() -> None:
     resolver = pickle.loads(pickle.dumps(resolver_of(*ALIASES)))  # noqa: S301  (bytes made on this line)
-    addresses = [address for address, _, _ in RESOLVED] * 2 + ["https://else.example.org/x", "/srv/lake/x", "s3://lake/w/x"]
+    addresses = [address for address, _, _ in RESOLVED] * 2 + ["https://other.example.org/x", "/srv/lake/x", "s3://lake/w/x"]
     names, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses)))
     expected = [resolver.resolve_one(address) or (None, None) for address in addresses]
     assert list(zip(names, keys, strict=True)) == expected
@@ -171,7 +171,7 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("name, storage", [("disk", DISK), ("aws", AWS), ("ceph", CEPH), ("google", GOOGLE)])
-def test_external_address_is_elsewhere_or_unknown(name: str, storage: tuple[str, str | None]) -> None:
+def test_external_address_is_outside_or_unknown(name: str, storage: tuple[str, str | None]) -> None:
     classifier = ExternalAddresses.of([storage], lambda path: None if path == "/exists/" else f"no {path}")
     addresses = [address for address, _ in CLASSES]
     reasons = classifier.find_reasons(pa.array(addresses)).to_pylist()

@@ -31,7 +31,7 @@ _DOTS: Final = "(?i)/(?:[.]|%2e){1,2}(?:/|$)"
 
 
 class _Loader(yaml.SafeLoader):
-    """Loader that reads tagged values such as `!s3 {…}` as null."""
+    """Loader that replaces tagged values such as `!s3 {…}` by None."""
 
 
 _Loader.add_multi_constructor("", lambda *_: None)  # pyright: ignore[reportUnknownMemberType, reportUnknownLambdaType]

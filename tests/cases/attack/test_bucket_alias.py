@@ -10,6 +10,7 @@ import io
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,17 +90,21 @@ class Writer:
         self.house.now = max(self.house.now, datetime.now(self.house.now.tzinfo)) + timedelta(days=10)
         return self.house.plan()
 
-    def planned(self) -> set[str]:
+    def data_files(self) -> set[str]:
         """Return the names of the planned data files."""
         return {key.rpartition("/")[2] for key in self.house.planned_actions() if "/data/" in key}
 
 
 def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
-    """The alias of the storage is the way out. Web addresses of the server need none."""
-    with open_s3_bench("ceph") as bench:
+    """The alias of the storage is the way out. Web addresses of the server need none.
+
+    `other.parquet` is also the name of another object, in another bucket of the server.
+    """
+    with open_s3_bench("ceph") as bench, open_s3_bench("ceph", own=True) as other:
         house = BucketHouse(spark, tmp_path, bench=bench)
         writer = Writer(house, catalog_of(house))
-        location, web = bench.store.location, f"{bench.server.endpoint}/{bench.store.location.removeprefix('s3://')}"
+        location = bench.store.location
+        web = f"{bench.server.endpoint}/{quote(location.removeprefix('s3://'))}"
         names = {"access-point.parquet": "s3://lake-x1y2z3-s3alias/w/", "web.parquet": web, "garbage.parquet": None, "other.parquet": None}
         for name, prefix in names.items():
             address, size_bytes = writer.write(name)
@@ -107,19 +112,21 @@ def test_file_behind_an_access_point_refuses_the_plan(spark: SparkSession, tmp_p
                 writer.commit(address.replace(location, prefix), size_bytes)
         address, size_bytes = writer.write("size.parquet")
         writer.commit(address.replace(location, "s3://lake-x1y2z3-s3alias/w/"), size_bytes + 1)
+        other.put("data/other.parquet", b"x" * size_bytes)
+        writer.commit(f"{other.store.location}data/other.parquet", size_bytes)
         header = writer.plan()
         assert house.failed_gates(header) == {GATE}
         message = next(gate.message for gate in header.failed_gates)
         assert "1 planned files" in message
         assert "access-point.parquet and s3://lake-x1y2z3-s3alias/w/" in message
         assert "`aliases` of the storage" in message
-        assert writer.planned() == {"access-point.parquet", "garbage.parquet", "other.parquet", "size.parquet"}
-        assert house.summary("live_files", "sales")["unknown_addresses"] == 2
+        assert writer.data_files() == {"access-point.parquet", "garbage.parquet", "other.parquet", "size.parquet"}
+        assert house.summary("live_files", "sales")["unknown_addresses"] == 3
 
         header = writer.plan(aliases=["s3://lake-x1y2z3-s3alias/w/"])
         assert not header.failed_gates
-        assert writer.planned() == {"garbage.parquet", "other.parquet"}
-        assert house.summary("live_files", "sales")["unknown_addresses"] == 0
+        assert writer.data_files() == {"garbage.parquet", "other.parquet"}
+        assert house.summary("live_files", "sales")["unknown_addresses"] == 1
 
 
 def test_address_of_a_web_server_refuses_plan_and_apply(spark: SparkSession, tmp_path: Path) -> None:
@@ -129,7 +136,7 @@ def test_address_of_a_web_server_refuses_plan_and_apply(spark: SparkSession, tmp
     address, size_bytes = writer.write("late.parquet")
     writer.write("garbage.parquet")
     header = writer.plan()
-    assert writer.planned() == {"garbage.parquet", "late.parquet"}
+    assert writer.data_files() == {"garbage.parquet", "late.parquet"}
     house.approve(header)
     writer.commit(address.replace(f"file://{house.warehouse}/", "https://files.example.org/export/"), size_bytes)
     with pytest.raises(GateRefused, match=f"{GATE}: 1 planned files .*late.parquet and https://files.example.org/export/db/t/data"):
@@ -137,6 +144,6 @@ def test_address_of_a_web_server_refuses_plan_and_apply(spark: SparkSession, tmp
     assert house.failed_gates(writer.plan()) == {GATE}
 
     header = writer.plan(aliases=["https://files.example.org/export/"])
-    assert (header.failed_gates, writer.planned()) == ((), {"garbage.parquet"})
+    assert (header.failed_gates, writer.data_files()) == ((), {"garbage.parquet"})
     house.approve_and_apply(header)
     assert Path(address.removeprefix("file://")).exists()
