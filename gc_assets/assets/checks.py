@@ -15,6 +15,7 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
+from gc_assets.core.printable import to_message
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.content_roots import has_live_roots
 from gc_assets.stages.records import plans as approvals
@@ -68,7 +69,7 @@ class Check:
             check_name=self.name,
             metadata={**verdict.details, **verdict.numbers},
             severity=severity,
-            description=verdict.description,
+            description=None if verdict.description is None else to_message(verdict.description),
         )
 
 

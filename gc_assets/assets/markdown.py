@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from gc_assets.core.printable import to_message
 from gc_assets.core.units import format_bytes
 from gc_assets.report.shares import Amounts, breakdown_steps
 from gc_assets.report.storage_breakdown import data_uri, storage_breakdown_svg
@@ -12,14 +13,13 @@ from gc_assets.state.summaries import OrphanFilesSummary
 
 # Characters with a meaning in Markdown, HTML or a table cell.
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~&]")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # Addresses that Markdown turns into links.
 _ADDRESS: Final = re.compile(r"(?i)\b(https?|ftp|mailto|javascript|data|www)([:.])")
 
 
 def escape_markdown(text: str) -> str:
     """Return Markdown that shows the text on one line, inside or outside a table."""
-    shown = _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    shown = to_message(text).replace("\n", "\\n")
     escaped = _MARKUP.sub(lambda match: {"<": "&lt;", ">": "&gt;", "&": "&amp;"}.get(match[0], f"\\{match[0]}"), shown)
     return _ADDRESS.sub(lambda match: f"{match[1]}&#{ord(match[2])};", escaped)
 

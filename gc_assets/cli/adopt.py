@@ -6,6 +6,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.output import print_message, write_json
+from gc_assets.core.commands import command
 
 
 @click.command("adopt", short_help="Record quarantined files that the state does not know.")
@@ -45,4 +46,4 @@ def adopt_command(settings: Settings, storage: str, by: str, comment: str, forma
         print_message("Nothing to do: the state knows all quarantined files in the trash.")
         return
     for plan_id in result.adopted.plan_ids:
-        print_message(f"To move them back: gc-assets restore --storage {storage} --plan {plan_id[:12]}")
+        print_message(f"To move them back: {command('restore', storage=storage, plan=plan_id[:12])}")

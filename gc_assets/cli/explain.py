@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import format_cell, print_data, printable, with_old_keys, write_json
+from gc_assets.cli.output import format_cell, print_data, with_old_keys, write_json
+from gc_assets.core.printable import escape
 
 if TYPE_CHECKING:
     from gc_assets.stages.read.explain import Explanation
@@ -55,12 +56,12 @@ def explanation_row(item: Explanation) -> dict[str, Any]:
 def explanation_lines(item: Explanation) -> list[str]:
     """Return the explanation as text, with one indented line per link of the chain."""
     where = f"{item.storage}: " if item.storage else ""
-    text = [f"{where}{printable(item.key)}", f"  {item.verdict}: {printable(item.sentence)}"]
+    text = [f"{where}{escape(item.key)}", f"  {item.verdict}: {escape(item.sentence)}"]
     for depth, link in enumerate(item.chain):
-        detail = f"  ({printable(link.detail)})" if link.detail else ""
-        text.append(f"  {'  ' * depth}{'└ ' if depth else ''}{link.what} {printable(link.name)}{detail}")
-    text += [f"  plan {word['plan_id'][:12]} {printable(word['text'])}" for word in item.approval_events]
+        detail = f"  ({escape(link.detail)})" if link.detail else ""
+        text.append(f"  {'  ' * depth}{'└ ' if depth else ''}{link.what} {escape(link.name)}{detail}")
+    text += [f"  plan {word['plan_id'][:12]} {escape(word['text'])}" for word in item.approval_events]
     for row in item.history:
-        error = f": {printable(row['error'])}" if row["error"] else ""
+        error = f": {escape(row['error'])}" if row["error"] else ""
         text.append(f"  {format_cell(row['at'])} {row['phase']} {row['outcome']} by plan {row['plan_id'][:12]}{error}")
     return text

@@ -12,6 +12,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options
 from gc_assets.cli.output import print_data, print_message
+from gc_assets.core.commands import command
 from gc_assets.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
         if lake.note:
             print_message(f"Lake {entry['name']}: {lake.note}.")
     print_message(f"Wrote {path}, and {schema.name} for editors. All storages are in mode plan, which deletes nothing.")
-    print_message(f"Next: gc-assets doctor --config {path}")
+    print_message(f"Next: {command('doctor', config=str(path))}")
 
 
 @click.command("schema", short_help="Print the JSON Schema of lakes.yaml.")

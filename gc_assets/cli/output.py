@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -15,8 +14,7 @@ from typing import Any, Final
 
 import click
 
-# Keys are external text, so control characters must not reach a terminal.
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\ud800-\udfff]")
+from gc_assets.core.printable import escape
 
 # Columns with coloured values, and the colours.
 _OF_VERDICTS: Final = frozenset({"verdict", "status", "outcome"})
@@ -41,20 +39,11 @@ def _echo(text: str, stream: Any, verdict: str | None = None) -> None:
     """Write a text, wrapped between words to the width of the terminal."""
     from gc_assets.cli.tables import wrap
 
-    width, shown = stream_width(stream), printable(text, keep="\n")
+    width, shown = stream_width(stream), escape(text, keep="\n")
     if width is not None:
         shown = "\n".join(part for line in shown.split("\n") for part in wrap(line, width))
     in_colour = verdict is not None and has_colour(stream)
     click.echo(colour_verdict(shown, verdict) if in_colour else shown, file=stream)
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Return the text with escaped control characters, line breaks and direction marks.
-
-    Args:
-        keep: Characters that are not escaped.
-    """
-    return _CONTROL.sub(lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def json_default(value: Any) -> Any:
@@ -161,7 +150,7 @@ def format_cell(value: Any) -> str:
     if isinstance(value, bytes):
         return f"<{len(value):,} bytes>"
     if isinstance(value, str):
-        return printable(value)
+        return escape(value)
     if isinstance(value, list | tuple | dict):
-        return printable(json.dumps(value, default=json_default, ensure_ascii=False))
-    return printable(str(value))
+        return escape(json.dumps(value, default=json_default, ensure_ascii=False))
+    return escape(str(value))

@@ -10,6 +10,7 @@ import click
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
 from gc_assets.cli.dagster_events import report_apply, report_decision, report_history_undo, report_restore
 from gc_assets.cli.output import print_data, print_message, with_old_keys, write_json, write_table
+from gc_assets.core.commands import command
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
         print_message(f"The plan remains {plan.verdict.missing}. It can be applied after the same name approves it.")
     else:
         until = f"(until {plan.header.approve_before:%Y-%m-%d %H:%M}Z)"
-        print_message(f"The plan is {plan.verdict.missing}. Next: gc-assets approve {event.plan_id[:12]} --by ANOTHER_NAME   {until}")
+        print_message(f"The plan is {plan.verdict.missing}. Next: {command('approve', event.plan_id[:12], by='ANOTHER_NAME')}   {until}")
 
 
 @click.command("reject", short_help="Reject one plan.")
@@ -177,9 +178,10 @@ def _print_decision(config: Config, plan: StoredPlan, event: ApprovalEvent, form
 @click.argument("plan_id")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase. Can be repeated. Default: all.")
 @click.option("--mode", type=click.Choice(["plan", "apply"]), help="Replaces the mode of the storage for this command.")
+@click.option("--end", is_flag=True, help="End a partly applied plan: record its outcomes and start nothing further.")
 @format_option()
 @common_options
-def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
+def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, end: bool, format_: str) -> None:
     """Execute the rows of an approved plan in these phases: restore, expire (history edits),
     quarantine, purge, abort (unfinished multipart uploads).
 
@@ -191,14 +193,20 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
+      gc-assets apply 3f9c2a71d004 --end
     """
     from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
+    from gc_assets.stages.delete.execution import header_of_result
+    from gc_assets.stages.read.reversibility import describe_reversibility
     from gc_assets.stages.records.plans import find_plan
 
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
     run_context = platform.run_context(platform.clock.today())
+    if end:
+        _end_plan(settings, platform, run_context, plan, format_)
+        return
     selected = tuple(phases_of(plan.header, phases or PHASES))
     already = nothing_to_do(plan) or (None if selected else f"the plan contains only {', '.join(phases_of(plan.header, PHASES))}")
     if already is not None:
@@ -211,15 +219,38 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)
     report_apply(run_context, plan.header, applied)
-    by_outcome = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.by_outcome.items()}
-    _print_outcomes(by_outcome, plan.header.plan_id, format_)
+    _print_apply_result(plan, applied, format_)
     if any(outcome == "failed" for _, outcome in applied.by_outcome):
         logs = "`gc-assets show deletion_log` and `show expiry_log`"
         print_message(f"Some rows failed. See {logs} with --run-date {plan.header.run_date}. Then run apply again to resume.")
         raise click.exceptions.Exit(1)
     if ("expire", "done") in applied.by_outcome:
         print_message("Histories were edited. List the edits with gc-assets show expiry_log.")
-    _print_reversibility(platform, plan)
+    for line in describe_reversibility(header_of_result(plan.header, applied.by_outcome, applied.done_edits), platform.config).lines:
+        print_message(line)
+
+
+def _end_plan(settings: Settings, platform: Platform, run_context: RunContext, plan: StoredPlan, format_: str) -> None:
+    """Close a partly applied plan."""
+    from gc_assets.cli.progress import CommandProgress, show_progress
+    from gc_assets.stages.delete.close import close_plan
+
+    with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
+        applied = close_plan(_start_spark(progress, platform, settings), run_context, plan)
+    report_apply(run_context, plan.header, applied)
+    _print_apply_result(plan, applied, format_)
+    if any(outcome == "failed" for _, outcome in applied.by_outcome):
+        print_message("Some files could not be checked, so the plan stays open. See `gc-assets show deletion_log`, then repeat this.")
+        raise click.exceptions.Exit(1)
+
+
+def _print_apply_result(plan: StoredPlan, applied: ApplyResult, format_: str) -> None:
+    from gc_assets.stages.read.reversibility import describe_outcomes
+
+    by_outcome = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.by_outcome.items()}
+    _print_outcomes(by_outcome, plan.header.plan_id, format_)
+    for line in describe_outcomes(plan.header, {key: total.rows for key, total in applied.by_outcome.items()}):
+        print_message(line)
 
 
 @click.command("restore", short_help="Restore quarantined files.")

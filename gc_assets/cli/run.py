@@ -100,6 +100,8 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
     for header in plans:
         if text := _foreign_files(header):
             print_message(f"{header.storage}: {text}")
+        for item in header.left_out:
+            print_message(f"{platform.config.label_of(header.storage)}: {item}.")
     for text in sorted({text for header in plans for text in header.unsafe}):
         print_message(f"Lowered safety: {text}.")
     for header in active_plans:
@@ -144,7 +146,7 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
     frees = f"; {edits:,} history edits free {header.after_expiry.files:,} of them" if edits else ""
     held = header.held_for_expiry
     waits = (
-        f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for the history edits in the plan of another storage"
+        f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for history edits that this plan does not make"
         if held.files
         else ""
     )

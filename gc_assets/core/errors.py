@@ -3,12 +3,12 @@
 Each message names the object, the actual and expected values, and the next step.
 """
 
-from gc_assets.core.printable import to_message
-
 from __future__ import annotations
 
 import errno
 from typing import Final
+
+from gc_assets.core.printable import to_message
 
 # Errors of a store that the same request meets again: no right, a read-only mount, a name that the
 # store cannot represent, or another file system. Full disks, time-outs and I/O errors may end.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gc_assets.core.errors import GcError
+from gc_assets.core.printable import to_message
 
 FindingVerdict = Literal["ok", "warn", "fail"]
 OK: Final = "ok"
@@ -23,6 +24,10 @@ class Finding:
     verdict: FindingVerdict
     found: str
     todo: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("subject", "found", "todo"):
+            object.__setattr__(self, name, to_message(getattr(self, name)))
 
 
 def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

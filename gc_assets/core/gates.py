@@ -252,16 +252,21 @@ def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amoun
     return _result("new_claims", True, message, overridable=False, numbers=numbers)
 
 
-def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
-    """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet."""
+def unfinished_apply(plans: Sequence[str]) -> GateResult:
+    """Fail if an earlier apply on the storage is incomplete, as its moves are not recorded yet.
+
+    Args:
+        plans: The partly applied plans, each with the reason why it is still open.
+    """
     message = "no earlier plan is partly applied."
-    if plan_ids:
+    if plans:
         message = (
-            f"{len(plan_ids):,} plans were started and not finished: {show_list(plan_ids)}. "
-            "Finish each with `gc-assets apply PLAN_ID`, which resumes from its log, then run again. If it cannot read a lake any more, "
-            "run `gc-assets restore --plan PLAN_ID` first."
+            f"{len(plans):,} plans were started and not finished: {show_list(plans, separator='; ')}. "
+            "Finish each with `gc-assets apply PLAN_ID`, which resumes from its log, or give up the rest with "
+            "`gc-assets apply PLAN_ID --end`, then run again. If an apply cannot read a lake any more, run "
+            "`gc-assets restore --plan PLAN_ID` first."
         )
-    return _result("unfinished_apply", not plan_ids, message, overridable=False, numbers={"plans": len(plan_ids)})
+    return _result("unfinished_apply", not plans, message, overridable=False, numbers={"plans": len(plans)})
 
 
 def damaged_histories(found: Sequence[str]) -> GateResult:

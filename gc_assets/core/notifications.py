@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
+from gc_assets.core.commands import command
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.units import format_bytes
 
@@ -148,7 +149,7 @@ def _storage_notifications(summary: StorageSummary, now: datetime) -> Iterator[N
             yield _plan_notification(waiting, "approval_ends", title, text, "/apply")
     for failed in summary.failed:
         plan, name = failed.plan_id[:12], f"{summary.storage}/apply_failed/{failed.plan_id}/{failed.attempt}"
-        text = f"{failed.reason}\n`gc-assets plans` shows the status of the plan. `gc-assets apply {plan}` resumes from its log."
+        text = f"{failed.reason}\n`gc-assets plans` shows the status of the plan. `{command('apply', plan)}` resumes from its log."
         title = f"{summary.storage}: plan {plan} could not be applied completely"
         yield Notification("apply_failed", name, title, text, storage=summary.storage, plan_id=failed.plan_id)
 
@@ -163,7 +164,7 @@ def _plan_notifications(last: LastRun, now: datetime) -> Iterator[Notification]:
     if last.status != "ready" or not header.has_work:
         return
     missing = f"It is {last.missing}.\n" if last.missing is not None else ""
-    next_step = f"{missing}gc-assets approve {_short(header)} --by WHO   (until {_minute(header.approve_before)})"
+    next_step = f"{missing}{command('approve', _short(header), by='WHO')}   (until {_minute(header.approve_before)})"
     yield _plan_notification(
         header, "plan_ready", f"{plan} waits for approval: {_amounts(header)}", "\n".join([*last.reversibility, next_step])
     )

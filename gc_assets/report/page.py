@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from gc_assets.core.printable import escape
 from gc_assets.core.units import format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
 from gc_assets.report.run_report import Change, RunReport
@@ -28,7 +29,12 @@ def render(report: RunReport) -> str:
 @lru_cache(maxsize=1)
 def _template() -> Template:
     environment = Environment(
-        loader=PackageLoader("gc_assets.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("gc_assets.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
     )
     filters: dict[str, Callable[..., Any]] = {
         "count": lambda number: f"{number:,}",
@@ -42,6 +48,11 @@ def _template() -> Template:
     }
     environment.filters.update(filters)
     return environment.get_template("run.html.j2")
+
+
+def _finalize(value: object) -> object:
+    """Escape characters that do not print. Drawings are complete markup."""
+    return escape(value, keep="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _when(moment: datetime) -> str:

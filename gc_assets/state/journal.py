@@ -25,6 +25,7 @@ from pydantic import ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.commands import command
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import StateError
 from gc_assets.core.untrusted_input import parse_json
@@ -188,7 +189,7 @@ class State:
         found = self.current(group, asset, run_date)
         if found is None:
             raise StateError(
-                f"{group}/{asset} has no table for {run_date}; run `gc-assets run --run-date {run_date} --through {asset}` first"
+                f"{group}/{asset} has no table for {run_date}; run `{command('run', run_date=str(run_date), through=asset)}` first"
             )
         return found
 

@@ -44,7 +44,7 @@ def test_hostile_name_is_escaped(text: str) -> None:
     assert not re.search(r"(?i)\bhttps?:|www\.", escape_markdown(text)), "a reader with links by themselves makes one"
 
 
-@given(st.text(st.characters(exclude_categories=["Cc", "Cf", "Zl", "Zp", "Cs"])))
+@given(st.text(st.characters(exclude_categories=["C", "Z"])))
 def test_any_name_is_one_table_cell(text: str) -> None:
     assert render(in_table(text))[1] == [f"x{text}x", "7"]
 

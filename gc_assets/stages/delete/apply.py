@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from pyspark.sql import SparkSession
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.phases import ABORT, EXPIRE, PHASES, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
@@ -84,7 +85,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
             if phase == ABORT:
                 execution.abort(verification)
                 continue
-            execution.execute_phase(phase, verification)
+            execution.execute_phase(phase, execution.revalidate(phase, verification))
             if phase == RESTORE and len(planned_phases) > 1:  # restored metadata may name files that were unknown before
                 verification = make_verification_mark(spark, context, plan, verification_id, ungated=ungated, resumed=resumed)
                 lease.renew()
@@ -131,7 +132,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_expiry_complete(context, plan):
         raise GateRefused(
             f"plan {header.plan_id} releases {header.after_expiry.files:,} files by history edits that are not done yet. "
-            f"Apply all phases, or run `gc-assets apply {header.plan_id[:12]} --phase expire` first."
+            f"Apply all phases, or run `{command('apply', header.plan_id[:12], phase='expire')}` first."
         )
     if too_late and not begun:
         raise GateRefused(

@@ -13,7 +13,7 @@ from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
 from gc_assets.stages.records.dead_tables import dead_tables
-from gc_assets.stages.records.plans import list_damage, unfinished_plans
+from gc_assets.stages.records.plans import list_damage
 from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.tail_matches import TailMatches
 from gc_assets.state.side_tables import HELD_SIDE, WAITING_SIDE
@@ -33,6 +33,7 @@ class PlanContent:
         deferred: Files that would be purged if all tables were readable.
         left_out: Files and edits that cannot succeed now.
         left_out_expired: The expired files among them.
+        open_plans: Earlier plans that are partly applied, with the reason why they are open.
     """
 
     written: WrittenParts
@@ -43,6 +44,7 @@ class PlanContent:
     deferred: Amount
     left_out: tuple[LeftOut, ...] = ()
     left_out_expired: Totals = field(default_factory=Totals)
+    open_plans: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -164,7 +166,7 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         gates.storages_apart(context.overlapping_storages(inputs.storage)),
         gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
         _check_new_claims(found),
-        gates.unfinished_apply(unfinished_plans(context.state, inputs.storage)),
+        gates.unfinished_apply(content.open_plans),
         gates.damaged_histories(list_damage(context.state, [lake.name for lake in context.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),
         gates.delete_share(planned, stored, limits.max_delete_share, configured="max_delete_share" in limits.model_fields_set),

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -99,7 +100,7 @@ def record_removals(spark: SparkSession, context: RunContext, lake_name: str, pl
     if newest is None:
         raise StateError(
             f"lake {lake_name} has no snapshot_history, so removed snapshots would not be recorded; "
-            f"run `gc-assets run --lake {lake_name} --through snapshot_history` first"
+            f"run `{command('run', lake=lake_name, through='snapshot_history')}` first"
         )
     graph = context.table(COMMIT_GRAPH, lake_name)
     spark = _choose_session(spark, _expiry_logs(context, lake_name), [newest, graph])

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError
 from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.index import PastRun
@@ -37,7 +38,7 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
     else:
         return [state.require(group, table.name, run_date)]
     if not found:
-        how = "`gc-assets apply PLAN_ID` writes it" if table.by_apply else f"run `gc-assets run --run-date {run_date}` first"
+        how = "`gc-assets apply PLAN_ID` writes it" if table.by_apply else f"run `{command('run', run_date=str(run_date))}` first"
         raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
     return found
 

@@ -7,18 +7,38 @@ lake.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from gc_assets.config.models import Config
-from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.commands import command
+from gc_assets.core.phases import ABORT, ABSENT, CHANGED, DENIED, DONE, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount, PlanHeader, Uploads
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of
 
 _NOTHING: Final = "nothing"
+_SUBJECTS: Final = {
+    RESTORE: ("files", "restored"),
+    EXPIRE: ("history edits", "made"),
+    QUARANTINE: ("files", "moved to quarantine"),
+    PURGE: ("files", "purged"),
+    ABORT: ("uploads", "aborted"),
+}
+_FILE_WORDS: Final = {
+    ABSENT: "were gone already",
+    CHANGED: "are needed, changed or wait, so they were left alone",
+    DENIED: "were denied",
+    FAILED: "failed",
+}
+_EDIT_WORDS: Final = {
+    ABSENT: "had been made already",
+    CHANGED: "are not required any more or wait, so they were not made",
+    DENIED: "were denied",
+    FAILED: "failed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,26 @@ def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool
         _join(_final_effects(header, purged, edits)),
         _join(_freed_bytes(Amount() if restored else quarantined, purged, header.uploads, days)),
     )
+
+
+def describe_outcomes(header: PlanHeader, by_outcome: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    """Yield one sentence for each phase of an apply: what was done, skipped and failed, and why.
+
+    Args:
+        header: The plan.
+        by_outcome: Number of files, edits or uploads by phase and outcome.
+    """
+    for phase in PHASES:
+        counts = {outcome: count for (of, outcome), count in by_outcome.items() if of == phase and count}
+        if not counts:
+            continue
+        subject, done = _SUBJECTS[phase]
+        if phase == QUARANTINE and header.quarantine == "deferred":
+            done = "marked as quarantined"
+        words = _EDIT_WORDS if phase == EXPIRE else _FILE_WORDS
+        others = [f"{counts[outcome]:,} {text}" for outcome, text in words.items() if outcome in counts]
+        skipped = f"; {', '.join(others)}" if others else ""
+        yield f"{phase.capitalize()}: {counts.get(DONE, 0):,} {subject} {done}{skipped}."
 
 
 def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
@@ -89,7 +129,7 @@ def restore_reversibility(restored_files: Amount) -> Reversibility:
 def apply_command(header: PlanHeader, config: Config) -> str:
     """Return the command that applies the plan, for any mode of its storage."""
     modes = [item.mode for item in config.storages if item.name == header.storage]
-    return f"gc-assets apply {header.plan_id[:12]}" + ("" if modes == ["apply"] else " --mode apply")
+    return command("apply", header.plan_id[:12], mode="apply" if modes != ["apply"] else False)
 
 
 def reversibility_json(header: PlanHeader, config: Config) -> dict[str, str]:
@@ -101,15 +141,15 @@ def reversibility_json(header: PlanHeader, config: Config) -> dict[str, str]:
 def _reversible_effects(
     header: PlanHeader, quarantined: Amount, reversible_edits: list[str], days: int | None, *, restored: bool
 ) -> Iterator[str]:
-    command = f"`gc-assets restore --plan {header.plan_id[:12]}"
+    plan = header.plan_id[:12]
     if quarantined.files and restored:
         yield "its files were restored"
     elif quarantined.files:
         until = "until a later plan with its own approval purges them"
         earliest = {None: "", 0: ", which can be immediately"}.get(days, f", at the earliest {days} days after quarantine")
-        yield f"{_amount(quarantined)} go to quarantine and can be restored by {command}` {until}{earliest}"
+        yield f"{_amount(quarantined)} go to quarantine and can be restored by `{command('restore', plan=plan)}` {until}{earliest}"
     if reversible_edits:
-        yield f"{_join(reversible_edits)} by {command} --history`"
+        yield f"{_join(reversible_edits)} by `{command('restore', plan=plan, history=True)}`"
     if (restored_files := header.totals.get(RESTORE, Amount())).files:
         yield f"{_amount(restored_files)} are only restored from quarantine"
 

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.engine.run_context import RunContext
@@ -237,5 +238,5 @@ def refuse_mixed(table: PublishedTable, inputs: Iterable[PublishedTable]) -> Non
         if table.receipt.inputs.get(place, item.receipt.reference) != item.receipt.reference:
             raise StateError(
                 f"{table.receipt.group}/{table.receipt.asset} of {table.receipt.run_date} was made from another run of "
-                f"{item.receipt.group}/{item.receipt.asset}; finish the run: `gc-assets run --run-date {table.receipt.run_date}`"
+                f"{item.receipt.group}/{item.receipt.asset}; finish the run: `{command('run', run_date=str(table.receipt.run_date))}`"
             )

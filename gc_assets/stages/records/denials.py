@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.commands import command
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import ABORT, DENIED, DONE
 from gc_assets.core.suggest import did_you_mean
@@ -73,10 +74,10 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
     """
     if not by.strip():
         raise UsageError("a retry needs a name: --by WHO")
-    known = [item.name for item in (*config.storages, *config.lakes)]
+    known = {item.label: item.name for item in (*config.storages, *config.lakes)}
     if name not in known:
         raise UsageError(f"no storage or lake {name!r}{did_you_mean(name, known) or ';'} they are {', '.join(known)}")
-    state = State.of(config)
+    name, state = known[name], State.of(config)
     record = Retry(by=by.strip(), at=clock.now(), comment=comment, rehearsal=clock.is_rehearsal)
 
     def with_record(content: bytes | None) -> bytes:
@@ -87,9 +88,10 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
     return record
 
 
-def retry_advice(name: str) -> str:
-    """Return when denied objects of a storage are planned again."""
-    return f"planned again {RETRY_AFTER.days} days after the denial, or after `gc-assets retry {name} --by WHO`"
+def retry_advice(config: Config, name: str) -> str:
+    """Return when denied objects or edits of a storage or lake are planned again."""
+    again = command("retry", config.label_of(name), by="WHO")
+    return f"planned again {RETRY_AFTER.days} days after the denial, or after `{again}`"
 
 
 def denied_since(context: RunContext, name: str) -> datetime:
@@ -113,8 +115,7 @@ def denied_histories(context: RunContext, lake: str) -> dict[str | None, str]:
                 continue
             newest[uuid] = at
             if row["outcome"] == DENIED:
-                again = f"It is planned again on {at + RETRY_AFTER:%Y-%m-%d}, or after `gc-assets retry {lake} --by WHO`"
-                found[uuid] = f"its edit was denied on {at:%Y-%m-%d}: {row['error']}. {again}"
+                found[uuid] = f"denied on {at:%Y-%m-%d}: {row['error']}; {retry_advice(context.config, lake)}"
             else:
                 found.pop(uuid, None)
     return found

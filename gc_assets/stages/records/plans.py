@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 from gc_assets.config.models import Config
 from gc_assets.core.approvals import ApprovalEvent, Verdict
 from gc_assets.core.clock import Clock
+from gc_assets.core.commands import command
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import PlanHeader, PlanSummary, gate_name, is_intact
@@ -302,8 +303,8 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
     if has_begun(state, plan.header):
         name = plan.header.plan_id[:12]
         raise GateRefused(
-            f"plan {plan.header.plan_id} has begun, so it is too late to reject it. `gc-assets restore --plan {name}` restores the files "
-            f"that it moved, and `gc-assets apply {name}` finishes it."
+            f"plan {plan.header.plan_id} has begun, so it is too late to reject it. `{command('restore', plan=name)}` restores the files "
+            f"that it moved, and `{command('apply', name)}` finishes it."
         )
     return _record(
         state, plan.header, ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
@@ -330,7 +331,7 @@ def refuse_unapproved(plan: StoredPlan) -> None:
     verdict, plan_id = plan.verdict, plan.header.plan_id
     if verdict.missing is not None:
         who = "WHO" if not verdict.events else "ANOTHER_NAME"
-        way = f"approve it with `gc-assets approve {plan_id[:12]} --by {who}`"
+        way = f"approve it with `{command('approve', plan_id[:12], by=who)}`"
         if verdict.rejections:
             way = "it stays rejected until the same name approves it; the next run date has a new plan"
         raise GateRefused(f"plan {plan_id} is {verdict.missing}; {way}")

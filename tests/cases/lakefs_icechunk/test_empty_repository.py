@@ -13,6 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, StorageConfig
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.dates import next_noon
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.lakefs.builder import RepositoryBuilder
@@ -31,8 +36,17 @@ class TwoStorages(Lakehouse):
     @property
     def config(self) -> Config:
         settings = {"mode": "apply", "rehearsals": "allowed", "quarantine_days": 0}
-        other = StorageConfig.model_validate({"name": "new", "location": f"file://{self.root}/new/", **settings})
-        return super().config.model_copy(update={"storages": (*super().config.storages, other)})
+        storages = [{"name": name, "location": f"file://{self.root}/{name}/", **settings} for name in ("new", "warehouse")]
+        return super().config.model_copy(update={"storages": tuple(StorageConfig.model_validate(item) for item in storages)})
+
+    def sweep(self) -> PlanHeader:
+        context = self.run_context()
+        for storage in ("new", "warehouse"):
+            live_filter(self.spark, context, storage)
+            storage_inventory(self.spark, context, storage)
+        for storage in ("new", "warehouse"):
+            orphan_files(self.spark, context, storage)
+        return header_of(deletion_plan(self.spark, context, self.storage))
 
 
 def test_empty_repository_next_to_another_lake_is_planned_and_applied(spark: SparkSession, tmp_path: Path) -> None:
@@ -40,15 +54,16 @@ def test_empty_repository_next_to_another_lake_is_planned_and_applied(spark: Spa
     sales.table("db.t", START - timedelta(days=30)).append(START - timedelta(days=20))
     empty = RepositoryBuilder(tmp_path, START - timedelta(days=60), "new")
     with FakeServer(empty.repository).running() as url:
-        house = TwoStorages(spark, tmp_path, now=START, storage="warehouse")
+        house = TwoStorages(spark, tmp_path, now=START, storage="new")
         house.lakes = [sales.config(), config_of(url, "new", location=f"file://{empty.namespace}/")]
-        house.plan()
-        house.storage = "new"
-        assert house.sweep().failed_gates == []
-
-        leftover = empty.upload()
         header = house.plan()
         assert header.failed_gates == []
-        assert house.keys("deletion_plan") == {leftover}
+        assert not header.has_work
+
+        leftover = empty.upload()
+        house.now += timedelta(days=1)
+        header = house.plan()
+        assert header.failed_gates == []
+        assert house.keys("deletion_plan", "new") == {leftover}
         assert outcomes(house.approve_and_apply(header)) == {"done"}
         assert not (empty.namespace / leftover).exists()
