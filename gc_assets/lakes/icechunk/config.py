@@ -64,5 +64,9 @@ class IcechunkLakeConfig(LakeConfig):
     def own_locations(self) -> tuple[str, ...]:
         return (f"{self.location.rstrip('/')}/",)
 
+    def decoding_settings(self) -> list[str]:
+        # Rows of decoders that did not resolve virtual chunk containers lack these locations.
+        return ["virtual chunk containers"]
+
     def resolve_paths(self, anchor: BaseFolder) -> IcechunkLakeConfig:
         return self.model_copy(update={"location": anchor.absolute(self.location, "location")})

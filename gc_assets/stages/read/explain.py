@@ -22,6 +22,7 @@ from gc_assets.core.foreign import RULES, SIDE_FILE
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.read.browse import read_matching_rows
 from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, read_key_rows
 from gc_assets.stages.records.ledger import newest_entries
@@ -78,6 +79,8 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
             reason = "no configured storage contains this address, so it is never swept"
             if external:
                 reason += f"; lake {external[0]['lake']} needs it"
+            if (unknown := external_addresses(context).find_reasons(pa.array([text]))[0].as_py()) is not None:
+                reason += f". It may be another name of a file in a storage ({unknown}); then add its beginning to `aliases` in lakes.yaml"
             return [Explanation(None, text, "external", reason + ".")]
         if storage not in {None, resolved[0]}:
             raise UsageError(f"{text} is in storage {resolved[0]}, not in {storage}")

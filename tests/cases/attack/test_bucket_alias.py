@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.stages.read.doctor_lakes import check_addresses
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import catalog_of
 from tests.stages.lakehouse import Lakehouse
@@ -142,8 +143,11 @@ def test_address_of_a_web_server_refuses_plan_and_apply(spark: SparkSession, tmp
     with pytest.raises(GateRefused, match=f"{GATE}: 1 planned files .*late.parquet and https://files.example.org/export/db/t/data"):
         house.apply(header)
     assert house.failed_gates(writer.plan()) == {GATE}
+    (finding,) = check_addresses(house.run_context(), "sales")
+    assert "1 addresses had an unknown location: https://files.example.org/export/db/t/data/late.parquet (a web address)" in finding.found
 
     header = writer.plan(aliases=["https://files.example.org/export/"])
-    assert (header.failed_gates, writer.data_files()) == ((), {"garbage.parquet"})
+    assert (header.failed_gates, writer.data_files()) == ([], {"garbage.parquet"})
+    assert list(check_addresses(house.run_context(), "sales")) == []
     house.approve_and_apply(header)
     assert Path(address.removeprefix("file://")).exists()
