@@ -1,4 +1,7 @@
-"""Unreadable metadata stops the run, and the error names the object."""
+"""Unreadable metadata makes its table unreadable, and the error names the object.
+
+Each run starts with an empty state, so no earlier run read the table.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import GcError, LakeUnreadable
+from gc_assets.core.plan import Unreadable
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -74,7 +77,7 @@ def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
     house = Lakehouse(spark, tmp_path_factory.mktemp("lakes"))
     iceberg = LakeBuilder(house.root)
     for number in range(len(DAMAGES)):
-        table = iceberg.table(f"db.t{number}", days_ago(40))
+        table = iceberg.table(f"db.t{number}", days_ago(40), properties={"history.expire.max-snapshot-age-ms": str(10**12)})
         table.append(days_ago(30))
         table.append(days_ago(20))
     repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(40))
@@ -86,33 +89,39 @@ def lakes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake
 
 
 @pytest.fixture(scope="module", params=["manifest", "manifest list", "icechunk manifest"])
-def refusals(request: pytest.FixtureRequest, lakes: Lakes) -> dict[str, tuple[Path, str]]:
-    """Return the damaged container and the error of the mark by damage. Restored containers are read."""
+def reported(request: pytest.FixtureRequest, lakes: Lakes) -> list[tuple[Path, list[Unreadable]]]:
+    """Return the damaged containers and the unreadable tables. Restored containers are read."""
     house, victims = lakes.house, lakes.containers(request.param)
-    house.lakes = [lakes.weather if request.param == "icechunk manifest" else lakes.sales]
-    with lakes.damage(*((path, DAMAGES[damage]) for damage, path in victims.items())):
-        with pytest.raises(LakeUnreadable) as refusal:
-            house.mark()
-        assert house.run_context().state.current(house.lakes[0].name, "live_files", house.clock.today()) is None
+    is_icechunk = request.param == "icechunk manifest"
+    house.lakes = [lakes.weather if is_icechunk else lakes.sales]
+    # The containers of a repository are damaged one by one, because only the first error is reported.
+    groups = [{damage: path} for damage, path in victims.items()] if is_icechunk else [victims]
+    found = []
+    for group in groups:
+        with lakes.damage(*((path, DAMAGES[damage]) for damage, path in group.items())):
+            header = house.plan()
+            assert not house.planned_actions()
+            found += [(path, list(header.unreadable)) for path in group.values()]
     house.mark()
-    assert house.live()
-    return {damage: (path, str(refusal.value)) for damage, path in victims.items()}
+    assert house.summary("live_files", house.lakes[0].name)["unreadable"] == []
+    return found
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_container_stops_the_mark(refusals: dict[str, tuple[Path, str]], damage: str) -> None:
-    victim, message = refusals[damage]
-    assert victim.name in message
+def test_damaged_container_makes_its_table_unreadable(reported: list[tuple[Path, list[Unreadable]]]) -> None:
+    assert len(reported) == len(DAMAGES)
+    for victim, unreadable in reported:
+        assert [item.good_on for item in unreadable if victim.name in item.why] == [None]
 
 
 @pytest.mark.parametrize("pattern", ["weather/refs/tag.v1/ref.json", "weather/snapshots/*", "weather/refs/branch.main/ref.json"])
-def test_unreadable_ref_or_snapshot_stops_the_mark(lakes: Lakes, pattern: str) -> None:
+def test_unreadable_ref_or_snapshot_makes_the_repository_unreadable(lakes: Lakes, pattern: str) -> None:
     """The library treats an unreadable tag as deleted, and deletes its data."""
     victim = lakes.files(pattern)[0]
     lakes.house.lakes = [lakes.weather]
-    with lakes.damage((victim, truncate)), pytest.raises(GcError) as refusal:
-        lakes.house.mark()
-    assert (victim.parent.name if victim.name == "ref.json" else victim.name).partition(".")[2] in str(refusal.value)
+    with lakes.damage((victim, truncate)):
+        [unreadable] = lakes.house.plan().unreadable
+        assert not lakes.house.planned_actions()
+    assert (victim.parent.name if victim.name == "ref.json" else victim.name).partition(".")[2] in unreadable.why
 
 
 def test_container_truncated_after_decoding_makes_its_table_unreadable(lakes: Lakes) -> None:
