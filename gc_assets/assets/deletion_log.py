@@ -25,8 +25,9 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.report.shares import Amounts
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.delete.apply import apply_plan
+from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.delete.plan_selection import in_mode, select_plan
-from gc_assets.stages.read.reversibility import reversibility_json
+from gc_assets.stages.read.reversibility import describe_outcomes, reversibility_json
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary
@@ -68,13 +69,15 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
                 return log_result(run_context, storage.name, {"nothing_changed": choice.reason})
             header = choice.plan.header
             applied = apply_plan(collector.spark(), run_context, choice.plan, choice.phases)
-            of_plan = {"plan_id": header.plan_id, **reversibility_json(header, run_context.config)}
+            result = header if applied.nothing_to_do else header_of_result(header, applied.by_outcome, applied.done_edits)
+            of_plan = {"plan_id": header.plan_id, **reversibility_json(result, run_context.config)}
             if applied.nothing_to_do is not None:
                 return log_result(run_context, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
             if applied.edited:
                 for event in expiry_log_events(run_context, header.expiry_actions):
                     context.log_event(event)
-            return log_result(run_context, storage.name, of_plan)
+            outcomes = " ".join(describe_outcomes(header, {key: total.rows for key, total in applied.by_outcome.items()}))
+            return log_result(run_context, storage.name, {"outcomes": outcomes, **of_plan})
 
     return run
 

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "accept": ("accept", "Accept that a table in no catalog is dead, so that its metadata refuses no plan."),
     "accept-prefix": ("accept_prefix", "Accept that foreign files under a prefix are garbage."),
     "set-aside": ("set_aside", "Record that purges do not wait for an unreadable table."),
+    "retry": ("retry", "Plan again what an apply was denied."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "metrics": ("metrics", "Write the last run of each storage and lake as Prometheus metrics."),
     "prune": ("prune", "Remove old run directories from the state."),

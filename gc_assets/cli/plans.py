@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from gc_assets.cli.progress import CommandProgress
     from gc_assets.config.models import Config
     from gc_assets.core.approvals import ApprovalEvent
+    from gc_assets.engine.run_context import RunContext
     from gc_assets.engine.tables import Totals
     from gc_assets.resources.platform import Platform
+    from gc_assets.stages.delete.execution import ApplyResult
     from gc_assets.stages.delete.restore_request import RestoreResult
     from gc_assets.stages.records.plans import ListedPlan, StoredPlan
 

@@ -145,11 +145,7 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
     edits = sum(header.expiry_actions.values())
     frees = f"; {edits:,} history edits free {header.after_expiry.files:,} of them" if edits else ""
     held = header.held_for_expiry
-    waits = (
-        f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for history edits that this plan does not make"
-        if held.files
-        else ""
-    )
+    waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for history edits that this plan does not make" if held.files else ""
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
     unreadable = (
         f"; unreadable: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""

@@ -16,7 +16,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.core.notifications import LastRun, StorageSummary, list_notifications
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete.plan import planned_actions
+from gc_assets.stages.delete.planned_edits import planned_actions
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
 from tests.lakes.iceberg.builder import LakeBuilder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
+from gc_assets.core.phases import ABORT, DONE, EXPIRE, FAILED, PHASES, PURGE, RESTORE
+from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Uploads
 from gc_assets.core.units import format_bytes
 from gc_assets.engine import tasks
 from gc_assets.engine.progress import count_progress, log_activity, start_run
@@ -25,17 +25,25 @@ from gc_assets.engine.tables import (
     collect_arrow,
     parallelism,
     publish,
+    spark_schema,
     write_frame,
     write_rows,
 )
 from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
 from gc_assets.lakes.file_kinds import RANKS
 from gc_assets.lakes.kind import TableRole
-from gc_assets.stages.delete.execute_rows import EXECUTION_ROWS, OUTCOME_ROWS, RowExecutor, execute_in_process, order_in_one_task
-from gc_assets.stages.delete.expire import HistoryName, expire_lakes
+from gc_assets.stages.delete.execute_rows import (
+    EXECUTION_ROWS,
+    OUT_OF_DATE,
+    OUTCOME_ROWS,
+    RowExecutor,
+    execute_in_process,
+    order_in_one_task,
+)
+from gc_assets.stages.delete.expire import HistoryName, end_edits, expire_lakes
 from gc_assets.stages.delete.revalidate import REFUSED
-from gc_assets.stages.delete.uploads import abort_uploads
-from gc_assets.stages.delete.verification import VerificationMark, verification_context
+from gc_assets.stages.delete.uploads import abort_uploads, end_uploads
+from gc_assets.stages.delete.verification import PlanRows, VerificationMark, verification_context
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.ledger import quarantine_ledger
 from gc_assets.stages.records.plans import (
@@ -51,6 +59,7 @@ from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog
 
 TOTALS_BY: Final = ("phase", "outcome")
+EXECUTION_DDL: Final = {field.name: field.dataType.simpleString() for field in spark_schema(EXECUTION_ROWS)}
 # Columns that identify a quarantined object, both in the plan and in the ledger.
 _COPY_IDENTITY: Final = ("etag", "version_id", "quarantine")
 
@@ -63,16 +72,28 @@ class ApplyResult:
         published: Published log, or None if no file had to be changed.
         by_outcome: Files and bytes by phase and outcome. Rows of phase `expire` are history edits.
         nothing_to_do: Reason why the plan required no action, or None.
+        done_edits: Number of history edits with the outcome `done`, by lake.
     """
 
     published: PublishedTable | None
     by_outcome: dict[tuple[str, str], Totals]
     nothing_to_do: str | None = None
+    done_edits: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def edited(self) -> bool:
         """True if history edits were executed, with any outcome."""
         return any(phase == EXPIRE for phase, _ in self.by_outcome)
+
+
+def header_of_result(header: PlanHeader, by_outcome: Mapping[tuple[str, str], Totals], done_edits: Mapping[str, int]) -> PlanHeader:
+    """Return a copy of a plan's header with the amounts that its apply has done, for messages."""
+    done = {phase: total for (phase, outcome), total in by_outcome.items() if outcome == DONE}
+    totals = {phase: total.amount for phase, total in done.items() if phase not in {EXPIRE, ABORT}}
+    aborted = done.get(ABORT, Totals())
+    edits = {lake: count for lake, count in done_edits.items() if count}
+    uploads = Uploads(count=aborted.rows, bytes=aborted.size_bytes)
+    return header.model_copy(update={"totals": totals, "expiry_actions": edits, "uploads": uploads})
 
 
 def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
@@ -91,6 +112,7 @@ class PlanExecution:
         planned: Number of files in the phases so far.
         failed: Histories with a failed edit.
         not_made: Histories with an edit that was not made.
+        done_edits: Number of edits that were made, by lake.
     """
 
     spark: SparkSession
@@ -104,13 +126,19 @@ class PlanExecution:
     planned: int = 0
     failed: frozenset[HistoryName] = frozenset()
     not_made: frozenset[HistoryName] = frozenset()
+    done_edits: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         header = self.plan.header
         self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
 
-    def execute_phase(self, phase: str, mark: VerificationMark) -> None:
-        """Execute a phase of the plan: in this process if it is small, otherwise in executors."""
+    def execute_phase(self, phase: str, rows: DataFrame) -> None:
+        """Execute a phase of the plan: in this process if it is small, otherwise in executors.
+
+        Args:
+            phase: The phase.
+            rows: Its rows, with the columns `EXECUTION_ROWS` (`revalidate`).
+        """
         header = self.plan.header
         # An executor's clock must not make a quarantined file look older than it is.
         clock = self.context.clock.not_before_now()
@@ -119,7 +147,6 @@ class PlanExecution:
         )
         log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.planned += header.totals[phase].files
-        rows = self._revalidate(phase, mark)
         is_small = self.log.shares == 1 and header.totals[phase].files <= tasks.MAX_IN_PROCESS_ACTIONS
         with count_progress("files on record", self.log.count_outcomes, self.planned):
             for part in self._execute_in_process(task, rows) if is_small else self._execute_in_executors(task, rows, phase):
@@ -155,7 +182,7 @@ class PlanExecution:
         finally:
             rows.unpersist()
 
-    def _revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
+    def revalidate(self, phase: str, mark: VerificationMark) -> DataFrame:
         """Revalidate the rows of a phase for execution (columns `EXECUTION_ROWS`).
 
         A copy is in quarantine if the ledger contains exactly the planned object.
@@ -202,7 +229,7 @@ class PlanExecution:
         mark_context = verification_context(self.context, self.plan, verification_id)
         result = expire_lakes(self.spark, self.context, mark_context, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in result.counts.items()}
-        self.failed, self.not_made = result.failed, result.not_made
+        self.failed, self.not_made, self.done_edits = result.failed, result.not_made, result.done_by_lake
         return result.edited
 
     def publish_histories(self, verification_id: str) -> None:
@@ -213,7 +240,10 @@ class PlanExecution:
 
     def abort(self, mark: VerificationMark) -> None:
         """Abort the plan's multipart uploads, in this process."""
-        rows = abort_uploads(
+        self._record_uploads(self._abort_uploads(mark))
+
+    def _abort_uploads(self, mark: VerificationMark) -> pa.RecordBatch:
+        return abort_uploads(
             self.context,
             self.plan,
             mark.revalidation,
@@ -223,10 +253,31 @@ class PlanExecution:
             self.run.run_id,
             only_interrupted=self.only_interrupted,
         )
+
+    def _record_uploads(self, rows: pa.RecordBatch) -> None:
         written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.context.state.files, totals_by=["outcome"])
         self.by_outcome |= {(ABORT, outcome): total for (outcome,), total in written.totals.items()}
         self.written.append(written)
         require_balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
+
+    def end(self, rows: PlanRows) -> None:
+        """Settle all rows, uploads and edits of the plan without starting any.
+
+        Files of interrupted batches are moved back. If that is impossible because another object has
+        the name, they stay in quarantine and are recorded there.
+        """
+        header = self.plan.header
+        for phase in phases_of(header, PHASES):
+            if phase == EXPIRE:
+                counts = end_edits(self.context, self.plan, self.lease)
+                self.by_outcome |= {(EXPIRE, verdict): Totals(count) for verdict, count in counts.items()}
+            elif phase == ABORT:
+                self._record_uploads(end_uploads(self.context, self.plan, self.log, self.lease, self.run.run_id))
+            else:
+                reason = None if phase == RESTORE else OUT_OF_DATE
+                columns = {"needed": None, "retry": False, "in_quarantine": True, REFUSED: reason}
+                typed = {name: F.lit(value).cast(EXECUTION_DDL[name]) for name, value in columns.items()}
+                self.execute_phase(phase, rows.frame.filter(F.col("action") == phase).withColumns(typed).select(*EXECUTION_ROWS.names))
 
     def publish(self, phases: Sequence[str]) -> ApplyResult:
         """Publish the log.
@@ -268,7 +319,7 @@ class PlanExecution:
         if not any(self._count_failed(phase) for phase in phases) and list(phases) == phases_of(header, PHASES):
             finished = {"at": self.context.clock.now().isoformat(), "run_id": self.run.run_id, **summary.model_dump(mode="json")}
             record_finished(state, header, finished)
-        return ApplyResult(published, self.by_outcome)
+        return ApplyResult(published, self.by_outcome, done_edits=self.done_edits)
 
     def _count_failed(self, phase: str) -> int:
         return self.by_outcome.get((phase, FAILED), Totals()).rows

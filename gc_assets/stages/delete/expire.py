@@ -78,12 +78,14 @@ class ExpiryResult:
         not_made: Histories with an edit that was not made. Neither these nor the failed ones
             release files, even if a mark suggests it: a catalog may have dropped a ref with its
             snapshot, or the table may exist in another catalog.
+        done_by_lake: Number of edits with the verdict `done`, by lake.
     """
 
     counts: dict[str, int]
     edited: bool
     failed: frozenset[HistoryName]
     not_made: frozenset[HistoryName]
+    done_by_lake: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ def expire_lakes(
     counts = Counter[str]()
     missed = read_missed_tables(context, plan.header.storage)
     unreadable = (*list_unreadable([mark.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *missed)
-    edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
+    edited, failed, not_made, done_by_lake = False, set[HistoryName](), set[HistoryName](), dict[str, int]()
     for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
         settled_actions = record.settled_actions()
@@ -214,11 +216,13 @@ def expire_lakes(
             record_removals(spark, mark, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
         edited |= make_edits(record, actions, lease, unreadable, only_interrupted=only_interrupted)
-        counts.update(_publish(plan, actions, record))
+        published = _publish(plan, actions, record)
+        counts.update(published)
+        done_by_lake[lake_name] = published.get(DONE, 0)
         for item in record.outcomes().values():
             if item.verdict in {FAILED, CHANGED, DENIED}:
                 (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
-    return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made))
+    return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made), done_by_lake)
 
 
 def make_edits(

@@ -17,6 +17,7 @@ from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
+from gc_assets.stages.delete.missing_elsewhere import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.denials import denied_histories, find_denial, retry_advice
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -106,7 +107,7 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
 def _describe_denied(context: RunContext, storage: str) -> str:
     error = find_denial(context, storage)
     example = f" (for example {error})" if error else ""
-    return f"an apply was denied them{example}; {retry_advice(storage)}"
+    return f"an apply was denied them{example}; {retry_advice(context.config, storage)}"
 
 
 def _describe_too_long(context: RunContext, storage: str) -> str:
@@ -120,4 +121,7 @@ def _describe_too_long(context: RunContext, storage: str) -> str:
 
 def _describe_missing(missing: Sequence[Unreadable]) -> str:
     found = "; ".join(f"{item.name}: {item.why}" for item in missing[:5])
-    return f"they are under claims of {len(missing):,} tables or lakes that lack files in another storage ({found}); restore these files"
+    return (
+        f"they are under claims of {len(missing):,} tables or lakes that lack files in another storage ({found}). Restore these files. "
+        f"If only live data files are lost, approve the plan of that storage with `--override {LIVE_LISTED}`, then run again"
+    )

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, CHANGED, DENIED
-from gc_assets.core.plan import Unreadable, Uploads
+from gc_assets.core.plan import PlanHeader, Unreadable, Uploads
 from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete.execute_rows import OnlyInterrupted
+from gc_assets.stages.delete.execute_rows import OUT_OF_DATE, OnlyInterrupted
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.records.denials import denied_uploads
@@ -132,8 +132,33 @@ def abort_uploads(
     if blocking := [item for item in unreadable if item.blocks_purges]:
         names = ", ".join(item.name for item in blocking[:3])
         skipped = {row.action_key: Result(CHANGED, f"{names} cannot be read, so the upload is deferred") for row in planned}
+    return _execute_uploads(context, header, planned, skipped, log, lease, run_id, only_interrupted=only_interrupted)
+
+
+def end_uploads(context: RunContext, plan: StoredPlan, log: WriteAheadLog, lease: Lease, run_id: str) -> pa.RecordBatch:
+    """Abort nothing further, and return the outcomes (columns of `deletion_log`).
+
+    Uploads of an interrupted batch are looked up.
+    """
+    rows = approved_uploads(context.state, plan).to_pylist()
+    planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows]
+    skipped = {row.action_key: Result(DENIED, OUT_OF_DATE, replan=True) for row in planned}
+    return _execute_uploads(context, plan.header, planned, skipped, log, lease, run_id, only_interrupted=True)
+
+
+def _execute_uploads(
+    context: RunContext,
+    header: PlanHeader,
+    planned: list[PlannedAction],
+    skipped: Mapping[ActionKey, Result],
+    log: WriteAheadLog,
+    lease: Lease,
+    run_id: str,
+    *,
+    only_interrupted: bool,
+) -> pa.RecordBatch:
     actor = _SkipRefused(context.store(header.storage).upload_aborter(), skipped)
-    planned.sort(key=lambda row: share_of(row.key, log.shares))
+    planned = sorted(planned, key=lambda row: share_of(row.key, log.shares))
     outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, context.clock)
     counted = track(outcomes, "uploads", len(planned))
     return to_deletion_log(counted, header.plan_id, None, run_id, rehearsal=context.clock.is_rehearsal)

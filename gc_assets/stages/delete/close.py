@@ -1,0 +1,110 @@
+"""Close plans that were applied in part, so that they do not stop later plans for ever.
+
+Closing starts no move and no edit. Each move with an outcome is recorded in `deletion_log`, so that
+the ledger contains it. Files of an interrupted batch, which may have been moved, are moved back. A
+run closes the plans whose time has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from pyspark.sql import SparkSession
+
+from gc_assets.core.commands import command
+from gc_assets.core.errors import GateRefused, GcError, UsageError
+from gc_assets.core.phases import FAILED, PHASES
+from gc_assets.core.plan import PlanSummary
+from gc_assets.engine.progress import log_activity, log_progress
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import choose_session
+from gc_assets.stages.delete.execution import ApplyResult, PlanExecution, phases_of
+from gc_assets.stages.delete.verification import PlanRows
+from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
+from gc_assets.stages.records.plans import (
+    StoredPlan,
+    execution_directory,
+    has_begun,
+    list_plans,
+    load_plan,
+    refuse_other_clock,
+    unfinished_plans,
+)
+from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.stores.execution import current_user, release_on_exit
+from gc_assets.stores.write_ahead import open_log
+
+
+@log_progress(DELETION_LOG, attrgetter("header.storage"))
+def close_plan(spark: SparkSession, context: RunContext, plan: StoredPlan) -> ApplyResult:
+    """Close a partly applied plan, and publish its outcomes.
+
+    If interrupted files cannot be looked up or moved back, the plan stays open.
+
+    Raises:
+        GateRefused: If the storage is in mode `plan`, another process holds its lease, or it is a
+            rehearsal that may not change the storage.
+        UsageError: If the plan has not begun, or has ended.
+    """
+    header, state = plan.header, context.state
+    if plan.finished is not None or plan.restored_at is not None or not has_begun(state, header):
+        raise UsageError(f"plan {header.plan_id} is not partly applied, so there is nothing to end")
+    storage = context.storage(header.storage)
+    if storage.mode != "apply":
+        raise GateRefused(f"storage {storage.name} is in mode plan. Run `{command('apply', header.plan_id[:12], end=True, mode='apply')}`.")
+    if storage.location != header.location:
+        raise GateRefused(f"plan {header.plan_id} was made for {header.location}, and storage {storage.name} is at {storage.location} now")
+    refuse_other_clock(header, context.clock)
+    refuse_rehearsal(context, header.storage)
+    lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, current_user())
+    with release_on_exit(lease):
+        log_activity(f"closing plan {header.plan_id[:12]}")
+        log = open_log(state.files, execution_directory(header), header.plan_id, header.rows + header.uploads.count)
+        session = choose_session(spark, plan.published.receipt.rows, len(plan.published.paths()))
+        execution = PlanExecution(session, context, plan, log, lease, only_interrupted=True)
+        execution.end(PlanRows.verify(session, state, plan))
+        return execution.publish(phases_of(header, PHASES))
+
+
+def close_outdated_plans(spark: SparkSession, context: RunContext, storage_name: str) -> list[str]:
+    """Close the partly applied plans of a storage whose time has ended.
+
+    Returns:
+        The plans that are still open, each with the reason.
+    """
+    unfinished = unfinished_plans(context.state, storage_name)
+    if not unfinished:
+        return []
+    plans = {plan.header.plan_id: plan for plan in list_plans(context.config, storage_name, empty=True)}
+    still_open: list[str] = []
+    for plan_id in unfinished:
+        if plan_id not in plans:
+            still_open.append(f"{plan_id}, which is not in the state: restore the state from a backup")
+            continue
+        header, run = plans[plan_id].header, plans[plan_id].run
+        reason = next(_reasons_to_wait(context, header), None)
+        if reason is None:
+            try:
+                closed = close_plan(spark, context, load_plan(context.config, context.state.open(run)))
+                failed = sum(total.rows for (_, outcome), total in closed.by_outcome.items() if outcome == FAILED)
+                reason = f"{failed:,} of its files could not be checked; see `gc-assets show deletion_log`" if failed else None
+            except (GcError, OSError) as error:
+                reason = str(error)
+            reason = f"its time ended on {header.apply_before:%Y-%m-%d %H:%M}Z, but it cannot be closed: {reason}" if reason else None
+        if reason is not None:
+            still_open.append(f"{plan_id} ({reason})")
+    return still_open
+
+
+def _reasons_to_wait(context: RunContext, header: PlanSummary) -> Iterator[str]:
+    """Yield the reasons why a run must not close the plan."""
+    clock = context.clock
+    if clock.now() < header.apply_before:
+        yield f"a run closes it after {header.apply_before:%Y-%m-%d %H:%M}Z"
+    if header.rehearsal != clock.is_rehearsal:
+        yield "it belongs to rehearsals" if header.rehearsal else "it does not belong to rehearsals"
+    if context.run_date != clock.today():
+        yield "a run of a past date closes no plan"
+    if context.storage(header.storage).mode != "apply":
+        yield f"the storage is in mode plan: end it with `{command('apply', header.plan_id[:12], end=True, mode='apply')}`"

@@ -1,0 +1,119 @@
+"""A partly applied plan whose time has ended is closed by the next run, which moves nothing."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, UsageError
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete.close import close_plan
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import execution_directory, find_plan
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, counts, days_ago
+
+pytestmark = pytest.mark.spark
+LATER = NOW + timedelta(days=3)
+
+
+@pytest.fixture
+def interrupted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, PlanHeader]:
+    """Apply a plan, and remove the outcomes and the published log, as if the process had been killed."""
+    house = Lakehouse(spark, tmp_path_factory.mktemp("close"), settings={"gates": {"max_delete_share": 1.0}})
+    builder = LakeBuilder(house.root)
+    table = builder.table("db.t", days_ago(60))
+    table.append(days_ago(40))
+    for age in (20, 19, 18):
+        table.leftovers(days_ago(age))
+    house.lakes = [builder.config("sales")]
+    header = house.plan()
+    house.approve_and_apply(header)
+    directory = house.root / "state" / execution_directory(header)
+    (directory / "finished.json").unlink()
+    (directory.parent / "_records.json").unlink()
+    return house, header
+
+
+def lose_outcomes(house: Lakehouse, header: PlanHeader, *keys: str) -> None:
+    """Remove the outcomes of these keys from the write-ahead log, with all outcomes of their batches."""
+    for path in (house.root / "state" / execution_directory(header)).glob("share-*/*.outcome.jsonl"):
+        if {json.loads(line)["key"] for line in path.read_text().splitlines()} & set(keys):
+            path.unlink()
+
+
+def quarantined(house: Lakehouse) -> set[str]:
+    return set(read_quarantine(house.run_context().state, STORAGE).column("key").to_pylist())
+
+
+def test_plan_within_its_time_stays_open_and_names_the_ways_to_end_it(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+    house, header = interrupted
+    house.now += timedelta(days=1)
+    (gate,) = house.plan().failed_gates
+    assert gate.name == "unfinished_apply"
+    assert f"{header.plan_id} (a run closes it after {header.apply_before:%Y-%m-%d %H:%M}Z)" in gate.message
+    assert "`gc-assets apply PLAN_ID --end`" in gate.message
+
+
+def test_recorded_moves_of_a_closed_plan_are_in_the_ledger(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+    house, header = interrupted
+    moved = house.trash(header)
+    house.now = LATER
+    later = house.plan()
+    assert house.failed_gates(later) == set()
+    assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
+    assert quarantined(house) == moved == house.trash(header)
+    assert set(house.planned_actions().values()) <= {"purge"}
+
+
+def test_interrupted_moves_of_a_closed_plan_are_undone(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+    house, header = interrupted
+    moved = house.trash(header)
+    taken = min(moved)
+    lose_outcomes(house, header, *moved)
+    (house.warehouse / taken).write_bytes(b"another object")
+    house.now = LATER
+    assert house.failed_gates(house.plan()) == set()
+    assert house.trash(header) == {taken}  # its name is in use, so it stays in quarantine, on record
+    assert moved <= set(house.files())
+    outcomes = {
+        row["key"]: row["outcome"] for row in house.rows_of(house.run_context().state.require(STORAGE, "deletion_log", header.run_date))
+    }
+    assert outcomes == {key: "done" if key == taken else "denied" for key in moved}
+    house.now += timedelta(days=1)
+    house.plan()
+    assert moved - {taken} <= house.keys("deletion_plan", action="quarantine")
+
+
+def test_plan_that_cannot_be_closed_stays_open_and_says_why(
+    interrupted: tuple[Lakehouse, PlanHeader],
+) -> None:
+    house, header = interrupted
+    lease = house.run_context().store(STORAGE).acquire("other", "eve", Clock(), timedelta(hours=1))
+    house.now = LATER
+    (gate,) = house.plan().failed_gates
+    assert "but it cannot be closed" in gate.message
+    assert "eve" in gate.message
+    lease.release()
+    house.settings = {**house.settings, "mode": "plan"}
+    (gate,) = house.plan().failed_gates
+    assert f"end it with `gc-assets apply {header.plan_id[:12]} --end --mode apply`" in gate.message
+    with pytest.raises(GateRefused, match="mode plan"):
+        close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
+
+
+def test_user_ends_a_plan_within_its_time(interrupted: tuple[Lakehouse, PlanHeader]) -> None:
+    house, header = interrupted
+    moved = house.trash(header)
+    lose_outcomes(house, header, *moved)
+    closed = close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
+    assert counts(closed.by_outcome) == {("quarantine", "denied"): len(moved)}
+    assert house.trash(header) == set()
+    with pytest.raises(UsageError, match="not partly applied"):
+        close_plan(house.spark, house.run_context(), find_plan(house.config, header.plan_id))
+    house.plan()
+    assert moved <= house.keys("deletion_plan", action="quarantine")
