@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 
 from gc_assets.cli.explain import explanation_lines
 from gc_assets.cli.progress import CommandProgress, show_progress
+from gc_assets.core.commands import command as command_line
+from gc_assets.core.commands import quote
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
@@ -150,11 +152,11 @@ def _explanation(context: RunContext, storage: str, key: str) -> Iterator[str]:
 
 
 def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
-    command = f"gc-assets --config {_relative_path(path)}"
+    command = f"gc-assets --config {quote(_relative_path(path))}"
     on_s3, folder = is_on_s3(path.parent), path.parent
     yield "\nNEXT COMMANDS"
     if on_s3:
-        yield f"  . {_relative_path(folder / ENVIRONMENT)}      # credentials of the demo's server, and the clock of the rehearsal"
+        yield f"  . {quote(_relative_path(folder / ENVIRONMENT))}      # credentials of the demo's server, and the clock of the rehearsal"
     yield f"  {command} report -o report.html      # the run as one page"
     for header in plans:
         if not header.has_work:
@@ -175,8 +177,8 @@ def _next_section(platform: Platform, path: Path, plans: tuple[PlanHeader, ...])
         if not on_s3:
             yield f"  unset {NOW_VARIABLE}"
     if owns_server(folder):
-        start = f"gc-assets demo --dir {_relative_path(folder)}"
-        yield f"  kill $(cat {_relative_path(pid_file(folder))})      # stops the S3 server; {start} starts it again"
+        start = command_line("demo", dir=_relative_path(folder))
+        yield f"  kill $(cat {quote(_relative_path(pid_file(folder)))})      # stops the S3 server; {start} starts it again"
     elif on_s3:
         yield f"  The bucket {platform.config.storages[0].location} remains until you delete it."
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
@@ -88,7 +89,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         refs_digest=refs_digest(refs),
         claims=len(refs.claims),
         pinned=len(refs.pinned),
-        notes=refs.notes,
+        notes=tuple(map(to_message, refs.notes)),
         min_age_seconds=refs.min_age_seconds,
         unread=tuple(UnreadTable(table_name=item.table_name, why=item.reason, address=item.address) for item in refs.unreadable),
         named_prefixes=None if refs.named_prefixes is None else dict(refs.named_prefixes.prefixes),

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import Unreadable
+from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import WrittenParts, merge_written, publish
@@ -240,7 +241,7 @@ def _summary(
         files=written.rows,
         metadata_by_storage=walked.summary["metadata_by_storage"],
         optional_by_storage=walked.summary["optional_by_storage"],
-        notes=(*walked.summary["notes"], *(item.message for item in walked.unreadable), *rows.notes),
+        notes=tuple(map(to_message, (*walked.summary["notes"], *(item.message for item in walked.unreadable), *rows.notes))),
         live_bytes=sum(amount.bytes for amount in rows.by_storage.values()),
         by_kind=rows.by_kind,
         by_storage=rows.by_storage,

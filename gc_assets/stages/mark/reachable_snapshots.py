@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
+from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import WrittenParts, merge_written, publish, report_parts, write_rows
@@ -188,7 +189,8 @@ class _ApplyRetention:
             states = {
                 state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
             }
-            notes = {"notes": [*self.unused_rules, *retention.notes], "unused_rules": list(self.unused_rules)}
+            unused = [to_message(note) for note in self.unused_rules]
+            notes = {"notes": [*unused, *map(to_message, retention.notes)], "unused_rules": unused}
             summary = {"asset": REACHABLE_SNAPSHOTS.name, **states, **notes, "unread": unread}
             yield report_parts(reachable.parts, reachable.digest, summary=summary)
             yield report_parts(expiry.parts, expiry.digest, summary={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})

@@ -18,6 +18,7 @@ from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
+from gc_assets.core.printable import show
 from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kind import MetadataPattern, TableIdentity
 from gc_assets.lakes.kinds import KINDS
@@ -119,7 +120,7 @@ class MetadataClassifier:
         known = self.known_tables.get(found.uuid)
         if known is None:
             return self._check_unknown(key, max(found.newest or 0, int(modified.timestamp() * 1000)), found), False
-        name = f"{found.noun} {found.uuid}"
+        name = f"{found.noun} {show(found.uuid)}"
         if found.newest is None:
             return f"metadata of {name} in a format version that gc-assets does not support, so its age is unknown", True
         if found.newest > known.newest and (is_old or not known.in_use):
@@ -135,8 +136,8 @@ class MetadataClassifier:
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
             way_out = f"; if it is dead: {command('accept', uuid, location, by='WHO')}" if directory not in {"", "metadata"} else ""
             if found.noun == "view":
-                return f"view {uuid}, which is not among the views that the configured catalogs list{way_out}"
-            return f"table {uuid}, which is in no configured catalog{way_out}"
+                return f"view {show(uuid)}, which is not among the views that the configured catalogs list{way_out}"
+            return f"table {show(uuid)}, which is in no configured catalog{way_out}"
         if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None

@@ -21,6 +21,7 @@ from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.foreign import ForeignRules
 from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.plan import Amount, Unreadable
+from gc_assets.core.printable import to_message
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
@@ -382,7 +383,9 @@ def _summarize(
         named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(context, run, written)),
         problems=sweep.inventory.summary(StorageInventorySummary).problems,
-        notes=(*notes_on_claims(context, storage_name, claims), *foreign_notes(context, storage_name, checks.foreign_files)),
+        notes=tuple(
+            map(to_message, (*notes_on_claims(context, storage_name, claims), *foreign_notes(context, storage_name, checks.foreign_files)))
+        ),
     )
 
 
