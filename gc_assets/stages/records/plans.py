@@ -265,14 +265,15 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
 
     Raises:
         GateRefused: If the plan must not be approved. The message names the gates and their overrides.
-        UsageError: If the approval has no name, or the plan has no work.
+        UsageError: If the approval has no name, or the plan has neither work nor an overridden gate.
     """
     plan, now = _find_open_plan(config, clock, plan_id, by), clock.now()
     header = plan.header
     refuse_historical(header)
     refuse_other_clock(header, clock)
     refuse_other_key(header, config)
-    if not header.has_work:
+    # Later runs, and plans of other storages, use the overrides of a plan without work too.
+    if not header.has_work and not any(gate.name in overrides for gate in header.failed_gates):
         raise UsageError(f"plan {header.plan_id} has no work, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(

@@ -15,58 +15,32 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config.models import Config, StorageConfig
-from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.delete.plan import deletion_plan, header_of
-from gc_assets.stages.sweep.live_filter import live_filter
-from gc_assets.stages.sweep.orphan_files import orphan_files
-from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages.lakehouse import NOW, Lakehouse, days_ago
+from tests.stages.lakehouse import NOW, days_ago
+from tests.stages.two_storages import DISKS, TwoStorages
 
 pytestmark = pytest.mark.spark
 
 LAKE = "shop"
-DISKS = ("disk1", "disk2")
 
 
-class LinkedLake(Lakehouse):
-    """The storages `disk1` and `disk2`, and a lake whose addresses begin with the link `data`."""
+class LinkedLake(TwoStorages):
+    """A lake whose addresses begin with the link `data`, which points to the first of two disks."""
 
     def __init__(self, spark: SparkSession, root: Path, disks: tuple[str, ...] = DISKS, **settings: str) -> None:
-        super().__init__(spark, root, settings=settings)
-        self.disks = disks
-        for disk in DISKS:
-            (root / disk).mkdir()
+        super().__init__(spark, root, disks, **settings)
         self.link = root / "data"
         self.link.symlink_to("disk1")
 
-    def build(self, warehouse: Path | None = None) -> None:
+    def build(self) -> None:
         """Create two tables, and garbage of one of them."""
-        self.builder = LakeBuilder(self.root, warehouse=warehouse or self.link)
+        self.builder = LakeBuilder(self.root, warehouse=self.link)
         self.tables = [self.builder.table(f"ns.{name}", days_ago(40)) for name in ("t", "u")]
         for day in (30, 29, 28):
             for table in self.tables:
                 table.append(days_ago(day))
         self.garbage = self.tables[0].leftovers(days_ago(20), 1)
         self.lakes = [self.builder.config(LAKE, retention={"refs": [{"match": ".*", "keep": "forever"}], "max_snapshot_age": "36500d"})]
-
-    @property
-    def config(self) -> Config:
-        settings = {"mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings}
-        storages = [
-            StorageConfig.model_validate({"name": name, "location": f"file://{self.root / name}/", **settings}) for name in self.disks
-        ]
-        return Config(state=self.state or str(self.root / "state"), storages=tuple(storages), lakes=tuple(self.lakes))
-
-    def plans(self) -> dict[str, PlanHeader]:
-        """Run all stages of all storages."""
-        self.mark()
-        context = self.run_context()
-        for stage in (live_filter, storage_inventory, orphan_files):
-            for name in self.disks:
-                stage(self.spark, context, name)
-        return {name: header_of(deletion_plan(self.spark, context, name)) for name in self.disks}
 
     def live(self) -> set[tuple[str, str, str]]:
         """Mark, and return storage, key and kind of every live file and metadata object."""
@@ -182,12 +156,12 @@ def test_no_live_file_is_planned_after_links_change(spark: SparkSession, tmp_pat
     lake.build()
     garbage = {str(path.relative_to(lake.link)) for path in lake.garbage}
     lake.plans()
-    assert {row["key"] for row in lake.rows("deletion_plan", "disk1")} == garbage
+    assert lake.planned("disk1") == garbage
     copied(lake)
     lake.now += timedelta(days=1)
     plans = lake.plans()
     # The claim on the new disk is new, so its garbage waits until the claim is accepted.
-    assert {row["key"] for row in lake.rows("deletion_plan", "disk2")} <= garbage
+    assert lake.planned("disk2") <= garbage
     assert not plans["disk1"].rows
     assert lake.rows_read() == 12
 
