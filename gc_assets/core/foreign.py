@@ -4,7 +4,8 @@ A claim contains the files of a lake, and it may contain others: a table can be 
 directory that another team uses. An unneeded file is *foreign* if one
 of these rules applies:
 
-- `other_format`: it is in a dataset of another format, and its name is not one of the lake's own.
+- `other_format`: it is in a dataset of another format in the claim, and its name is not one of the
+  lake's own.
 - `new_claim`: it is older than the claim.
 - `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever named a file
   below that component (https://iceberg.apache.org/docs/latest/spark-procedures).
@@ -249,9 +250,15 @@ class _Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """A directory with candidates. `is_strange` is True if one of them has an unusual name."""
+    """A directory with candidates.
+
+    Attributes:
+        top: The shortest directory of a dataset of another format that counts.
+        is_strange: True if a candidate has an unusual name.
+    """
 
     name: str
+    top: str
     targets: tuple[str, ...]
     hidden: str | None
     since: datetime | None
@@ -259,7 +266,7 @@ class _Directory:
     is_strange: bool
 
     def decide(self, known: Collection[str], roots: Collection[str]) -> _Verdict:
-        root = next((at for at in _upwards(self.name) if at in roots), None) if roots else None
+        root = next((at for at in _upwards(self.name) if at in roots and len(at) >= len(self.top)), None) if roots else None
         hidden = self.hidden if self.hidden is not None and _UNDER + self.hidden not in known else None
         is_unknown = bool(self.targets) and not any(target in known for target in self.targets)
         return _Verdict(root, self.since, hidden, is_unknown, self.accepted)
@@ -295,7 +302,9 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
     prefix = rules.claims.deepest(name)
     below = name[len(prefix) :]
     targets: tuple[str, ...] = ()
+    top = f"{prefix}/"  # a dataset inside the directory of another format
     if prefix in rules.locations:
+        top = prefix
         # Files that a user added to a table (`add_files`) may be next to files of others, but not in
         # the folders of the writers.
         in_folder = below.startswith(TABLE_FOLDERS) or prefix in rules.claims.narrowed
@@ -303,7 +312,7 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
         if "=" in below:
             targets += (_OWN_LIKE + _shape(name),)
     accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix))
-    return _Directory(name, targets, _hidden_prefix(prefix, below), rules.ages.of_directory(name), accepted, is_strange)
+    return _Directory(name, top, targets, _hidden_prefix(prefix, below), rules.ages.of_directory(name), accepted, is_strange)
 
 
 def _hidden_prefix(prefix: str, below: str) -> str | None:

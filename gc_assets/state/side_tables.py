@@ -293,6 +293,7 @@ DIRECTORIES: Final = schema_of(
     column("key", STRING, "A directory that contains objects and no directories, ending in `/`."),
     column("modified_ns", LONG, "Its modification time before it was listed, in nanoseconds."),
     column("objects", LONG, "Number of objects in it."),
+    column("inode", LONG, "Its inode.", since="0.4"),
 )
 
 CUTS_SIDE: Final = "_cuts"

@@ -132,6 +132,12 @@ def test_dataset_of_another_format_keeps_all_but_the_own_names() -> None:
     assert found == {keys[0]: None} | dict.fromkeys(keys[1:], OTHER_FORMAT)
 
 
+@pytest.mark.parametrize("root, rule", [("", None), ("w/", None), ("w/chunks/", None), ("w/chunks/x/", OTHER_FORMAT)])
+def test_dataset_counts_only_inside_a_directory_of_a_format(root: str, rule: str | None) -> None:
+    """One object in the root of a bucket does not stop the collection of a repository."""
+    assert find_foreign(["w/chunks/x/1"], roots=[root]) == {"w/chunks/x/1": rule}
+
+
 @pytest.mark.parametrize("days, rule", [(11, NEW_CLAIM), (9, None)])
 def test_file_older_than_a_new_claim_is_foreign(days: float, rule: str | None) -> None:
     ages = ClaimAges({"t/": {"1": NOW - timedelta(days=10)}})

@@ -57,7 +57,7 @@ from gc_assets.state.side_tables import (
 )
 
 # Ranks whose containers may be absent: no ref reaches the snapshot, or this run's policy expires it.
-_MAY_LACK_METADATA = pa.array([SPARED, HELD], pa.int8())
+_MAY_LACK_METADATA = (SPARED, HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class LiveWalk:
         """
         failures = self._read_failures()
         absent = pc.is_in(found.column("address"), _absent_addresses(failures))
-        addresses = found.column("address").filter(pc.and_(absent, pc.is_in(found.column("rank"), _MAY_LACK_METADATA)))
+        addresses = found.column("address").filter(pc.and_(absent, pc.is_in(found.column("rank"), pa.array(_MAY_LACK_METADATA, pa.int8()))))
         return mark_optional(found, addresses.combine_chunks())
 
     def _build_claims(self, unlisted: pa.Table, rooted: _Roots) -> pa.Table:
@@ -293,7 +293,9 @@ def _absent_addresses(failures: pa.Table) -> pa.ChunkedArray:
 
 def _is_absent_and_optional(containers: pa.Table, failures: pa.Table) -> pa.ChunkedArray:
     absent = pc.is_in(containers.column("address"), _absent_addresses(failures))
-    optional = pc.or_(pc.is_in(containers.column("rank"), _MAY_LACK_METADATA), pc.invert(containers.column("must_exist")))
+    optional = pc.or_(
+        pc.is_in(containers.column("rank"), pa.array(_MAY_LACK_METADATA, pa.int8())), pc.invert(containers.column("must_exist"))
+    )
     return pc.and_(absent, optional)
 
 

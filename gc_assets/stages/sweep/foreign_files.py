@@ -106,7 +106,8 @@ class ForeignSearch:
     ) -> Self:
         """Prepare the search from the scratch tables of a probe."""
         files = context.state.files
-        datasets = outermost(read_parts(files, side_paths(run, probed, FOUND_DATASETS_SIDE), FOREIGN_DATASETS))
+        found = read_parts(files, side_paths(run, probed, FOUND_DATASETS_SIDE), FOREIGN_DATASETS)
+        datasets = outermost(found, rules.claims)
         targets = read_parts(files, side_paths(run, probed, TARGETS_SIDE), TARGETS).column("target").unique().to_pylist()
         finder = None
         if targets or datasets.num_rows or rules.ages.has_new_claims:
@@ -314,14 +315,16 @@ def find_datasets(keys: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"key": root, "format": name} for root, name in sorted(found)], schema=FOREIGN_DATASETS)
 
 
-def outermost(datasets: pa.Table) -> pa.Table:
-    """Return the datasets that are inside no other one, without duplicates."""
+def outermost(datasets: pa.Table, claims: Claims) -> pa.Table:
+    """Return the datasets in claims that are inside no other dataset in the claim."""
     names: Mapping[str, str] = {row["key"]: row["format"] for row in datasets.to_pylist()}
-    kept: list[str] = []
+    kept: dict[str, list[str]] = {}
     for root in sorted(names):
-        if not kept or not root.startswith(kept[-1]):
-            kept.append(root)
-    return pa.table({"key": pa.array(kept, STRING), "format": pa.array([names[root] for root in kept], STRING)}).cast(FOREIGN_DATASETS)
+        roots = kept.setdefault(claims.deepest(root), [])
+        if not roots or not root.startswith(roots[-1]):
+            roots.append(root)
+    found = sorted(root for claim, roots in kept.items() if claim in claims.owners for root in roots)
+    return pa.table({"key": pa.array(found, STRING), "format": pa.array([names[root] for root in found], STRING)}).cast(FOREIGN_DATASETS)
 
 
 def protected_keys(context: RunContext, storage_name: str) -> str | None:
