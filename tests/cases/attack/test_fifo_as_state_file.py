@@ -49,13 +49,13 @@ def make_fifo(path: Path) -> None:
 
 
 def make_socket(path: Path) -> None:
-    here = Path.cwd()
+    before = Path.cwd()
     os.chdir(path.parent)  # the path of a socket has at most 107 bytes
     try:
         with socket.socket(socket.AF_UNIX) as found:
             found.bind(path.name)
     finally:
-        os.chdir(here)
+        os.chdir(before)
 
 
 SPECIAL = [make_fifo, Path.mkdir]

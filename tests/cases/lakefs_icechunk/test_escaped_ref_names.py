@@ -1,6 +1,6 @@
 """Icechunk's local store percent-encodes ref names, so that a rule of `retention.refs` silently did not match them.
 
-Source: `object_store`, `PathPart` (its local store and icechunk's `local_filesystem_storage`). The branch `release#1` lies in
+Source: `object_store`, `PathPart` (its local store and icechunk's `local_filesystem_storage`). The branch `release#1` is in
 `refs/branch.release%231/`. With the name `release%231`, `keep: forever` did not apply and three commits expired.
 """
 
