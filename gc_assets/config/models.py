@@ -277,8 +277,14 @@ class LakeConfig(AssetMetadata):
         del anchor
         return self
 
-    def decoding_settings(self) -> list[str]:
-        """Return the decoding settings. If they change, metadata is decoded again."""
+    def decoding_settings(self, storages: Sequence[str]) -> list[str]:
+        """Return the settings that decoded rows depend on. If they change, metadata is decoded
+        again.
+
+        Args:
+            storages: Locations of the configured storages.
+        """
+        del storages
         return []
 
     def server(self) -> str:

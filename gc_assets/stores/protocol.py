@@ -219,11 +219,14 @@ class Directory:
         modified_ns: The directory's own modification time before it was read, in nanoseconds since
             1970. While it is the same, no entry was added or removed.
         objects: The number of objects.
+        inode: Its inode. A copy or another mount may have the same time. None in rows of older
+            releases, which are not reused.
     """
 
     key: str
     modified_ns: int
     objects: int
+    inode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
@@ -64,7 +65,8 @@ class IcechunkLakeConfig(LakeConfig):
     def own_locations(self) -> tuple[str, ...]:
         return (f"{self.location.rstrip('/')}/",)
 
-    def decoding_settings(self) -> list[str]:
+    def decoding_settings(self, storages: Sequence[str]) -> list[str]:
+        del storages
         # Rows of decoders that did not resolve virtual chunk containers lack these locations.
         return ["virtual chunk containers"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -98,6 +99,10 @@ class LakeFsLakeConfig(LakeConfig):
         from_server = [policy_row("retention.source=server", None, Cutoff(forever=True), as_of)]
         history = from_server if self.retention.source == "server" else self.retention.policy_rows(as_of)
         return [*history, *(rule_rows(read_rules(self.rules), as_of) if self.rules is not None else [])]
+
+    def decoding_settings(self, storages: Sequence[str]) -> list[str]:
+        # An address under another mount point may be an object of any of them.
+        return sorted(storages)
 
     def own_files(self) -> tuple[str, ...]:
         """Return the file with the rules."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -45,7 +46,8 @@ class NessieLakeConfig(LakeConfig):
         description="Prefixes that only this lake uses, in addition to the locations of its tables: `s3://bucket/warehouse/`.",
     )
 
-    def decoding_settings(self) -> list[str]:
+    def decoding_settings(self, storages: Sequence[str]) -> list[str]:
+        del storages
         return [self.keep_listed_snapshots]
 
     def server(self) -> str:

@@ -104,7 +104,7 @@ def cache_fingerprint(context: RunContext, lake_name: str) -> str:
 
     A new release may improve a decoder, so all containers are then decoded again.
     """
-    settings = context.config.lake(lake_name).decoding_settings()
+    settings = context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages])
     return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, CONTAINERS.names, *settings]).encode()).hexdigest()
 
 

@@ -128,7 +128,8 @@ class LocalListingTask:
 
     def _list_unit(self, unit: Unit, rows: _RowBuffer, progress: _Progress) -> Iterator[ListingBatch]:
         with _open_directory(self.root, unit.key) as (directory, scan):
-            directory_ns = modified_ns(os.fstat(directory))
+            status = os.fstat(directory)
+            directory_ns = modified_ns(status)
             names = [entry.name for entry in islice(scan, HUGE_DIRECTORY + 1)]
             progress.scanned += len(names)
             if len(names) > HUGE_DIRECTORY and unit.shares == 1 and self.parallelism > 1:
@@ -145,7 +146,7 @@ class LocalListingTask:
                 names = [entry.name for entry in islice(scan, BATCH_ROWS)]
                 progress.scanned += len(names)
             if is_leaf and unit.key and unit.shares == 1 and directory_ns < self.settled_ns:
-                rows.directories.append(Directory(unit.key, directory_ns, objects))
+                rows.directories.append(Directory(unit.key, directory_ns, objects, status.st_ino))
 
     def distribute(self, units: Sequence[Unit], tasks: int) -> tuple[LocalListingTask, ...]:
         """Return one task per share, and at most `tasks` tasks that divide the directories."""
@@ -158,12 +159,10 @@ class LocalListingTask:
 def find_unchanged_directories(location: str, directories: Iterable[Directory]) -> frozenset[str]:
     """Return the keys of the directories that have not changed since they were listed.
 
-    A directory that was removed or replaced by a link has changed.
+    A directory that was removed, or replaced by a link or a copy, has changed.
     """
     root = local_path(location).rstrip("/")
-    return frozenset(
-        directory.key for directory in directories if _modified_ns(f"{root}/{directory.key.rstrip('/')}") == directory.modified_ns
-    )
+    return frozenset(directory.key for directory in directories if _is_unchanged(f"{root}/{directory.key.rstrip('/')}", directory))
 
 
 def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
@@ -171,12 +170,12 @@ def select_unchanged_objects(objects: pa.RecordBatch, unchanged: pa.Array) -> pa
     return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), unchanged))
 
 
-def _modified_ns(path: str) -> int | None:
+def _is_unchanged(path: str, directory: Directory) -> bool:
     try:
         status = os.lstat(path)
     except OSError:
-        return None  # the listing reads the same directory and reports the problem
-    return status.st_mtime_ns if stat.S_ISDIR(status.st_mode) else None
+        return False  # the listing reads the same directory and reports the problem
+    return stat.S_ISDIR(status.st_mode) and (status.st_mtime_ns, status.st_ino) == (directory.modified_ns, directory.inode)
 
 
 def _inode(root: str) -> int | None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -123,6 +123,23 @@ def test_only_changed_directories_are_read(tmp_path: Path) -> None:
     assert find_unchanged_directories(str(tmp_path), directories) == {"data/old/"}
     found, _ = list_etags(tmp_path, frozenset({"data/old/"}))
     assert set(found) == {"data/new/b", "data/new/c"}
+
+
+def test_copied_directory_is_read_again(tmp_path: Path) -> None:
+    """`cp -a` and `rsync -a` keep the time of a directory, so only its inode shows that it is new."""
+    write(tmp_path, "data/p/a")
+    _, directories = list_etags(tmp_path)
+    (tmp_path / "data/p").rename(tmp_path / "data/old")
+    shutil.copytree(tmp_path / "data/old", tmp_path / "data/p")
+    (tmp_path / "data/p" / "b").touch()
+    os.utime(tmp_path / "data/p", ns=(directories[0].modified_ns,) * 2)
+    assert find_unchanged_directories(str(tmp_path), directories) == frozenset()
+
+
+def test_directory_of_older_release_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path, "data/p/a")
+    _, directories = list_etags(tmp_path)
+    assert find_unchanged_directories(str(tmp_path), [replace(item, inode=None) for item in directories]) == frozenset()
 
 
 def test_directory_with_subdirectories_is_always_read(tmp_path: Path) -> None:
