@@ -142,7 +142,7 @@ class ForeignRules:
         """Return what must be known to decide about these files (unique strings, see `KnownFiles`).
 
         Args:
-            files: Claimed files with the columns key, last_modified and lake.
+            files: Claimed files with the columns key and lake.
         """
         found: set[str] = set()
         groups = _Groups.of(self, files)

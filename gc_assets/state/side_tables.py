@@ -189,7 +189,7 @@ METADATA: Final = pa.schema(
         ("digest", pa.string()),
     ]
 )
-# Live entry-point files that may be absent, e.g. a version hint. Schema: `METADATA`.
+# Live files that may be absent, e.g. a version hint or statistics. Schema: `METADATA`.
 OPTIONAL_SIDE: Final = "_optional"
 # Live metadata objects that are missing and were never decoded, so their files are unknown. Schema:
 # `METADATA`.

@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.claims import Claims
 from gc_assets.core.foreign import OTHER_FORMAT, RULES, ForeignRules
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import collect, map_arrow, read_rows
+from gc_assets.engine.tables import collect, frame_from_arrow, map_arrow, read_rows
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.claims import claims_of
@@ -70,6 +69,7 @@ class ForeignRows:
         tables: Sequence[PublishedTable],
         live: Sequence[PublishedTable],
         rows: DataFrame,
+        uploads: pa.Table,
     ) -> Self:
         """Prepare the check of the rows of a plan.
 
@@ -80,20 +80,29 @@ class ForeignRows:
             tables: `lake_refs` and `live_files` of all lakes.
             live: `live_files` of all lakes.
             rows: The rows of the plan.
+            uploads: The unfinished uploads of the plan (columns `UPLOADS`).
         """
         storage = header.storage
         rules = foreign_rules(context, storage, claims_of(context, storage, tables), tables)
-        checked = rows.filter(F.col("action").isin(QUARANTINE, PURGE)).select("key", "etag", "lake")
+        checked = rows.filter(F.col("action").isin(QUARANTINE, PURGE)).select("key", "lake")
+        if uploads.num_rows:
+            checked = checked.unionByName(frame_from_arrow(spark, uploads.select(["key", "lake"])))
         finder = prepare_finder(spark, context, storage, rules, live, checked)
         return cls(protected_keys(context, storage), finder, is_checked(header))
 
     @classmethod
-    def of_uploads(cls, context: RunContext, storage_name: str, claims: Claims, tables: Sequence[PublishedTable]) -> Self:
-        """Prepare the check of unfinished uploads.
-
-        No files are searched for, so uploads of files with unusual names are left alone.
-        """
-        finder = ForeignFinder(foreign_rules(context, storage_name, claims, tables), frozenset(), read_datasets(context, storage_name))
+    def of_uploads(
+        cls,
+        spark: SparkSession,
+        context: RunContext,
+        storage_name: str,
+        tables: Sequence[PublishedTable],
+        live: Sequence[PublishedTable],
+        uploads: pa.Table,
+    ) -> Self:
+        """Prepare the check of unfinished uploads (columns `UPLOADS`). See `of`."""
+        rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
+        finder = prepare_finder(spark, context, storage_name, rules, live, frame_from_arrow(spark, uploads.select(["key", "lake"])))
         return cls(protected_keys(context, storage_name), finder)
 
     def find_reasons(self, batch: pa.RecordBatch, modified: pa.Array, lake: pa.Array) -> pa.Array:
@@ -118,7 +127,7 @@ class ForeignRows:
 
     def _relevant(self, batch: pa.RecordBatch, rules: pa.Array) -> pa.Array:
         """Return the rules without those that do not apply to files which a commit named."""
-        if "action" not in batch.schema.names:
+        if "reason" not in batch.schema.names:  # uploads
             return rules
         nothing = pa.scalar(None, pa.string())
         is_purge = pc.equal(batch.column("action"), PURGE)
@@ -137,9 +146,8 @@ def prepare_finder(
     live: Sequence[PublishedTable],
     files: DataFrame,
 ) -> ForeignFinder:
-    """Return the task that finds the foreign ones of some files (columns key, etag, lake)."""
-    task = _FindTargets(rules, context.store(storage_name))
-    targets = {row["target"] for row in collect(map_arrow(files, task, TARGETS).distinct())}
+    """Return the task that finds the foreign ones of some files (columns key, lake)."""
+    targets = {row["target"] for row in collect(map_arrow(files, _FindTargets(rules), TARGETS).distinct())}
     known = find_known(spark, context, storage_name, live, targets, rules.own_names.values())
     return ForeignFinder(rules, known, read_datasets(context, storage_name))
 
@@ -181,7 +189,7 @@ def foreign_copies(
     ]
     earlier = copies.filter(F.col("source_plan_id").isin(names) & F.col("lake").isNotNull())
     rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
-    finder = prepare_finder(spark, context, storage_name, rules, live, earlier.select("key", "etag", "lake"))
+    finder = prepare_finder(spark, context, storage_name, rules, live, earlier.select("key", "lake"))
     schema = pa.schema([("key", pa.string()), ("source_plan_id", pa.string())])
     return map_arrow(
         earlier.select("key", "etag", "lake", "source_plan_id"), _KeepForeign(finder, context.store(storage_name), frozenset(named)), schema
@@ -190,14 +198,13 @@ def foreign_copies(
 
 @dataclass(frozen=True)
 class _FindTargets:
-    """Yield what must be known about files (columns key, etag, lake). Runs in executors."""
+    """Yield what must be known about files (columns key, lake). Runs in executors."""
 
     rules: ForeignRules
-    store: Store
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield pa.RecordBatch.from_arrays([self.rules.find_targets(_with_times(batch, self.store))], schema=TARGETS)
+            yield pa.RecordBatch.from_arrays([self.rules.find_targets(batch)], schema=TARGETS)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.delete.close import close_outdated_plans
+from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.left_out import History, expiry_sources, find_withheld_edits, select_editable, sum_left_out
 from gc_assets.stages.delete.plan_header import PlanContent, build_header
 from gc_assets.stages.delete.plan_inputs import PlanInputs
@@ -96,7 +98,8 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
         lambda chosen: read_paths(chosen, state.files, DELETION_PLAN.schema, parts),
     )
     cutoff = inputs.orphans.summary(OrphanFilesSummary).grace_cutoff
-    uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable)
+    check_foreign = partial(ForeignRows.of_uploads, session, context, storage_name, [*inputs.refs, *inputs.live], inputs.live)
+    uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
     files_left_out, expired = sum_left_out(inputs, written, run)
     left_out = (*withheld.values(), *files_left_out)
     content = PlanContent(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -50,10 +50,20 @@ def find_old_uploads(
     refs: list[PublishedTable],
     live: list[PublishedTable],
     unreadable: Sequence[Unreadable],
+    check_foreign: Callable[[pa.Table], ForeignRows] | None = None,
 ) -> tuple[pa.Table, int]:
     """Find the uploads to abort by this run's plan (columns `UPLOADS`).
 
     If the uploads cannot be listed, none is planned, and a warning is logged.
+
+    Args:
+        context: The run context.
+        storage_name: The storage.
+        cutoff: The grace cut-off.
+        refs: `lake_refs` of all lakes.
+        live: `live_files` of all lakes.
+        unreadable: The unreadable tables.
+        check_foreign: Prepares the check for uploads that may belong to others.
 
     Returns:
         The uploads, and how many more wait for a later plan.
@@ -67,13 +77,14 @@ def find_old_uploads(
         found = store.find_old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MAX_PLANNED)
         if not found.uploads:
             return nothing
-        foreign = ForeignRows.of_uploads(context, storage_name, claims(), [*refs, *live])
-        revalidation = _apply_store_clock(Revalidation(claims(), Ages.of(context, cutoff, refs), store, foreign), context, storage_name)
+        revalidation = _apply_store_clock(Revalidation(claims(), Ages.of(context, cutoff, refs), store), context, storage_name)
     except (OSError, StoreError) as error:
         _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
         return nothing
     columns = {name: [getattr(item, name) for item in found.uploads] for name in UPLOADS.names if name != "lake"}
     rows = pa.table({**columns, "lake": claims().resolve(pa.array(columns["key"], pa.string()))[0]}).cast(UPLOADS)
+    if check_foreign is not None:
+        revalidation = replace(revalidation, foreign=check_foreign(rows))
     rows = rows.filter(pc.is_null(_find_refused(revalidation, rows)))
     denied = denied_uploads(context, storage_name)
     names = zip(rows.column("key").to_pylist(), rows.column("upload_id").to_pylist(), strict=True)

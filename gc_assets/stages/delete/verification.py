@@ -39,6 +39,7 @@ from gc_assets.stages.delete.deferred_rows import add_deferred_rows, list_unread
 from gc_assets.stages.delete.foreign_rows import ForeignRows
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
+from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.records.accepted_runs import AcceptedRun
 from gc_assets.stages.records.ledger import LogReader
@@ -190,7 +191,9 @@ def make_verification_mark(
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     unreadable = with_set_aside(context, list_unreadable(tables))
-    foreign = ForeignRows.of(session, mark_context, header, [*refs, *tables], tables, rows.frame)
+    foreign = ForeignRows.of(
+        session, mark_context, header, [*refs, *tables], tables, rows.frame, planned_uploads(context.state, plan.published)
+    )
     revalidation = Revalidation.of(mark_context, header, refs, tables, foreign)
     return VerificationMark(session, mark_context, header.storage, tables, refs, rows, revalidation, frozen_at, unreadable)
 

@@ -312,8 +312,9 @@ def _required_metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Tab
 
 
 def _optional_files(leaves: pa.Table) -> pa.Table:
-    """Return the live entry-point files that may be absent (columns `METADATA`)."""
-    optional = pc.and_(pc.is_in(leaves.column("kind"), pa.array(ROOT_KINDS)), pc.invert(leaves.column("must_exist")))
+    """Return the live entry-point and informational files that may be absent (columns `METADATA`)."""
+    kinds = pa.array([*ROOT_KINDS, *INFORMATIONAL_KINDS])
+    optional = pc.and_(pc.is_in(leaves.column("kind"), kinds), pc.invert(leaves.column("must_exist")))
     live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))
     selected = leaves.filter(pc.and_(optional, live))
     rows = selected.group_by(["storage", "key"]).aggregate([("kind", "min")]).rename_columns(["storage", "key", "kind"])

@@ -384,7 +384,14 @@ def _summarize(
         stopped_samples=tuple(_samples(context, run, written)),
         problems=sweep.inventory.summary(StorageInventorySummary).problems,
         notes=tuple(
-            map(to_message, (*notes_on_claims(context, storage_name, claims), *foreign_notes(context, storage_name, checks.foreign_files)))
+            map(
+                to_message,
+                (
+                    *notes_on_claims(context, storage_name, claims),
+                    *foreign_notes(context, storage_name, checks.foreign_files),
+                    *checks.missing_statistics,
+                ),
+            )
         ),
     )
 
