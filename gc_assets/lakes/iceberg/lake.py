@@ -128,7 +128,7 @@ class IcebergLake:
         if item.address is not None and _is_resolvable(item.address):
             try:
                 found = read_locations(self._objects.read(item.address))
-            except (OSError, GcError):
+            except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
                 found = ()
         around = () if item.address is None else (metadata_location(item.address),)
         if not found:

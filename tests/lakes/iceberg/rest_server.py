@@ -109,7 +109,7 @@ def serve_catalog(builder: LakeBuilder) -> Iterator[RestServer]:
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.uri = f"http://127.0.0.1:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield server
