@@ -231,8 +231,8 @@ class PlanHeader(RenamedKeys, _Model):
         held_for_expiry: Files waiting for a lake whose history is not edited by this plan.
         unreadable: Unreadable tables. While there are any, nothing is purged (since 0.4). The plan
             id depends on the tables, but not on the error messages.
-        left_out: What cannot succeed now, so that the plan does not contain it (since 0.4). It is
-            not part of the id.
+        left_out: Files and edits that cannot succeed now, so that the plan does not contain them
+            (since 0.4). They are not part of the id.
         expiry_actions: Number of expiry actions by lake.
         uploads: Uploads to abort (since 0.4).
         keyed: True if the id is an HMAC with `plan_key`, False if it is a plain digest.

@@ -506,6 +506,11 @@ def as_expiring(lake: Lake) -> ExpiringLake | None:
     return lake if isinstance(lake, ExpiringLake) else None
 
 
+def is_editable(source: CommitSource) -> bool:
+    """Check if edits of the history of a table may be planned."""
+    return source.properties.get("collect") != "false" and source.properties.get("writable") != "false"
+
+
 def as_preflight(lake: Lake) -> PreflightLake | None:
     """Return the lake if it can check edits before they are planned."""
     return lake if isinstance(lake, PreflightLake) else None

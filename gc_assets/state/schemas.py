@@ -340,7 +340,7 @@ DELETION_LOG = table(
     column("kind", STRING, "As in `deletion_plan`."),
     column("token", LONG, "Fencing token of the lease. It orders the rows of a key.", since="0.4"),
     column("rehearsal", BOOL, "True under the clock of a rehearsal (GC_ASSETS_UNSAFE_NOW).", since="0.4"),
-    column("permanent", BOOL, "True if the store refused the action for good. Plans leave the object out for a time.", since="0.4"),
+    column("permanent", BOOL, "True if the store refused the action permanently. Plans leave the object out for a time.", since="0.4"),
     by_apply=True,
 )
 

@@ -72,7 +72,7 @@ class CommitRejected(GcError):
 
 
 class CommitDenied(GcError):
-    """Catalog or store refused a commit for good. Nothing was written, and a retry cannot help."""
+    """Catalog or store refused a commit permanently. Nothing was written, and a retry cannot help."""
 
 
 class NotLoadable(LakeUnreadable):
@@ -312,7 +312,7 @@ class CatalogClient:
 
         Raises:
             CommitRejected: If the table changed since it was read.
-            CommitDenied: If the catalog or store refuses the commit for good.
+            CommitDenied: If the catalog or store refuses the commit permanently.
             GcError: For any other failure. The commit may have taken effect.
         """
         if table.handle is None:

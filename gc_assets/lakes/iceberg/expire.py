@@ -73,7 +73,7 @@ class _CatalogIndex:
 
     @classmethod
     def read(cls, catalog: CatalogClient, read_registration: ReadRegistration, workers: Executor) -> _CatalogIndex:
-        """Load all tables. The uuid of a table that pyiceberg cannot load is read from its metadata."""
+        """Load all tables. If pyiceberg cannot load one, its uuid is read from its metadata."""
 
         def load(identifier: Identifier) -> CatalogTable | LakeUnreadable | None:
             try:

@@ -329,7 +329,8 @@ def _parse_ref(item: _JsonObject, name: str) -> SnapshotRef:
 
 
 def _parse_statistics_file(item: _JsonObject, kind: str) -> ContentRoot:
-    return ContentRoot(item.require("statistics-path", str), kind, is_container=False, size_bytes=item.get("file-size-in-bytes", int))
+    size = item.get("file-size-in-bytes", int)
+    return ContentRoot(item.require("statistics-path", str), kind, is_container=False, size_bytes=size, must_exist=False)
 
 
 def _parse_properties(document: _JsonObject) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Tell errors that a catalog or its store repeats from errors that may end.
+"""Separate errors that a catalog or its store repeats from errors that may end.
 
 Used for commits: after a refusal nothing was written, and a retry cannot help. Every other error
 may have taken effect, or may end.

@@ -57,7 +57,7 @@ def _snapshot_rows(snapshot: Snapshot, *, must_exist: bool) -> Iterator[dict[str
     named = {"snapshot_id": snapshot.snapshot_id, "must_exist": must_exist}
     yield _row(snapshot.manifest_list, Kind.MANIFEST_LIST, is_container=True, **named)
     for file in snapshot.files:
-        yield _row(file.address, file.kind, size_bytes=file.size_bytes, **named)
+        yield _row(file.address, file.kind, size_bytes=file.size_bytes, **{**named, "must_exist": must_exist and file.must_exist})
 
 
 def _identity_rows(locations: tuple[str, ...], uuid: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Close plans that were applied in part, so that they do not stop later plans for ever.
+"""Close plans that were applied in part, so that they do not stop later plans.
 
 Closing starts no move and no edit. Each move with an outcome is recorded in `deletion_log`, so that
 the ledger contains it. Files of an interrupted batch, which may have been moved, are moved back. A

@@ -264,7 +264,7 @@ def end_edits(context: RunContext, plan: StoredPlan, lease: Lease) -> dict[str, 
     """Record `changed` for all edits of a plan without a final outcome, and return the outcomes.
 
     No history is read or edited. An edit that was interrupted may have been made. The next run reads
-    the history as it is.
+    the current history.
     """
     counts = Counter[str]()
     for lake_name, actions in read_actions(context, plan).items():

@@ -45,7 +45,7 @@ def select_editable(rows: pa.Table, lake: str, claims: pa.Table, storage: str, u
     return mine.filter(pa.array([not any(item.covers(lake, uuid) for item in unreadable) for uuid in uuids], pa.bool_()))
 
 
-def find_withheld_edits(inputs: PlanInputs) -> dict[History, LeftOut]:
+def find_impossible_edits(inputs: PlanInputs) -> dict[History, LeftOut]:
     """Return the histories whose edits cannot succeed, with the reason.
 
     Their last edit was denied, or the lake cannot edit them.

@@ -30,7 +30,7 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.delete.close import close_outdated_plans
 from gc_assets.stages.delete.foreign_rows import ForeignRows
-from gc_assets.stages.delete.left_out import History, expiry_sources, find_withheld_edits, select_editable, sum_left_out
+from gc_assets.stages.delete.left_out import History, expiry_sources, find_impossible_edits, select_editable, sum_left_out
 from gc_assets.stages.delete.plan_header import PlanContent, build_header
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.plan_rows import plan_rows, sum_files
@@ -78,8 +78,8 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     state, inputs = context.state, PlanInputs.of(context, storage_name)
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{inputs.orphans.receipt.rows:,} orphan files")
-    withheld = find_withheld_edits(inputs)
-    expiry = _plan_expiry(spark, inputs, run, withheld)
+    excluded = find_impossible_edits(inputs)
+    expiry = _plan_expiry(spark, inputs, run, excluded)
     log = LogReader.of(state, storage_name)
     session = choose_session(spark, *_size(inputs, expiry, log))
     rows, deferred = plan_rows(session, inputs, run, expiry, log)
@@ -101,7 +101,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     check_foreign = partial(ForeignRows.of_uploads, session, context, storage_name, [*inputs.refs, *inputs.live], inputs.live)
     uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
     files_left_out, expired = sum_left_out(inputs, written, run)
-    left_out = (*withheld.values(), *files_left_out)
+    left_out = (*excluded.values(), *files_left_out)
     content = PlanContent(
         written, expiry, aliases, unknown, upload_totals(uploads, later), sum_files(deferred), left_out, expired, tuple(open_plans)
     )
@@ -114,10 +114,10 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     return publish(state, run, written, context.clock, inputs=inputs.tables, summary=summary, unsafe=context.unsafe)
 
 
-def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, withheld: Collection[History]) -> WrittenParts:
+def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, excluded: Collection[History]) -> WrittenParts:
     """Write the history edits for every readable table with a claim in the storage.
 
-    The tables of `withheld` are left out.
+    The tables of `excluded` are left out.
 
     `summary` contains their number per lake.
     """
@@ -128,7 +128,7 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, withhel
         inputs.context.state.files,
         run,
         inputs.unreadable,
-        frozenset(withheld),
+        frozenset(excluded),
     )
     return merge_written(
         run_single_task(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources))
@@ -147,7 +147,7 @@ class _CopyExpiry:
     files: Files
     run: TableRun
     unreadable: tuple[Unreadable, ...]
-    withheld: frozenset[History]
+    excluded: frozenset[History]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -162,7 +162,7 @@ class _CopyExpiry:
         rows = read_parts(self.files, list(plan), EXPIRY_PLAN.schema)
         mine = select_editable(rows, lake, read_parts(self.files, list(claims), CLAIMS), self.storage, self.unreadable)
         uuids = mine.column("table_uuid").to_pylist()
-        mine = mine.filter(pa.array([(lake, uuid) not in self.withheld for uuid in uuids], pa.bool_()))
+        mine = mine.filter(pa.array([(lake, uuid) not in self.excluded for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.arrow_types import CONTENT_ROOT
@@ -164,7 +165,14 @@ def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
     current = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
     for name in ("commit_id", "table_uuid", "parent"):
         current = current.append_column(name, nulls)
-    return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), current.select(ROOTS.names).cast(ROOTS)])
+    return _with_informational(pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), current.select(ROOTS.names).cast(ROOTS)]))
+
+
+def _with_informational(roots: pa.Table) -> pa.Table:
+    """Set `must_exist` to false for informational files. Graphs of earlier releases state true."""
+    informational = pc.is_in(roots.column("kind"), pa.array(INFORMATIONAL_KINDS))
+    must = pc.and_(roots.column("must_exist"), pc.invert(informational))
+    return roots.set_column(roots.schema.get_field_index("must_exist"), ROOTS.field("must_exist"), must)
 
 
 def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.engine.tables import report_parts, write_parts
-from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
+from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
 from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.incremental import NeedChanges

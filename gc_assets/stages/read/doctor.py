@@ -48,6 +48,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
     for lake in context.config.lakes:
         yield lake.name, "readable", partial(_check_lake, context, lake.name, frozen)
         yield lake.name, "visible", partial(_check_history, context, lake.name, frozen)
+        yield lake.name, "history edits", partial(_check_edits, context, lake.name, frozen)
         yield lake.name, "addresses", partial(lake_checks.check_addresses, context, lake.name)
     yield "storages", "overlaps", lambda: _check_overlaps(context)
     for storage in context.config.storages:
@@ -71,6 +72,11 @@ def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -
 def _check_history(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
     if name in frozen:  # an unreadable lake is already reported
         yield from lake_checks.check_history(context, name, frozen[name])
+
+
+def _check_edits(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
+    if name in frozen:
+        yield from lake_checks.check_edits(context, name, frozen[name])
 
 
 def _environment(context: RunContext) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.protocol import FrozenRefs, as_incremental
+from gc_assets.lakes.protocol import FrozenRefs, as_incremental, as_preflight, is_editable
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
 from gc_assets.state.schemas import LIVE_FILES
@@ -42,6 +42,21 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
         found = f"{len(outside):,} claimed prefixes are in no storage: {examples}"
         yield Finding(name, "storages", WARN, found, "Add their storage to sweep them.")
     yield from _aliases(context, refs)
+
+
+def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
+    """Check the right to edit histories of a lake, and that each table of it can be edited.
+
+    A configuration without a storage in mode `apply` needs no such right.
+    """
+    lake = as_preflight(context.lake(name))
+    if lake is None or not any(storage.mode == "apply" for storage in context.config.storages):
+        return
+    yield lake.probe_edits()
+    tables = {item.table_uuid: item.table_name for item in refs.sources if item.table_uuid and item.table_name and is_editable(item)}
+    for uuid, reason in lake.find_uneditable(tables).items():
+        todo = "Its expired files stay. Expire it with an engine that can commit to it."
+        yield Finding(name, "history edits", WARN, f"table {tables[uuid]}: {reason}", todo)
 
 
 def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:

@@ -74,6 +74,8 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
     for item in unreadable:
         found = f"{when}: {item.message}"
         yield Finding(storage.name, "unreadable", FAIL, found, "Repair the table, or drop it from its catalog, then `gc-assets run`.")
+    for item in header.left_out:
+        yield Finding(storage.name, "left_out", WARN, f"{when}: {item}", "The files stay until then.")
     if not refused and not unreadable:
         yield Finding(storage.name, "last_run", OK, f"{when} found nothing that stops a plan")
 
@@ -105,7 +107,10 @@ def check_interrupted(context: RunContext, storage: StorageConfig) -> Iterator[F
         return
     names = ", ".join(plan[:12] for plan in begun[:3])
     found = f"{len(begun):,} plans began and did not finish: {names}"
-    yield Finding(storage.name, "interrupted", FAIL, found, command("apply", begun[0][:12]))
+    finish, end = command("apply", begun[0][:12]), command("apply", begun[0][:12], end=True)
+    yield Finding(
+        storage.name, "interrupted", FAIL, found, f"{finish}, or {end} to give up the rest. A run closes it when its time has ended."
+    )
 
 
 def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:

@@ -27,13 +27,13 @@ _SUBJECTS: Final = {
     PURGE: ("files", "purged"),
     ABORT: ("uploads", "aborted"),
 }
-_FILE_WORDS: Final = {
+_FILE_TEXTS: Final = {
     ABSENT: "were gone already",
     CHANGED: "are needed, changed or wait, so they were left alone",
     DENIED: "were denied",
     FAILED: "failed",
 }
-_EDIT_WORDS: Final = {
+_EDIT_TEXTS: Final = {
     ABSENT: "had been made already",
     CHANGED: "are not required any more or wait, so they were not made",
     DENIED: "were denied",
@@ -88,8 +88,8 @@ def describe_outcomes(header: PlanHeader, by_outcome: Mapping[tuple[str, str], i
         subject, done = _SUBJECTS[phase]
         if phase == QUARANTINE and header.quarantine == "deferred":
             done = "marked as quarantined"
-        words = _EDIT_WORDS if phase == EXPIRE else _FILE_WORDS
-        others = [f"{counts[outcome]:,} {text}" for outcome, text in words.items() if outcome in counts]
+        texts = _EDIT_TEXTS if phase == EXPIRE else _FILE_TEXTS
+        others = [f"{counts[outcome]:,} {text}" for outcome, text in texts.items() if outcome in counts]
         skipped = f"; {', '.join(others)}" if others else ""
         yield f"{phase.capitalize()}: {counts.get(DONE, 0):,} {subject} {done}{skipped}."
 

@@ -1,4 +1,4 @@
-"""Find what an apply was denied for good, so that later plans leave it out for a time.
+"""Find what an apply was denied permanently, so that later plans leave it out for a time.
 
 A store may refuse an object (no right, object lock, a name without a place in the trash), and a
 catalog may refuse every commit to a table. The outcome `denied` ends the row or edit. Plans of the

@@ -33,6 +33,7 @@ from gc_assets.engine.tables import (
     Totals,
     WrittenParts,
     collect,
+    frame_from_arrow,
     merge_written,
     publish,
     read_paths,
@@ -45,6 +46,7 @@ from gc_assets.engine.tables import (
     write_rows,
 )
 from gc_assets.engine.tasks import fits_in_process
+from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.released_files import find_released_files
 from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
@@ -175,6 +177,7 @@ class _Checks:
     unlisted: Unlisted
     misspelled: tuple[str, ...] = ()
     foreign_files: tuple[ForeignFiles, ...] = ()
+    missing_statistics: tuple[str, ...] = ()
 
 
 @log_progress(ORPHAN_FILES)
@@ -228,7 +231,28 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
         *prefixes_of(context, storage_name, [*sweep.refs, *sweep.live], metadata.broken),
         *foreign.protected_prefixes(),
     )
-    return _Checks(foreign, linked, metadata, deferred, _check_unlisted(spark, sweep, probed, metadata.broken))
+    unlisted, statistics = _check_unlisted(spark, sweep, probed, metadata.broken), _find_missing_statistics(spark, sweep, probed)
+    return _Checks(foreign, linked, metadata, deferred, unlisted, missing_statistics=statistics)
+
+
+def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) -> tuple[str, ...]:
+    """Return a note on live statistics files that the storage lacks. They are informational."""
+    optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(sweep.storage, 0) for table in sweep.live)
+    if probed.summary.get("optional_found", 0) >= optional:
+        return ()
+    rows = read_parts(sweep.state.files, _paths(sweep.live, OPTIONAL_SIDE), METADATA, ["storage", "key", "kind"])
+    mine = pc.and_(pc.equal(rows.column("storage"), sweep.storage), pc.is_in(rows.column("kind"), pa.array(INFORMATIONAL_KINDS)))
+    keys = pa.table({"key": rows.filter(mine).column("key").unique()})
+    if not keys.num_rows:
+        return ()
+    listed = sweep.read_inventory(spark).select("key")
+    missing = sorted(row["key"] for row in collect(frame_from_arrow(spark, keys).join(listed, "key", "left_anti")))
+    if not missing:
+        return ()
+    return (
+        f"{len(missing):,} statistics files of tables are missing, for example {missing[0]}. They are informational, so nothing "
+        "waits for them: queries are planned without them",
+    )
 
 
 def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) -> _MetadataChecks:

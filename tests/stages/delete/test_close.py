@@ -46,7 +46,7 @@ def lose_outcomes(house: Lakehouse, header: PlanHeader, *keys: str) -> None:
             path.unlink()
 
 
-def quarantined(house: Lakehouse) -> set[str]:
+def quarantined_keys(house: Lakehouse) -> set[str]:
     return set(read_quarantine(house.run_context().state, STORAGE).column("key").to_pylist())
 
 
@@ -66,7 +66,7 @@ def test_recorded_moves_of_a_closed_plan_are_in_the_ledger(interrupted: tuple[La
     later = house.plan()
     assert house.failed_gates(later) == set()
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
-    assert quarantined(house) == moved == house.trash(header)
+    assert quarantined_keys(house) == moved == house.trash(header)
     assert set(house.planned_actions().values()) <= {"purge"}
 
 
