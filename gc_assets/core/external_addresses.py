@@ -13,6 +13,7 @@ from typing import Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.core.paths import FILE, S3, scheme_of
 from gc_assets.core.urls import is_aws, parse_url, provider_schemes
 
@@ -33,6 +34,8 @@ _CLOUD_HOSTS: Final = (
     ".blob.core.windows.net",
     ".dfs.core.windows.net",
 )
+_URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
+_TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
 _HDFS: Final = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
@@ -111,3 +114,24 @@ class ExternalAddresses:
 
     def _describe_server(self, what: str) -> str | None:
         return f"{what} that the server {self.servers[0]} may also serve" if self.servers else None
+
+
+def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the last but one and the last component of keys or addresses.
+
+    The last but one is missing in a name of one component. Spelling, queries, hosts and buckets are
+    removed.
+    """
+    is_url = pc.match_substring_regex(names, _URL)
+    if is_url.true_count:
+        names = pc.replace_with_mask(names, is_url, pa.array(map(_path, names.filter(is_url).to_pylist()), names.type))
+    tails = pc.extract_regex(loosen_spelling(names), _TAIL)
+    parent = pc.struct_field(tails, "parent")
+    return pc.if_else(pc.not_equal(parent, ""), parent, pa.scalar(None, pa.string())), pc.struct_field(tails, "base")
+
+
+def _path(address: str) -> str:
+    url = parse_url(address)
+    if url is None:
+        return address
+    return url.path.replace("\\", "/") if len(url.scheme) == 1 else url.path  # a Windows path

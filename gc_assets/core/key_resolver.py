@@ -35,8 +35,6 @@ _TO_THE_END: Final = 2**31 - 1
 # Lookups of directories at a time, which hides the latency of network mounts.
 _CONCURRENT_LOOKUPS: Final = 16
 _PERCENT: Final = ord("%")
-# Characters of web addresses that are not part of a key.
-_URL_SYNTAX: Final = frozenset("%?#")
 _NOT_ASCII: Final = 0x80
 
 
@@ -192,7 +190,7 @@ class KeyResolver:
                 resolved = None
             else:
                 directory, _, name = address.rpartition("/")
-                if name in {"", ".", ".."} or not _URL_SYNTAX.isdisjoint(name):
+                if name in {"", ".", ".."} or address[:4].lower() == "http":  # a query may contain slashes
                     resolved = self.resolve_one(address)
                 elif directory in directories:
                     inside = directories[directory]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.paths import FILE, S3, Location, collapse_path, parse_address, scheme_of
@@ -117,13 +117,14 @@ def storage_urls(location: str, endpoint: str | None) -> Iterator[str]:
     if parsed.scheme != S3:
         return
     bucket, _, prefix = parsed.root.partition("/")
+    path = quote(prefix)
     if is_aws(endpoint):
-        yield f"https://{bucket}.s3.amazonaws.com/{prefix}"
+        yield f"https://{bucket}.s3.amazonaws.com/{path}"
     if endpoint is None:
         return
     authority = endpoint.partition("://")[2].rstrip("/")
-    for address in (f"https://{authority}/{bucket}/", f"https://{bucket}.{authority}/"):
-        yield f"{parse_url(address)}{prefix}"
+    yield f"https://{authority}/{bucket}/{path}"
+    yield f"https://{bucket}.{authority}/{path}"
     for scheme in provider_schemes(endpoint):
         yield f"{scheme}://{bucket}/{prefix}"
 
@@ -142,7 +143,8 @@ def parse_alias(address: str) -> Location | Url:
     else:
         reason, is_complete = "write an absolute path, or a URL without query such as s3://access-point-s3alias/prefix/", True
     url = parse_url(address)
-    if url is None or set(address) & {"?", "#"} or ".." in url.path.split("/") or not (url.authority or (is_complete and url.path != "/")):
+    has_query = url is not None and url.scheme == "https" and not {"?", "#"}.isdisjoint(address)
+    if url is None or has_query or ".." in url.path.split("/") or not (url.authority or (is_complete and url.path != "/")):
         raise UsageError(f"alias {address!r}: {reason}")
     return url if url.path.endswith("/") else Url(url.scheme, url.authority, f"{url.path}/")
 

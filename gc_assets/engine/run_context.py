@@ -110,9 +110,9 @@ class RunContext:
     def overlapping_storages(self, concerned: str | None = None) -> list[tuple[str, str]]:
         """Return overlapping pairs of storages or directories.
 
-        In a pair of storages or their aliases, one equals or contains the other. A pair of directories is one
-        directory mounted twice on this machine. Symbolic links are resolved. If `concerned` is not
-        None, only directories of that storage are returned.
+        In a pair of storages or their aliases, one equals or contains the other. A pair of
+        directories is one directory mounted twice on this machine. Symbolic links are resolved. If
+        `concerned` is not None, only directories of that storage are returned.
         """
         storages = self.config.storages
         pairs = overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in storages])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import FormatError, UsageError
-from gc_assets.core.external_addresses import ExternalAddresses
+from gc_assets.core.external_addresses import ExternalAddresses, split_tail
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.urls import overlapping_aliases, parse_alias, storage_urls
 
@@ -41,6 +41,8 @@ RESOLVED = [
     ("dbfs:/mnt/lake/db/x", "disk", "db/x"),
     ("dbfs:///mnt/lake/db/./x", "disk", "db/x"),
     ("https://files.example.org/lake/a%20b?sig=x", "disk", "a b"),
+    ("https://files.example.org/lake/x?a=/b/c", "disk", "x"),
+    ("https://files.example.org/lake/y?a=/b/c", "disk", "y"),
     ("HTTP://user@FILES.example.org:80/lake/x#y", "disk", "x"),
     ("s3://ap-x1y2-s3alias/w/t/x", "aws", "t/x"),
     ("s3a://ap-x1y2-s3alias/w//x", "aws", "/x"),
@@ -72,6 +74,19 @@ def test_other_address_resolves_to_the_storage(address: str, storage: str, key: 
     assert resolver.translate(address) in {resolver.address(storage, key), address}
 
 
+def test_web_address_of_a_storage_is_percent_encoded() -> None:
+    """The prefix of a storage on S3 may contain every character."""
+    location = "s3://rgw/lake/ä b+%2F?#/"
+    urls = [("odd", url) for endpoint in ("http://rgw:8080", "https://storage.googleapis.com") for url in storage_urls(location, endpoint)]
+    resolver = KeyResolver([("odd", location)], urls)
+    for address in (
+        "http://rgw:8080/rgw/lake/%C3%A4%20b%2B%252F%3F%23/t/%20x",
+        "http://rgw:8080/rgw/lake/ä b+%252F%3F%23/t/ x",
+        "gs://rgw/lake/ä b+%2F?#/t/ x",
+    ):
+        assert resolver.resolve_one(address) == ("odd", "t/ x")
+
+
 def test_batch_resolves_like_single_addresses() -> None:
     resolver = pickle.loads(pickle.dumps(resolver_of(*ALIASES)))  # noqa: S301  (bytes made on this line)
     addresses = [address for address, _, _ in RESOLVED] * 2 + ["https://other.example.org/x", "/srv/lake/x", "s3://lake/w/x"]
@@ -80,7 +95,7 @@ def test_batch_resolves_like_single_addresses() -> None:
     assert list(zip(names, keys, strict=True)) == expected
 
 
-@pytest.mark.parametrize("address", [address for address, storage, _ in RESOLVED if storage == "disk" or "amazonaws" not in address][:8])
+@pytest.mark.parametrize("address", [address for address, storage, _ in RESOLVED if storage == "disk" or "amazonaws" not in address][:10])
 def test_aliases_have_to_be_configured(address: str) -> None:
     resolver = resolver_of()
     if address.startswith("file://NAS"):
@@ -192,3 +207,25 @@ def test_unknown_address_has_a_reason() -> None:
         "a host of AWS",
     ]
     assert classifier.find_reasons(pa.array([], pa.string())).to_pylist() == []
+
+
+TAILS = [
+    ("db/t/data/a%20b.parquet", "data", "a b.parquet"),
+    ("x.parquet", None, "x.parquet"),
+    ("https://h/lake/t//a%2520b.parquet?versionId=1/2", "t", "a b.parquet"),
+    ("https://h/x", None, "x"),
+    ("s3://ap-s3alias/x", None, "x"),
+    ("s3://ap-s3alias/data/x?y", "data", "x?y"),
+    ("hdfs:/data/./x", "data", "x"),
+    ("file:///mnt/x", "mnt", "x"),
+    ("/mnt/data/x", "data", "x"),
+    ("C:/data/x", "data", "x"),
+    (r"C:\data\x", "data", "x"),
+    ("vcc://box/cafe\u0301", None, "caf\u00e9"),
+]
+
+
+def test_tail_of_keys_and_addresses_is_independent_of_spelling() -> None:
+    parents, bases = split_tail(pa.array([name for name, _, _ in TAILS]))
+    assert list(zip(parents.to_pylist(), bases.to_pylist(), strict=True)) == [(parent, base) for _, parent, base in TAILS]
+    assert [len(column) for column in split_tail(pa.array([], pa.string()))] == [0, 0]

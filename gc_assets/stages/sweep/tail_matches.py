@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.key_resolver import loosen_spelling
+from gc_assets.core.external_addresses import split_tail
 from gc_assets.core.phases import RESTORE
-from gc_assets.core.urls import parse_url
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import collect, map_arrow, read_paths
@@ -31,8 +29,6 @@ MAX_NAMED: Final = 20
 # Pairs whose objects are compared, by one request each. More matches mean that a whole location has
 # another name.
 MAX_COMPARED: Final = 1_000
-# The last component of a path, and the one before it if there is one.
-_TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
 _PAIRS: Final = pa.schema([("key", pa.string()), ("etag", pa.string()), ("address", pa.string()), ("reason", pa.string())])
 
 
@@ -128,17 +124,5 @@ class _AddTail:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            tails = pc.extract_regex(loosen_spelling(_paths(batch.column(self.name))), _TAIL)
-            base, parent = pc.struct_field(tails, "base"), pc.struct_field(tails, "parent")
-            has_parent = pc.not_equal(parent, "")
-            columns = [*batch.columns, base, pc.if_else(has_parent, parent, pa.scalar(None, pa.string()))]
-            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def _paths(names: pa.Array) -> pa.Array:
-    """Return the paths of addresses, without query and authority. A key is its own path."""
-    is_url = pc.match_substring_regex(names, "^[A-Za-z][A-Za-z0-9+.-]*:")
-    if not is_url.true_count:
-        return names
-    paths = [url.path if (url := parse_url(name)) is not None else name for name in names.filter(is_url).to_pylist()]
-    return pc.replace_with_mask(names, is_url, pa.array(paths, names.type))
+            parent, base = split_tail(batch.column(self.name))
+            yield pa.RecordBatch.from_arrays([*batch.columns, base, parent], schema=self.schema)
