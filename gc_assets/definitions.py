@@ -67,7 +67,7 @@ def build_definitions(
         UsageError: If the configuration is invalid.
     """
     if not isinstance(platform, Platform):
-        platform = load_platform(os.environ, os.fspath(platform))
+        platform = load_platform(os.environ, os.fspath(platform), require_names=False)
     begin = first or first_run_date(platform)
     config, days = platform.config, run_dates(platform.clock, begin)
     assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
@@ -111,7 +111,7 @@ def defs() -> dg.Definitions:
     environment = dict(os.environ)
     if CONFIG_VARIABLE not in environment and not config_path(environment).exists():
         environment[CONFIG_VARIABLE] = str(_demo_config())
-    return dg.Definitions.merge(build_definitions(load_platform(environment)), dg.Definitions(executor=EXECUTOR))
+    return dg.Definitions.merge(build_definitions(load_platform(environment, require_names=False)), dg.Definitions(executor=EXECUTOR))
 
 
 def _demo_config() -> Path:

@@ -81,7 +81,7 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     except FileExistsError:
         raise UsageError(_FILE_EXISTS.format(path=path)) from None
     try:
-        _require_separate_state(load_platform(os.environ, str(path), with_names=False).config.state, storages)
+        _require_separate_state(load_platform(os.environ, str(path), require_names=False).config.state, storages)
     except UsageError:
         path.unlink()
         raise

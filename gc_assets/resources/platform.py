@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -12,7 +13,7 @@ from gc_assets.config.file import load_config
 from gc_assets.config.models import GRACE_FLOOR, Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.deprecation import RenamedAttribute
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError, StateError, UsageError
 from gc_assets.core.units import format_duration, parse_duration
 from gc_assets.lakes.kinds import config_models
 from gc_assets.stores.store import find_unsupported_settings
@@ -24,20 +25,35 @@ CONFIG_VARIABLE: Final = "GC_ASSETS_CONFIG"
 NOW_VARIABLE: Final = "GC_ASSETS_UNSAFE_NOW"
 FLOOR_VARIABLE: Final = "GC_ASSETS_UNSAFE_GRACE_FLOOR"
 DEFAULT_CONFIG: Final = "lakes.yaml"
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A configuration with its clock. `unsafe` lists each limit that the environment lowers."""
+    """A configuration with its clock.
+
+    Attributes:
+        unsafe: Each limit that the environment lowers.
+        names_error: Why the names on record could not be read, or None.
+    """
 
     config: Config
     clock: Clock
     unsafe: tuple[str, ...]
     path: Path
+    names_error: str | None = None
 
     night = RenamedAttribute("run_context")
 
     def run_context(self, run_date: date, as_of: datetime | None = None) -> RunContext:
+        """Return the context of a run date.
+
+        Raises:
+            UsageError: If the date is outside the partitions.
+            StateError: If the names on record could not be read when the configuration was loaded.
+        """
+        if self.names_error is not None:
+            raise StateError(f"{self.names_error}. Reload the code location when the state is readable.")
         from gc_assets.engine.run_context import RunContext
 
         return RunContext.of(self.config, self.clock, run_date, as_of, self.unsafe)
@@ -48,16 +64,18 @@ def config_path(environment: Mapping[str, str], given: str | None = None) -> Pat
     return Path(given or environment.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
 
 
-def load_platform(environment: Mapping[str, str], given: str | None = None, *, with_names: bool = True) -> Platform:
+def load_platform(environment: Mapping[str, str], given: str | None = None, *, require_names: bool = True) -> Platform:
     """Load the configuration and the clock.
 
     Args:
         environment: The environment variables.
         given: The path of the configuration, if given.
-        with_names: Replace names by those on record, which reads the state.
+        require_names: Raise if the names on record cannot be read. Otherwise the platform has no run
+            context, so that Dagster loads the code location.
 
     Raises:
         UsageError: If the configuration or a variable is invalid.
+        StateError: If the names on record cannot be read.
     """
     path = config_path(environment, given)
     floor, unsafe = GRACE_FLOOR, []
@@ -74,7 +92,13 @@ def load_platform(environment: Mapping[str, str], given: str | None = None, *, w
     from gc_assets.engine.recorded_names import with_recorded_names  # slow to import
 
     config = read_config(path, environment, floor)
-    return Platform(with_recorded_names(config) if with_names else config, clock, tuple(unsafe), path)
+    try:
+        return Platform(with_recorded_names(config), clock, tuple(unsafe), path)
+    except GcError as error:
+        if require_names:
+            raise
+        _log.warning("Cannot read the names of records in the state %s: %s", config.state, error)
+        return Platform(config, clock, tuple(unsafe), path, str(error).rstrip("."))
 
 
 def read_config(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:

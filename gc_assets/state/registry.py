@@ -155,7 +155,9 @@ def parse_registry(state: State, content: bytes) -> Registry:
         found = Registry.model_validate_json(content)
     except ValidationError as error:
         first = "; ".join(str(error).splitlines()[:2])
-        raise StateError(f"{path} is damaged ({first}). Restore it from a backup. Without it, names of lakes.yaml are adopted.") from error
+        raise StateError(
+            f"{path} is damaged ({first}). Restore it from a backup. If no name in lakes.yaml has changed since the first run, remove it."
+        ) from error
     if found.version > VERSION:
         raise StateError(f"{path} has version {found.version}, this release reads up to {VERSION}: upgrade gc-assets")
     return found

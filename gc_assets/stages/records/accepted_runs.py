@@ -76,11 +76,13 @@ class AcceptedRun:
         plan: The plan of that run.
         forgotten: Its lakes that a user removed after that.
         configured: The lakes of the current configuration.
+        reused: Names that the current configuration gives to other lakes than that run.
     """
 
     plan: PlanHeader
     forgotten: frozenset[str]
     configured: frozenset[str]
+    reused: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, context: RunContext, plan: PlanHeader) -> Self:
@@ -94,7 +96,9 @@ class AcceptedRun:
             for name in plan.refs_digests
             if any(since <= record.at <= now and (is_rehearsal or not record.rehearsal) for record in _records(context.state, name))
         ]
-        return cls(plan, frozenset(forgotten), frozenset(lake.name for lake in context.config.lakes))
+        lakes = context.config.lakes
+        reused = {lake.label for lake in lakes if lake.label != lake.name}
+        return cls(plan, frozenset(forgotten), frozenset(lake.name for lake in lakes), frozenset(reused))
 
     def count(self, live: LiveCount) -> LiveCount:
         """Return the live files of that run, for comparison with the current ones.
@@ -110,10 +114,12 @@ class AcceptedRun:
         # Plans of releases before 0.4 do not record which lake needed files.
         then = {name: f"{files:,} live files before" for name, files in self.plan.live_by_lake.items()}
         then = then or dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "configured before")
-        return [
-            f"{name} ({'no live files' if name in self.configured else 'not in lakes.yaml'} now, {then[name]})"
-            for name in sorted(then.keys() - live.by_lake.keys() - self.forgotten)
-        ]
+        return [f"{name} ({self._describe(name)} now, {then[name]})" for name in sorted(then.keys() - live.by_lake.keys() - self.forgotten)]
+
+    def _describe(self, name: str) -> str:
+        if name in self.configured:
+            return "no live files"
+        return "another lake in lakes.yaml (see gc-assets rename)" if name in self.reused else "not in lakes.yaml"
 
 
 def _is_accepted(plan: ListedPlan) -> bool:
@@ -132,6 +138,8 @@ def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> Forgot
         raise UsageError("forgetting a lake needs a name: --by WHO")
     state = State.of(config)
     known = {lake.name for lake in config.lakes} | _planned_lakes(config, state)
+    if lake_name not in known:
+        lake_name = next((lake.name for lake in config.lakes if lake.label == lake_name), lake_name)
     if lake_name not in known:
         raise UsageError(f"no lake {lake_name!r}; known lakes are {', '.join(sorted(known))}")
     record = ForgottenLake(by=by.strip(), at=clock.now(), rehearsal=clock.is_rehearsal)

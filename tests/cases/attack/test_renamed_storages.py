@@ -135,6 +135,22 @@ def test_plan_approved_before_a_rename_can_be_applied(lakehouse: Lakehouse) -> N
     assert lakehouse.in_trash("west") == 0
 
 
+def test_state_of_an_older_release_knows_storages_by_their_plans(lakehouse: Lakehouse) -> None:
+    east = lakehouse.plan("a")
+    (lakehouse.root / "state" / "registry.json").unlink()
+    lakehouse.configure(SWAPPED, {"orders_a": "east", "orders_b": "west"})
+    assert lakehouse.plan("b")["plan_id"] == east["plan_id"]
+
+
+def test_lake_of_another_catalog_is_missed_by_its_plans(lakehouse: Lakehouse) -> None:
+    shutil.copytree(lakehouse.root / "west", lakehouse.root / "other")
+    lakehouse.configure({"a": "east", "b": "west"}, {"orders_a": "east", "orders_b": "other"})
+    found = [row["found"] for row in lakehouse.doctor() if row["check"] == "lakes" and row["verdict"] == "fail"]
+    assert len(found) == 1
+    assert "orders_b (another lake in lakes.yaml (see gc-assets rename) now" in found[0]
+    shutil.rmtree(lakehouse.root / "other")
+
+
 def test_run_after_a_swap_changes_no_result(lakehouse: Lakehouse) -> None:
     west = lakehouse.plan("b")
     lakehouse.configure(SWAPPED, {"orders_b": "east", "orders_a": "west"})
@@ -164,6 +180,7 @@ def test_other_catalog_under_a_used_name_is_continued_by_rename(lakehouse: Lakeh
     (renamed,) = lakehouse("rename", "orders_b", "orders_b", "--by", "ada")
     assert renamed["recorded_name"] == "orders_b"
     assert lakehouse.message("plans") == ""
+    shutil.rmtree(lakehouse.root / "other")
 
 
 def test_rename_refuses_records_of_a_configured_storage(lakehouse: Lakehouse) -> None:
