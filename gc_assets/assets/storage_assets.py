@@ -148,6 +148,7 @@ def _plan_report(context: RunContext, published: PublishedTable) -> str:
             *(amounts or ["| nothing to do | 0 | 0 B |"]),
             "",
             *(f"- {escape_markdown(line)}" for line in describe_reversibility(header, context.config).lines if header.has_work),
+            *(f"- {escape_markdown(str(item))}" for item in header.left_out),
             "",
             _next_step(header),
             "",

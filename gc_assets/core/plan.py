@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from gc_assets.core.deprecation import RenamedAttribute
+from gc_assets.core.phases import ABORT, EXPIRE
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import format_bytes
 
@@ -296,6 +297,24 @@ class PlanHeader(RenamedKeys, _Model):
 
     def status_at(self, now: datetime) -> str:
         return self.summary.status_at(now)
+
+
+def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapping[str, int]) -> PlanHeader:
+    """Return a copy of a header with the amounts that an apply has done, for messages about it.
+
+    Args:
+        header: The plan.
+        done: Files and bytes with the outcome `done`, by phase.
+        edits: Number of history edits with the outcome `done`, by lake.
+    """
+    aborted = done.get(ABORT, Amount())
+    return header.model_copy(
+        update={
+            "totals": {phase: amount for phase, amount in done.items() if phase not in {EXPIRE, ABORT} and amount.files},
+            "expiry_actions": {lake: count for lake, count in edits.items() if count},
+            "uploads": Uploads(count=aborted.files, bytes=aborted.bytes),
+        }
+    )
 
 
 def plan_id_of(fields: dict[str, Any], key: bytes | None = None) -> str:

@@ -151,7 +151,7 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
         return "This run date has no plan yet. Nothing becomes free."
     if not plan.header.has_work:
         return "Nothing to do: the plan changes nothing, so there is nothing to undo."
-    sentence = summarize_reversibility(plan.header, context.config, restored=plan.restored_at is not None)
+    sentence = summarize_reversibility(plan.effective_header, context.config, restored=plan.restored_at is not None)
     return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
 
 
@@ -207,7 +207,9 @@ def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
 
 
 def _reversibility(context: RunContext, plan: StoredPlan) -> tuple[str, ...]:
-    return describe_reversibility(plan.header, context.config, restored=plan.restored_at is not None).lines if plan.header.has_work else ()
+    if not plan.header.has_work:
+        return ()
+    return describe_reversibility(plan.effective_header, context.config, restored=plan.restored_at is not None).lines
 
 
 def _describe_unfinished(context: RunContext, storage_name: str) -> str | None:

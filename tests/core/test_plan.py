@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, unreadable_tables
-from gc_assets.core.plan import Amount, PlanHeader, Unreadable, Uploads, is_intact, repeat, seal
+from gc_assets.core.plan import Amount, LeftOut, PlanHeader, Unreadable, Uploads, is_intact, repeat, seal
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 SUBSTANCE: dict[str, Any] = {
@@ -84,13 +84,19 @@ def test_every_plan_field_has_other_value() -> None:
     assert (
         set(OTHER)
         == set(SUBSTANCE)
-        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before")}
+        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before", "left_out")}
     )
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_plan_id_changes_with_every_field(name: str) -> None:
     assert plan(**{name: OTHER[name]}).plan_id != plan().plan_id
+
+
+def test_plan_id_ignores_what_the_plan_leaves_out() -> None:
+    left_out = (LeftOut(name="files", files=1, bytes=7, reason="an apply was denied them"),)
+    assert plan(left_out=left_out).plan_id == plan().plan_id
+    assert str(left_out[0]) == "1 files (7 B) are left out: an apply was denied them"
 
 
 def test_plan_id_changes_with_gate_numbers() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, FAILED, PHASES, PURGE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Uploads
+from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, completed_header
 from gc_assets.core.units import format_bytes
 from gc_assets.engine import tasks
 from gc_assets.engine.progress import count_progress, log_activity, start_run
@@ -88,12 +88,7 @@ class ApplyResult:
 
 def header_of_result(header: PlanHeader, by_outcome: Mapping[tuple[str, str], Totals], done_edits: Mapping[str, int]) -> PlanHeader:
     """Return a copy of a plan's header with the amounts that its apply has done, for messages."""
-    done = {phase: total for (phase, outcome), total in by_outcome.items() if outcome == DONE}
-    totals = {phase: total.amount for phase, total in done.items() if phase not in {EXPIRE, ABORT}}
-    aborted = done.get(ABORT, Totals())
-    edits = {lake: count for lake, count in done_edits.items() if count}
-    uploads = Uploads(count=aborted.rows, bytes=aborted.size_bytes)
-    return header.model_copy(update={"totals": totals, "expiry_actions": edits, "uploads": uploads})
+    return completed_header(header, {phase: total.amount for (phase, outcome), total in by_outcome.items() if outcome == DONE}, done_edits)
 
 
 def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:

@@ -57,7 +57,7 @@ def _last_run(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRu
     if listed is None:
         return None
     plan = load_plan(config, State.of(config).open(listed.run))
-    reversibility = describe_reversibility(plan.header, config).lines
+    reversibility = describe_reversibility(plan.effective_header, config).lines
     return LastRun(plan.header, plan.status_at(clock.now()), plan.verdict.missing, reversibility)
 
 

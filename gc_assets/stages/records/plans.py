@@ -19,7 +19,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.commands import command
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError
-from gc_assets.core.plan import PlanHeader, PlanSummary, gate_name, is_intact
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.state.files import is_read_only
@@ -117,6 +117,16 @@ class StoredPlan:
     verdict: Verdict
     finished: dict[str, Any] | None
     restored_at: datetime | None
+
+    @property
+    def effective_header(self) -> PlanHeader:
+        """Header for messages: with the amounts that the apply has done, once the plan is finished."""
+        by_outcome: dict[str, Any] = (self.finished or {}).get("by_outcome", {})
+        if not by_outcome:  # records of releases before 0.4 have another key
+            return self.header
+        done = {name.removesuffix("/done"): Amount.model_validate(amount) for name, amount in by_outcome.items() if name.endswith("/done")}
+        edited = (self.finished or {}).get("edits", {}).get("done")
+        return completed_header(self.header, done, self.header.expiry_actions if edited else {})
 
     def status_at(self, now: datetime) -> str:
         finished_at = datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
