@@ -226,6 +226,9 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         logs = "`gc-assets show deletion_log` and `show expiry_log`"
         print_message(f"Some rows failed. See {logs} with --run-date {plan.header.run_date}. Then run apply again to resume.")
         raise click.exceptions.Exit(1)
+    if any(outcome == "denied" for _, outcome in applied.by_outcome):
+        logs = "`gc-assets show deletion_log` and `show expiry_log`"
+        print_message(f"Some rows were denied. See {logs} with --run-date {plan.header.run_date} for the reasons.")
     if ("expire", "done") in applied.by_outcome:
         print_message("Histories were edited. List the edits with gc-assets show expiry_log.")
     for line in describe_reversibility(header_of_result(plan.header, applied.by_outcome, applied.done_edits), platform.config).lines:

@@ -10,7 +10,7 @@ import re
 import sqlite3
 from typing import Any, Final
 
-from pyiceberg.exceptions import BadRequestError, ForbiddenError, NotInstalledError
+from pyiceberg.exceptions import BadRequestError, ForbiddenError, NotInstalledError, RESTError, UnauthorizedError
 
 from gc_assets.core.errors import is_permanent
 
@@ -21,12 +21,13 @@ _AWS_CODES: Final = frozenset({"AccessDenied", "AccessDeniedException", "Unautho
 _SQL_STATES: Final = frozenset({"42501", "25006"})
 # MySQL: ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR, ER_OPTION_PREVENTS_STATEMENT.
 _MYSQL_CODES: Final = frozenset({1044, 1142, 1290})
-_PERMANENT: Final = (ForbiddenError, BadRequestError, NotImplementedError, NotInstalledError)
+_PERMANENT: Final = (ForbiddenError, UnauthorizedError, BadRequestError, NotImplementedError, NotInstalledError)
 
 
 def is_refusal(error: Exception) -> bool:
     """Check if an error of a catalog refuses the request, so that a retry cannot help."""
-    if isinstance(error, _PERMANENT) or is_permanent(error):
+    # pyiceberg raises this class itself for answers with a 4xx code that has no class of its own.
+    if isinstance(error, _PERMANENT) or type(error) is RESTError or is_permanent(error):
         return True
     if isinstance(error, OSError):
         return _DENIED_BY_S3.search(str(error)) is not None
