@@ -86,17 +86,17 @@ def record_names(config: Config, state: State, clock: Clock) -> None:
 
 
 def read_storage_id(config: Config, storage: StorageConfig) -> str | None:
-    """Return the id in the `.gc-assets/` of a storage, or None without an id.
+    """Return the id in the `.gc-assets/` of a storage, or None without an id or permission.
 
     Raises:
-        StoreError: If it cannot be read.
+        StoreError: If it cannot be read for another reason.
     """
     from gc_assets.stores.store import open_objects  # slow to import, and needed only if the location is not on record
 
     address = _id_address(storage)
     try:
         content = open_objects(config.connections()).read(address)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except OSError as error:
         raise StoreError(f"cannot read {address}, which identifies storage {storage.label}: {error.strerror or error}") from error

@@ -21,16 +21,18 @@ from gc_assets.assets.partitions import first_run_date, run_dates
 from gc_assets.assets.sources import MAX_TABLES
 from gc_assets.cli.dagster_run import Selection, select_assets
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
 from gc_assets.definitions import build_definitions
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.nessie.config import NessieLakeConfig
-from gc_assets.resources.platform import Platform
+from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LAKE_REFS
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
+from tests.cli.lakes import write_config
 from tests.depth import full_suite_only
 
 ROOT = Path(__file__).parents[2]
@@ -323,6 +325,18 @@ def test_unreadable_state_does_not_fail_loading(tmp_path: Path, caplog: pytest.L
     assert "so Dagster's partitions begin today" in caplog.text
     assert specs(build_definitions(at))["sales/catalog"]["deps"] == []
     assert "so Dagster shows no tables of lake sales" in caplog.text
+
+
+def test_unreadable_registry_stops_runs_but_not_loading(tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    lakes_yaml = write_config(tmp_path, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"})
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "registry.json").write_text("{")
+    with pytest.raises(StateError, match=r"registry\.json is damaged"):
+        load_platform({}, str(lakes_yaml))
+    assert "warehouse/deletion_plan" in specs(build_definitions(lakes_yaml))
+    with pytest.raises(StateError, match="Reload the code location"):
+        load_platform({}, str(lakes_yaml), require_names=False).run_context(NOW.date())
 
 
 @pytest.mark.parametrize("lake", LAKES, ids=lambda lake: lake["kind"])

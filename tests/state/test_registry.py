@@ -74,7 +74,7 @@ def test_swapped_names_keep_their_own_records(scope: str) -> None:
     assert assign_names(registry, make("a", "file:///b/"), make("b", "file:///a/")).names == ("b", "a")
 
 
-def test_names_that_rotate_keep_their_own_records() -> None:
+def test_rotated_names_keep_their_own_records() -> None:
     registry = registry_of(storage("a", "1"), storage("b", "2"), storage("c", "3"))
     assert assign_names(registry, storage("a", "2"), storage("b", "3"), storage("c", "1")).names == ("b", "c", "a")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -54,7 +55,7 @@ class NessieLakeConfig(LakeConfig):
         return self.uri
 
     def catalog_location(self) -> tuple[str, str]:
-        return "nessie ", self.uri.rstrip("/")
+        return "nessie ", re.sub(r"://[^/@]*@", "://", self.uri).rstrip("/")
 
     @property
     def tolerates_missing_history(self) -> bool:
