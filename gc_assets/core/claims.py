@@ -54,6 +54,12 @@ def find_table_prefix(key: str) -> str:
     return "" if directory in {"", "metadata"} else f"{directory.removesuffix('/metadata')}/"
 
 
+def find_table_location(address: str) -> str:
+    """Return the same as `find_table_prefix` for the address of a metadata file."""
+    scheme, separator, path = address.partition("://")
+    return f"{scheme}{separator}{find_table_prefix(path)}" if separator else find_table_prefix(address)
+
+
 def narrow_claims(claims: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
     """Return the effective claims on a storage and the claims that were too wide.
 

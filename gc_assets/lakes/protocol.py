@@ -103,6 +103,11 @@ class Claim:
     table_name: str | None = None
     collect: bool = True
 
+    @property
+    def is_unread(self) -> bool:
+        """True for a location that an unreadable table may have. It has a name and no uuid."""
+        return not self.collect and self.table_uuid is None and self.table_name is not None
+
 
 Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
 EDIT_PARENT: Action = "edit_parent"

@@ -6,14 +6,13 @@ Together with the scenarios, these tests cover the known cases in which nessie-g
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import GcError
 from tests.dates import next_noon
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, iceberg_table, open_table, put
 from tests.lakes.nessie.server import Server
@@ -51,7 +50,7 @@ def write(path: Path, text: str = "x") -> Path:
     return path
 
 
-def test_unreadable_metadata_of_a_head_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_unreadable_metadata_of_a_head_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     main.new("db.other")
@@ -59,13 +58,19 @@ def test_unreadable_metadata_of_a_head_stops_the_run(house: Lakehouse, builder: 
     path = metadata_of(builder, "db.t")
     content = path.read_text()
     path.unlink()
-    with pytest.raises((GcError, PythonException), match=path.name):
-        house.mark()
+    assert path.name in read_error(house)
     path.write_text(content[: len(content) // 2])
-    with pytest.raises((GcError, PythonException), match=rf"{path.name}.*no complete JSON document"):
-        house.mark()
+    assert re.search(rf"{path.name}.*no complete JSON document", read_error(house))
     path.write_text(content)
-    house.mark()
+    assert not house.plan().unreadable
+
+
+def read_error(house: Lakehouse) -> str:
+    """Plan with an unreadable lake. Return why it is unreadable. None of its files is planned."""
+    [unreadable] = house.plan().unreadable
+    assert unreadable.is_whole_lake
+    assert not house.planned_actions()
+    return unreadable.why
 
 
 class SharedRun:
@@ -186,7 +191,7 @@ def test_metadata_of_another_table_under_one_content_is_live(shared_run: SharedR
     assert shared_run.house.key(shared_run.replaced) in shared_run.planned
 
 
-def test_missing_older_metadata_stops_the_run_unless_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_missing_older_metadata_makes_the_lake_unreadable_unless_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     older = metadata_of(builder, "db.t")
@@ -194,8 +199,7 @@ def test_missing_older_metadata_stops_the_run_unless_tolerated(house: Lakehouse,
     main.append("db.t")
     older.unlink()
     house.lakes = [builder.config()]
-    with pytest.raises((GcError, PythonException), match=older.name):
-        house.mark()
+    assert older.name in read_error(house)
     house.lakes = [builder.config(missing_history="tolerate")]
     header = house.plan()
     assert header.failed_gates == []
@@ -212,15 +216,14 @@ def test_gates_refuse_if_all_tables_were_dropped(house: Lakehouse, builder: Ness
     assert {"lakes_present", "live_drop"} & house.failed_gates(house.plan())
 
 
-def test_table_in_unconfigured_storage_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_table_in_unconfigured_storage_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     builder.on().new("db.t")
     builder.put(["far"], iceberg_table("s3://elsewhere/far/metadata/1.metadata.json"))
     house.lakes = [builder.config(retention=HEADS)]
-    with pytest.raises((GcError, PythonException), match=r"s3://elsewhere/far/metadata/1\.metadata\.json"):
-        house.mark()
+    assert "s3://elsewhere/far/metadata/1.metadata.json" in read_error(house)
 
 
-def test_path_with_parent_component_is_refused(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_path_with_parent_component_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     path = metadata_of(builder, "db.t")
@@ -229,8 +232,7 @@ def test_path_with_parent_component_is_refused(house: Lakehouse, builder: Nessie
     document["snapshots"][0]["manifest-list"] = listed.replace("/metadata/", "/metadata/../metadata/")
     path.write_text(json.dumps(document))
     house.lakes = [builder.config(retention=HEADS)]
-    with pytest.raises((GcError, PythonException), match=r"`\.\.` component"):
-        house.mark()
+    assert "`..` component" in read_error(house)
 
 
 def test_files_of_a_commit_after_the_plan_are_kept(house: Lakehouse, builder: NessieBuilder) -> None:
@@ -274,15 +276,14 @@ def test_deferred_quarantine_does_not_purge_revived_files(house: Lakehouse, buil
     assert "purge" in actions.values()
 
 
-def test_content_with_unlisted_snapshot_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
+def test_content_with_unlisted_snapshot_makes_the_lake_unreadable(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
     known = builder.content(["db", "t"])
     assert known is not None
     builder.commit([put(["db", "t"], {**known, "snapshotId": 4711})])
     house.lakes = [builder.config(retention=HEADS)]
-    with pytest.raises((GcError, PythonException), match=r"has db\.t at snapshot 4711"):
-        house.mark()
+    assert "has db.t at snapshot 4711" in read_error(house)
 
 
 def test_contents_of_deleted_refs_are_kept_for_the_grace_period(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from gc_assets.core.claims import find_table_location
 from gc_assets.core.errors import FormatError, GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
@@ -29,7 +30,7 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata, parse_view
 from gc_assets.lakes.iceberg.registrations import Registration, build_graph, build_source, list_refs
 from gc_assets.lakes.iceberg.retention import retain
-from gc_assets.lakes.iceberg.unread_locations import absolute_locations, metadata_location, read_locations, sibling_locations
+from gc_assets.lakes.iceberg.unread_locations import absolute_locations, read_locations, sibling_locations
 from gc_assets.lakes.protocol import (
     Claim,
     Commit,
@@ -130,7 +131,7 @@ class IcebergLake:
                 found = read_locations(self._objects.read(item.address))
             except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
                 found = ()
-        around = () if item.address is None else (metadata_location(item.address),)
+        around = () if item.address is None else (find_table_location(item.address),)
         if not found:
             siblings = sibling_locations(name, [(other.name, other.table.locations[0]) for other in registrations if other.table.locations])
             found = (*catalog.find_default_locations(name), *siblings)

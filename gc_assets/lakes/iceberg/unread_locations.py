@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.claims import find_table_prefix
 from gc_assets.core.errors import FormatError, GcError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.paths import scheme_of
@@ -55,12 +54,6 @@ def sibling_locations(name: str, others: Iterable[tuple[str, str]]) -> Iterator[
         parent, _, directory = location.rstrip("/").rpartition("/")
         if other_namespace == namespace and directory == other_table:
             yield f"{parent}/{table}/"
-
-
-def metadata_location(address: str) -> str:
-    """Return the table location that contains a metadata file, or the directory of the file."""
-    scheme, separator, path = address.partition("://")
-    return f"{scheme}{separator}{find_table_prefix(path)}" if separator else find_table_prefix(address)
 
 
 def absolute_locations(addresses: Iterable[str]) -> tuple[str, ...]:

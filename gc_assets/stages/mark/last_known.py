@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.claims import find_table_prefix
+from gc_assets.core.claims import find_table_location, find_table_prefix
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -113,8 +113,17 @@ def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:
 def shield_directories(containers: pa.Table) -> pa.Table:
     """Return shields for the locations around containers (columns `CLAIMS`)."""
     rows = [row for row in containers.select(["address", "storage", "key"]).to_pylist() if row["storage"] is not None]
-    shields = ({**row, "key": find_table_prefix(row["key"]), "table_name": row["address"], "collect": False} for row in rows)
-    return pa.Table.from_pylist(list(shields), CLAIMS)
+    shields = [
+        {
+            "address": find_table_location(row["address"]),
+            "storage": row["storage"],
+            "key": find_table_prefix(row["key"]),
+            "table_name": row["address"],
+            "collect": False,
+        }
+        for row in rows
+    ]
+    return pa.Table.from_pylist(shields, CLAIMS)
 
 
 def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:

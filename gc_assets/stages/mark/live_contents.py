@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import HELD, RootTables
 from gc_assets.state.parts import read_parts
@@ -55,17 +54,14 @@ def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
     return rows.set_column(at, rows.schema.field(at), must)
 
 
-def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table, lost: pa.Table) -> None:
-    """Refuse live contents whose snapshot is missing from their metadata file.
+def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: pa.Table, lost: pa.Table) -> str | None:
+    """Describe a live content whose snapshot is missing from its metadata file, or return None.
 
-    Otherwise the files of such a snapshot would be missing from the live set. Contents with a
-    metadata file in `lost` are skipped.
-
-    Raises:
-        LakeUnreadable: If a live content has such a snapshot.
+    The files of such a snapshot are missing from the live set, so the lake is unreadable. Contents
+    with a metadata file in `lost` are skipped.
     """
     if roots.contents is None:
-        return
+        return None
     contents = read_parts(roots.files, list(roots.contents), LIVE_CONTENTS.schema)
     is_lost = pc.is_in(contents.column("metadata_location"), lost.column("address"))
     at_snapshot = contents.filter(pc.and_not(pc.is_valid(contents.column("snapshot_id")), is_lost))
@@ -73,11 +69,12 @@ def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table
     listed = pc.binary_join_element_wise(*(edges.column(name).cast(pa.string()) for name in ("container", "snapshot_id")), "\x1f")
     needed = pc.binary_join_element_wise(at_snapshot.column("metadata_location"), at_snapshot.column("snapshot_id"), "\x1f")
     for row in at_snapshot.filter(pc.invert(pc.is_in(needed, listed))).slice(0, 1).to_pylist():
-        raise LakeUnreadable(
+        return (
             f"lake {lake_name}: commit {row['commit_id']} has {row['content_key']} at snapshot {row['snapshot_id']}, which the retained "
             f"snapshots of its metadata file {row['metadata_location']} do not include; commit the table again, or set "
             "`keep_listed_snapshots: all` if the file lists the snapshot"
         )
+    return None
 
 
 def build_claims(locations: pa.Table, unlisted: pa.Table) -> pa.Table:

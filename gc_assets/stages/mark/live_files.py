@@ -109,9 +109,6 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     expiry action could not be decoded. All files that it needs according to this run, or needed
     when last read in full, are live. Files under its claims are never collected
     (docs/adr/0009-unreadable-tables.md). The summary lists it, even if no run ever read it.
-
-    Raises:
-        LakeUnreadable: If a live content of a server is at a snapshot that its metadata lacks.
     """
     inputs = _Inputs(
         find_root_inputs(context, lake_name),

@@ -27,9 +27,9 @@ from gc_assets.stages.mark.live_contents import (
     build_claims,
     describe_losses,
     describe_missing_expired,
+    describe_unlisted_snapshot,
     find_purged,
     mark_optional,
-    refuse_unlisted_snapshots,
 )
 from gc_assets.stages.mark.needs import DecodedContainers, PreviousNeeds
 from gc_assets.stages.mark.pending_containers import length_identity
@@ -152,7 +152,6 @@ class LiveWalk:
             rooted = self._resolve_roots(all_roots.filter(pc.invert(is_unlisted)), read_edges(files, self.cache.edges), index)
             found = self._optional_if_absent(closure(rooted.roots, rooted.edges))
             containers = self._find_lengths(index, found)
-            refuse_unlisted_snapshots(self.lake_name, self.roots, rooted.edges, containers.lost)
             leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
             witnesses, direct, needs = build_witnesses(found, containers.lengths, leaves)
             sides = {
@@ -210,7 +209,8 @@ class LiveWalk:
             if len(purged):
                 roots, edges = (mark_optional(rows, purged) for rows in (roots, edges))
                 found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
-            required = self._find_lengths(index, found).required
+            containers = self._find_lengths(index, found)
+            required = containers.required
             if not required.num_rows:
                 break
             errors = {row["address"]: row["error"] for row in self._read_failures().to_pylist()}
@@ -220,6 +220,7 @@ class LiveWalk:
             for row in required.to_pylist():
                 key = row["table_uuid"] or WHOLE_LAKE
                 unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
+        self._add_unlisted_snapshot(unreadable, edges, containers.lost)
         if not unreadable:
             return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0])
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
@@ -228,6 +229,14 @@ class LiveWalk:
         readable = roots.filter(pc.invert(is_own))
         live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
+
+    def _add_unlisted_snapshot(self, unreadable: dict[str, str], edges: pa.Table, lost: pa.Table) -> None:
+        """Make the lake unreadable if the metadata of a live content lacks its snapshot."""
+        found = describe_unlisted_snapshot(self.lake_name, self.roots, edges, lost) if WHOLE_LAKE not in unreadable else None
+        if found is not None and not self.is_last_known_read:
+            raise LakeUnreadable(found)
+        if found is not None:
+            unreadable[WHOLE_LAKE] = found
 
     def _find_lengths(self, index: pa.Table, found: pa.Table) -> _Containers:
         """Look up the decoded length of each container of `found` in `index`.

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -27,15 +27,17 @@ from gc_assets.core.objects import Objects
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local
-from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, publish, side_paths
+from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, publish, side_paths, write_parts
 from gc_assets.engine.tasks import run_single_task, run_tasks
 from gc_assets.lakes.protocol import Lake, with_prefixes
 from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, open_root_tables
 from gc_assets.stages.mark.decoding import Decode
 from gc_assets.stages.mark.lake_refs import frozen_prefixes
+from gc_assets.stages.mark.last_known import find_last_known
 from gc_assets.stages.mark.object_sizes import read_sizes
 from gc_assets.stages.mark.pending_containers import FindPending
 from gc_assets.stages.mark.resolution import are_links_unchanged, resolve_segments
+from gc_assets.stages.mark.unread_tables import list_unread_tables, unread_reasons
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
@@ -48,11 +50,15 @@ from gc_assets.state.side_tables import (
     LINKS_SIDE,
     LOCATIONS_SIDE,
     REWRITTEN_SIDE,
+    TASKS,
     TASKS_SIDE,
     UNREADABLE_CONTAINERS,
     UNREADABLE_CONTAINERS_SIDE,
 )
-from gc_assets.state.summaries import ManifestEntriesSummary, SegmentSummary, SweepSummary
+from gc_assets.state.summaries import LakeRefsSummary, ManifestEntriesSummary, SegmentSummary, SweepSummary
+
+# Parts with the last known containers of unreadable tables, deleted at the end of the stage.
+_LAST_KNOWN_SIDE: Final = "_last_known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,8 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         rows=sum(table.rows for table in inputs.values()) + count_segment_rows([*cache.segments, *cache.outdated], CONTAINERS_SIDE),
     )
     failed, levels = level.parents, list[WrittenParts]()
+    last_known = _write_last_known(context, lake_name, inputs, run)
+    level = replace(level, parents=[*level.parents, *last_known])
     while level.roots is not None or level.parents:
         find = FindPending(
             state.files,
@@ -167,12 +175,31 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         lake = with_prefixes(context.lake(lake_name), named_prefixes)
         levels.append(_decode(spark, context, lake, run, pending, failed, len(levels) + 1))
         level = level.following(run, levels[-1])
+    for path in last_known:
+        state.files.delete(path)
     written = _merge_levels([resolved, *levels])
     counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.summary}
     counts |= {"levels": len(levels), "segments": len(cache.segments) + 1, "decoded_as": cache_fingerprint(context, lake_name)}
     counts |= {"resolved_as": resolver.settings_digest, "resolved_again": [run.run_id for run in cache.outdated]}
     summary = ManifestEntriesSummary.model_validate(counts)
     return publish(state, run, written, context.clock, inputs=list(inputs.values()), summary=summary, unsafe=context.unsafe)
+
+
+def _write_last_known(context: RunContext, lake_name: str, inputs: Mapping[str, PublishedTable], run: TableRun) -> list[str]:
+    """Write the last known containers of unreadable tables, and return the parts (columns `TASKS`).
+
+    They may be missing from the cache, because another release decoded them.
+    """
+    if not list_unread_tables(inputs):
+        return []
+    last_known = find_last_known(context, lake_name, inputs[LAKE_REFS.name].summary(LakeRefsSummary).frozen_at)
+    if last_known is None:
+        return []
+    roots = last_known.roots_of(unread_reasons(inputs, last_known))
+    containers = roots.filter(roots.column("is_container"))
+    columns = {name: containers.column(name) for name in TASKS.names if name in containers.column_names}
+    rows = pa.table({field.name: columns.get(field.name, pa.nulls(containers.num_rows, field.type)) for field in TASKS}).cast(TASKS)
+    return [f"{run.path}/{part.name}" for part in write_parts(rows, run, context.state.files, _LAST_KNOWN_SIDE)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from gc_assets.core.claims import Claim, Claims, Owner, narrow_claims
+from gc_assets.core.commands import command
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
@@ -29,14 +30,14 @@ def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator
     """Report the readable parts of a lake, and whether its locations are in storages."""
     yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
     for item in refs.unreadable:
-        yield Finding(
-            name, "unreadable", FAIL, item.reason, "No file under its claims is changed and nothing is purged until it can be read."
-        )
+        set_aside = command("set-aside", item.table_name or name, by="WHO", comment="WHY")
+        advice = f"No file under its claims is changed and nothing is purged until it can be read. To purge without it: `{set_aside}`."
+        yield Finding(name, "unreadable", FAIL, item.reason, advice)
     unused = context.config.lake(name).unused_rules(((ref.ref_type, ref.ref_name) for ref in refs.refs), context.clock.now())
     for note in (*unused, *refs.notes):
         yield Finding(name, "note", WARN, note)
     resolver = context.resolver()
-    outside = [claim.address for claim in refs.claims if resolver.resolve_one(claim.address) is None]
+    outside = [claim.address for claim in refs.claims if not claim.is_unread and resolver.resolve_one(claim.address) is None]
     if outside:
         examples = ", ".join(sorted(outside)[:3])
         found = f"{len(outside):,} claimed prefixes are in no storage: {examples}"
@@ -131,7 +132,8 @@ def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterato
     for claim in refs.claims:
         resolved = resolver.resolve_one(claim.address)
         if resolved is not None and resolved[0] == storage_name:
-            yield Claim(resolved[1], Owner(refs.lake, claim.table_uuid), claim.collect, claim.table_uuid)
+            table = f"unread {refs.lake}/{claim.table_name}" if claim.is_unread else claim.table_uuid
+            yield Claim(resolved[1], Owner(refs.lake, claim.table_uuid), claim.collect, table, claim.is_unread)
 
 
 def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[Finding]:

@@ -73,7 +73,9 @@ def check_last_run(context: RunContext, storage: StorageConfig, frozen: Mapping[
     unreadable = [item for item in header.unreadable if item.why not in reported]
     for item in unreadable:
         found = f"{when}: {item.message}"
-        yield Finding(storage.name, "unreadable", FAIL, found, "Repair the table, or drop it from its catalog, then `gc-assets run`.")
+        set_aside = command("set-aside", item.label, by="WHO", comment="WHY")
+        advice = f"Repair the table, or drop it from its catalog, then `gc-assets run`. If purges need not wait for it: `{set_aside}`."
+        yield Finding(storage.name, "unreadable", FAIL if item.blocks_purges else WARN, found, advice)
     for item in header.left_out:
         yield Finding(storage.name, "left_out", WARN, f"{when}: {item}", "The files stay until then.")
     if not refused and not unreadable:

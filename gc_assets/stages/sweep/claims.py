@@ -9,6 +9,7 @@ from typing import Any
 from gc_assets.core.claims import TABLE_FOLDERS, Claim, Claims, Owner, narrow_claims
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.protocol import Claim as LakeClaim
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
@@ -73,14 +74,9 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
 
 
 def _to_claim(lake: str, row: Mapping[str, Any]) -> Claim:
-    if _is_unread(row):
+    if LakeClaim(row["address"], row["table_uuid"], row["table_name"], row["collect"]).is_unread:
         return Claim(row["key"], Owner(lake, None), collect=False, table=f"unread {lake}/{row['table_name']}", is_unread=True)
     return Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"])
-
-
-def _is_unread(row: Mapping[str, Any]) -> bool:
-    """Check if a claim is a location that an unreadable table may have. It has a name and no uuid."""
-    return not row["collect"] and row["table_uuid"] is None and row["table_name"] is not None
 
 
 def list_unread_locations(context: RunContext, storage_name: str, refs: Iterable[PublishedTable]) -> list[Claim]:
