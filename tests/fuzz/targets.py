@@ -14,7 +14,8 @@ import pytest
 from gc_assets.config.file import load_config
 from gc_assets.config.models import Config
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.metadata import parse_metadata
+from gc_assets.lakes.iceberg.kind import identify_table
+from gc_assets.lakes.iceberg.metadata import parse_metadata, parse_view
 from gc_assets.lakes.icechunk.refs import parse_head
 from gc_assets.lakes.kinds import config_models
 from gc_assets.lakes.lakefs.lifecycle_rules import parse_rules
@@ -68,6 +69,8 @@ def _documents(root: Path) -> Iterator[Seed]:
     for path in sorted(root.rglob("*.metadata.json"))[-2:]:
         yield Seed("iceberg metadata", path.read_bytes(), lambda raw: len(parse_metadata(NAME, raw).snapshots))
         yield Seed("iceberg metadata", gzip.compress(path.read_bytes()), lambda raw: len(parse_metadata(NAME, raw).snapshots))
+        yield Seed("iceberg identity", path.read_bytes(), lambda raw: len(identify_table(raw).uuid), name="its content")
+    yield Seed("iceberg view", gzip.compress(_VIEW), lambda raw: len(parse_view(NAME, raw).view_uuid))
     for path in sorted(root.rglob("ref.json"))[:1]:
         yield Seed("icechunk ref", path.read_bytes(), lambda raw: len(parse_head(NAME, raw)))
     yield Seed("lakeFS rules", _RULES, lambda raw: len(parse_rules(NAME, raw.decode("utf-8", "replace"))))
@@ -84,6 +87,11 @@ def _documents(root: Path) -> Iterator[Seed]:
 _RULES: Final = b"""{
   "short": {"enabled": true, "prefix": "logs/", "days": 3},
   "long": {"enabled": true, "prefix": "", "branch_days": {"main": 9}}
+}"""
+_VIEW: Final = b"""{
+  "view-uuid": "8f0a291b-f981-472c-9e4d-33ed4e5bab50", "format-version": 1, "location": "s3://b/v",
+  "versions": [{"version-id": 1, "timestamp-ms": 1700000000000}],
+  "metadata-log": [{"metadata-file": "s3://b/v/metadata/1.metadata.json", "timestamp-ms": 1}]
 }"""
 _CONFIG: Final = b"""
 state: file:///lakes/state/

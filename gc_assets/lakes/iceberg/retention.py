@@ -8,14 +8,15 @@ time is nearly linear in the number of snapshots and refs per table.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
@@ -124,34 +125,48 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     notes: list[str] = []
     unreferenced = "the table's max-snapshot-age" if policy.dangling is None else "retention.dangling"
     for table in _group_tables(refs, commits, columns["table_uuid"], columns["commit_id"]):
-        verdicts = _apply_rules(table, as_of, policy)
-        notes += _keep_protected(table, verdicts, to_micros(grace_cutoff), policy)
-        reach = refs_reaching(table.forest, _collect_heads(table))
-        expiry += _plan_ref_deletions(table, verdicts)
-        for index, row in enumerate(table.rows):
-            state, reason = _find_state(verdicts, reach[index], index, unreferenced)
-            keep = verdicts.keeps.get(index)
-            keep_until = int(keep.keep_until) if keep is not None and keep.keep_until < _YEAR_9999 else None
-            identity = {"table_uuid": table.uuid, "table_name": columns["table_name"][row]}
-            reachable[row] = {
-                **identity,
-                "commit_id": columns["commit_id"][row],
-                "state": state,
-                "refs": list(reach[index].names),
-                "refs_count": reach[index].count,
-                "keep_until": keep_until,
-                "reason": reason,
-            }
-            if state != RETAINED:
-                removal = {"snapshot_id": columns["commit_id"][row], "action": "remove_snapshot", "reason": reason}
-                expiry.append({**identity, **removal})
-        if table.forest.cyclic:
-            notes.append(f"table {_table_name(table)}: the parents of {len(table.forest.cyclic):,} snapshots form a cycle; they are kept")
+        with _name_errors(_table_name(table)):
+            verdicts = _apply_rules(table, as_of, policy)
+            notes += _keep_protected(table, verdicts, to_micros(grace_cutoff), policy)
+            reach = refs_reaching(table.forest, _collect_heads(table))
+            expiry += _plan_ref_deletions(table, verdicts)
+            for index, row in enumerate(table.rows):
+                state, reason = _find_state(verdicts, reach[index], index, unreferenced)
+                keep = verdicts.keeps.get(index)
+                keep_until = int(keep.keep_until) if keep is not None and keep.keep_until < _YEAR_9999 else None
+                identity = {"table_uuid": table.uuid, "table_name": columns["table_name"][row]}
+                reachable[row] = {
+                    **identity,
+                    "commit_id": columns["commit_id"][row],
+                    "state": state,
+                    "refs": list(reach[index].names),
+                    "refs_count": reach[index].count,
+                    "keep_until": keep_until,
+                    "reason": reason,
+                }
+                if state != RETAINED:
+                    removal = {"snapshot_id": columns["commit_id"][row], "action": "remove_snapshot", "reason": reason}
+                    expiry.append({**identity, **removal})
+            if table.forest.cyclic:
+                notes.append(
+                    f"table {_table_name(table)}: the parents of {len(table.forest.cyclic):,} snapshots form a cycle; they are kept"
+                )
     return Retention(
         reachable=pa.Table.from_pylist(reachable, schema=REACHABLE_SNAPSHOTS.schema),
         expiry=pa.Table.from_pylist(expiry, schema=EXPIRY_PLAN.schema),
         notes=tuple(notes),
     )
+
+
+@contextmanager
+def _name_errors(table_name: str) -> Generator[None]:
+    """Name the table in an unexpected error."""
+    try:
+        yield
+    except GcError:
+        raise
+    except Exception as error:
+        raise LakeUnreadable(f"table {table_name}: its retention cannot be computed: {type(error).__name__}: {error}") from error
 
 
 def _group_tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids: Sequence[str]) -> Iterator[_TableHistory]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from gc_assets.core.errors import DecodingAborted, FormatError
+from gc_assets.core.errors import DecodingAborted, FormatError, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
@@ -168,9 +168,9 @@ class Decode:
         try:
             if pending:
                 writer.add(pending, self._build_entries(pending))
-        except FormatError as error:
+        except (FormatError, StoreError) as error:  # an address that cannot be resolved
             if len(pending) == 1:
-                writer.add_failure(pending[0].task, error)
+                writer.add_failure(pending[0].task, FormatError(f"{pending[0].task['address']}: {error}"))
                 return
             for item in pending:
                 self._write([item], writer)
