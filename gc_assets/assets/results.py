@@ -17,6 +17,7 @@ import pyarrow as pa
 from gc_assets.assets.checks import Check
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
+from gc_assets.assets.markdown import escape_markdown
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
@@ -80,7 +81,7 @@ def build_result(
     metadata |= {"figures": figures_table(figures), **figures, "sample": sample_rows(context, table, published)}
     metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": context.state.files.uri(published.path), **column_lineage(group, table)}
     if receipt.unsafe:
-        metadata["unsafe"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in receipt.unsafe))
+        metadata["unsafe"] = dg.MetadataValue.md("\n".join(f"- {escape_markdown(text)}" for text in receipt.unsafe))
     return dg.MaterializeResult(
         asset_key=key,
         metadata=metadata,

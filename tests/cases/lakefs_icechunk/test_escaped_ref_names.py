@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.lakes.icechunk.ref_names import escape, unescape
+from gc_assets.lakes.icechunk.refs import ref_address
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.icechunk.support import deleted_refs, edits, expire, in_state, lake_at, plan_actions, retention_of, undo
 
@@ -103,3 +104,8 @@ def test_branch_copied_from_a_bucket_is_never_deleted(tmp_path: Path) -> None:
     lake = lake_at(tmp_path / "repo", {"default": "7d"}, delete_expired_branches=True)
     assert deleted_refs(retention_of(lake, LATER)) == set()
     assert {ref.ref_name for ref in lake.freeze(LATER).refs} == {"main", "a#1"}
+
+
+def test_names_in_a_bucket_are_not_encoded() -> None:
+    assert ref_address("s3://lake/repo", "branch", "release#1") == "s3://lake/repo/refs/branch.release#1/ref.json"
+    assert ref_address("file:///lake/repo", "branch", "release#1") == "file:///lake/repo/refs/branch.release%231/ref.json"
