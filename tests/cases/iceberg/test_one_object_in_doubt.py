@@ -30,6 +30,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 ONE_DAY = {"history.expire.max-snapshot-age-ms": "86400000"}
+ODD_REF = "a\n'\"$(x) \N{RIGHT-TO-LEFT OVERRIDE}\N{ZERO WIDTH SPACE}"
 VIEW_UUID = "8f0a291b-f981-472c-9e4d-33ed4e5bab50"
 
 
@@ -54,11 +55,13 @@ def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
     house = Lakehouse(spark, tmp_path_factory.mktemp("doubt"), settings={"gates": {"max_delete_share": 1.0}})
     lake = LakeBuilder(house.root)
     leftovers = set[str]()
-    for name, properties in (("t", ONE_DAY), ("good", ONE_DAY), ("stale", ONE_DAY), ("bad", {"history.expire.max-snapshot-age-ms": "5d"})):
+    settings = dict.fromkeys(("t", "good", "stale", "odd"), ONE_DAY) | {"bad": {"history.expire.max-snapshot-age-ms": "5d"}}
+    for name, properties in settings.items():
         table = lake.table(f"db.{name}", days_ago(40), properties=properties)
-        table.overwrite(days_ago(30))
-        table.overwrite(days_ago(20))
+        for days in (30, 25, 20) if name == "odd" else (30, 20):
+            table.append(days_ago(days))
         leftovers.update(map(house.key, table.leftovers(days_ago(20), 1)))
+    write_odd_values(TableBuilder(lake, "db.odd"))
     stale = set(map(house.key, lengthen_manifests(TableBuilder(lake, "db.stale"))))
     lake.catalog.rename_table("db.t", "db.t_base")  # its location stays db/t
     replaced, view = (write_view(house.warehouse / "db/t/metadata" / f"0000{version}-v.gz.metadata.json", version) for version in (1, 2))
@@ -94,7 +97,7 @@ def register_view(catalog: Path, view: Path) -> None:
     row = ("default", "db", "t", f"file://{view}", "VIEW")
     columns = "catalog_name, table_namespace, table_name, metadata_location, iceberg_type"
     with sqlite3.connect(catalog) as database:
-        database.execute(f"insert into iceberg_tables ({columns}) values (?, ?, ?, ?, ?)", row)
+        database.execute(f"insert into iceberg_tables ({columns}) values (?, ?, ?, ?, ?)", row)  # noqa: S608
 
 
 def lengthen_manifests(table: TableBuilder) -> Iterator[Path]:
@@ -107,6 +110,24 @@ def lengthen_manifests(table: TableBuilder) -> Iterator[Path]:
             longer = io.BytesIO()
             fastavro.writer(longer, reader.writer_schema, records, codec="deflate", metadata={**metadata, "pad": "x" * 20})
             yield write_old(path, longer.getvalue())
+
+
+def write_odd_values(table: TableBuilder) -> None:
+    """Change values to the first and the last time, and to text that no terminal or shell expects."""
+    path = table.path(table.metadata_location)
+    document = json.loads(path.read_text())
+    first, second, *_ = document["snapshots"]
+    first |= {"timestamp-ms": -62135596800000, "summary": {**first["summary"], "note": "\ud800", "\udfff": "\u001b[31m"}}
+    second |= {"timestamp-ms": 253402300799999}
+    document["refs"][ODD_REF] = {"snapshot-id": second["snapshot-id"], "type": "tag"}
+    document["properties"] |= {"note": "\ud800", "\ud800": "x", "history.expire.max-ref-age-ms": str(2**63 - 1)}
+    write_old(path, json.dumps(document).encode())
+
+
+def test_odd_values_of_a_table_do_not_end_its_collection(run: Run) -> None:
+    states = {row["commit_id"]: row["state"] for row in run.house.rows("reachable_snapshots", "sales") if row["table_name"] == "db.odd"}
+    assert sorted(states.values()).count("expired") >= 1
+    assert ODD_REF in {row["ref_name"] for row in run.house.rows("lake_refs", "sales")}
 
 
 def test_first_run_passes_all_gates(run: Run) -> None:
