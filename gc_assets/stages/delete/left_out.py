@@ -73,7 +73,7 @@ def _find_reasons(context: RunContext, lake: str, names: Mapping[str | None, str
     remaining = {uuid: name for uuid, name in names.items() if uuid not in reasons and uuid is not None and name is not None}
     if preflight is not None and remaining:
         log_activity(f"checking whether lake {lake} can edit {len(remaining):,} tables")
-        reasons |= preflight.find_uneditable(remaining)
+        reasons.update(preflight.find_uneditable(remaining))
     return reasons
 
 

@@ -240,7 +240,7 @@ def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: Written
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(sweep.storage, 0) for table in sweep.live)
     if probed.summary.get("optional_found", 0) >= optional:
         return ()
-    rows = read_parts(sweep.state.files, _paths(sweep.live, OPTIONAL_SIDE), METADATA, ["storage", "key", "kind"])
+    rows = read_parts(sweep.state.files, list(_paths(sweep.live, OPTIONAL_SIDE)), METADATA, ["storage", "key", "kind"])
     mine = pc.and_(pc.equal(rows.column("storage"), sweep.storage), pc.is_in(rows.column("kind"), pa.array(INFORMATIONAL_KINDS)))
     keys = pa.table({"key": rows.filter(mine).column("key").unique()})
     if not keys.num_rows:

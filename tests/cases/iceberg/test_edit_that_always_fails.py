@@ -130,7 +130,7 @@ def move_table(builder: LakeBuilder, old: str, new: str) -> None:
         path.write_text(text)
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     for pattern in ("*-m*.avro", "snap-*.avro"):  # lists contain the lengths of manifests
-        for path in sorted(metadata.glob(pattern)):
+        for path in (path for path in sorted(metadata.glob(pattern)) if b"never finished" not in path.read_bytes()):
             rewrite_avro(path, source, target)
     with sqlite3.connect(builder.root / "catalog.db") as database:
         database.execute("update iceberg_tables set metadata_location = replace(metadata_location, ?, ?)", (source, target))

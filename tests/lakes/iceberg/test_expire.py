@@ -416,7 +416,7 @@ def test_expiry_fails_if_retained_metadata_is_unreadable(
     damage(path)
     location = table.metadata_location
     outcomes = run_expiry(read, actions)
-    assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.t", "failed"), ("db.fine", "done")}
+    assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.t", "denied"), ("db.fine", "done")}
     [error] = {outcome.error for outcome in outcomes.values() if outcome.verdict == "failed"}
     assert error is not None
     assert error.startswith("table db.t: ")
@@ -483,7 +483,7 @@ def run_as_other_user(root: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_read_only_metadata_directory_fails_one_table() -> None:
+def test_read_only_metadata_directory_denies_one_table() -> None:
     with tempfile.TemporaryDirectory() as directory:  # other users cannot read pytest's directories
         builder = LakeBuilder(Path(directory))
         table, ids = chain(builder)
@@ -495,7 +495,7 @@ def test_read_only_metadata_directory_fails_one_table() -> None:
         with run_as_other_user(builder.root):
             outcomes = run_expiry(read, actions)
         metadata.chmod(0o755)
-        assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.t", "failed"), ("db.fine", "done")}
+        assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.t", "denied"), ("db.fine", "done")}
         assert all("ermission" in outcome.error for outcome in outcomes.values() if outcome.error)
         assert listed_ids(table) == ids
 
