@@ -6,9 +6,10 @@ by the first run after its last reference is removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import reduce
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,15 @@ EVALUATED: Final = pa.schema(
 )
 
 
+class MovedClaim(NamedTuple):
+    """A claim with its storage and key in an earlier run and in this one."""
+
+    storage: str
+    key: str
+    new_storage: str
+    new_key: str
+
+
 @log_progress(LIFECYCLE_OBJECTS)
 def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publish `lifecycle_objects` of a run date: all objects released by the rules under some path.
@@ -76,7 +86,7 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     pinned = read_paths(spark, state.files, PINNED, refs.paths(PINNED_SIDE)).select("storage", "key").distinct()
     if previous is not None:
         kept = read_table(spark, state, LIFECYCLE_OBJECTS, previous).filter("deduplicated").select("storage", "key")
-        pinned = pinned.unionByName(kept).distinct()
+        pinned = pinned.unionByName(follow_moved_claims(kept, _moved_claims(context, previous, refs))).distinct()
     written = write_frame(_group_by_object(evaluated, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
     summary = LifecycleObjectsSummary(released=amounts.get("false", Amount()), deduplicated=amounts.get("true", Amount()))
@@ -158,3 +168,28 @@ def _previously_kept(context: RunContext, lake_name: str) -> PublishedTable | No
     if not isinstance(lake, LakeFsLakeConfig) or lake.verify_deduplicated or previous is None:
         return None
     return previous
+
+
+def _moved_claims(context: RunContext, previous: PublishedTable, refs: PublishedTable) -> list[MovedClaim]:
+    """Return the claims that resolved to other keys in an earlier run."""
+    run_ids = [text.partition(":")[0] for name, text in previous.receipt.inputs.items() if name.split("/")[-2] == LAKE_REFS.name]
+    runs = [run for run in context.state.history(refs.receipt.owner, LAKE_REFS.name) if run.run_id in run_ids]
+    then, now = (
+        {row["address"]: (row["storage"], row["key"]) for table in tables for row in read_side_rows(context, table, CLAIMS_SIDE, CLAIMS)}
+        for tables in (list(map(context.state.open, runs)), [refs])
+    )
+    moved = [(then[address], now[address]) for address in sorted(then.keys() & now.keys()) if then[address] != now[address]]
+    return [MovedClaim(*old, *new) for old, new in moved if None not in (*old, *new)]
+
+
+def follow_moved_claims(kept: DataFrame, moved: Sequence[MovedClaim]) -> DataFrame:
+    """Add the current keys of objects in claims whose storage or symbolic links changed.
+
+    Both frames have the columns storage and key.
+    """
+    frames = [kept]
+    for claim in moved:
+        mine = kept.filter((F.col("storage") == claim.storage) & F.col("key").startswith(claim.key))
+        name = F.expr(f"substring(key, {len(claim.key) + 1})")
+        frames.append(mine.select(F.lit(claim.new_storage).alias("storage"), F.concat(F.lit(claim.new_key), name).alias("key")))
+    return reduce(DataFrame.unionByName, frames)
