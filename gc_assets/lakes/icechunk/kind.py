@@ -43,6 +43,7 @@ KIND: Final = LakeKind(
     discover=_discover,
     edits=HistoryEdits(),
     is_one_table=True,
+    fails_alone=True,
     files=FileTraits(
         metadata_patterns=(MetadataPattern(r"(^|/)repo$", _classify_repo), MetadataPattern(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
         rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent

@@ -229,8 +229,8 @@ def _build_notes(
         yield f"lake {lake}: the parents of {len(graph.history.forest.cyclic):,} snapshots form a cycle; they are kept"
     for pointer in expirations[config.expiry.semantics].skewed:
         yield (
-            f"lake {lake}: the first snapshot of {pointer.label} is younger than the cut-off of {pointer.rule} and later ones are older, due to "
-            "a wrong clock. Its whole history is kept, and the library cannot expire it either"
+            f"lake {lake}: the first snapshot of {pointer.label} is younger than the cut-off of {pointer.rule} and later ones are older, "
+            "due to a wrong clock. Its whole history is kept, and the library cannot expire it either"
         )
     yield from _describe_names(lake, graph, ambiguous)
     if config.expiry.delete_expired_tags and config.retention.tags == "keep":

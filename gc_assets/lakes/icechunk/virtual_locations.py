@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
-from gc_assets.core.errors import FormatError
+from gc_assets.core.errors import FormatError, UnresolvedAddresses
 from gc_assets.core.objects import Objects
 from gc_assets.core.untrusted_input import is_text
 from gc_assets.lakes.protocol import NamedPrefixes
@@ -88,12 +88,16 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
     """Return every address that may be meant by virtual locations, and the used container names.
 
     Raises:
-        FormatError: If a location names a container that the configuration does not have.
+        UnresolvedAddresses: If a location names a container that the configuration does not have.
     """
     is_named = pc.match_substring_regex(locations, _NAMED_PATTERN)
     names: set[str] = set()
     if is_named.true_count:
-        expanded = [_expand(source, location, containers, names) for location in locations.filter(is_named).to_pylist()]
+        named = locations.filter(is_named).to_pylist()
+        expanded = [address for location in named if (address := _expand(location, containers, names)) is not None]
+        if len(expanded) < len(named):
+            unresolved = [location for location in named if _expand(location, containers, set()) is None]
+            raise UnresolvedAddresses(_describe_unresolved(source, unresolved[0], containers), unresolved)
         locations = pc.unique(pa.concat_arrays([locations.filter(pc.invert(is_named)), pa.array(expanded, pa.string())]))
     ambiguous = pc.or_(pc.match_substring_regex(locations, "[%?#]"), pc.match_substring_regex(locations, _DOTS))
     plain = locations.filter(pc.invert(ambiguous))
@@ -101,20 +105,24 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
     return pc.unique(pa.concat_arrays([plain, pa.array(spelled, pa.string())])), pa.array(sorted(names), pa.string())
 
 
-def _expand(source: str, location: str, containers: NamedPrefixes | None, names: set[str]) -> str:
+def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
+    """Replace the name of a container by its prefix, and add it to `names`. None if it is unknown."""
     match = _NAMED.fullmatch(location)
-    prefixes = {} if containers is None else containers.prefixes
-    if match is not None:
-        for name in (match[1], unquote(match[1])):
-            if name in prefixes:
-                names.add(name)
-                return prefixes[name] + match[2]
-    known = f"config.yaml defines {', '.join(map(repr, sorted(prefixes))) or 'none'}"
+    for name in (match[1], unquote(match[1])) if match is not None and containers is not None else ():
+        if name in containers.prefixes:
+            names.add(name)
+            return containers.prefixes[name] + match[2]
+    return None
+
+
+def _describe_unresolved(source: str, location: str, containers: NamedPrefixes | None) -> str:
     if containers is None:
         known = "an earlier release froze this run without them"
     elif containers.error is not None:
         known = containers.error
-    raise FormatError(
+    else:
+        known = f"config.yaml defines {', '.join(map(repr, sorted(containers.prefixes))) or 'none'}"
+    return (
         f"{source}: the location {location!r} names a virtual chunk container with an unknown prefix ({known}), so it may be any file; "
         "define the container in the repository's configuration, and save it with the library's `save_config`"
     )
