@@ -216,7 +216,7 @@ class RepositoryClient:
             return None
         try:
             document = parse_json(body)
-            branch_rules = [(_typed(item, "branch_id", str), item["retention_days"]) for item in document["branches"] or ()]
+            branch_rules = [(_read_field(item, "branch_id", str), item["retention_days"]) for item in document["branches"] or ()]
             default = document["default_retention_days"]
         except (ValueError, KeyError, TypeError) as error:
             raise self._unreadable(what, f"expected default_retention_days and branches, found {body[:200]!r}") from error
@@ -343,18 +343,21 @@ class _Page:
         try:
             rows = [
                 ListedObject(
-                    _typed(row, "path", str), _typed(row, "physical_address", str), row.get("size_bytes") or 0, _typed(row, "mtime", int)
+                    _read_field(row, "path", str),
+                    _read_field(row, "physical_address", str),
+                    row.get("size_bytes") or 0,
+                    _read_field(row, "mtime", int),
                 )
                 for row in document["results"]
             ]
             about = document["pagination"]
-            next_offset, results = _typed(about, "next_offset", str), _typed(about, "results", int)
-            return cls(rows, _Pagination(_typed(about, "has_more", bool), next_offset, results))
+            next_offset, results = _read_field(about, "next_offset", str), _read_field(about, "results", int)
+            return cls(rows, _Pagination(_read_field(about, "has_more", bool), next_offset, results))
         except (KeyError, AttributeError) as error:
             raise ValueError(f"a page without {error}") from error
 
 
-def _typed(values: Any, key: str, type_: type[_Result]) -> _Result:
+def _read_field(values: Any, key: str, type_: type[_Result]) -> _Result:
     """Return a value of an answer. Raises `ValueError` if it has another type or cannot be encoded."""
     value = values[key]
     if type(value) is not type_:
