@@ -75,7 +75,10 @@ class KeyResolver:
 
     @property
     def settings_digest(self) -> str:
-        """Digest of release and settings. Results depend on them, the address and `link_targets` only."""
+        """Digest of release and settings.
+
+        Results depend on them, the address and `link_targets` only.
+        """
         locations = sorted((name, str(location)) for name, location in self._locations.items())
         return hashlib.sha256(json.dumps([__version__, locations, self._aliases]).encode()).hexdigest()
 

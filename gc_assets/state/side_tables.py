@@ -123,6 +123,13 @@ UNREADABLE_CONTAINERS: Final = pa.schema(
     ]
 )
 
+# Addresses in unreadable containers that refer to an unknown prefix by name.
+UNRESOLVED_SIDE: Final = "_unresolved"
+UNRESOLVED: Final = schema_of(
+    column("container", STRING, "Address of the container."),
+    column("address", STRING, "Address as the container spells it."),
+)
+
 # Scratch: pending containers of one level, one part per task.
 TASKS_SIDE: Final = "_tasks"
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
@@ -351,8 +358,8 @@ HELD_SIDE: Final = "_held"
 DENIED_SIDE: Final = "_denied"
 TOO_LONG_SIDE: Final = "_too_long"
 # Rows under claims of tables or lakes of which another storage lacks live files.
-MISSING_ELSEWHERE_SIDE: Final = "_missing_elsewhere"
-LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_ELSEWHERE_SIDE)
+MISSING_FILES_SIDE: Final = "_missing_files"
+LEFT_OUT_SIDES: Final = (DENIED_SIDE, TOO_LONG_SIDE, MISSING_FILES_SIDE)
 
 # History edits executed by the plan, for lakes with claims in the storage.
 EXPIRY_SIDE: Final = "_expiry"

@@ -50,6 +50,6 @@ class TwoStorages(Lakehouse):
     def plan_of(self, name: str) -> PlanHeader:
         return header_of(deletion_plan(self.spark, self.run_context(), name))
 
-    def planned(self, name: str) -> set[str]:
+    def planned_keys(self, name: str) -> set[str]:
         """Return the keys in the plan of a storage."""
         return {row["key"] for row in self.rows("deletion_plan", name)}

@@ -19,7 +19,7 @@ from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
-from gc_assets.stages.delete.missing_elsewhere import find_missing, last_sweep
+from gc_assets.stages.delete.missing_files import find_missing, last_sweep
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.claims import list_unread_locations, prefixes_of
 from gc_assets.state.arrow_types import BOOL, STRING

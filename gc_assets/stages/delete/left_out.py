@@ -17,13 +17,13 @@ from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
 from gc_assets.lakes.protocol import as_preflight
-from gc_assets.stages.delete.missing_elsewhere import LIVE_LISTED
+from gc_assets.stages.delete.missing_files import LIVE_LISTED
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.denials import denied_histories, find_denial, retry_advice
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
-from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_ELSEWHERE_SIDE, TOO_LONG_SIDE
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, DENIED_SIDE, LEFT_OUT_SIDES, MISSING_FILES_SIDE, TOO_LONG_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
 # A lake, and the uuid of a table in it.
@@ -83,7 +83,7 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
     describe = {
         DENIED_SIDE: lambda: _describe_denied(context, storage),
         TOO_LONG_SIDE: lambda: _describe_too_long(context, storage),
-        MISSING_ELSEWHERE_SIDE: lambda: _describe_missing(inputs.missing),
+        MISSING_FILES_SIDE: lambda: _describe_missing(inputs.missing),
     }
     found, expired = list[LeftOut](), Totals()
     for side in LEFT_OUT_SIDES:

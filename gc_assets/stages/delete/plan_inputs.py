@@ -9,7 +9,7 @@ from typing import Self
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
-from gc_assets.stages.delete.missing_elsewhere import find_missing
+from gc_assets.stages.delete.missing_files import find_missing
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.journal import PublishedTable

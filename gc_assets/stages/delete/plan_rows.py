@@ -21,7 +21,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small
 from gc_assets.engine.tables import ROUTE, WrittenParts, collect, map_arrow, read_paths, read_table, side_paths
 from gc_assets.stages.delete.foreign_rows import foreign_copies
-from gc_assets.stages.delete.missing_elsewhere import missing_prefixes, route_missing
+from gc_assets.stages.delete.missing_files import missing_prefixes, route_missing
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.denials import denied_objects
 from gc_assets.stages.records.ledger import (

@@ -282,7 +282,10 @@ def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) ->
 
 
 def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
-    """Return the lakes that need one of the replaced objects, or with None any metadata of the storage."""
+    """Return the lakes that need one of the replaced objects.
+
+    With None, return all lakes with metadata in the storage.
+    """
     found: set[str] = set()
     for table in sweep.live if replaced is None or replaced.num_rows else ():
         needed = read_parts(sweep.state.files, table.paths(METADATA_SIDE), METADATA, ["storage", "address"])

@@ -73,37 +73,37 @@ def lake(spark: SparkSession, tmp_path: Path) -> LinkedLake:
     return lake
 
 
-def copied(lake: LinkedLake) -> None:
+def copy_data(lake: LinkedLake) -> None:
     lake.copy()
     lake.retarget("disk2")
 
 
-def moved(lake: LinkedLake) -> None:
+def move_data(lake: LinkedLake) -> None:
     shutil.move(lake.root / "disk1" / "ns", lake.root / "disk2" / "ns")
     lake.retarget("disk2")
 
 
-def chained(lake: LinkedLake) -> None:
+def chain_links(lake: LinkedLake) -> None:
     lake.copy()
     (lake.root / "current").symlink_to("disk2")
     lake.retarget("current")
 
 
-def replaced_by_directory(lake: LinkedLake) -> None:
+def replace_link_by_directory(lake: LinkedLake) -> None:
     """The link becomes a directory outside all storages."""
     lake.link.unlink()
     shutil.copytree(lake.root / "disk1" / "ns", lake.link / "ns")
 
 
-def replaced_inside(lake: LinkedLake) -> None:
+def replace_directory_by_link(lake: LinkedLake) -> None:
     """One directory of the storage becomes a link to another storage."""
     shutil.move(lake.root / "disk1" / "ns" / "u", lake.root / "disk2" / "u")
     (lake.root / "disk1" / "ns" / "u").symlink_to(lake.root / "disk2" / "u")
 
 
-def retargeted_above(lake: LinkedLake) -> None:
-    """A parent directory of the link becomes a link."""
-    copied(lake)
+def link_nested_directory(lake: LinkedLake) -> None:
+    """The link points to a directory inside the other disk."""
+    copy_data(lake)
     lake.retarget("disk1")
     outer = lake.root / "disk2" / "mirror"
     outer.mkdir()
@@ -111,7 +111,7 @@ def retargeted_above(lake: LinkedLake) -> None:
     lake.retarget("disk2/mirror")
 
 
-CHANGES = [copied, moved, chained, replaced_by_directory, replaced_inside, retargeted_above]
+CHANGES = [copy_data, move_data, chain_links, replace_link_by_directory, replace_directory_by_link, link_nested_directory]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -121,19 +121,19 @@ def test_live_set_follows_links(lake: LinkedLake, change: Callable[[LinkedLake],
     lake.now += timedelta(days=1)
     found = lake.live()
     assert found == lake.live_of_new_state()
-    assert found != before or change is replaced_inside
+    assert found != before or change is replace_directory_by_link
     assert lake.rows_read() == 12
 
 
 def test_live_set_follows_links_within_a_run_date(lake: LinkedLake) -> None:
     lake.live()
-    copied(lake)
+    copy_data(lake)
     assert lake.live() == lake.live_of_new_state()
 
 
 def test_live_set_follows_links_back(lake: LinkedLake) -> None:
     before = lake.live()
-    copied(lake)
+    copy_data(lake)
     lake.now += timedelta(days=1)
     lake.live()
     lake.retarget("disk1")
@@ -156,12 +156,12 @@ def test_no_live_file_is_planned_after_links_change(spark: SparkSession, tmp_pat
     lake.build()
     garbage = {str(path.relative_to(lake.link)) for path in lake.garbage}
     lake.plans()
-    assert lake.planned("disk1") == garbage
-    copied(lake)
+    assert lake.planned_keys("disk1") == garbage
+    copy_data(lake)
     lake.now += timedelta(days=1)
     plans = lake.plans()
     # The claim on the new disk is new, so its garbage waits until the claim is accepted.
-    assert lake.planned("disk2") <= garbage
+    assert lake.planned_keys("disk2") <= garbage
     assert not plans["disk1"].rows
     assert lake.rows_read() == 12
 
@@ -170,7 +170,7 @@ def test_apply_after_links_change_moves_no_live_file(lake: LinkedLake) -> None:
     """The plan of the new disk was made while the link pointed to the old one."""
     for path in lake.garbage:
         path.unlink()
-    copied(lake)
+    copy_data(lake)
     extra = lake.tables[0].leftovers(days_ago(20), 1)
     plan = lake.plans()["disk2"]
     assert plan.rows == len(extra)
@@ -186,7 +186,7 @@ def test_single_storage_plans_nothing_after_links_leave_it(spark: SparkSession, 
     lake = LinkedLake(spark, tmp_path, disks=("disk1",))
     lake.build()
     lake.plans()
-    copied(lake)
+    copy_data(lake)
     lake.now = NOW + timedelta(days=1)
     plan = lake.plans()["disk1"]
     assert not plan.rows

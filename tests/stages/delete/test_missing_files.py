@@ -56,45 +56,45 @@ def house(spark: SparkSession, tmp_path: Path) -> SharedDisks:
     return SharedDisks(spark, tmp_path)
 
 
-def failed(plan: PlanHeader) -> set[str]:
+def failed_gates(plan: PlanHeader) -> set[str]:
     return {gate.name for gate in plan.failed_gates}
 
 
 def test_missing_live_file_withholds_its_lake_in_other_storages(house: SharedDisks) -> None:
     house.plans()
-    assert house.planned("disk2") == house.all_garbage
+    assert house.planned_keys("disk2") == house.all_garbage
     lost = house.live_file()
     content = lost.read_bytes()
     lost.unlink()
     plans = house.plans()
-    assert failed(plans["disk1"]) == {"live_listed"}
-    assert house.planned("disk2") == house.garbage["other"]
+    assert failed_gates(plans["disk1"]) == {"live_listed"}
+    assert house.planned_keys("disk2") == house.garbage["other"]
     (left_out,) = plans["disk2"].left_out
     assert left_out.files == len(house.garbage["shop"])
     assert "lake shop" in left_out.reason
     assert "storage disk1" in left_out.reason
     lost.write_bytes(content)
     house.plans()
-    assert house.planned("disk2") == house.all_garbage
+    assert house.planned_keys("disk2") == house.all_garbage
 
 
 def test_override_of_missing_files_counts_in_other_storages(house: SharedDisks) -> None:
     house.live_file().unlink()
     house.approve(house.plans()["disk1"], "live_listed")
     house.plan_of("disk2")
-    assert house.planned("disk2") == house.all_garbage
+    assert house.planned_keys("disk2") == house.all_garbage
 
 
 def test_missing_metadata_withholds_its_lake_in_other_storages(house: SharedDisks) -> None:
     house.mark()
     (house.root / "disk1" / "first").rename(house.root / "lost")
     house.sweep_all()
-    assert "metadata_present" in failed(house.plan_of("disk1"))
+    assert "metadata_present" in failed_gates(house.plan_of("disk1"))
     house.plan_of("disk2")
-    assert house.planned("disk2") == house.garbage["other"]
+    assert house.planned_keys("disk2") == house.garbage["other"]
 
 
-def test_apply_moves_no_file_of_a_lake_with_missing_files_elsewhere(house: SharedDisks) -> None:
+def test_apply_moves_no_file_of_a_lake_with_missing_files(house: SharedDisks) -> None:
     plan = house.plans()["disk2"]
     house.live_file().unlink()
     house.plans()

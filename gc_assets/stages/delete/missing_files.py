@@ -23,7 +23,7 @@ from gc_assets.stages.sweep.claims import prefixes_of
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
-from gc_assets.state.side_tables import MISSING_ELSEWHERE_SIDE
+from gc_assets.state.side_tables import MISSING_FILES_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary
 
 LIVE_LISTED = "live_listed"
@@ -96,5 +96,5 @@ class _RouteShielded:
         for batch in batches:
             shielded = pc.is_null(self._claims.resolve(batch.column("key"))[0])
             is_planned = pc.and_(pc.equal(batch.column(ROUTE), ""), pc.not_equal(batch.column("action"), RESTORE))
-            route = pc.if_else(pc.and_(shielded, is_planned), MISSING_ELSEWHERE_SIDE, batch.column(ROUTE))
+            route = pc.if_else(pc.and_(shielded, is_planned), MISSING_FILES_SIDE, batch.column(ROUTE))
             yield batch.set_column(batch.schema.get_field_index(ROUTE), ROUTE, route)
