@@ -223,4 +223,4 @@ def test_shell_completion_lists_the_commands() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from gc_assets.cli.main import main; main()"], env=environment, capture_output=True, text=True, check=False
     )
-    assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["report", "reject", "restore", "rename"]
+    assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["report", "reject", "restore", "rename", "retry"]

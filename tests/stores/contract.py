@@ -29,6 +29,7 @@ from gc_assets.core.phases import Action
 from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, PlannedAction, QuarantineMode, Store
 from gc_assets.stores.store import SCHEMES, open_store
+from gc_assets.stores.trash import TrashedObject, list_trash
 from tests.depth import example_count
 from tests.process_kills import PROCESSES
 from tests.stores.builders import CLOCK, NOW, PLAN, memory_directory
@@ -210,6 +211,7 @@ def inventory(store: Store, budget: int = 10**9) -> dict[str, dict[str, Any]]:
 # Listing
 
 
+@pytest.mark.axiom("complete_listing")
 @pytest.mark.parametrize("budget", [3, 10**9])
 def test_listing_contains_every_object_that_always_existed(bench: Bench, budget: int) -> None:
     keys_of_test = {f"{folder}{number:02d}" for folder in ("", "t/", "t/deep/", "u/") for number in range(25)}
@@ -271,6 +273,19 @@ def test_reserved_prefix_is_not_listed_but_similar_names_are(act: QuarantineBenc
     assert set(inventory(act.bench.store)) == {".gc-assets-not/x", "t/.gc-assets/x", *left}
 
 
+def test_trash_lists_quarantined_objects_with_their_identities(act: QuarantineBench) -> None:
+    keys = ["t/a", "t/ü b%2F#.parquet"]
+    for key in keys:
+        act.bench.put(key, key.encode())
+    rows = [act.plan_row(key) for key in keys]
+    assert act(*rows) == ["done", "done"]
+    listed = sorted(list_trash(act.bench.store.objects, act.bench.store.location), key=lambda item: item.key)
+    moved = rows if act.mode == "trash" else []
+    assert listed == [TrashedObject(PLAN, row.key, row.size_bytes) for row in moved]
+    assert [act.bench.store.trashed_etag(PLAN, row.key) for row in moved] == [row.etag for row in moved]
+    assert act.bench.store.trashed_etag(PLAN, "other") is None
+
+
 def test_unchanged_and_listed_objects_are_complete(bench: Bench) -> None:
     for number in range(12):
         bench.put(f"data/{number % 4}/{number}", b"x")
@@ -285,6 +300,7 @@ def test_unchanged_and_listed_objects_are_complete(bench: Bench) -> None:
     assert sorted(found, key=lambda row: row["key"]) == sorted(inventory(bench.store).values(), key=lambda row: row["key"])
 
 
+@pytest.mark.axiom("distinct_identity")
 def test_object_has_one_identity_in_every_call(bench: Bench) -> None:
     bench.put("a", b"one")
     first = inventory(bench.store)["a"]
@@ -304,6 +320,7 @@ def test_missing_object_raises_file_not_found(bench: Bench) -> None:
             call(nothing)
 
 
+@pytest.mark.axiom("visible_write")
 def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
     name, length, is_over = address(conditional.store, "a"), 200_000, Event()
     first_bytes: set[bytes] = set()
@@ -340,6 +357,7 @@ def _read_everywhere(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
     return store.objects.read(file), store.objects.size(file), is_listed, key in inventory(store)
 
 
+@pytest.mark.axiom("visible_write")
 def test_finished_write_is_visible_to_all_processes(bench: Bench) -> None:
     with ProcessPoolExecutor(1, mp_context=PROCESSES) as pool:
         for number in range(3):
@@ -356,6 +374,7 @@ def _create(store: Store, content: bytes) -> bool:
     return True
 
 
+@pytest.mark.axiom("exclusive_create")
 def test_one_of_several_threads_creates_an_object(conditional: Bench) -> None:
     start = Barrier(8)
 
@@ -369,6 +388,7 @@ def test_one_of_several_threads_creates_an_object(conditional: Bench) -> None:
     assert conditional.get("t/one") == bytes([won.index(True)])
 
 
+@pytest.mark.axiom("exclusive_create")
 def test_one_of_several_processes_creates_an_object(conditional: Bench) -> None:
     won = run_concurrently(_create, [(conditional.store, bytes([number])) for number in range(4)])
     assert won.count(True) == 1
@@ -392,6 +412,7 @@ def run_concurrently(work: Callable[..., Any], arguments: Sequence[tuple[Any, ..
     return [answers[number] for number in range(len(arguments))]
 
 
+@pytest.mark.axiom("conditional_change")
 def test_change_applies_only_to_the_object_that_was_read(conditional: Bench) -> None:
     editable, name = conditional.store.editable, address(conditional.store, "t/a")
     conditional.put("t/a", b"read")
@@ -425,6 +446,7 @@ def test_one_of_several_processes_replaces_an_object(conditional: Bench) -> None
     assert conditional.get("a") == bytes([won.index(True)])
 
 
+@pytest.mark.axiom("store_clock")
 def test_modification_times_follow_the_stores_clock(bench: Bench) -> None:
     readings, times = [bench.store.now()], list[datetime]()
     for number in range(20):
@@ -480,6 +502,7 @@ def test_repeated_action_is_done(act: QuarantineBench, action: Action) -> None:
     assert [act(act.follow_up(row, action)) for _ in range(3)] == [["done"]] * 3
 
 
+@pytest.mark.axiom("conditional_change")
 def test_object_replaced_after_the_plan_is_left_alone(act: QuarantineBench) -> None:
     act.bench.put("t/a", b"old")
     row = act.plan_row("t/a")
@@ -488,6 +511,7 @@ def test_object_replaced_after_the_plan_is_left_alone(act: QuarantineBench) -> N
     assert act.bench.get("t/a") == b"new"
 
 
+@pytest.mark.axiom("no_overwrite")
 @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
 def test_object_written_after_quarantine_is_never_changed(act: QuarantineBench, action: Action) -> None:
     act.bench.put("t/a", b"old")
@@ -566,6 +590,7 @@ def test_unsupported_mode_is_refused_by_name(bench: Bench) -> None:
             bench.store.quarantine(mode, PLAN)
 
 
+@pytest.mark.axiom("distinct_identity")
 def test_identity_contains_the_modification_time(bench: Bench) -> None:
     bench.put("t/a", b"x")
     listed = inventory(bench.store)["t/a"]
@@ -658,6 +683,7 @@ def _take(store: Store, clock: Clock, owner: str) -> int | None:
         return None
 
 
+@pytest.mark.axiom("exclusive_create")
 @pytest.mark.parametrize("before", ["free", "expired"])
 def test_one_of_several_processes_acquires_the_lease(bench: Bench, before: str) -> None:
     old = take(bench).token if before == "expired" else 0

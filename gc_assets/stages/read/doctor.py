@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 
+from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
 from gc_assets.core.units import format_duration
@@ -40,6 +41,7 @@ def doctor(context: RunContext) -> Iterator[Finding]:
 
 def _checks(context: RunContext) -> Iterator[Check]:
     frozen: dict[str, FrozenRefs] = {}
+    reachable: set[str] = set()
     yield "state", "clock", lambda: _check_clock(context)
     yield "state", "conditions", lambda: _check_conditional_writes(context)
     yield "state", "index", lambda: _check_index(context)
@@ -52,7 +54,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
         yield lake.name, "addresses", partial(lake_checks.check_addresses, context, lake.name)
     yield "storages", "overlaps", lambda: _check_overlaps(context)
     for storage in context.config.storages:
-        yield storage.name, "store", lambda item=storage: context.store(item.name).examine(item, context.clock.now())
+        yield storage.name, "store", partial(_check_store, context, storage, reachable)
         yield storage.name, "inventory", lambda item=storage: context.lister(item.name).examine(item, context.clock.now())
         yield storage.name, "claims", partial(lake_checks.check_claims, context, storage.name, frozen)
         yield storage.name, "lakes", partial(records.check_lakes, context, storage, frozen)
@@ -60,8 +62,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
         yield storage.name, "plans", partial(records.check_plans, context, storage)
         yield storage.name, "interrupted", partial(records.check_interrupted, context, storage)
         yield storage.name, "ledger", partial(records.check_ledger, context, storage)
-        yield storage.name, "trash", partial(records.check_trash, context, storage)
-        yield storage.name, "identity", partial(records.check_identity, context, storage)
+        yield storage.name, "trash", partial(_check_trash, context, storage, reachable)
 
 
 def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
@@ -77,6 +78,20 @@ def _check_history(context: RunContext, name: str, frozen: dict[str, FrozenRefs]
 def _check_edits(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
     if name in frozen:
         yield from lake_checks.check_edits(context, name, frozen[name])
+
+
+def _check_store(context: RunContext, storage: StorageConfig, reachable: set[str]) -> Iterator[Finding]:
+    """Check the store, and add the storage to `reachable` if it can be listed."""
+    findings = list(context.store(storage.name).examine(storage, context.clock.now()))
+    yield from findings
+    if not any(finding.check == "listable" and finding.verdict == FAIL for finding in findings):
+        reachable.add(storage.name)
+
+
+def _check_trash(context: RunContext, storage: StorageConfig, reachable: set[str]) -> Iterator[Finding]:
+    if storage.name in reachable:  # a storage that cannot be listed is already reported
+        yield from records.check_trash(context, storage)
+        yield from records.check_identity(context, storage)
 
 
 def _environment(context: RunContext) -> Iterator[Finding]:
