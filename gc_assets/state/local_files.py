@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from gc_assets.core.errors import StateError
+from gc_assets.core.moments import from_timestamp
 from gc_assets.core.regular_files import NEVER_WAIT, read_regular, require_regular
 from gc_assets.state.backend import FileStat, outlives_process
 
@@ -87,7 +88,7 @@ class LocalFiles:
         return info.st_size
 
     def modified_at(self, path: str) -> datetime:
-        return datetime.fromtimestamp(Path(f"{self.root}/{path}").stat().st_mtime, UTC)
+        return from_timestamp(Path(f"{self.root}/{path}").stat().st_mtime)
 
     def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
         found = _entries(f"{self.root}/{path}" if path else self.root, recursive=recursive)
