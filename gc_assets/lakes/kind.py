@@ -150,8 +150,9 @@ class LakeKind:
         edits: History edits, or None if the kind never edits history.
         optional_tables: Optional shared tables of this kind, besides `expiry_log`.
         kind_tables: Tables specific to this kind.
-        is_one_table: True if a lake is a single repository, so that a read failure makes the whole
-            lake unreadable rather than individual tables.
+        is_one_table: True if a lake is a single repository.
+        fails_alone: True if a lake whose refs or history cannot be read is unreadable as a whole.
+            Otherwise it stops the run.
         files: File properties.
     """
 
@@ -165,6 +166,7 @@ class LakeKind:
     optional_tables: tuple[Table, ...] = ()
     kind_tables: tuple[KindTable, ...] = ()
     is_one_table: bool = False
+    fails_alone: bool = False
     files: FileTraits = field(default_factory=FileTraits)
 
     @property

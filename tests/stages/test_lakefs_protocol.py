@@ -6,6 +6,7 @@ The tests of the first part depend on each other and run in order.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import LakeUnreadable
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stages.sweep.storage_inventory import find_baseline, last_inventory, storage_inventory
@@ -228,19 +228,17 @@ def test_apply_refuses_plan_after_newer_references(fresh: Fresh) -> None:
     assert {*expired, lost, hidden} <= builder.files()
 
 
-def test_missing_range_stops_the_run(fresh: Fresh) -> None:
+def test_missing_range_makes_the_lake_unreadable(fresh: Fresh) -> None:
     builder = fresh.builder
     builder.commit("main", a=b"1")
     dumps = {path.name for path in (builder.namespace / "_lakefs").iterdir()}
-    fresh.house.mark()
     metarange = builder.repository.commits[builder.repository.branches["main"].head].metarange_id
     (victim,) = dumps - {metarange}
     (builder.namespace / "_lakefs" / victim).unlink()
-    fresh.house.settings = {"name": "other"}
-    fresh.house.storage = "other"  # a new storage name, so everything is decoded again
-    fresh.house.now += timedelta(days=1)
-    with pytest.raises(LakeUnreadable, match=f"range .*_lakefs/{victim} cannot be read"):
-        fresh.house.mark()
+    [unreadable] = fresh.house.plan().unreadable
+    assert (unreadable.is_whole_lake, unreadable.good_on) == (True, None)
+    assert re.search(f"range .*_lakefs/{victim} cannot be read", unreadable.why)
+    assert not fresh.house.planned_actions()
 
 
 def test_zero_grace_keeps_the_minimum_age_of_the_server(fresh: Fresh) -> None:
@@ -338,3 +336,22 @@ def test_full_listing_every_seven_days(fresh: Fresh) -> None:
     assert baseline.receipt == published.receipt
     house.now += timedelta(days=1)
     assert find_baseline(house.run_context(), last_inventory(house.run_context(), STORAGE)) is None
+
+
+def test_repository_that_the_server_does_not_show_is_unreadable_alone(fresh: Fresh) -> None:
+    """The other lakes of the storage are collected, and its own files are kept, also in the first run."""
+    house, builder = fresh.house, fresh.builder
+    builder.commit("main", a=b"1")
+    unknown = [lake.model_copy(update={"name": "hidden", "repository": "hidden", "location": None}) for lake in house.lakes]
+    house.lakes = [*house.lakes, *unknown]
+    old = f"{PREFIX}{builder.upload()}"
+    [hidden] = house.plan().unreadable
+    assert (hidden.lake, hidden.is_whole_lake, hidden.good_on) == ("hidden", True, None)
+    assert set(house.planned_actions()) == {old}
+    house.lakes = house.lakes[:1]
+    assert not house.plan().unreadable
+    house.now += timedelta(days=1)
+    fresh.server.repositories.clear()
+    [unread] = house.plan().unreadable
+    assert (unread.lake, unread.good_on) == ("ml", (house.now - timedelta(days=1)).date())
+    assert not house.planned_actions()

@@ -6,6 +6,7 @@ Together with the scenarios, these tests cover the known cases in which nessie-g
 from __future__ import annotations
 
 import json
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -359,3 +360,16 @@ def test_empty_repository_plans_nothing(house: Lakehouse, builder: NessieBuilder
     house.lakes = [builder.config()]
     house.plan()
     assert house.keys("live_files", "shop") == house.keys("deletion_plan") == set()
+
+
+def test_half_written_metadata_of_a_known_table_is_planned(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    main.new("db.t")
+    leftovers = {house.key(path) for path in main.existing("db.t").leftovers(LONG_AGO)}
+    half = metadata_of(builder, "db.t").with_name("00009-half.metadata.json")
+    half.write_bytes(b"{}")
+    os.utime(half, (LONG_AGO.timestamp(),) * 2)
+    house.lakes = [builder.config(retention=HEADS)]
+    header = house.plan()
+    assert not house.failed_gates(header)
+    assert house.leftovers() >= leftovers | {house.key(half)}

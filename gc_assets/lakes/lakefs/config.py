@@ -108,6 +108,9 @@ class LakeFsLakeConfig(LakeConfig):
         """Return the file with the rules."""
         return () if self.rules is None else (self.rules,)
 
+    def own_locations(self) -> tuple[str, ...]:
+        return () if self.location is None else (f"{self.location.rstrip('/')}/",)
+
     def resolve_paths(self, anchor: BaseFolder) -> LakeFsLakeConfig:
         location = None if self.location is None else anchor.absolute(self.location, "location")
         rules = None if self.rules is None else anchor.absolute(self.rules, "rules")

@@ -48,6 +48,7 @@ KIND: Final = LakeKind(
     open=_open,
     modules=("lakefs_sdk", "google_crc32c"),
     discover=_discover,
+    fails_alone=True,
     kind_tables=(
         KindTable(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),
         KindTable(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_lifecycle, before_live=True),

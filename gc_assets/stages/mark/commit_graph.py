@@ -91,7 +91,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
         if written is None:
             written = _write_with_spark(spark, read, known, run, state)
     except (LakeUnreadable, StoreError) as error:
-        if not context.kind(lake_name).is_one_table:
+        if not context.kind(lake_name).fails_alone:
             raise
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
     if has_digests:

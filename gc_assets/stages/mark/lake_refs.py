@@ -109,7 +109,7 @@ def _freeze(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
     try:
         return _freeze_by_name(lake, context.as_of)
     except (LakeUnreadable, StoreError) as error:
-        if not context.kind(lake_name).is_one_table:
+        if not context.kind(lake_name).fails_alone:
             raise
         claims = tuple(Claim(address, collect=False) for address in context.config.lake(lake_name).own_locations())
         return FrozenRefs(lake_name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))

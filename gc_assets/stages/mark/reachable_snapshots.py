@@ -63,7 +63,7 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
         lake,
         frozen,
         graph.summary(CommitGraphSummary).unread or next((item.reason for item in frozen.unreadable if item.table_name is None), None),
-        kind.is_one_table,
+        kind.fails_alone,
         context.state.files,
         tuple(graph.paths()),
         find_expiry_logs(context, lake_name),
@@ -169,7 +169,7 @@ class _ApplyRetention:
     lake: Lake
     refs: FrozenRefs
     unread: str | None
-    is_one_table: bool
+    fails_alone: bool
     files: Files
     graph_paths: tuple[str, ...]
     logs: tuple[str, ...]
@@ -210,7 +210,7 @@ class _ApplyRetention:
             try:
                 return self.lake.retain(refs, commits, self.as_of, self.grace_cutoff), None
             except (LakeUnreadable, StoreError) as error:
-                if not self.is_one_table:
+                if not self.fails_alone:
                     raise
                 unread = str(error)
         rows = [
