@@ -6,6 +6,7 @@ Each message names the object, the actual and expected values, and the next step
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Final
 
 from gc_assets.core.printable import to_message
@@ -51,6 +52,18 @@ class LakeUnreadable(_ForeignTextError):
 
 class FormatError(_ForeignTextError):
     """Metadata object that violates its format, e.g. its magic, version, counts or checksum."""
+
+
+class UnresolvedAddresses(FormatError):
+    """Metadata object with addresses that refer to an unknown prefix by name.
+
+    Attributes:
+        addresses: These addresses.
+    """
+
+    def __init__(self, message: object = "", addresses: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.addresses = tuple(addresses)
 
 
 class DecodingAborted(FormatError):

@@ -97,7 +97,8 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
         expanded = [address for location in named if (address := _expand(location, containers, names)) is not None]
         if len(expanded) < len(named):
             unresolved = [location for location in named if _expand(location, containers, set()) is None]
-            raise UnresolvedAddresses(_describe_unresolved(source, unresolved[0], containers), unresolved)
+            spelled = sorted({name for location in unresolved for name in spellings(location)})
+            raise UnresolvedAddresses(_describe_unresolved(source, unresolved[0], containers), spelled)
         locations = pc.unique(pa.concat_arrays([locations.filter(pc.invert(is_named)), pa.array(expanded, pa.string())]))
     ambiguous = pc.or_(pc.match_substring_regex(locations, "[%?#]"), pc.match_substring_regex(locations, _DOTS))
     plain = locations.filter(pc.invert(ambiguous))

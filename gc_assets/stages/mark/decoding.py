@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from gc_assets.core.errors import DecodingAborted, FormatError, StoreError
+from gc_assets.core.errors import DecodingAborted, FormatError, StoreError, UnresolvedAddresses
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
@@ -35,6 +35,8 @@ from gc_assets.state.side_tables import (
     TASKS,
     UNREADABLE_CONTAINERS,
     UNREADABLE_CONTAINERS_SIDE,
+    UNRESOLVED,
+    UNRESOLVED_SIDE,
 )
 
 # Concurrent reads per task: enough to hide store latency, few enough to bound memory. Fewer
@@ -200,6 +202,7 @@ class _SegmentWriter:
         self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
         self._locations = PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE)
         self._unreadable = PartWriter(files, run.path, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE)
+        self._unresolved = PartWriter(files, run.path, UNRESOLVED, UNRESOLVED_SIDE)
         self._links = PartWriter(files, run.path, LINKS, LINKS_SIDE)
         self._digest = 0
         self._counts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
@@ -240,6 +243,10 @@ class _SegmentWriter:
         row |= {"absent": isinstance(result, FileNotFoundError), "digest": content_digest(result[0]) if is_aborted else None}
         self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
         self._counts["unreadable"] += 1
+        if isinstance(error, UnresolvedAddresses):
+            addresses = pa.array(error.addresses, pa.string())
+            columns = [pa.repeat(pa.scalar(task["address"]), len(addresses)), addresses]
+            self._unresolved.write(pa.RecordBatch.from_arrays(columns, schema=UNRESOLVED))
 
     def add_links(self, resolver: KeyResolver) -> None:
         """Record the symbolic links that the keys of the entries depend on."""
@@ -248,7 +255,8 @@ class _SegmentWriter:
 
     def close(self) -> pa.RecordBatch:
         """Close the parts and return the task report for the driver."""
-        writers = (self._entries, self._inner, self._containers, self._edges, self._locations, self._unreadable, self._links)
+        writers = (self._entries, self._inner, self._containers, self._edges, self._locations)
+        writers += (self._unreadable, self._unresolved, self._links)
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
 
 

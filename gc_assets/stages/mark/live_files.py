@@ -146,7 +146,7 @@ def _compute(
         raise
     for side in walked.scratch.side:
         state.files.delete_directory(f"{run.path}/{side}")
-    unknown = write_unknown_addresses(spark, context, run, rows.written.side.get(EXTERNAL_SIDE, ()))
+    unknown = write_unknown_addresses(spark, context, run, rows.written.side.get(EXTERNAL_SIDE, ()), inputs.entries)
     written = replace(rows.written, side={**rows.written.side, **walked.published, **unknown.side})
     reused = rows.reused
     return publish(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,15 +16,16 @@ from gc_assets.core.paths import S3, scheme_of
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import MAX_SAMPLES, PARTS_DDL, WrittenParts, collect, merge_written, report_parts, run_in_process
-from gc_assets.engine.tasks import fits_in_process
+from gc_assets.engine.tasks import fits_in_process, run_single_task
 from gc_assets.state.files import Files
-from gc_assets.state.journal import TableRun
-from gc_assets.state.parts import PartWriter
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
-from gc_assets.state.side_tables import UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE
+from gc_assets.state.side_tables import UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE, UNRESOLVED, UNRESOLVED_SIDE
 from gc_assets.stores.store import describe_directory
 
+_UNRESOLVED: Final = "a name without a known prefix"
 _COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table_uuid")
 
 
@@ -37,27 +38,40 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
     return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets))
 
 
-def write_unknown_addresses(spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile]) -> WrittenParts:
-    """Write the unknown ones of a lake's external addresses (columns `UNKNOWN_ADDRESSES`).
+def write_unknown_addresses(
+    spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile], entries: PublishedTable
+) -> WrittenParts:
+    """Write the unknown addresses of a lake (columns `UNKNOWN_ADDRESSES`).
 
     Args:
         spark: Used only if the addresses do not fit in this process.
         context: The run.
         run: The run of `live_files`.
         external: Its parts with external files (columns of `live_files`, with the address as key).
+        entries: `manifest_entries` of this run, with the addresses in unreadable containers that
+            refer to an unknown prefix by name.
 
     Returns:
         The side table. `summary` contains the number of addresses, and samples with their reasons.
     """
-    if not external:
-        return WrittenParts((), 0)
+    files, unresolved = context.state.files, entries.parts(UNRESOLVED_SIDE)
+    reports = list[Any]()
+    if unresolved:
+        copy = _CopyUnresolved(files, run, tuple(entries.paths(UNRESOLVED_SIDE)))
+        reports += run_single_task(spark, copy, sum(part.rows for part in unresolved), len(unresolved))
+    if external:
+        reports += _select_unknown(spark, context, run, external)
+    return merge_written(reports)
+
+
+def _select_unknown(spark: SparkSession, context: RunContext, run: TableRun, external: Sequence[PartFile]) -> Sequence[Any]:
     files = context.state.files
     schema = pa.schema([LIVE_FILES.schema.field(name) for name in _COLUMNS])
     scan = ParquetScan(files, schema, tuple(f"{run.path}/{part.name}" for part in external), tuple(part.size_bytes for part in external))
     task = _SelectUnknown(external_addresses(context), files, run)
     if fits_in_process(sum(part.rows for part in external), len(external)):
-        return merge_written(run_in_process(task, scan.read_batches()))
-    return merge_written(collect(scan.map_arrow(spark, task, PARTS_DDL)))
+        return run_in_process(task, scan.read_batches())
+    return collect(scan.map_arrow(spark, task, PARTS_DDL))
 
 
 @dataclass(frozen=True)
@@ -80,3 +94,27 @@ class _SelectUnknown:
             some = rows.slice(0, MAX_SAMPLES - len(samples))
             samples += [f"{row['address']} ({row['reason']})" for row in some.select(["address", "reason"]).to_pylist()]
         yield report_parts(writer.close(), summary={"addresses": count, "samples": samples})
+
+
+@dataclass(frozen=True)
+class _CopyUnresolved:
+    """Task that writes the addresses with unknown prefixes. One task for `run_single_task`."""
+
+    files: Files
+    run: TableRun
+    paths: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.run.path, UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE)
+        count, samples = 0, list[str]()
+        for _ in batches:
+            for path in self.paths:
+                for rows in read_parts(self.files, [path], UNRESOLVED).to_batches():
+                    known = {name: rows.column(name) for name in UNRESOLVED.names} | {"reason": pa.repeat(_UNRESOLVED, rows.num_rows)}
+                    columns = [known.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in UNKNOWN_ADDRESSES]
+                    writer.write(pa.RecordBatch.from_arrays(columns, schema=UNKNOWN_ADDRESSES))
+                    count += rows.num_rows
+                    samples += [
+                        f"{address} ({_UNRESOLVED})" for address in rows.column("address")[: MAX_SAMPLES - len(samples)].to_pylist()
+                    ]
+            yield report_parts(writer.close(), summary={"addresses": count, "samples": samples})

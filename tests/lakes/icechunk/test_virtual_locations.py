@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gc_assets.core.errors import FormatError
+from gc_assets.core.errors import FormatError, UnresolvedAddresses
 from gc_assets.lakes.icechunk.virtual_locations import MAX_CONFIG_BYTES, read_chunk_containers, spellings, virtual_addresses
 from gc_assets.lakes.protocol import NamedPrefixes
 from gc_assets.stores.local.objects import LocalObjects
@@ -54,6 +54,13 @@ def test_location_means_these_addresses(location: str, expected: set[str]) -> No
 def test_unknown_container_is_refused_by_name(location: str) -> None:
     with pytest.raises(FormatError, match=f"manifest x: the location '{location}' names .*config.yaml defines 'Box', 'box'"):
         addresses("file:///plain", location)
+
+
+def test_all_unresolved_locations_are_reported() -> None:
+    """They are compared with planned files by their tails."""
+    with pytest.raises(UnresolvedAddresses) as refused:
+        addresses("vcc://box/q", "vcc://a/x/../q", "vcc://b/a%20b")
+    assert refused.value.addresses == ("vcc://a/q", "vcc://b/a b", "vcc://b/a%20b")
 
 
 def test_every_name_in_a_manifest_is_returned_once() -> None:
