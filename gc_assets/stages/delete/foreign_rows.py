@@ -171,7 +171,7 @@ def foreign_copies(
         live: `live_files` of all lakes.
         copies: Copies in quarantine (columns key, etag, lake and source_plan_id).
     """
-    state, plans = context.state, list_plans(context.config, storage_name, empty=True)
+    state, plans = context.state, list(list_plans(context.config, storage_name, empty=True))
     oldest = min(plans, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
     if oldest is None or is_checked(state.open(oldest.run).summary(DeletionPlanSummary).header):
         return None

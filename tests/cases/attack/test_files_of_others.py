@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import GateResult, PlanHeader
 from gc_assets.stages.records.accepted_prefixes import accept_prefix
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -186,3 +186,45 @@ def test_files_older_than_a_new_claim_wait_for_an_acceptance(later_runs: LaterRu
 
 def test_apply_refuses_files_whose_acceptance_was_withdrawn(later_runs: LaterRuns) -> None:
     assert later_runs.outcomes == {"denied": 3, "done": 2}
+
+
+def test_claim_is_new_after_an_upgrade_and_on_the_same_date(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of earlier releases recorded no ages, and a run may be repeated on its date."""
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
+    iceberg = LakeBuilder(house.root)
+    iceberg.table("db.first", days_ago(40)).append(days_ago(30))
+    lost = write(house.warehouse / f"db/first/data/00000-0-{UUID}.parquet", days_ago(20))
+    old = {write(house.warehouse / name / f"data/00000-0-{UUID}.parquet", days_ago(20)) for name in ("one", "two")}
+    iceberg.date_files(days_ago(20))
+    house.lakes = [iceberg.config()]
+    runs = LaterRuns(house, iceberg, {house.key(path) for path in old})
+    with monkeypatch.context() as patch:
+        patch.setattr("gc_assets.stages.sweep.foreign_files.CLAIMED_SIDE", "_unread")
+        runs.run("before", days_ago(5))
+    iceberg.table("mallory.one", days_ago(4), location=f"file://{house.warehouse}/one")
+    runs.run("upgraded", days_ago(4))
+    iceberg.table("mallory.two", days_ago(4), location=f"file://{house.warehouse}/two")
+    runs.run("repeated", days_ago(4) + timedelta(hours=1))
+    runs.run("next", days_ago(3))
+    assert runs.plans == {name: {house.key(lost)} for name in ("before", "upgraded", "repeated", "next")}
+
+
+def test_foreign_file_of_an_earlier_plan_is_not_purged(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of earlier releases quarantined files of others, which wait for an acceptance or a restore."""
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(5))
+    iceberg = LakeBuilder(house.root)
+    table = iceberg.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    lost = {house.key(path) for path in table.leftovers(days_ago(20), 1)}
+    stray = house.key(write(house.warehouse / "db/t/landing/invoices.csv", days_ago(20)))
+    house.lakes = [iceberg.config()]
+    with monkeypatch.context() as patch:  # as in earlier releases, nothing is foreign
+        finder = "gc_assets.stages.sweep.foreign_files.ForeignFinder.find_rules"
+        patch.setattr(finder, lambda _, batch: pa.nulls(batch.num_rows, pa.string()))
+        patch.setattr("gc_assets.core.gates.new_claims", lambda *_: GateResult(name="other", passed=True, message="", overridable=False))
+        header = house.plan()
+        assert house.keys("deletion_plan") == {*lost, stray}
+        house.approve_and_apply(header)
+    house.now = days_ago(2)
+    house.plan()
+    assert house.keys("deletion_plan", action="purge") == lost
