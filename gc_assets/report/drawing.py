@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape as escape_xml
+
+from gc_assets.core.printable import escape
 
 # A longer history shows only its newest commits, because a larger drawing is unreadable.
 MAX_COMMITS: Final = 60
@@ -81,7 +83,7 @@ def history_svg(history: Drawing, *, after: bool) -> str:
     title = f"{history.name}: {len(nodes)} commits " + ("after expiry" if after else "now")
     parts = [
         f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'style="min-width:{width * MIN_SCALE:.0f}px" role="img"><title>{escape(title)}</title>'
+        f'style="min-width:{width * MIN_SCALE:.0f}px" role="img"><title>{_to_xml(title)}</title>'
     ]
     for node in nodes:
         parent = parents[node.commit_id]
@@ -91,7 +93,7 @@ def history_svg(history: Drawing, *, after: bool) -> str:
     for node in nodes:
         x, y = positions[node.commit_id]
         circle = f'<circle class="{STATE_CLASS[node.state]}" cx="{x}" cy="{y}" r="{RADIUS}">'
-        parts.append(f"{circle}<title>{escape(node.tip)}</title></circle>")
+        parts.append(f"{circle}<title>{_to_xml(node.tip)}</title></circle>")
     parts += _labels([node for node in nodes if node.labels], positions)
     return "".join([*parts, "</svg>"])
 
@@ -110,7 +112,7 @@ def _labels(nodes: Sequence[Node], positions: dict[str, tuple[int, int]]) -> Ite
         above = ends.get(y, 0) <= x
         if above:
             ends[y] = x + RADIUS + CHARACTER * len(text)
-        yield f'<text x="{x - RADIUS}" y="{y - RADIUS - 4 if above else y + RADIUS + 12}">{escape(text)}</text>'
+        yield f'<text x="{x - RADIUS}" y="{y - RADIUS - 4 if above else y + RADIUS + 12}">{_to_xml(text)}</text>'
 
 
 def _columns(nodes: Sequence[Node]) -> dict[str, int]:
@@ -140,3 +142,7 @@ def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
 
 def _short(label: str) -> str:
     return label if len(label) <= 24 else label[:23] + "…"
+
+
+def _to_xml(text: str) -> str:
+    return escape_xml(escape(text, keep="\n"))

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.printable import show
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
@@ -162,7 +163,7 @@ def _filter_table(rows: pa.Table, table: str | None) -> pa.Table:
 def _node(row: dict[str, Any], state_row: dict[str, Any], moved: dict[str, str | None], labels: list[str]) -> Node:
     parent = row["parents"][0] if row["parents"] else None
     when = row["committed_at"].isoformat() if row["committed_at"] is not None else "time unknown"
-    tip = f"{row['commit_id']}\n{when} {row['message'] or ''}\n{state_row['reason']}"
+    tip = f"{row['commit_id']}\n{when} {show(row['message'] or '')}\n{state_row['reason']}"
     return Node(
         commit_id=row["commit_id"],
         parent=parent,

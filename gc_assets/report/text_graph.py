@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gc_assets.core.printable import show
 from gc_assets.report.drawing import Drawing, Node
 
 ID_CHARACTERS = 20  # the length of an Icechunk id; Iceberg ids have at most 19 digits
@@ -52,7 +53,7 @@ def _merge_line(lanes: list[str | None], into: int, other: int) -> str:
 
 
 def _commit_text(node: Node, *, after: bool) -> str:
-    refs = f" ({', '.join(node.labels)})" if node.labels else ""
+    refs = f" ({', '.join(map(show, node.labels))})" if node.labels else ""
     edited = f"  parent was {node.parent[:ID_CHARACTERS]}" if after and node.parent and node.parent != node.parent_after else ""
     reason = node.tip.rpartition("\n")[2]
     return f"{node.commit_id[:ID_CHARACTERS]}{refs}  {reason}{edited}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from gc_assets.report.drawing import Drawing, Node, history_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -54,8 +56,8 @@ def test_history_without_expired_commits_does_not_change() -> None:
     assert not Drawing("t", (node("a", None, 0), node("b", "a", 1))).changes
 
 
-def test_ref_name_is_escaped() -> None:
-    hostile = '<script>alert("x")</script>'
+@pytest.mark.parametrize("hostile", ['<script>alert("x")</script>', "a\x1b[2J\x00\u202eb\ud800"])
+def test_ref_name_is_escaped(hostile: str) -> None:
     svg = history_svg(Drawing(hostile, (node("a", None, 0, labels=(hostile,)),)), after=False)
     assert "<script" not in svg
     ElementTree.fromstring(parse_drawing(svg))  # noqa: S314  (well formed, or this raises)
