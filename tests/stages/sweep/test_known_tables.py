@@ -83,7 +83,8 @@ def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTa
         ("A", "db/t/", 10, 10, None),
         ("A", "db/t/", 21, 10, "written to after that"),
         ("A", "db/t/", 10, 21, "written to after that"),
-        ("A", "db/t/", 2**50, 10, "written to after that"),  # no date of the calendar
+        ("A", "db/t/", 2**40, 10, "written to after that"),  # no date of the calendar
+        ("A", "db/t/", 2**50, 10, "is outside 64 bits"),
         ("B", "db/t/", 10, 10, "is in no configured catalog"),
         ("A", "db/other/", 10, 10, "is in no configured catalog"),
         ("A", "db/t/metadata/x/", 10, 10, "is in no configured catalog"),
