@@ -3,14 +3,8 @@
 A store is one location that contains objects: a directory, or a bucket with a prefix. An object has
 a key, bytes, a modification time and an identity (`etag`), and in some stores a version.
 
-A store must guarantee four properties, on which the decision to delete rests:
-
-- A listing that ends has returned every object that existed from its start to its end. A live file
-  that a listing missed would look lost.
-- An object is complete or does not exist. After a write has returned, every reader sees it.
-- If several writers create one object on the condition that it is absent, exactly one succeeds.
-- Modification times do not go back. They come from one clock, which `Store.now` reads too. The
-  grace period depends on this.
+A store must guarantee the properties in `AXIOMS`, on which the decision to delete rests. The protocol
+model and the store contract of the tests use the same ids. The model shows what breaks without each.
 
 Optional properties are its traits. `Store.probe` proves each of them with canary objects under the
 reserved prefix, because the name of a product proves nothing. A store without a trait behaves as
@@ -31,7 +25,7 @@ Pure values and protocols: no I/O here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
@@ -48,6 +42,23 @@ if TYPE_CHECKING:
 # The only prefix of a storage that belongs to the collector: lease, fencing token, trash, canaries.
 # It is never listed and never planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
+
+# The guarantees of a store, by id.
+AXIOMS: Final[Mapping[str, str]] = {
+    "complete_listing": "A listing that ends has returned every object that existed from its start to its end.",
+    "visible_write": "An object is complete or does not exist. After a write has returned, every reader sees it.",
+    "exclusive_create": "If several writers create one object on the condition that it is absent, exactly one succeeds.",
+    "store_clock": "Modification times do not go back. They come from one clock, which `Store.now` reads too.",
+    "distinct_identity": "Two objects with one key, one after the other, differ in their identity.",
+    "conditional_change": "A changed object is left alone, also if it changes between the comparison and the request.",
+    "no_overwrite": "A restore does not replace an object.",
+}
+# The trait by which canary objects prove an axiom. Only the contract tests check the others.
+PROBED_AXIOMS: Final[Mapping[str, str]] = {
+    "exclusive_create": "create_if_absent",
+    "conditional_change": "delete_if_match",
+    "no_overwrite": "create_if_absent",
+}
 
 LISTING_SOURCE: Final = "listing"
 

@@ -12,7 +12,18 @@ import pytest
 
 from tests.depth import example_count
 from tests.model.explore import Exploration, explore
-from tests.model.world import Bounds, Mode, Rules, World, find_broken_promise, initial_world, successors
+from tests.model.world import (
+    ALL_AXIOMS,
+    Axioms,
+    Bounds,
+    Mode,
+    Rules,
+    World,
+    find_broken_promise,
+    initial_world,
+    successors,
+    world_with_others,
+)
 
 MODES: Final[tuple[Mode, ...]] = ("trash", "deferred")
 # A lake reads as empty, is no longer configured or is unreadable, while its files are shared and
@@ -23,27 +34,59 @@ NAMES: Final = Bounds(commits=4, runs=3, applies=3)
 # Runs, applies and restores by hand overlap with each other and with writers. One process dies, and
 # one sleeps longer than its lease.
 PROCESSES: Final = Bounds(commits=2, runs=2, applies=3, restores=1, sleeps=1, crashes=1, interleaved=True)
+# Two applies overlap without a crash or a sleep.
+RACE: Final = Bounds(commits=2, runs=2, applies=2, interleaved=True)
 # The clock of one machine is ahead of the others.
 CLOCKS: Final = Bounds(commits=1, runs=3, applies=3, restores=1, skews=1)
 
+# A link in an address is re-pointed to a copy of its file.
+LINKS: Final = Bounds(commits=1, links=1, runs=4, applies=3)
+# A lake names a file of the other by an address that resolves to no storage.
+ALIASES: Final = Bounds(commits=1, aliases=1, runs=4, applies=3)
+# A table is created over files of others, and an older release plans.
+CLAIMS: Final = Bounds(commits=1, registrations=1, runs=3, applies=2, old_releases=1)
+# The state is restored from a backup.
+BACKUPS: Final = Bounds(commits=example_count(1, 2), runs=3, applies=2, restores=1, backups=1)
+# Actions fail for now, or are denied.
+FAILURES: Final = Bounds(commits=2, runs=3, applies=4, failures=2)
+# A plan has several files of one lake, and its apply dies between them.
+SEVERAL_FILES: Final = Bounds(commits=2, runs=2, applies=2, crashes=1)
+
+LOST: Final = "no file that a retained commit needs is lost"
+MOVED_EARLY: Final = "a file that is being written is not moved"
 WITHOUT: Final = {
-    "accepted_runs": (ACCIDENTS, "no file that a retained commit needs is lost"),
-    "lakes_present": (ACCIDENTS, "no file that a retained commit needs is lost"),
-    "no_purge_while_unreadable": (ACCIDENTS, "no file that a retained commit needs is lost"),
-    "fresh_mark": (ACCIDENTS, "no file that a retained commit needs is lost"),
+    "accepted_runs": (ACCIDENTS, LOST),
+    "lakes_present": (ACCIDENTS, LOST),
+    "no_purge_while_unreadable": (ACCIDENTS, LOST),
+    "fresh_mark": (ACCIDENTS, LOST),
     "matching_copy": (NAMES, "the next run that reads everything restores needed files"),
-    "grace": (NAMES, "a file that is being written is not moved"),
-    "same_object": (NAMES, "a file that is being written is not moved"),
+    "grace": (NAMES, MOVED_EARLY),
+    "same_object": (NAMES, MOVED_EARLY),
     "ledger_by_token": (CLOCKS, "the ledger and the trash have the same files"),
-    "token_before_each_act": (PROCESSES, "no file that a retained commit needs is lost"),
+    "token_before_each_act": (PROCESSES, LOST),
+    "current_links": (LINKS, LOST),
+    "unknown_addresses": (ALIASES, LOST),
+    "new_claims": (CLAIMS, "no file of others is moved"),
+    "own_rules": (CLAIMS, "no file of others is moved"),
+    "adoption": (BACKUPS, "the ledger and the trash have the same files"),
+}
+WITHOUT_AXIOM: Final = {
+    "complete_listing": (NAMES, "a run plans all old files that nothing needs"),
+    "visible_write": (NAMES, LOST),
+    "exclusive_create": (RACE, LOST),
+    "store_clock": (NAMES, MOVED_EARLY),
+    "distinct_identity": (NAMES, MOVED_EARLY),
+    "conditional_change": (PROCESSES, MOVED_EARLY),
+    "no_overwrite": (PROCESSES, LOST),
 }
 
 
-def run_exploration(mode: Mode, bounds: Bounds, rules: Rules | None = None) -> Exploration[World]:
+def run_exploration(mode: Mode, bounds: Bounds, rules: Rules | None = None, axioms: Axioms = ALL_AXIOMS) -> Exploration[World]:
     given = rules or Rules()
+    start = world_with_others() if bounds is CLAIMS else initial_world(3 if bounds is SEVERAL_FILES else 2)
     return explore(
-        initial_world(),
-        lambda world: successors(world, mode, given, bounds),
+        start,
+        lambda world: successors(world, mode, given, bounds, axioms),
         lambda world: find_broken_promise(world, mode, given),
     )
 
@@ -58,6 +101,26 @@ def test_every_promise_holds_in_all_states() -> None:
 def test_each_rule_is_necessary(rule: str) -> None:
     bounds, promise = WITHOUT[rule]
     found = run_exploration("trash", bounds, Rules()._replace(**{rule: False}))
+    assert found.promise == promise, found.trace
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("bounds", [LINKS, ALIASES, CLAIMS, FAILURES, SEVERAL_FILES])
+def test_promises_hold_with_other_names_claims_and_failures(bounds: Bounds, mode: Mode) -> None:
+    found = run_exploration(mode, bounds)
+    assert (found.promise, found.trace) == (None, ())
+    assert found.states > 300
+
+
+def test_promises_hold_after_the_state_came_from_a_backup() -> None:
+    found = run_exploration("trash", BACKUPS)
+    assert (found.promise, found.trace) == (None, ())
+
+
+@pytest.mark.parametrize("axiom", Axioms._fields)
+def test_each_axiom_is_necessary(axiom: str) -> None:
+    bounds, promise = WITHOUT_AXIOM[axiom]
+    found = run_exploration("trash", bounds, axioms=Axioms()._replace(**{axiom: False}))
     assert found.promise == promise, found.trace
 
 

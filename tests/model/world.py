@@ -1,12 +1,12 @@
 """A model of the whole protocol: writers, runs, users, processes that die or sleep, and the clock.
 
-Two lakes share one storage with two keys. Lake 0 claims key 0 and lake 1 claims key 1. Each lake
-can share a file of the other. A file is a key and a version, because a name can be written again
-after its object was quarantined. Times are ages in days with a limit, so the model has finitely
+Two lakes share one storage with a few keys. Lake 0 claims the even keys and lake 1 the odd ones.
+Each lake can share a file of the other. A file is a key and a version, because a name can be written
+again after its object was quarantined. Times are ages in days with a limit, so the model has finitely
 many states.
 
-`Rules` are the rules of the protocol. `successors` yields all possible next events. If an event
-breaks a promise, the promise replaces the next world.
+`Rules` are the rules of the protocol, and `Axioms` are its assumptions about stores. `successors`
+yields all possible next events. If an event breaks a promise, the promise replaces the next world.
 
 The model makes the assumptions of `docs/safety.md`. A writer commits within the grace period. A
 lake shares a file only while another lake needs it. A lake returns to expired history only if no
@@ -46,6 +46,31 @@ class Rules(NamedTuple):
     grace: bool = True
     same_object: bool = True
     fresh_mark: bool = True
+    # Addresses are resolved through symbolic links in each run.
+    current_links: bool = True
+    # Files that a lake may need by an address of no storage are not candidates.
+    unknown_addresses: bool = True
+    # Files that are older than a claim belong to others.
+    new_claims: bool = True
+    # An apply checks the rules of its own release, even if another release made the plan.
+    own_rules: bool = True
+    # Quarantined files that the state does not know are adopted.
+    adoption: bool = True
+
+
+class Axioms(NamedTuple):
+    """The assumptions about stores, by their ids in `gc_assets.stores.protocol.AXIOMS`."""
+
+    complete_listing: bool = True
+    visible_write: bool = True
+    exclusive_create: bool = True
+    store_clock: bool = True
+    distinct_identity: bool = True
+    conditional_change: bool = True
+    no_overwrite: bool = True
+
+
+ALL_AXIOMS: Final = Axioms()
 
 
 class Bounds(NamedTuple):
@@ -61,12 +86,22 @@ class Bounds(NamedTuple):
     crashes: int = 0
     sleeps: int = 0
     skews: int = 0
+    links: int = 0
+    aliases: int = 0
+    registrations: int = 0
+    backups: int = 0
+    failures: int = 0
+    old_releases: int = 0
     interleaved: bool = False
 
 
 class Lake(NamedTuple):
     """`needs` are the files of retained commits, even if a run cannot read them. `history` are
     those of expired commits.
+
+    `aliased` are needed files with an address that resolves to no storage. `links` are pairs of a
+    needed file and the file that its address resolved to before. Files of a version below
+    `claims_from` are older than the claim of the lake.
     """
 
     needs: frozenset[File] = frozenset()
@@ -74,6 +109,12 @@ class Lake(NamedTuple):
     seen: Seen = "ok"
     # The files that the last run read successfully.
     last_good: frozenset[File] | None = None
+    aliased: frozenset[File] = frozenset()
+    links: frozenset[tuple[File, File]] = frozenset()
+    claims: bool = True
+    claims_from: int = 0
+    # The needs before the last commit, if a store may return them.
+    stale: frozenset[File] | None = None
 
 
 class StoredObject(NamedTuple):
@@ -128,6 +169,17 @@ class Process(NamedTuple):
     # The quarantined files in the ledger when the lakes were read.
     held: frozenset[tuple[File, int]] = frozenset()
     ahead: int = 0
+    # Whether the store compared the object of the first row, if it does so in a request of its own.
+    is_compared: bool = False
+
+
+class Backup(NamedTuple):
+    """A copy of the state."""
+
+    ledger: tuple[Copy, ...]
+    plans: tuple[Plan, ...]
+    accepted: tuple[int | None, ...] | None
+    published: tuple[int | None, ...] | None
 
 
 class World(NamedTuple):
@@ -144,6 +196,10 @@ class World(NamedTuple):
     processes: tuple[Process, ...] = ()
     token: int = 0
     used: Bounds = Bounds()
+    # The files of others, which no lake needs.
+    outside: frozenset[File] = frozenset()
+    backup: Backup | None = None
+    is_from_backup: bool = False
 
 
 Promise = str
@@ -152,36 +208,52 @@ Step = tuple[str, World | Promise]
 NOTHING: Final = frozenset[File]()
 
 
-def initial_world() -> World:
-    """Return a world in which each lake has an old file and one run was accepted."""
-    needs = tuple(frozenset({File(key, 0)}) for key in KEYS)
+def initial_world(files: int = len(KEYS)) -> World:
+    """Return a world in which each key has an old file of its lake and one run was accepted."""
+    needs = tuple(frozenset(File(key, 0) for key in range(files) if key % 2 == number) for number in LAKES)
     lakes = tuple(Lake(needs=files, last_good=files) for files in needs)
     old, counts = StoredObject(0, OLD), tuple(1 + len(files) for files in needs)
-    return World(stored=(old, old), written=(1, 1), lakes=lakes, accepted=counts, published=counts)
+    return World(stored=(old,) * files, written=(1,) * files, lakes=lakes, accepted=counts, published=counts)
 
 
-def successors(world: World, mode: Mode, rules: Rules, bounds: Bounds) -> Iterator[Step]:
+def world_with_others() -> World:
+    """Return a world in which key 1 has a file of others, and lake 1 does not exist yet."""
+    world = initial_world()
+    lakes = (world.lakes[0], Lake(claims=False, last_good=NOTHING))
+    counts = (world.accepted[0], 1) if world.accepted else None
+    return world._replace(lakes=lakes, accepted=counts, published=counts, outside=frozenset({File(1, 0)}))
+
+
+def successors(world: World, mode: Mode, rules: Rules, bounds: Bounds, axioms: Axioms = ALL_AXIOMS) -> Iterator[Step]:
     """Yield all possible next events with the next world."""
-    protocol = _Protocol(world, mode, rules, bounds)
+    protocol = _Protocol(world, mode, rules, bounds, axioms)
     if not bounds.interleaved and (world.run or world.processes):
         yield from protocol.run() if world.run else protocol.processes()
         return
     yield from protocol.writers()
+    yield from protocol.other_writers()
     yield from protocol.accidents()
     yield from protocol.run()
     yield from protocol.users()
+    yield from protocol.operators()
     yield from protocol.processes()
     yield from protocol.clock()
 
 
 def find_broken_promise(world: World, mode: Mode, rules: Rules) -> str | None:
     """Return a promise that does not hold in a world, or None."""
+    if rules.adoption:
+        world = _adopt(world)
     if mode == "deferred":
         kept = NOTHING
     else:
         kept = frozenset(file for file, _ in world.trash)
-        if not world.processes and frozenset((copy.file, copy.plan) for copy in world.ledger if copy.is_held) != world.trash:
+        held = frozenset((copy.file, copy.plan) for copy in world.ledger if copy.is_held)
+        # After the state came from a backup, copies that were restored since are absent for the next apply.
+        if not world.processes and (held != world.trash if not world.is_from_backup else not held >= world.trash):
             return "the ledger and the trash have the same files"
+    if any(not _is_stored(world, file) for file in world.outside):
+        return "no file of others is moved"
     missing = [file for lake in world.lakes for file in lake.needs if not _is_stored(world, file)]
     if not kept.issuperset(missing):
         return "no file that a retained commit needs is lost"
@@ -193,6 +265,16 @@ def find_broken_promise(world: World, mode: Mode, rules: Rules) -> str | None:
     return None
 
 
+def _adopt(world: World) -> World:
+    """Add the files in the trash that the ledger lacks, as quarantined now."""
+    known = {(copy.file, copy.plan) for copy in world.ledger if copy.is_held}
+    adopted = [Copy(file, plan, 0) for file, plan in world.trash if (file, plan) not in known]
+    if not adopted:
+        return world
+    names = {(copy.file, copy.plan) for copy in adopted}
+    return world._replace(ledger=tuple(sorted((*(copy for copy in world.ledger if (copy.file, copy.plan) not in names), *adopted))))
+
+
 def _is_stored(world: World, file: File) -> bool:
     stored = world.stored[file.key]
     return stored is not None and stored.version == file.version
@@ -200,7 +282,7 @@ def _is_stored(world: World, file: File) -> bool:
 
 def plan_rows(world: World, mode: Mode, rules: Rules, lake_states: tuple[LakeState, ...]) -> Iterator[Row]:
     """Yield the plan rows of a run with these lake states, in the order of execution."""
-    return _Protocol(world, mode, rules, Bounds()).rows(lake_states)
+    return _Protocol(world, mode, rules, Bounds(), ALL_AXIOMS).rows(lake_states)
 
 
 def count(lake_state: LakeState) -> int | None:
@@ -214,8 +296,9 @@ def count(lake_state: LakeState) -> int | None:
 class _Protocol:
     """The events of one world."""
 
-    def __init__(self, world: World, mode: Mode, rules: Rules, bounds: Bounds) -> None:
-        self.world, self.mode, self.rules, self.bounds = world, mode, rules, bounds
+    def __init__(self, world: World, mode: Mode, rules: Rules, bounds: Bounds, axioms: Axioms) -> None:
+        self.world, self.mode, self.rules, self.bounds, self.axioms = world, mode, rules, bounds, axioms
+        self.keys = range(len(world.stored))
 
     def use(self, event: str, **changes: object) -> World:
         used = self.world.used
@@ -226,22 +309,25 @@ class _Protocol:
 
     def lake(self, number: int, **changes: object) -> tuple[Lake, ...]:
         lakes = self.world.lakes
+        if "needs" in changes and not self.axioms.visible_write:
+            changes["stale"] = lakes[number].needs
         changed = lakes[number]._replace(**changes)
         return (changed, lakes[1]) if number == 0 else (lakes[0], changed)
 
     def writers(self) -> Iterator[Step]:
         world = self.world
         if world.pending is not None:
-            needs = world.lakes[world.pending.key].needs | {world.pending}
-            yield f"commit {world.pending.key}", world._replace(pending=None, lakes=self.lake(world.pending.key, needs=needs))
+            number = world.pending.key % 2
+            needs = world.lakes[number].needs | {world.pending}
+            yield f"commit {world.pending.key}", world._replace(pending=None, lakes=self.lake(number, needs=needs))
             yield "abandon", world._replace(pending=None)
         if not self.may("commits"):
             return
-        for key in KEYS:
+        for key in self.keys:
             version = world.written[key]
-            if world.pending is None and world.stored[key] is None and version < len(VERSIONS) and not self._is_needed(key):
+            if world.pending is None and self._is_free(key):
                 written = _at(world.written, key, version + 1)
-                stored = _at(world.stored, key, StoredObject(version, 0))
+                stored = _at(world.stored, key, StoredObject(version, 0 if self.axioms.store_clock else OLD))
                 yield f"write {key}", self.use("commits", pending=File(key, version), stored=stored, written=written)
         for number in LAKES:
             lake, other = world.lakes[number], world.lakes[1 - number]
@@ -253,6 +339,51 @@ class _Protocol:
             for file in lake.history - lake.needs:
                 if self._is_restorable(file):
                     yield f"go back to {file.key} in {number}", self.use("commits", lakes=self.lake(number, needs=lake.needs | {file}))
+
+    def other_writers(self) -> Iterator[Step]:
+        """Yield the events of writers that name files in other ways, and of others' tables."""
+        world = self.world
+        if self.may("registrations"):
+            for number in LAKES:
+                if not world.lakes[number].claims:
+                    lakes = self.lake(number, claims=True, claims_from=world.written[number])
+                    yield f"create lake {number} over files of others", self.use("registrations", lakes=lakes)
+        for number in LAKES:
+            lake, other = world.lakes[number], world.lakes[1 - number]
+            for file in other.needs - lake.needs if self.may("aliases") else ():
+                changed = self.lake(number, needs=lake.needs | {file}, aliased=lake.aliased | {file})
+                yield f"share {file.key} with {number} by an alias", self.use("aliases", lakes=changed)
+            for file in lake.needs if self.may("links") and world.pending is None else ():
+                yield from self._relink(number, file)
+
+    def _relink(self, number: int, file: File) -> Iterator[Step]:
+        """Copy a file with its time to another key, and re-point the link in its address."""
+        world, lake = self.world, self.world.lakes[number]
+        for key in self.keys:
+            if key != file.key and self._is_free(key) and _is_stored(world, file):
+                copied = File(key, world.written[key])
+                yield (
+                    f"re-point the link of {file.key} to {key}",
+                    self.use(
+                        "links",
+                        stored=_at(world.stored, key, StoredObject(copied.version, OLD)),
+                        written=_at(world.written, key, copied.version + 1),
+                        lakes=self.lake(number, needs=lake.needs - {file} | {copied}, links=lake.links | {(copied, file)}),
+                    ),
+                )
+
+    def _is_free(self, key: int) -> bool:
+        return self.world.stored[key] is None and self.world.written[key] < len(VERSIONS) and not self._is_needed(key)
+
+    def operators(self) -> Iterator[Step]:
+        """Yield the events of people who look after the state."""
+        world = self.world
+        if world.backup is None and self.may("backups"):
+            yield "back up the state", world._replace(backup=Backup(world.ledger, world.plans, world.accepted, world.published))
+        elif world.backup is not None and self.may("backups") and not world.processes and world.run is None:
+            state = world.backup._asdict()
+            restored = self.use("backups", **state, is_from_backup=True)
+            yield "restore the state from the backup", _adopt(restored) if self.rules.adoption else restored
 
     def _is_needed(self, key: int) -> bool:
         return any(file.key == key for lake in self.world.lakes for file in lake.needs)
@@ -288,7 +419,19 @@ class _Protocol:
         lake = self.world.lakes[number]
         if lake.seen == "unreadable":
             return None if lake.last_good is None else ("unreadable", lake.last_good)
-        return lake.seen, lake.needs if lake.seen == "ok" else NOTHING
+        return lake.seen, self._resolve(lake) if lake.seen == "ok" else NOTHING
+
+    def _resolve(self, lake: Lake) -> frozenset[File]:
+        """Return the needed files as a mark sees them."""
+        if not self.rules.current_links:
+            before = dict(lake.links)
+            return frozenset(before.get(file, file) for file in lake.needs)
+        return lake.needs if self.rules.unknown_addresses else lake.needs - lake.aliased
+
+    def _read_stale(self, number: int) -> LakeState | None:
+        """Return the state of a lake before its last commit, if a store may return it."""
+        lake = self.world.lakes[number]
+        return None if lake.stale is None or lake.seen != "ok" else ("ok", lake.stale)
 
     def run(self) -> Iterator[Step]:
         world = self.world
@@ -304,18 +447,27 @@ class _Protocol:
             else:
                 yield f"the run reads {number}", world._replace(run=(*world.run, lake_state), lakes=self._remember(number, lake_state))
         else:
-            yield "the run plans", self._publish_plan(world.run)
+            yield "the run plans", self._publish_plan(world.run, tuple(self.rows(world.run)))
+            if self.may("old_releases"):
+                old = _Protocol(world, self.mode, self.rules._replace(new_claims=False), self.bounds, self.axioms)
+                rows = tuple(old.rows(world.run))
+                yield "an old release plans", self._publish_plan(world.run, rows)._replace(used=self.use("old_releases").used)
+            for key in () if self.axioms.complete_listing else self.keys:
+                unlisted = _Protocol(world._replace(stored=_at(world.stored, key, None)), self.mode, self.rules, self.bounds, self.axioms)
+                if any(row.phase == "quarantine" and row.file.key == key for row in self.rows(world.run)):
+                    yield f"the run plans without {key}", "a run plans all old files that nothing needs"
+                yield f"the run plans without {key}", self._publish_plan(world.run, tuple(unlisted.rows(world.run)))
 
     def _remember(self, number: int, lake_state: LakeState) -> tuple[Lake, ...]:
         return self.lake(number, last_good=lake_state[1]) if lake_state[0] == "ok" else self.world.lakes
 
-    def _publish_plan(self, lake_states: tuple[LakeState, ...]) -> World:
+    def _publish_plan(self, lake_states: tuple[LakeState, ...], rows: tuple[Row, ...]) -> World:
         world, counts = self.world, tuple(map(count, lake_states))
         passed = self._passes(world.accepted if self.rules.accepted_runs else world.published, counts)
-        rows = tuple(self.rows(lake_states))
         plans = world.plans
         if rows and not any(plan.rows == rows and plan.counts == counts and not plan.settled for plan in plans):
-            number = 1 + max((plan.number for plan in plans), default=0)
+            used = (*(plan.number for plan in plans), *(plan for _, plan in world.trash), *(copy.plan for copy in world.ledger))
+            number = 1 + max(used, default=0)
             plans = (*plans[-1:], Plan(number, rows, counts, passed))
         accepted = counts if passed else world.accepted
         published = None if self.rules.accepted_runs else counts
@@ -336,7 +488,7 @@ class _Protocol:
         some_unreadable = any(seen == "unreadable" for seen, _ in lake_states)
         held = [copy for copy in world.ledger if copy.is_held]
         chosen: dict[int, Copy] = {}
-        for key in KEYS:
+        for key in self.keys:
             copies = sorted((copy for copy in held if copy.file.key == key), key=lambda copy: copy.plan)
             if copies and key in live_keys and self.rules.matching_copy:
                 chosen[key] = max(copies, key=lambda copy: (copy.file in live, copy.plan))
@@ -348,17 +500,21 @@ class _Protocol:
             if key in live_keys and not taken:
                 yield Row("restore", copy.file, copy.plan)
         waiting = {copy.file for copy in held} if self.mode == "deferred" else set[File]()
-        for key in KEYS:
-            stored, owner = world.stored[key], lake_states[key]
+        for key in self.keys:
+            stored, owner = world.stored[key], lake_states[key % 2]
             if stored is None or key in live_keys or owner[0] in {"away", "unreadable"} or File(key, stored.version) in waiting:
                 continue
-            if stored.age >= OLD or not self.rules.grace:
+            if (stored.age >= OLD or not self.rules.grace) and self._is_claimed(File(key, stored.version)):
                 yield Row("quarantine", File(key, stored.version), 0)
         if some_unreadable and self.rules.no_purge_while_unreadable:
             return
         for key, copy in chosen.items():
-            if key not in live_keys and copy.age >= DUE and lake_states[key][0] != "away":
+            if key not in live_keys and copy.age >= DUE and lake_states[key % 2][0] != "away":
                 yield Row("purge", copy.file, copy.plan)
+
+    def _is_claimed(self, file: File) -> bool:
+        lake = self.world.lakes[file.key % 2]
+        return lake.claims and (file.version >= lake.claims_from or not self.rules.new_claims)
 
     def users(self) -> Iterator[Step]:
         world = self.world
@@ -368,16 +524,20 @@ class _Protocol:
         if self.may("restores") and self._lease_is_free():
             for number in sorted({copy.plan for copy in world.ledger if copy.is_held}):
                 rows = tuple(Row("restore", copy.file, copy.plan) for copy in world.ledger if copy.is_held and copy.plan == number)
-                process = Process(world.token + 1, number, True, rows, frozenset())
+                process = Process(self._next_token(), number, True, rows, frozenset())
                 processes = self._add_process(process)
                 used = world.used._replace(restores=world.used.restores + 1, sleeps=world.used.sleeps + (self._holder() is not None))
-                yield f"restore {number} by hand", world._replace(processes=processes, token=world.token + 1, used=used)
+                yield f"restore {number} by hand", world._replace(processes=processes, token=process.token, used=used)
 
     def _holder(self) -> Process | None:
         return next((process for process in self.world.processes if process.token == self.world.token), None)
 
+    def _next_token(self) -> int:
+        """Return the token of a new lease. Without exclusive creates, two processes can have the same."""
+        return self.world.token + (self.axioms.exclusive_create or self._holder() is None)
+
     def _lease_is_free(self) -> bool:
-        return self._holder() is None or self.may("sleeps")
+        return self._holder() is None or self.may("sleeps") or not self.axioms.exclusive_create
 
     def _add_process(self, process: Process) -> tuple[Process, ...]:
         return (*self.world.processes, process)
@@ -388,33 +548,57 @@ class _Protocol:
             for plan in world.plans:
                 if plan.approved and plan.settled < len(plan.rows):
                     for ahead in (0, 1) if self.may("skews") else (0,):
-                        process = Process(world.token + 1, plan.number, False, plan.rows[plan.settled :], None, ahead=ahead)
+                        process = Process(self._next_token(), plan.number, False, plan.rows[plan.settled :], None, ahead=ahead)
                         used = world.used._replace(
                             applies=world.used.applies + 1,
                             skews=world.used.skews + ahead,
                             sleeps=world.used.sleeps + (self._holder() is not None),
                         )
                         name = f"apply {plan.number}" + (" by a clock ahead" if ahead else "")
-                        yield name, world._replace(processes=self._add_process(process), token=world.token + 1, used=used)
+                        yield name, world._replace(processes=self._add_process(process), token=process.token, used=used)
         for at, process in enumerate(world.processes):
             others = world.processes[:at] + world.processes[at + 1 :]
             if self.may("crashes"):
                 yield f"process {process.token} dies", self.use("crashes", processes=others)
             if process.needed is None:
-                yield f"process {process.token} reads", self._read_lakes(process, others)
+                yield f"process {process.token} reads", self._read_lakes(process, others, self._read(len(process.lake_states)))
+                stale = self._read_stale(len(process.lake_states))
+                if stale is not None and self.rules.fresh_mark:
+                    yield f"process {process.token} reads the state before the last commit", self._read_lakes(process, others, stale)
             elif not process.rows:
                 yield f"process {process.token} ends", world._replace(processes=others)
-            elif self.rules.token_before_each_act and process.token != world.token:
+            elif self.rules.token_before_each_act and process.token != world.token and not process.is_compared:
                 yield f"process {process.token} lost its lease", world._replace(processes=others)
             else:
                 row = process.rows[0]
-                yield f"process {process.token}: {row.phase} {row.file.key}", self._execute(process, row, others)
+                name = f"process {process.token}: {row.phase} {row.file.key}"
+                if not self.axioms.conditional_change and not process.is_compared and self._is_planned_object(row):
+                    yield f"{name}: compare", world._replace(processes=_sort(*others, process._replace(is_compared=True)))
+                    continue
+                yield name, self._execute(process, row, others)
+                if self.may("failures"):
+                    # A transient failure ends the apply and the next one continues. A permanent one is an outcome.
+                    yield f"{name} fails for now", self.use("failures", processes=others)
+                    denied = process._replace(rows=process.rows[1:])
+                    plans = self._settle(world.plans, process)
+                    yield f"{name} is denied", self.use("failures", processes=_sort(*others, denied), plans=plans)
 
-    def _read_lakes(self, process: Process, others: tuple[Process, ...]) -> World:
-        world, number = self.world, len(process.lake_states)
+    def _is_planned_object(self, row: Row) -> bool:
+        stored = self.world.stored[row.file.key]
+        return row.phase == "quarantine" and stored is not None and stored.version == row.file.version
+
+    def _settle(self, plans: tuple[Plan, ...], process: Process) -> tuple[Plan, ...]:
+        """Record that the first row of a process has an outcome."""
+        for at, plan in enumerate(plans):
+            if plan.number == process.plan:
+                done = len(plan.rows) if process.by_hand else max(plan.settled, len(plan.rows) - len(process.rows) + 1)
+                plans = _at(plans, at, plan._replace(settled=done))
+        return plans
+
+    def _read_lakes(self, process: Process, others: tuple[Process, ...], lake_state: LakeState | None) -> World:
+        world = self.world
         if not self.rules.fresh_mark:
             return world._replace(processes=_sort(*others, process._replace(needed=frozenset(), held=self._quarantined_files())))
-        lake_state = self._read(number)
         if lake_state is None:
             return world._replace(processes=others)
         lake_states = (*process.lake_states, lake_state)
@@ -444,12 +628,8 @@ class _Protocol:
             changed = self._quarantine(row, process) if row.phase == "quarantine" else self._purge(row, process)
         if isinstance(changed, str):
             return changed
-        plans = changed.plans
-        for at, plan in enumerate(plans):
-            if plan.number == process.plan:
-                done = len(plan.rows) if process.by_hand else max(plan.settled, len(plan.rows) - len(process.rows) + 1)
-                plans = _at(plans, at, plan._replace(settled=done))
-        return changed._replace(processes=_sort(*others, process._replace(rows=process.rows[1:])), plans=plans)
+        following = process._replace(rows=process.rows[1:], is_compared=False)
+        return changed._replace(processes=_sort(*others, following), plans=self._settle(changed.plans, process))
 
     def _copy(self, row: Row) -> int | None:
         return next((at for at, copy in enumerate(self.world.ledger) if (copy.file, copy.plan) == (row.file, row.source)), None)
@@ -463,7 +643,7 @@ class _Protocol:
         if at is None:
             return world
         if self.mode == "trash":
-            if stored is not None or (row.file, row.source) not in world.trash:
+            if (stored is not None and self.axioms.no_overwrite) or (row.file, row.source) not in world.trash:
                 return world
             needed = {file for lake in world.lakes for file in lake.needs if file.key == key}
             if needed and row.file not in needed and not process.by_hand and any(file in needed for file, _ in world.trash):
@@ -479,7 +659,10 @@ class _Protocol:
     def _quarantine(self, row: Row, process: Process) -> World | Promise:
         world, key = self.world, row.file.key
         stored = world.stored[key]
-        if stored is None or (self.rules.same_object and stored.version != row.file.version):
+        if stored is None or (self.rules.own_rules and not self._is_claimed(File(key, stored.version))):
+            return world
+        is_compared = process.is_compared or not self.axioms.distinct_identity or not self.rules.same_object
+        if stored.version != row.file.version and not is_compared:
             return world
         moved = File(key, stored.version)
         if moved == world.pending:

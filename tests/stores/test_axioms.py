@@ -1,0 +1,19 @@
+"""Each axiom about stores has one id in the protocol model, in the contract and in the probe."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from gc_assets.stores.protocol import AXIOMS, PROBED_AXIOMS, Traits
+from tests.model.world import Axioms
+from tests.stores import contract
+
+
+def test_model_and_contract_use_every_axiom() -> None:
+    marks = [mark for test in vars(contract).values() for mark in getattr(test, "pytestmark", []) if mark.name == "axiom"]
+    assert {mark.args[0] for mark in marks} == AXIOMS.keys() == set(Axioms._fields)
+
+
+def test_probe_proves_its_axioms_by_traits() -> None:
+    assert PROBED_AXIOMS.keys() <= AXIOMS.keys()
+    assert set(PROBED_AXIOMS.values()) <= {field.name for field in fields(Traits)}
