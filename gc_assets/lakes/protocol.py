@@ -485,6 +485,10 @@ class BatchLake(Lake, Protocol):
 class PrefixedLake(Lake, Protocol):
     """Lake whose containers refer to address prefixes by name."""
 
+    def read_prefixes(self) -> NamedPrefixes:
+        """Read the current prefixes. If they cannot be read, the result has the reason."""
+        ...
+
     def with_prefixes(self, named_prefixes: NamedPrefixes) -> Lake:
         """Return the lake with the frozen prefixes, with which it decodes such containers."""
         ...

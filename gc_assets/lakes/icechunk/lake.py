@@ -71,7 +71,7 @@ class IcechunkLake:
         Raises:
             LakeUnreadable: If a ref cannot be read, or the repository has no refs or spec version 2.
         """
-        refs, containers = self._freeze(), read_chunk_containers(self._objects, self._repository)
+        refs, containers = self._freeze(), self.read_prefixes()
         if containers.error is None:
             return replace(refs, named_prefixes=containers)
         note = f"lake {self.name}: {containers.error}; a commit with locations that name virtual chunk containers would be unreadable"
@@ -107,6 +107,9 @@ class IcechunkLake:
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """Return the children of a snapshot or a chunk manifest."""
         return entries.decode(container, raw, self._chunk_containers)
+
+    def read_prefixes(self) -> NamedPrefixes:
+        return read_chunk_containers(self._objects, self._repository)
 
     def with_prefixes(self, named_prefixes: NamedPrefixes) -> IcechunkLake:
         return IcechunkLake(self._config, self._objects, named_prefixes)

@@ -16,7 +16,7 @@ from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
-from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, NamedPrefixes, Ref, UnreadableTable
+from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, NamedPrefixes, PrefixedLake, Ref, UnreadableTable
 from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, resolve_rows
 from gc_assets.state.journal import PublishedTable
@@ -60,7 +60,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
       therefore names commits that no longer exist.
 
     If storages or symbolic links changed since the freeze, its rows are published again with their
-    current keys.
+    current keys. On the run date, this also updates the prefixes of names in containers.
 
     The clock is read before the first ref. If a freeze is not made on its run date, it is
     `historical` and its plan can be shown but not applied.
@@ -71,7 +71,10 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     state = context.state
     frozen = context.find(LAKE_REFS, lake_name)
     if frozen is not None and _is_current(context, lake_name, frozen):
-        return frozen if _has_current_keys(context, frozen) else _resolve_again(context, lake_name, frozen)
+        prefixes = _read_prefixes(context, lake_name, frozen)
+        if _has_current_keys(context, frozen) and prefixes == frozen_prefixes(frozen):
+            return frozen
+        return _resolve_again(context, lake_name, frozen, prefixes)
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
     frozen_at = context.clock.now()
@@ -144,8 +147,20 @@ def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
     return are_links_unchanged(resolver, read_parts(context.state.files, frozen.paths(LINKS_SIDE), LINKS))
 
 
-def _resolve_again(context: RunContext, lake_name: str, frozen: PublishedTable) -> PublishedTable:
-    """Publish a freeze again, with the current keys of its addresses."""
+def _read_prefixes(context: RunContext, lake_name: str, frozen: PublishedTable) -> NamedPrefixes | None:
+    """Return the current prefixes of names in containers on the run date, else the frozen ones.
+
+    A lake that was unreadable as a whole keeps its freeze.
+    """
+    lake = context.lake(lake_name)
+    is_today = context.run_date == context.clock.today()
+    if is_today and isinstance(lake, PrefixedLake) and not frozen.summary(LakeRefsSummary).unread:
+        return lake.read_prefixes()
+    return frozen_prefixes(frozen)
+
+
+def _resolve_again(context: RunContext, lake_name: str, frozen: PublishedTable, prefixes: NamedPrefixes | None) -> PublishedTable:
+    """Publish a freeze again, with the current keys of its addresses and these prefixes."""
     state, resolver = context.state, context.resolver()
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("resolving the addresses of the frozen refs again")
@@ -153,7 +168,12 @@ def _resolve_again(context: RunContext, lake_name: str, frozen: PublishedTable) 
     sides = {side: read_parts(state.files, frozen.paths(side), schema) for side, schema in _SIDE_TABLES.items()}
     sides |= {side: resolve_rows(sides[side], resolver) for side in _RESOLVED_SIDES}
     written = write_rows(rows, LAKE_REFS, run, state.files, {**sides, LINKS_SIDE: build_links(resolver)})
-    summary = frozen.summary(LakeRefsSummary).model_copy(update={"resolved_as": resolver.settings_digest})
+    before = frozen.summary(LakeRefsSummary)
+    update: dict[str, Any] = {"resolved_as": resolver.settings_digest}
+    if prefixes is not None and prefixes != frozen_prefixes(frozen):
+        notes = tuple(note for note in before.notes if before.named_prefixes_error is None or before.named_prefixes_error not in note)
+        update |= {"named_prefixes": dict(prefixes.prefixes), "named_prefixes_error": prefixes.error, "notes": notes}
+    summary = before.model_copy(update=update)
     return publish(state, run, written, context.clock, inputs=[frozen], summary=summary, unsafe=frozen.receipt.unsafe)
 
 
