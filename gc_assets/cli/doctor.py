@@ -53,7 +53,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
             print_message(f"repaired: {platform.config.state}/{path}")
     with show_progress(CommandProgress(), verbose=settings.verbose), measure_work("doctor"):
         found = [*_check_spark(platform, verbose=settings.verbose), *doctor(platform.run_context(platform.clock.today()))]
-    rows = [asdict(finding) for finding in found]
+    rows = [{**asdict(finding), "subject": platform.config.label_of(finding.subject)} for finding in found]
     if format_ == "json":
         write_json(rows)
     elif shown := [row for row in rows if show_all or row["verdict"] != OK]:
