@@ -1,0 +1,62 @@
+"""Stored rows get the current storage and key of their address."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.lakes.protocol import Commit, ContentRoot
+from gc_assets.stages.mark.commit_rows import build_commit_rows
+from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, resolve_content_roots, resolve_rows
+from gc_assets.state.side_tables import CLAIMS
+
+OLD, NEW = KeyResolver([("old", "s3://bucket/lake/")]), KeyResolver([("new", "s3://bucket/")])
+
+
+def commit(number: int) -> Commit:
+    roots = [ContentRoot(f"s3://bucket/lake/{number}/{root}", "manifest_list", is_container=True) for root in range(number)]
+    return Commit(str(number), (), datetime(2026, 11, 1, tzinfo=UTC), tuple(roots), table_uuid="uuid")
+
+
+def test_content_roots_of_reused_commits_get_current_keys() -> None:
+    commits = [commit(number) for number in (2, 0, 1, 3)]
+    (resolved,) = resolve_content_roots(iter([build_commit_rows(commits, OLD)]), NEW)
+    assert resolved.equals(build_commit_rows(commits, NEW))
+
+
+def test_part_of_a_batch_gets_current_keys() -> None:
+    commits = [commit(number) for number in (2, 0, 1, 3)]
+    (resolved,) = resolve_content_roots(iter([build_commit_rows(commits, OLD).slice(1, 2)]), NEW)
+    assert resolved.to_pylist() == build_commit_rows(commits[1:3], NEW).to_pylist()
+
+
+def test_address_outside_all_storages_has_no_key() -> None:
+    rows = pa.Table.from_pylist([{"address": "s3://other/t/", "storage": "old", "key": "t/"}], CLAIMS)
+    assert resolve_rows(rows, NEW).select(["storage", "key"]).to_pylist() == [{"storage": None, "key": None}]
+
+
+def test_every_directory_that_keys_depend_on_is_recorded(tmp_path: Path) -> None:
+    for name in ("disk1/t", "disk2/t", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("disk1")
+    storages = [(name, f"file://{tmp_path / name}/") for name in ("disk1", "disk2")]
+    resolver = KeyResolver(storages)
+    addresses = [f"file://{tmp_path}/{path}" for path in ("link/t/a", "elsewhere/b", "disk1/t/c")]
+    resolver.resolve(pa.array(addresses))
+    links = build_links(resolver)
+    outside = {f"{tmp_path}/link/t/", f"{tmp_path}/elsewhere/", f"{tmp_path}/disk1/", f"{tmp_path}/disk2/"}
+    assert set(links.column("directory").to_pylist()) == outside
+    assert are_links_unchanged(KeyResolver(storages), links)
+    (tmp_path / "elsewhere").rmdir()
+    assert are_links_unchanged(KeyResolver(storages), links)
+    (tmp_path / "elsewhere").symlink_to("disk2")
+    assert not are_links_unchanged(KeyResolver(storages), links)
+
+
+def test_keys_on_s3_depend_on_no_directory() -> None:
+    resolver = KeyResolver([("new", "s3://bucket/"), ("disk", "file:///data/")])
+    resolver.resolve(pa.array(["s3://bucket/a", "s3://other/b", "file:///data/c"]))
+    assert not build_links(resolver).num_rows
