@@ -479,6 +479,7 @@ def test_unknown_name_lists_configured_names(load: Load) -> None:
         (("storages", 0, "quarantine_days"), 8),
         (("storages", 0, "gates", "max_live_drop"), 0.3),
         (("storages", 0, "location"), "file:///elsewhere/"),
+        (("storages", 0, "aliases"), ["/mnt/lake/"]),
         (("lakes", 0, "retention", "default"), "29d"),
         (("lakes", 0, "retention", "refs", 0, "match"), "release/1"),
         (("lakes", 0, "retention", "tags"), "policy"),

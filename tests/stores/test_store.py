@@ -11,6 +11,7 @@ import pytest
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.stores.store import SCHEMES, find_unsupported_settings, open_objects, open_store
 
 PACKAGE = Path(__file__).parents[2] / "gc_assets"
@@ -89,6 +90,24 @@ def test_reports_are_read_from_a_bucket_or_a_disk(kind: str, location: str) -> N
 def test_unusable_inventory_is_refused_by_its_key(storage: dict[str, Any], inventory: dict[str, Any], key: str, message: str) -> None:
     ((found, why),) = refusal(**storage, inventory={"kind": "s3", "location": "s3://reports/lake/daily/", **inventory})
     assert (found, message in why) == (key, True)
+
+
+def test_alias_without_a_location_is_refused_by_its_key() -> None:
+    assert refusal(aliases=["/mnt/lake", "s3://ap-s3alias/lake/", "dbfs:/mnt/lake/"]) == []
+    ((key, why),) = refusal(aliases=["/mnt/lake", "lake/"])
+    assert (key, "alias 'lake/'" in why) == ("aliases", True)
+
+
+def test_objects_are_read_by_aliases_of_a_storage(tmp_path: Path) -> None:
+    resolver = KeyResolver([("lake", str(tmp_path))], [("lake", "/mnt/lake/"), ("lake", "dbfs:/mnt/lake/")])
+    objects = pickle.loads(pickle.dumps(open_objects(resolver=resolver)))  # noqa: S301  (bytes made on this line)
+    objects.create("dbfs:/mnt/lake/a", b"one")
+    assert list(objects.list("/mnt/lake/")) == [("/mnt/lake/a", 3, next(objects.list(f"{tmp_path}/"))[2])]
+    content, etag = objects.read_with_etag("/mnt/lake/a")
+    objects.replace("/mnt/lake/a", b"two!", etag)
+    assert (content, objects.read("dbfs:/mnt/lake/a"), objects.size(f"{tmp_path}/a")) == (b"one", b"two!", 4)
+    objects.remove("dbfs:/mnt/lake/a", objects.read_identified("/mnt/lake/a")[1])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_scheme_of_the_address_selects_the_store(tmp_path: Path) -> None:
