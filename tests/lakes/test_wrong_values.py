@@ -1,7 +1,7 @@
 """Every parser of foreign JSON and YAML returns checked values, or raises an error that names the object.
 
 Each value of a good document is replaced by about 25 wrong values: other types, numbers beyond 64 bits, lone surrogates, deep nesting and
-repeated keys (case attack/08). Whatever a parser accepts must also pass through the functions that use the result.
+repeated keys (case attack/08). The functions that use a result must accept it too.
 """
 
 from __future__ import annotations

@@ -149,6 +149,7 @@ class CatalogClient:
         self._catalog_name = catalog_name
         self._properties = properties
         self._clients = threading.local()
+        self._namespace_locations: dict[str, str | None] = {}
 
     def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
         """Yield every table with its metadata address, ordered by name like `list_tables`."""
@@ -288,16 +289,27 @@ class CatalogClient:
     def find_default_locations(self, name: str) -> tuple[str, ...]:
         """Return where this catalog creates a table of this name by default. Never raises."""
         namespace, _, table = name.rpartition(".")
-        found = list[str]()
+        found = default_locations(self._find_warehouse(), name)
+        location = self._find_namespace_location(namespace)
+        return found if location is None else (*found, f"{location.rstrip('/')}/{table}/")
+
+    def _find_warehouse(self) -> str | None:
         try:
-            client = self._connect()
-            found += default_locations(client.properties.get("warehouse"), name)
-            properties = self._call(namespace, lambda: client.load_namespace_properties(namespace))
-            if isinstance(location := properties.get("location"), str):
-                found.append(f"{location.rstrip('/')}/{table}/")
+            return self._connect().properties.get("warehouse")
         except Exception:  # noqa: BLE001 - a catalog raises any error of its driver
-            return tuple(found)
-        return tuple(found)
+            return None
+
+    def _find_namespace_location(self, namespace: str) -> str | None:
+        """Read the location of a namespace once, because a catalog that fails may be slow."""
+        if namespace not in self._namespace_locations:
+            location = None
+            try:
+                client = self._connect()
+                location = self._call(namespace, lambda: client.load_namespace_properties(namespace)).get("location")
+            except Exception:  # noqa: BLE001 - a catalog raises any error of its driver
+                location = None
+            self._namespace_locations[namespace] = location if isinstance(location, str) else None
+        return self._namespace_locations[namespace]
 
     def _find_metadata(self, identifier: Identifier) -> RawPointer | None:
         """Read only the metadata address of a table whose metadata pyiceberg cannot parse."""
@@ -451,7 +463,7 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _select_pointers(client: SqlCatalog) -> Select[Any]:
+def _select_pointers(client: SqlCatalog) -> Select[str, str, str | None]:
     query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
     return query.where(IcebergTables.catalog_name == client.name)
 

@@ -138,7 +138,7 @@ class IcebergLake:
         return replace(item, locations=absolute_locations((*around, *found)))
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
-        """Pin the metadata files of a view, which may be absent because no other file depends on it."""
+        """Pin the metadata files of a view. They may be absent: no other file depends on them."""
         from gc_assets.lakes.iceberg.catalog import UnlistedViews
 
         if isinstance(pointer, UnlistedViews):

@@ -55,9 +55,9 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     """Return the children of a manifest list or manifest, in file order.
 
     Raises:
-        FormatError: If the entry count differs from the parent's value, or the length if the parent
-            has no count, or if the file cannot be decoded, or an entry has no address or an unknown
-            code. The message names the container.
+        FormatError: If the entry count differs from the parent's value. Without a count, the length
+            must be equal. Also if the file cannot be decoded, or an entry has no address or an
+            unknown code. The message names the container.
     """
     if container.kind not in _DECODERS:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container, expected manifest_list or manifest")

@@ -66,7 +66,7 @@ class Content(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _allow_fields_of_other_types(cls, values: Any) -> Any:
-        """Treat declared fields of other content types as undeclared ones if they have another JSON type."""
+        """Treat declared fields of other content types as undeclared if they have another type."""
         if not isinstance(values, dict) or values.get("type") in _ICEBERG_TYPES:
             return values
         found = cast("dict[str, Any]", values)

@@ -54,7 +54,7 @@ def find_accepted_lengths(files: Files, edges: Sequence[str], index: pa.Table, u
 
 
 def add_accepted_lengths(lengths: pa.ChunkedArray, found: pa.Table, accepted: Mapping[str, int]) -> pa.ChunkedArray:
-    """Fill the null lengths of accepted containers. `lengths` has one value per row of `found`."""
+    """Fill the missing lengths of accepted containers. `lengths` has one value per row of `found`."""
     if not accepted:
         return lengths
     values = pa.array(list(accepted.values()), pa.int64())

@@ -62,7 +62,7 @@ def table_answer(server: RestServer, name: str) -> dict[str, Any]:
     return found
 
 
-def named(frozen: FrozenRefs) -> set[str | None]:
+def table_names(frozen: FrozenRefs) -> set[str | None]:
     return {source.table_name for source in frozen.sources}
 
 
@@ -90,7 +90,7 @@ def test_table_with_unknown_type_is_read_without_history_edits(server: RestServe
 def test_table_that_does_not_load_is_unreadable_by_name(server: RestServer, status: int, answer: Any) -> None:
     inject(server, ["namespaces", "db", "tables", "odd"], status, answer)
     frozen = freeze(server)
-    assert named(frozen) == {"db.good"}
+    assert table_names(frozen) == {"db.good"}
     assert [item.table_name for item in frozen.unreadable] == ["db.odd"]
     assert "table db.odd" in frozen.unreadable[0].reason
 
@@ -113,7 +113,7 @@ def test_metadata_of_view_is_pinned(server: RestServer, tmp_path: Path) -> None:
     frozen = freeze(server)
     assert [(root.address, root.must_exist) for root in frozen.pinned if root.kind == Kind.VIEW_METADATA] == [(f"file://{file}", False)]
     assert frozen.views == (View(VIEW["view-uuid"], "db.v", 7),)
-    assert named(frozen) == {"db.good", "db.odd"}
+    assert table_names(frozen) == {"db.good", "db.odd"}
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"view-uuid": 1}'])
@@ -125,7 +125,7 @@ def test_unreadable_metadata_of_view_is_pinned_with_a_note(server: RestServer, t
     frozen = freeze(server)
     assert f"file://{file}" in {root.address for root in frozen.pinned}
     assert [note for note in frozen.notes if "view db.v" in note]
-    assert named(frozen) == {"db.good", "db.odd"}
+    assert table_names(frozen) == {"db.good", "db.odd"}
 
 
 @pytest.mark.parametrize("answer, listed", [((403, {}), None), ((200, {"metadata-location": None}), None), ((200, {}), (500, {}))])
@@ -133,7 +133,7 @@ def test_view_that_does_not_load_is_a_note(server: RestServer, answer: tuple[int
     serve_view(server, answer, listed)
     frozen = freeze(server)
     assert [note for note in frozen.notes if "cannot be read" in note and "foreign_metadata" in note]
-    assert named(frozen) == {"db.good", "db.odd"}
+    assert table_names(frozen) == {"db.good", "db.odd"}
 
 
 class FakeHive:
