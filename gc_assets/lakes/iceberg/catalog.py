@@ -149,6 +149,7 @@ class CatalogClient:
         self._catalog_name = catalog_name
         self._properties = properties
         self._clients = threading.local()
+        self._namespaces: set[Identifier] | None = None
         self._namespace_locations: dict[str, str | None] = {}
 
     def list_pointers(self) -> Iterator[TablePointer | UnreadableTable]:
@@ -184,15 +185,18 @@ class CatalogClient:
         """
         try:
             client = self._connect()
-            namespaces = () if isinstance(client, SqlCatalog) else sorted(self._list_namespaces(client))
+            namespaces = () if isinstance(client, SqlCatalog) else sorted(self._namespaces or self._list_namespaces(client))
         except LakeUnreadable:
             raise
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self._listing_error(error) from None
         if isinstance(client, SqlCatalog):
             yield from self._list_sql_views(client)
-        for namespace in namespaces:
-            yield from self._list_namespace_views(client, namespace)
+        try:
+            for namespace in namespaces:
+                yield from self._list_namespace_views(client, namespace)
+        except TimeoutError as error:  # each further request may take as long
+            yield UnlistedViews("", self._redact(_describe(error)))
 
     def _list_sql_views(self, client: SqlCatalog) -> Iterator[ViewPointer | UnlistedViews]:
         is_table = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # see `_list_sql_pointers`
@@ -215,6 +219,8 @@ class CatalogClient:
             identifiers = sorted(self._call(name, partial(client.list_views, namespace)))
         except NotImplementedError:
             return
+        except TimeoutError:
+            raise
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             yield UnlistedViews(name, self._redact(_describe(error)))
             return
@@ -222,6 +228,8 @@ class CatalogClient:
             view = ".".join(identifier)
             try:
                 location = self._call(view, partial(read_view_location, client, identifier))
+            except TimeoutError:
+                raise
             except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
                 yield UnlistedViews(view, self._redact(_describe(error)))
                 continue
@@ -391,7 +399,8 @@ class CatalogClient:
 
     def _walk_namespaces(self, catalog: Catalog) -> set[Identifier]:
         found: set[Identifier] = set()
-        for namespace in self._list_namespaces(catalog):
+        self._namespaces = self._list_namespaces(catalog)
+        for namespace in self._namespaces:
             found.update(self._call(".".join(namespace), partial(catalog.list_tables, namespace)))
         return found
 

@@ -33,7 +33,7 @@ def read_locations(raw: bytes) -> tuple[str, ...]:
 
 
 def default_locations(warehouse: str | None, name: str) -> tuple[str, ...]:
-    """Return where engines create a table by default, with the layouts of Iceberg, Hive and pyiceberg."""
+    """Return where engines create a table by default, in the layouts of Iceberg and Hive."""
     *namespace, table = name.split(".")
     if warehouse is None or not namespace:
         return ()

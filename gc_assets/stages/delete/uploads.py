@@ -1,8 +1,8 @@
 """Select multipart uploads to abort, and abort them when the plan is executed.
 
 An abort is final, like a purge, so no upload is aborted while a table is unreadable and not set
-aside. An upload must be older than the grace period also by the store's clock, measured from the last action of its
-writer. As with files, its key must be claimed by a lake.
+aside. An upload must be older than the grace period also by the store's clock, measured from the
+last action of its writer. As with files, its key must be claimed by a lake.
 """
 
 from __future__ import annotations

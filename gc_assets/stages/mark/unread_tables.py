@@ -86,7 +86,7 @@ def list_unreadable(
 
 @dataclass(frozen=True, slots=True)
 class _PreviousReads:
-    """What earlier runs found out about the tables of a lake.
+    """Names and read times of the tables of a lake in earlier runs.
 
     Attributes:
         last_known: The newest earlier run, or None.

@@ -3,7 +3,7 @@
 A writer that is killed while it writes `metadata.json` leaves a part of it. One such file must not end the collection of its table. If
 the table is unknown, the file protects its directory and is reported.
 
-Source: the kit lakes of issue 29, of which 17 of 19 planned none of their garbage.
+Source: sample lakes, of which 17 of 19 planned none of their garbage because of one such file.
 """
 
 from __future__ import annotations

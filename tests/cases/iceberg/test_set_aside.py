@@ -3,7 +3,7 @@
 Before, one table of an unknown format version, one missing `metadata.json` or one damaged ref ended every run of every lake until it was
 repaired. Now only its locations are protected, and purges wait until a user decides.
 
-Source: issue 29, section 3, rule (iii).
+Source: sample lakes with one table of a newer format version.
 """
 
 from __future__ import annotations
