@@ -24,7 +24,7 @@ from gc_assets._version import __version__
 from gc_assets.core.byte_scan import find_rows, has_irregular_components
 from gc_assets.core.errors import FormatError, StoreError, UsageError
 from gc_assets.core.paths import FILE, S3, Location, Scheme, SymbolicLinks, collapse_path, parse_address, scheme_of
-from gc_assets.core.urls import parse_alias, parse_url
+from gc_assets.core.urls import is_aws, parse_alias, parse_url, web_host
 
 # Common spellings. All others take a slower path.
 _USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
@@ -70,6 +70,7 @@ class KeyResolver:
         self._roots = sorted(roots, key=lambda item: -len(item[1].root))
         self._has_path_aliases = len(roots) > len(self._locations)
         self._urls.sort(key=lambda item: -len(item[1]))
+        self._web_hosts = frozenset(filter(None, (web_host(url) for _, url in self._urls)))
         self._url_schemes = frozenset(url.partition(":")[0] for _, url in self._urls)
         self._links = SymbolicLinks()
 
@@ -207,7 +208,9 @@ class KeyResolver:
 
     def _resolve_url(self, address: str) -> tuple[str, str] | None:
         """Resolve an address by aliases that are URLs."""
-        if scheme_of(address) not in self._url_schemes and not address.lower().startswith("http:"):
+        if scheme_of(address) not in self._url_schemes and address[:5].lower() != "http:":
+            return None
+        if (host := web_host(address)) is not None and host not in self._web_hosts and not is_aws(f"https://{host}"):
             return None
         url = parse_url(address)
         for name, root in self._urls if url is not None else ():

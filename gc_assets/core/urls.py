@@ -95,6 +95,13 @@ def _parse_web_address(rest: str) -> Url:
     return Url("https", f"{bucket}.s3.amazonaws.com", path or "/")
 
 
+def web_host(address: str) -> str | None:
+    """Return the host of a web address as in `Url.authority`, or None for other addresses."""
+    if address[:5].lower() not in {"http:", "https"}:
+        return None
+    return _DEFAULT_PORT.sub("", address.partition("://")[2].partition("/")[0].rpartition("@")[2].lower())
+
+
 def is_aws(endpoint: str | None) -> bool:
     """Return True for the default endpoint and for those of AWS, including VPC endpoints."""
     return endpoint is None or _AWS_DOMAIN.search(endpoint.lower().rstrip("/")) is not None
