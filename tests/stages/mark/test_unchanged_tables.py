@@ -152,11 +152,12 @@ def test_all_registrations_of_a_table_are_read_if_one_changes(house: House) -> N
     assert run_next_day(house)[0] == ["db.one"]
 
 
-def test_changed_storages_cause_all_tables_to_be_read(house: House) -> None:
+def test_reused_commits_follow_changed_storages(house: House) -> None:
     house.table("one")
     run_next_day(house)
     with patch.object(House, "config", lambda self, state=None: replace(self._house, state=state, storage="other").config):
-        assert run_next_day(house)[0] == ["db.one"]
+        assert run_next_day(house)[0] == []
+        assert {root["storage"] for row in house.rows() for root in row["content_roots"]} == {"other"}
 
 
 @pytest.mark.parametrize(
