@@ -31,8 +31,17 @@ from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH
-from gc_assets.state.side_tables import CANDIDATES, IDENTITY_SEPARATOR, METADATA, METADATA_SIDE, PROBLEMS, PROBLEMS_SIDE
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
+from gc_assets.state.side_tables import (
+    CANDIDATES,
+    IDENTITY_SEPARATOR,
+    METADATA,
+    METADATA_SIDE,
+    PINNED,
+    PINNED_SIDE,
+    PROBLEMS,
+    PROBLEMS_SIDE,
+)
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import Lister
 
@@ -251,11 +260,18 @@ def find_foreign_metadata(
 
 
 def _metadata_directories(context: RunContext, storage_name: str) -> set[str]:
-    """Return the directories of the live table metadata that this run read."""
-    kinds = sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns())))
-    paths = [path for table in live_tables(context) for path in table.paths(METADATA_SIDE)]
-    rows = read_parts(context.state.files, paths, METADATA, ["storage", "key", "kind"])
-    mine = rows.filter(pc.and_(pc.equal(rows.column("storage"), storage_name), pc.is_in(rows.column("kind"), pa.array(kinds, pa.string()))))
+    """Return the directories with current metadata of tables that this run read.
+
+    Directories of earlier metadata that the current one names are included.
+    """
+    files, live = context.state.files, live_tables(context)
+    refs = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+    kinds = pa.array(sorted(frozenset[str]().union(*(pattern.file_kinds for pattern in metadata_patterns()))), pa.string())
+    columns = ["storage", "key", "kind"]
+    current = read_parts(files, [path for table in live for path in table.paths(METADATA_SIDE)], METADATA, columns)
+    pinned = read_parts(files, [path for table in refs for path in table.paths(PINNED_SIDE)], PINNED, columns)
+    rows = pa.concat_tables([current, pinned.cast(current.schema)])
+    mine = rows.filter(pc.and_(pc.equal(rows.column("storage"), storage_name), pc.is_in(rows.column("kind"), kinds)))
     return set(map(directory_of, mine.column("key").to_pylist()))
 
 
