@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core import gates
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import GateResult, PlanHeader
 from gc_assets.lakes.icechunk.refs import head_document
 from gc_assets.stages.read.status import storage_status
 from gc_assets.stages.records.ledger import quarantine_ledger
@@ -169,14 +170,18 @@ def test_resumed_apply_records_moved_files_that_are_live_again(planned: PlanFixt
     assert {planned.outcomes()[house.key(path)][0] for path in revived_files} == {"done"}
 
 
-def test_next_plan_restores_live_quarantined_files_without_approval(planned: PlanFixture) -> None:
+def test_next_plan_restores_live_quarantined_files_without_approval(planned: PlanFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate that fails in the verification mark does not refuse a restore, which removes nothing."""
     house, revived_files = planned.house, planned.lost[4:]
     house.now = NOW + timedelta(days=1)
     later = house.plan()
     actions = house.planned_actions()
     assert {actions[house.key(path)] for path in revived_files} == {"restore"}
     assert later.failed_gates == []  # a gate that fails because of files to restore would block their restore
-    applied = house.apply(later, ("restore",))
+    failed = GateResult(name="live_drop", passed=False, message="no live file", overridable=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(gates, "live_drop", lambda *_: failed)
+        applied = house.apply(later, ("restore",))
     assert list(applied.by_outcome) == [("restore", "done")]
     assert {path: path.read_bytes() for path in revived_files} == planned.contents
     house.now = NOW + timedelta(days=2)
