@@ -111,7 +111,7 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
 
 
 def _foreign_files(header: PlanHeader) -> str | None:
-    """Return a sentence on the files that may belong to others, or None if there are none."""
+    """Return a sentence on the files that may belong to others, or None."""
     from gc_assets.core.units import format_bytes
 
     numbers = next((gate.numbers for gate in header.gates if gate.name == "new_claims"), {})

@@ -137,7 +137,7 @@ class Claims:
             directory = directory[: directory[:-1].rfind("/") + 1]
 
     def deepest(self, directory: str) -> str:
-        """Return the deepest claimed or shielded prefix above a directory, or "" if there is none."""
+        """Return the deepest claimed or shielded prefix above a directory, or ""."""
         while directory and directory not in self.owners:
             directory = directory[: directory[:-1].rfind("/") + 1]
         return directory

@@ -1,14 +1,13 @@
 """Decide which unneeded files in a claim belong to others.
 
 A claim contains the files of a lake, and it may contain others: a table can be created over a
-directory that another team uses. An unneeded file is *foreign* if one
-of these rules applies:
+directory that another team uses. An unneeded file is *foreign* if one of these rules applies:
 
 - `other_format`: it is in a dataset of another format in the claim, and its name is not one of the
   lake's own.
 - `new_claim`: it is older than the claim.
 - `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever named a file
-  below that component (https://iceberg.apache.org/docs/latest/spark-procedures).
+  below that component (as in Iceberg's `remove_orphan_files`).
 - `unknown_directory`: the lake's writers do not give such names, and no commit ever named a file of
   theirs in its directory.
 
@@ -155,7 +154,7 @@ class ForeignRules:
         return pa.array(sorted(found), pa.string())
 
     def find_foreign(self, files: pa.RecordBatch, known: Collection[str], roots: Collection[str] = ()) -> pa.Array:
-        """Return the rule by which each file is foreign unless a commit named it (null: not foreign).
+        """Return the rule by which each file is foreign unless a commit named it, otherwise null.
 
         Args:
             files: Claimed files with the columns key, last_modified and lake.

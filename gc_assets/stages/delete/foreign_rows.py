@@ -23,10 +23,18 @@ from gc_assets.engine.tables import collect, frame_from_arrow, map_arrow, read_r
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.claims import claims_of
-from gc_assets.stages.sweep.foreign_files import ForeignFinder, find_known, foreign_rules, protected_keys, read_datasets
+from gc_assets.stages.sweep.foreign_files import (
+    ForeignFinder,
+    find_datasets,
+    find_known,
+    foreign_rules,
+    outermost,
+    protected_keys,
+    read_datasets,
+)
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.side_tables import TARGETS
+from gc_assets.state.side_tables import FOREIGN_DATASETS, TARGETS
 from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.protocol import Store
 
@@ -87,7 +95,7 @@ class ForeignRows:
         checked = rows.filter(F.col("action").isin(QUARANTINE, PURGE)).select("key", "lake")
         if uploads.num_rows:
             checked = checked.unionByName(frame_from_arrow(spark, uploads.select(["key", "lake"])))
-        finder = prepare_finder(spark, context, storage, rules, live, checked)
+        finder = prepare_finder(spark, context, storage, rules, live, checked, is_earlier=not is_checked(header))
         return cls(protected_keys(context, storage), finder, is_checked(header))
 
     @classmethod
@@ -145,11 +153,20 @@ def prepare_finder(
     rules: ForeignRules,
     live: Sequence[PublishedTable],
     files: DataFrame,
+    *,
+    is_earlier: bool = False,
 ) -> ForeignFinder:
-    """Return the task that finds the foreign ones of some files (columns key, lake)."""
+    """Return the task that finds the foreign ones of some files (columns key, lake).
+
+    `is_earlier` is True for files in plans of earlier releases.
+    """
     targets = {row["target"] for row in collect(map_arrow(files, _FindTargets(rules), TARGETS).distinct())}
     known = find_known(spark, context, storage_name, live, targets, rules.own_names.values())
-    return ForeignFinder(rules, known, read_datasets(context, storage_name))
+    # Sweeps of earlier releases recorded no datasets, but their plans contain the signs.
+    signs = collect(map_arrow(files.select("key"), _FindDatasets(), FOREIGN_DATASETS).distinct()) if is_earlier else []
+    listed = pa.Table.from_pylist([row.asDict() for row in signs], FOREIGN_DATASETS)
+    found = outermost(listed, rules.claims).column("key").to_pylist()
+    return ForeignFinder(rules, known, read_datasets(context, storage_name).union(found))
 
 
 def foreign_copies(
@@ -189,7 +206,7 @@ def foreign_copies(
     ]
     earlier = copies.filter(F.col("source_plan_id").isin(names) & F.col("lake").isNotNull())
     rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
-    finder = prepare_finder(spark, context, storage_name, rules, live, earlier.select("key", "lake"))
+    finder = prepare_finder(spark, context, storage_name, rules, live, earlier.select("key", "lake"), is_earlier=True)
     schema = pa.schema([("key", pa.string()), ("source_plan_id", pa.string())])
     return map_arrow(
         earlier.select("key", "etag", "lake", "source_plan_id"), _KeepForeign(finder, context.store(storage_name), frozenset(named)), schema
@@ -205,6 +222,15 @@ class _FindTargets:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_arrays([self.rules.find_targets(batch)], schema=TARGETS)
+
+
+@dataclass(frozen=True)
+class _FindDatasets:
+    """Yield the datasets of other formats that keys are signs of. Runs in executors."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield find_datasets(batch.column("key"))
 
 
 @dataclass(frozen=True)

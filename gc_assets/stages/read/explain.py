@@ -41,8 +41,8 @@ class Explanation:
     """Content of the tables of a run date about one key.
 
     `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged,
-    young, unowned, foreign, protected, external, unknown. `approval_events` are the approvals and rejections of the
-    plans that name the key.
+    young, unowned, foreign, protected, external, unknown. `approval_events` are the approvals and
+    rejections of the plans that name the key.
     """
 
     storage: str | None

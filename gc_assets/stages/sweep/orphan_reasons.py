@@ -50,8 +50,8 @@ def find_reasons(
 ) -> DataFrame:
     """Return the candidates with their reasons and witnesses.
 
-    `foreign` finds files of others, None if there are none. A file that a commit named is one of
-    them only if it is in a dataset of another format.
+    `foreign` finds files of others, or is None. A file that a commit named is one of them only if it
+    is in a dataset of another format.
 
     A candidate that equals a live key is routed to the false negatives. One that differs from a
     live key only in its spelling is routed to the near misses.
