@@ -9,7 +9,6 @@ from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.file_names import OWN_NAMES
-from gc_assets.lakes.iceberg.metadata import parse_identity
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import FileTraits, HistoryEdits, KindTable, LakeKind, MetadataPattern, TableIdentity, TableRole
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 
 def identify_table(raw: bytes) -> TableIdentity:
     """Return the table or view that a metadata file belongs to."""
+    from gc_assets.lakes.iceberg.metadata import parse_identity  # loads pyarrow
+
     found = parse_identity("its content", raw)
     return TableIdentity(found.uuid, found.newest, "view" if found.is_view else "table")
 

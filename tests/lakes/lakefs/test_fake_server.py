@@ -110,15 +110,22 @@ def test_errors_equal_the_recorded_ones(served: tuple[Recording, ApiClient]) -> 
     assert "error authenticating request" in str(refused.value.body)
 
 
-def test_commit_id_prefix_precedes_branch_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix_wins, shown", [(True, "committed"), (False, "staged")])
+def test_commit_id_prefix_precedes_branch_name_on_old_servers_only(tmp_path: Path, shown: str, *, prefix_wins: bool) -> None:
     builder = RepositoryBuilder(tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
     repository = builder.repository
-    builder.record("fade" + "0" * 60, ["main-0"], {"committed": "data/p/a"})
-    builder.branch("fade", "first")
-    builder.stage("fade", "staged", "data/p/b")
-    assert set(repository.resolve("fade") or ()) == set(repository.resolve("fade" + "0" * 60) or ()) == {"committed"}
+    repository.prefix_wins = prefix_wins
+    commit = "fade" + "0" * 60
+    builder.record(commit, ["main-0"], {"committed": "data/p/a"})
+    for name in ("fade", commit):
+        builder.branch(name, "first")
+        builder.stage(name, "staged", "data/p/b")
+    assert set(repository.resolve("fade") or ()) == {shown}
+    assert (repository.resolve("fade$") is None) == prefix_wins
+    assert set(repository.resolve(commit) or ()) == {"committed"}
+    assert repository.resolve(f"{commit}$") is None
     builder.record("fade" + "1" * 60, ["main-0"], {})
-    assert set(repository.resolve("fade") or ()) == {"staged"}
+    assert set(repository.resolve("fade") or ()) == set(repository.resolve("fade$") or ()) == {"staged"}
 
 
 def test_unknown_requests_are_refused(served: tuple[Recording, ApiClient]) -> None:
