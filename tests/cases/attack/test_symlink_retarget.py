@@ -42,7 +42,7 @@ class LinkedLake(TwoStorages):
         self.garbage = self.tables[0].leftovers(days_ago(20), 1)
         self.lakes = [self.builder.config(LAKE, retention={"refs": [{"match": ".*", "keep": "forever"}], "max_snapshot_age": "36500d"})]
 
-    def live(self) -> set[tuple[str, str, str]]:
+    def mark_live(self) -> set[tuple[str, str, str]]:
         """Mark, and return storage, key and kind of every live file and metadata object."""
         self.mark()
         return {(row["storage"], row["key"], row["kind"]) for row in self.rows("live_files", LAKE)}
@@ -51,7 +51,7 @@ class LinkedLake(TwoStorages):
         state, self.state = self.state, str(self.root / "new_state")
         shutil.rmtree(self.state, ignore_errors=True)
         try:
-            return self.live()
+            return self.mark_live()
         finally:
             self.state = state
 
@@ -116,36 +116,36 @@ CHANGES = [copy_data, move_data, chain_links, replace_link_by_directory, replace
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_live_set_follows_links(lake: LinkedLake, change: Callable[[LinkedLake], None]) -> None:
-    before = lake.live()
+    before = lake.mark_live()
     change(lake)
     lake.now += timedelta(days=1)
-    found = lake.live()
+    found = lake.mark_live()
     assert found == lake.live_of_new_state()
     assert found != before or change is replace_directory_by_link
     assert lake.rows_read() == 12
 
 
 def test_live_set_follows_links_within_a_run_date(lake: LinkedLake) -> None:
-    lake.live()
+    lake.mark_live()
     copy_data(lake)
-    assert lake.live() == lake.live_of_new_state()
+    assert lake.mark_live() == lake.live_of_new_state()
 
 
 def test_live_set_follows_links_back(lake: LinkedLake) -> None:
-    before = lake.live()
+    before = lake.mark_live()
     copy_data(lake)
     lake.now += timedelta(days=1)
-    lake.live()
+    lake.mark_live()
     lake.retarget("disk1")
     for _ in range(2):
         lake.now += timedelta(days=1)
-        assert lake.live() == before
+        assert lake.mark_live() == before
 
 
 def test_unchanged_links_leave_the_cache_valid(lake: LinkedLake) -> None:
-    lake.live()
+    lake.mark_live()
     lake.now += timedelta(days=1)
-    lake.live()
+    lake.mark_live()
     assert lake.summary("manifest_entries", LAKE)["resolved_again"] == []
     assert lake.summary("manifest_entries", LAKE)["decoded"] == 0
 
