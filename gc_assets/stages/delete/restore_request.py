@@ -137,7 +137,7 @@ def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | N
             (storage.name, source)
             for storage in context.config.storages
             for source in read_quarantine(context.state, storage.name).column("source_plan_id").to_pylist()
-            if len(plan_id) >= MIN_PLAN_ID and source.startswith(plan_id)
+            if len(plan_id) >= MIN_PLAN_ID and (source or "").startswith(plan_id)
         }
         if len(found) != 1:
             raise
@@ -145,10 +145,10 @@ def _find_plan(context: RunContext, plan_id: str | None) -> tuple[StoredPlan | N
 
 
 def _storage(context: RunContext, given: str | None) -> str:
-    storages = context.config.storages
-    if given is None and len(storages) > 1:
-        raise UsageError(f"--storage is missing; the configuration has {suggest.join_names([item.label for item in storages])}")
-    return context.storage(given or storages[0].name).name
+    names = [item.name for item in context.config.storages]
+    if given is None and len(names) > 1:
+        raise UsageError(f"--storage is missing; the configuration has {suggest.join_names(list(map(context.config.label_of, names)))}")
+    return context.storage(given or names[0]).name
 
 
 def _resolve_key(context: RunContext, key: str) -> tuple[str | None, str]:
