@@ -368,7 +368,7 @@ def test_half_written_metadata_of_a_known_table_is_planned(house: Lakehouse, bui
     leftovers = {house.key(path) for path in main.existing("db.t").leftovers(LONG_AGO)}
     half = metadata_of(builder, "db.t").with_name("00009-half.metadata.json")
     half.write_bytes(b"{}")
-    os.utime(half, (LONG_AGO.timestamp(),) * 2)
+    os.utime(half, (LONG_AGO.timestamp(), LONG_AGO.timestamp()))
     house.lakes = [builder.config(retention=HEADS)]
     header = house.plan()
     assert not house.failed_gates(header)

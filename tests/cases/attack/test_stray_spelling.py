@@ -39,7 +39,8 @@ class Strays:
 
 def write_old(path: Path) -> Path:
     path.write_bytes(b"x")
-    os.utime(path, (days_ago(30).timestamp(),) * 2)
+    at = days_ago(30).timestamp()
+    os.utime(path, (at, at))
     return path
 
 

@@ -51,7 +51,8 @@ class Runs:
 def write_old(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    os.utime(path, (days_ago(30).timestamp(),) * 2)
+    at = days_ago(30).timestamp()
+    os.utime(path, (at, at))
     return path
 
 

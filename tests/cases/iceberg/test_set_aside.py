@@ -50,9 +50,9 @@ class Story:
         self.planned[name] = self.house.planned_actions()
         return header
 
-    def set_aside(self, *tables: str, withdraw: bool = False) -> None:
+    def set_aside(self, *tables: str) -> None:
         for table in tables:
-            set_table_aside(self.house.config, self.house.clock, table, "ada", "checked", withdraw=withdraw)
+            set_table_aside(self.house.config, self.house.clock, table, "ada", "checked")
 
     @property
     def keys(self) -> Iterator[str]:
@@ -61,7 +61,8 @@ class Story:
 
 def rewrite(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    os.utime(path, (days_ago(25).timestamp(),) * 2)
+    at = days_ago(25).timestamp()
+    os.utime(path, (at, at))
 
 
 def set_format_version(path: Path, version: int) -> None:
@@ -100,13 +101,8 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     house.approve_and_apply(story.run("first"))
     house.now += timedelta(days=1)
     story.run("waiting")
-    story.set_aside("db.newer", "db.gone", "sales/db.torn", "db.apart")
-    story.run("partly set aside")
-    story.set_aside("weather")
-    house.now += timedelta(minutes=1)
+    story.set_aside("db.newer", "db.gone", "sales/db.torn", "db.apart", "weather")
     story.run("set aside")
-    story.set_aside("db.newer", withdraw=True)
-    story.run("withdrawn")
     set_format_version(metadata["newer"], 2)
     house.now += timedelta(days=1)
     story.run("read")
@@ -128,9 +124,9 @@ def test_no_file_in_their_locations_is_planned(story: Story) -> None:
     assert not story.before & set(story.keys)
 
 
-def test_purges_wait_until_all_are_set_aside_by_a_user(story: Story) -> None:
+def test_purges_wait_until_the_tables_are_set_aside_by_a_user(story: Story) -> None:
     purged = {name: {key for key, action in planned.items() if action == "purge"} for name, planned in story.planned.items()}
-    assert not purged["waiting"] | purged["partly set aside"] | purged["withdrawn"]
+    assert not purged["waiting"]
     assert story.leftovers <= purged["set aside"]
 
 
