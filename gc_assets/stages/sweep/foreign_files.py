@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Final, Self
 
@@ -216,10 +217,10 @@ def age_rows(ages: ClaimAges) -> pa.Table:
 
 
 def _read_ages(rows: pa.Table) -> ClaimAges:
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, dict[str, datetime | None]] = {}
     for row in rows.to_pylist():
         found.setdefault(row["key"], {})[row["table"]] = row["since"]
-    return ClaimAges(found)  # type: ignore[arg-type]
+    return ClaimAges(found)
 
 
 def find_known(
@@ -286,8 +287,16 @@ class _SumForeign:
         for batch in batches:
             for row in batch.filter(pc.equal(batch.column("reason"), FOREIGN)).to_pylist():
                 prefix = self.claims.deepest(row["key"][: row["key"].rfind("/") + 1])
-                amounts = {"files": 1, "bytes": row["size_bytes"], "oldest": row["last_modified"], "samples": (row["key"],)}
-                _add(found, ForeignFiles(rule=row["foreign_rule"], lake=row["lake"], address=prefix, **amounts))
+                new = ForeignFiles(
+                    rule=row["foreign_rule"],
+                    lake=row["lake"],
+                    address=prefix,
+                    files=1,
+                    bytes=row["size_bytes"],
+                    oldest=row["last_modified"],
+                    samples=(row["key"],),
+                )
+                _add(found, new)
         yield pa.RecordBatch.from_pydict({"sum": [item.model_dump_json() for item in found.values()]})
 
 
