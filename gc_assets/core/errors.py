@@ -50,6 +50,10 @@ class LakeUnreadable(_ForeignTextError):
     """Unreadable ref, page, snapshot, manifest or table, so the live set cannot be computed."""
 
 
+class ClockSkewed(LakeUnreadable):
+    """The clock of a lake's server differs from that of this machine, which all lakes use."""
+
+
 class FormatError(_ForeignTextError):
     """Metadata object that violates its format, e.g. its magic, version, counts or checksum."""
 

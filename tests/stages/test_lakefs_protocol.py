@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.errors import LakeUnreadable
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stages.sweep.storage_inventory import find_baseline, last_inventory, storage_inventory
@@ -355,3 +356,11 @@ def test_repository_that_the_server_does_not_show_is_unreadable_alone(fresh: Fre
     [unread] = house.plan().unreadable
     assert (unread.lake, unread.good_on) == ("ml", (house.now - timedelta(days=1)).date())
     assert not house.planned_actions()
+
+
+def test_clock_that_differs_from_the_server_stops_the_run(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of this machine may be wrong, and the ages of all files depend on it."""
+    fresh.builder.commit("main", a=b"1")
+    monkeypatch.setattr("gc_assets.lakes.lakefs.lake.MAX_SKEW", timedelta(seconds=-1))
+    with pytest.raises(LakeUnreadable, match="Synchronize the clocks"):
+        fresh.house.mark()

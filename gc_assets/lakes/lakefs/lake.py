@@ -20,7 +20,7 @@ import pyarrow as pa
 from pydantic import SecretStr
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.errors import ClockSkewed, FormatError, LakeUnreadable
 from gc_assets.core.moments import from_timestamp
 from gc_assets.core.objects import Objects
 from gc_assets.core.paths import Location
@@ -123,7 +123,7 @@ class LakeFsLake:
     def _refuse_clock_skew(self, repository: Repository) -> None:
         skew = abs(repository.server_time - Clock().now())
         if skew > MAX_SKEW:
-            raise LakeUnreadable(
+            raise ClockSkewed(
                 f"lake {self.name}: the server's time is {repository.server_time.astimezone(UTC).isoformat()} and differs by "
                 f"{format_duration(skew)} from this machine; expected at most {format_duration(MAX_SKEW)}, because ages decide on "
                 "deletion. Synchronize the clocks."

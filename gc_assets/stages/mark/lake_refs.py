@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gc_assets.core.errors import GcError, LakeUnreadable, StoreError
+from gc_assets.core.errors import ClockSkewed, GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
@@ -105,12 +105,11 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
 
 
 def _freeze(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
-    """Freeze the lake. An unreadable single-repository lake is unreadable as a whole.
-
-    `live_files` checks if an earlier run read it.
-    """
+    """Freeze the lake. A lake of some kinds is unreadable as a whole instead of stopping the run."""
     try:
         return _freeze_by_name(lake, context.as_of)
+    except ClockSkewed:
+        raise  # the clock of this machine may be wrong, and the ages of all lakes depend on it
     except (LakeUnreadable, StoreError) as error:
         if not context.kind(lake_name).fails_alone:
             raise
