@@ -109,7 +109,9 @@ def virtual_addresses(source: str, locations: pa.StringArray, containers: NamedP
 def _expand(location: str, containers: NamedPrefixes | None, names: set[str]) -> str | None:
     """Replace the name of a container by its prefix, and add it to `names`. None if it is unknown."""
     match = _NAMED.fullmatch(location)
-    for name in (match[1], unquote(match[1])) if match is not None and containers is not None else ():
+    if match is None or containers is None:
+        return None
+    for name in (match[1], unquote(match[1])):
         if name in containers.prefixes:
             names.add(name)
             return containers.prefixes[name] + match[2]
