@@ -154,7 +154,7 @@ class ForeignRules:
         return pa.array(sorted(found), pa.string())
 
     def find_foreign(self, files: pa.RecordBatch, known: Collection[str], roots: Collection[str] = ()) -> pa.Array:
-        """Return the rule by which each file is foreign unless a commit named it, otherwise null.
+        """Return a column with the rule by which each file is foreign unless a commit named it.
 
         Args:
             files: Claimed files with the columns key, last_modified and lake.
