@@ -63,7 +63,7 @@ from gc_assets.stages.sweep.sweep_checks import (
     REREAD,
     ForeignMetadata,
     Missing,
-    Unlisted,
+    MissingLiveFiles,
     behind_links,
     find_foreign_metadata,
     find_misspelled,
@@ -174,7 +174,7 @@ class _Checks:
     behind_links: list[str]
     metadata: _MetadataChecks
     deferred: tuple[str, ...]
-    unlisted: Unlisted
+    unlisted: MissingLiveFiles
     misspelled: tuple[str, ...] = ()
     foreign_files: tuple[ForeignFiles, ...] = ()
     missing_statistics: tuple[str, ...] = ()
@@ -295,7 +295,7 @@ def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
     return found
 
 
-def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner]) -> Unlisted:
+def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner]) -> MissingLiveFiles:
     """Find the live files that the inventory lacks.
 
     Some live files may be absent by rule, and two lakes may need one file. So the files are compared
@@ -307,7 +307,7 @@ def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, br
     found += optional - probed.summary.get("optional_found", 0)
     lacking = max(0, live_rows(live, storage_name) - found)
     if lacking <= MAX_UNLISTED * live_count(live, storage_name).files:
-        return Unlisted(lacking)
+        return MissingLiveFiles(lacking)
     session = choose_session(spark, *_size_of_all(sweep.state, sweep.inventory, live))
     keys, listed = sweep.live_keys(session), sweep.read_inventory(session)
     purged = purged_by_rule(session, context, storage_name)
@@ -455,7 +455,7 @@ def _size(context: RunContext, candidates: int, live: Sequence[PublishedTable]) 
     return candidates + sum(part.rows for part in parts), len(parts)
 
 
-def _unlisted_lakes(sweep: _Sweep, unlisted: Unlisted) -> Mapping[Owner, str]:
+def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner, str]:
     """Return the lakes that need missing files, if the gate `live_listed` refuses the plan."""
     live = live_count(sweep.live, sweep.storage).files
     if unlisted.files <= MAX_UNLISTED * live:

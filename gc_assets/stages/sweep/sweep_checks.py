@@ -146,7 +146,7 @@ class _RereadContainers:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisted:
+class MissingLiveFiles:
     """Live files that are missing.
 
     Attributes:
@@ -160,7 +160,7 @@ class Unlisted:
     lakes: tuple[str, ...] = ()
 
 
-def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> Unlisted:
+def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> MissingLiveFiles:
     """Find the live files that must exist and are neither listed nor in quarantine.
 
     Files that the inventory lacks are looked up. The plan restores files that are in quarantine.
@@ -173,7 +173,7 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     needed = needed.groupBy("key").agg(F.collect_set("lake").alias("lakes"))
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
     found = run_over_frame(lost, _CountLost(lister), LOST_DDL)
-    return Unlisted(
+    return MissingLiveFiles(
         sum(row["files"] for row in found),
         tuple(sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]),
         tuple(sorted({lake for row in found for lake in row["lakes"]})),
