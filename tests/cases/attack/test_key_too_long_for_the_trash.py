@@ -1,4 +1,4 @@
-"""A key that a bucket can store and its trash cannot name neither blocks its storage nor fails for ever.
+"""A key that a bucket can store and its trash cannot name does not block its storage.
 
 Before, an object of 992 bytes got the outcome `failed` in each apply, and the gate `unfinished_apply` refused all later plans.
 
