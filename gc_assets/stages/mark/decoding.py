@@ -238,9 +238,9 @@ class _SegmentWriter:
         self._counts["container_bytes"] += sum(item.length for item in decoded)
 
     def add_failure(self, task: dict[str, Any], error: FormatError, result: _ReadResult | None = None) -> None:
-        is_aborted = isinstance(error, DecodingAborted) and isinstance(result, tuple)
+        digest = content_digest(result[0]) if isinstance(error, DecodingAborted) and isinstance(result, tuple) else None
         row = {**task, "container": None, "container_size_bytes": None, "error": str(error)}
-        row |= {"absent": isinstance(result, FileNotFoundError), "digest": content_digest(result[0]) if is_aborted else None}
+        row |= {"absent": isinstance(result, FileNotFoundError), "digest": digest}
         self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
         self._counts["unreadable"] += 1
         if isinstance(error, UnresolvedAddresses):
