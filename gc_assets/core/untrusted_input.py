@@ -98,8 +98,7 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
     Raises:
         ValueError: If the text is not JSON, nested too deeply, or has more than `MAX_JSON_VALUES`.
     """
-    marks = ("[", "{", ",") if isinstance(content, str) else (b"[", b"{", b",")
-    if len(content) > MAX_JSON_VALUES and sum(content.count(mark) for mark in marks) > MAX_JSON_VALUES:
+    if len(content) > MAX_JSON_VALUES and _count_marks(content) > MAX_JSON_VALUES:
         raise ValueError(f"the JSON document has more than {MAX_JSON_VALUES:,} values")
     try:
         return json.loads(content, object_pairs_hook=pairs)
@@ -108,12 +107,19 @@ def parse_json(content: bytes | str, pairs: Callable[[list[tuple[str, Any]]], An
 
 
 def is_text(value: str) -> bool:
-    """Return False for text with lone surrogates, which JSON and YAML can express, but UTF-8 cannot."""
+    """Return False for text with lone surrogates, which JSON and YAML can express and UTF-8 not."""
     try:
         value.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _count_marks(content: bytes | str) -> int:
+    """Count the characters that precede the values of a JSON document."""
+    if isinstance(content, str):
+        return sum(content.count(mark) for mark in "[{,")
+    return sum(content.count(mark) for mark in (b"[", b"{", b","))
 
 
 def _inflator(codec: str) -> _Inflator:

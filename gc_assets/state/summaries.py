@@ -423,7 +423,7 @@ class OrphanFilesSummary(Summary):
         unlisted_lakes: Lakes with too many missing live files in this storage.
         near_misses: Candidates that differ from a live key only in spelling. They are not planned.
         misspelled: Near misses whose live key is missing, as these stop the plan. None in summaries
-            of older releases, where all near misses do.
+            of older releases, in which all near misses do.
         junk: Files named like metadata without being metadata. The files in their directories are
             kept.
         foreign: Files in claims that may belong to others, by claim and rule. Their total is part

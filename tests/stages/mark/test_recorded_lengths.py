@@ -17,7 +17,7 @@ from gc_assets.state.side_tables import EDGES, EDGES_SIDE, ROOTS
 ADDRESS = "s3://b/m.avro"
 
 
-def accepted(tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None], kind: str = Kind.MANIFEST) -> dict[str, int]:
+def accept_lengths(tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None], kind: str = Kind.MANIFEST) -> dict[str, int]:
     """Return the accepted lengths of one container.
 
     Args:
@@ -35,16 +35,16 @@ def accepted(tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int 
         [{"container": ADDRESS, "container_size_bytes": length, "entries": entries} for length, entries in decoded],
         schema=pa.schema([("container", pa.string()), ("container_size_bytes", pa.int64()), ("entries", pa.int64())]),
     )
-    return dict(find_accepted_lengths(files, paths, index, found(kind)))
+    return dict(find_accepted_lengths(files, paths, index, build_roots(kind)))
 
 
-def found(kind: str = Kind.MANIFEST) -> pa.Table:
+def build_roots(kind: str = Kind.MANIFEST) -> pa.Table:
     return pa.Table.from_pylist([{"address": ADDRESS, "kind": kind, "size_bytes": 9}], schema=ROOTS)
 
 
 @pytest.mark.parametrize("decoded, expected", [([(12, 3)], [3]), ([(12, 3)], [3, None]), ([(7, 3)], [3, 3])])
 def test_manifest_with_the_stated_entries_is_accepted(tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None]) -> None:
-    assert accepted(tmp_path, decoded, expected) == {ADDRESS: decoded[0][0]}
+    assert accept_lengths(tmp_path, decoded, expected) == {ADDRESS: decoded[0][0]}
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,16 @@ def test_manifest_with_the_stated_entries_is_accepted(tmp_path: Path, decoded: l
     ],
 )
 def test_other_containers_are_not_accepted(tmp_path: Path, decoded: list[tuple[int, int]], expected: list[int | None], kind: str) -> None:
-    assert accepted(tmp_path, decoded, expected, kind) == {}
+    assert accept_lengths(tmp_path, decoded, expected, kind) == {}
 
 
 def test_accepted_length_is_noted() -> None:
-    lengths = add_accepted_lengths(pa.chunked_array([pa.array([None], pa.int64())]), found(), {ADDRESS: 12})
+    lengths = add_accepted_lengths(pa.chunked_array([pa.array([None], pa.int64())]), build_roots(), {ADDRESS: 12})
     assert lengths.to_pylist() == [12]
-    (note,) = describe_accepted_lengths("sales", found(), lengths)
+    (note,) = describe_accepted_lengths("sales", build_roots(), lengths)
     assert f"{ADDRESS}: 12 bytes, recorded 9" in note
 
 
 def test_recorded_length_is_not_noted() -> None:
-    assert list(describe_accepted_lengths("sales", found(), pa.chunked_array([pa.array([9], pa.int64())]))) == []
-    assert list(describe_accepted_lengths("sales", found(), pa.chunked_array([pa.array([None], pa.int64())]))) == []
+    assert list(describe_accepted_lengths("sales", build_roots(), pa.chunked_array([pa.array([9], pa.int64())]))) == []
+    assert list(describe_accepted_lengths("sales", build_roots(), pa.chunked_array([pa.array([None], pa.int64())]))) == []
