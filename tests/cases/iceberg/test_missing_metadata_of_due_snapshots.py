@@ -8,8 +8,6 @@ Source: apache/iceberg #17715 and #7007.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
 
