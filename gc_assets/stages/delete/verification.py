@@ -223,7 +223,10 @@ def _failed_gates(
         header.storage,
         tables,
         header.rows,
-        lambda session: read_table(session, context.state, DELETION_PLAN, plan.published),
+        # A row that is live under its own name is not executed, so its other names are irrelevant.
+        lambda session: read_table(session, context.state, DELETION_PLAN, plan.published).join(
+            live_keys(session, mark_context, header.storage, tables).select("key"), "key", "left_anti"
+        ),
     )
     checks.append(gates.unknown_addresses(unknown.addresses, unknown.files, unknown.samples))
     overrides = plan.verdict.overrides
