@@ -8,6 +8,7 @@ or its parent is gone.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import pickle
 import queue
@@ -26,6 +27,8 @@ from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 # Address space of the child in addition to its size after the start.
 MAX_BYTES: Final = 4 * 2**30
 IDLE_SECONDS: Final = 60.0
+# The wall-clock limit of a call, as a multiple of whole seconds of CPU time. The machine may be busy.
+WALL_FACTOR: Final = 4
 # Python and its libraries start in a second. A busy machine may need many more.
 START_SECONDS: Final = 120.0
 _LENGTH: Final = struct.Struct("<Q")
@@ -35,7 +38,13 @@ _T = TypeVar("_T")
 
 
 class WorkerDied(ChildProcessError):
-    """The child ended during a call, usually because it exceeded its memory limit."""
+    """The child ended during a call, e.g. killed by the system.
+
+    Attributes:
+        is_limit: True if it exceeded its limit of CPU time, so that the same call would end again.
+    """
+
+    is_limit: bool = False
 
 
 class _Worker:
@@ -54,14 +63,14 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def call(self, seconds: float, request: bytes) -> tuple[bool, Any]:
+    def call(self, wall_seconds: float, request: bytes) -> tuple[bool, Any]:
         """Return (True, result), or (False, exception) if the function raised one.
 
         Raises:
-            TimeoutError: If there is no result after `seconds`.
+            TimeoutError: If there is no result after `wall_seconds`.
             WorkerDied: If the child ended.
         """
-        until = time.monotonic() + seconds
+        until = time.monotonic() + wall_seconds
         try:
             self._requests.write(_LENGTH.pack(len(request)) + request)
             self._requests.flush()
@@ -85,6 +94,10 @@ class _Worker:
 
     def _exit_error(self) -> WorkerDied:
         code = self._process.wait()
+        if code == -signal.SIGXCPU:
+            error = WorkerDied(errno.ECHILD, "the worker process exceeded its limit of CPU time")
+            error.is_limit = True
+            return error
         return WorkerDied(errno.ECHILD, f"the worker process ended with code {code}; it may use {MAX_BYTES // 2**30} GiB of memory")
 
     def kill(self) -> None:
@@ -113,7 +126,7 @@ class _Pool:
                     return worker
                 worker.kill()
         worker = _Worker()
-        worker.call(START_SECONDS, pickle.dumps((_accept_first_call, (), {})))
+        worker.call(START_SECONDS, pickle.dumps((START_SECONDS, _accept_first_call, (), {})))
         return worker
 
     def put_back(self, worker: _Worker) -> None:
@@ -137,20 +150,20 @@ def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **
     """Call a function of a module in a child process.
 
     Args:
-        seconds: Time limit, without the start of the child.
+        seconds: Limit of CPU time, in addition to the start of the child.
         function: The function. It, its arguments and its result are pickled.
         args: Positional arguments.
         kwargs: Keyword arguments.
 
     Raises:
-        TimeoutError: If the time is over. The child is killed.
-        WorkerDied: If the child ended.
+        WorkerDied: If the child exceeded its CPU time or ended for another reason.
+        TimeoutError: If it did not end in a multiple of the limit. The child is killed.
         Exception: Errors of the function are raised unchanged.
     """
-    request = pickle.dumps((function, args, kwargs))
+    request = pickle.dumps((seconds, function, args, kwargs))
     worker = _pool.take()
     try:
-        succeeded, result = worker.call(seconds, request)
+        succeeded, result = worker.call(WALL_FACTOR * (seconds + 1), request)
     except BaseException:
         worker.kill()
         raise
@@ -173,7 +186,8 @@ def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
 
 def _execute(request: bytes) -> bytes:
     try:
-        function, args, kwargs = pickle.loads(request)  # noqa: S301 - written by the parent
+        seconds, function, args, kwargs = pickle.loads(request)  # noqa: S301 - written by the parent
+        _limit_cpu(seconds)
         answer = True, function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - raised in the parent
         answer = False, error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
@@ -202,6 +216,12 @@ def main() -> None:
         if not is_limited:
             _limit_memory()
             is_limited = True
+
+
+def _limit_cpu(seconds: float) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    limit = math.ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def _limit_memory() -> None:

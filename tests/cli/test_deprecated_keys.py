@@ -33,7 +33,7 @@ def test_plans_prints_deprecated_keys(tmp_path: Path) -> None:
     at = platform(tmp_path)
     approve(at.config, at.clock, header_of(stored_plan(at)).plan_id, "ada")
     (plan,) = list_plans(at.config)
-    row = plan_row(plan, at.clock.now())
+    row = plan_row(plan, at.clock.now(), at.config)
     assert row["said"] == row["decisions"]
     assert [(event["said"], event["by"]) for event in row["words"]] == [("approved", "ada")]
 

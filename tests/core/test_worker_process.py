@@ -34,8 +34,14 @@ def test_error_of_the_function_is_raised_and_the_worker_goes_on() -> None:
 def test_endless_call_is_killed() -> None:
     pid = run_in_worker(5, os.getpid)
     with pytest.raises(TimeoutError):
-        run_in_worker(0.2, time.sleep, 60)
+        run_in_worker(0, time.sleep, 60)
     assert pid not in children()
+
+
+def test_call_that_exceeds_its_cpu_time_is_killed() -> None:
+    with pytest.raises(WorkerDied, match="exceeded its limit of CPU time") as caught:
+        run_in_worker(0.2, pow, 3, 10**9)
+    assert caught.value.is_limit
 
 
 def test_call_that_needs_too_much_memory_fails_alone() -> None:
@@ -45,8 +51,9 @@ def test_call_that_needs_too_much_memory_fails_alone() -> None:
 
 
 def test_crash_of_the_worker_is_an_error_of_the_call() -> None:
-    with pytest.raises(WorkerDied, match="ended with code 3"):
+    with pytest.raises(WorkerDied, match="ended with code 3") as caught:
         run_in_worker(5, os._exit, 3)
+    assert not caught.value.is_limit
     assert run_in_worker(5, pow, 2, 10) == 1024
 
 

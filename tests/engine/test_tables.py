@@ -143,7 +143,7 @@ def test_state_directory_may_have_any_name(spark: SparkSession, tmp_path: Path, 
 
 
 def raise_lake_unreadable() -> None:
-    raise LakeUnreadable("lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\nRepair them.")
+    raise LakeUnreadable("lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\n  Repair them.")
 
 
 def raise_format_error() -> None:
@@ -180,7 +180,11 @@ def task_calling(what: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]
 @pytest.mark.parametrize(
     "what, kind, message",
     [
-        (raise_lake_unreadable, LakeUnreadable, "lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\nRepair them."),
+        (
+            raise_lake_unreadable,
+            LakeUnreadable,
+            "lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\n  Repair them.",
+        ),
         (raise_with_cause, LakeUnreadable, "lake sales: manifest m.avro is damaged"),
         (raise_during_handling, GateRefused, "second"),
     ],

@@ -121,8 +121,8 @@ def test_small_run_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) 
 
 
 def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
-    """The joins are the histories before and after the edits, the live files, and the plan with the
-    needs.
+    """The joins are the histories before and after the edits, the live files, the plan with the needs,
+    and the directories of the plan before and after the edits.
 
     The mark before the edits is not compared, because the edits replace it.
     """
@@ -141,7 +141,7 @@ def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path
     applied = house.approve_and_apply(header)
     assert applied.edited
     assert applied.by_outcome["quarantine", "done"].rows
-    assert count_jobs(spark) == before + 4
+    assert count_jobs(spark) == before + 6
 
 
 def test_apply_and_restore_are_equal_in_process_and_remote(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ class FaultyStore(_Faulty):
         return FaultyQuarantine(self.real.quarantine(mode, plan_id), self.faults)
 
     def max_key_bytes(self, mode: QuarantineMode) -> int | None:
-        return self.inner.max_key_bytes(mode)
+        return self.real.max_key_bytes(mode)
 
     def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         return cast("Lease", FaultyLease(self.real.acquire(plan_id, owner, clock, duration, after), self.faults))

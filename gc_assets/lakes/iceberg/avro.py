@@ -86,7 +86,7 @@ class UnexpectedCount(ValueError):
 
 
 class ReaderAborted(ValueError):
-    """A reader exceeded its limit of time or memory, and no other one could read the file."""
+    """A reader exceeded its limit of CPU time or memory, and no other one could read the file."""
 
 
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
@@ -124,9 +124,10 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
     try:
         table = read_with_fastavro(raw, columns)
     except Exception as error:
-        if aborted or isinstance(error, TimeoutError | WorkerDied | MemoryError):
+        is_limit = isinstance(error, MemoryError) or (isinstance(error, WorkerDied) and error.is_limit)
+        if is_limit or (aborted and not isinstance(error, TimeoutError | WorkerDied)):
             raise ReaderAborted(f"a reader exceeded its limit of time or memory: {error}") from error
-        raise
+        raise  # not a property of the file: the system killed the worker, or the machine is busy
     if table.num_rows != rows:
         raise UnexpectedCount(table.num_rows, rows)
     return table

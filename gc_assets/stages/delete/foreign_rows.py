@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.errors import StateError
 from gc_assets.core.foreign import OTHER_FORMAT, RULES, ForeignRules
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
@@ -32,7 +33,8 @@ from gc_assets.stages.sweep.foreign_files import (
     protected_keys,
     read_datasets,
 )
-from gc_assets.state.journal import PublishedTable
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.side_tables import FOREIGN_DATASETS, TARGETS
 from gc_assets.state.summaries import DeletionPlanSummary
@@ -50,6 +52,14 @@ def never_named() -> frozenset[str]:
 def is_checked(header: PlanHeader) -> bool:
     """Check if the plan was made by a release that leaves out foreign files."""
     return any(gate.name == GATE for gate in header.gates)
+
+
+def _is_published_and_checked(state: State, run: PastRun) -> bool:
+    """Check a plan, of which the state may lack the files. Its own copies are then checked one by one."""
+    try:
+        return is_checked(state.open(run).summary(DeletionPlanSummary).header)
+    except StateError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ def foreign_copies(
     """
     state, plans = context.state, list(list_plans(context.config, storage_name, empty=True))
     oldest = min(plans, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
-    if oldest is None or is_checked(state.open(oldest.run).summary(DeletionPlanSummary).header):
+    if oldest is None or _is_published_and_checked(state, oldest.run):
         return None
     sources = {row["source_plan_id"] for row in collect(copies.select("source_plan_id").distinct())}
     opened = [state.open(plan.run) for plan in plans if plan.header.plan_id in sources]

@@ -109,7 +109,7 @@ class VersionedQuarantine:
         found = f"bucket {self.bucket.name} no longer keeps versions, so a delete could be permanent"
         way_out = "enable versioning, or use `quarantine: trash` and create a new plan"
         return [
-            Result(DENIED, f"{step.planned.key!r}: {found}; {way_out}")
+            Result(DENIED, f"{step.planned.key!r}: {found}; {way_out}", replan=True)
             if isinstance(step, Deletion) and step.planned.action == "quarantine"
             else step
             for step in steps

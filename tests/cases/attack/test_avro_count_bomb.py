@@ -17,7 +17,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from gc_assets.core.errors import FormatError
+from gc_assets.core.errors import DecodingAborted, FormatError
+from gc_assets.core.worker_process import WorkerDied
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import avro
 from gc_assets.lakes.iceberg.manifests import decode
@@ -112,6 +113,23 @@ def test_hanging_decoder_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FormatError, match="cannot decode"):
         decode(Container("file:///x/m.avro", Kind.MANIFEST, len(raw), None, "1"), raw)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 1.0  # no thread goes on
+
+
+@pytest.mark.parametrize("is_limit", [True, False])
+def test_only_a_limit_is_a_property_of_the_file(is_limit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that the system kills must not make a manifest unreadable until an upgrade."""
+
+    def die(*_: object) -> None:
+        error = WorkerDied("the worker process ended")
+        error.is_limit = is_limit
+        raise error
+
+    monkeypatch.setattr(avro, "run_in_worker", die)
+    monkeypatch.setattr(avro, "MAX_IN_PROCESS_BYTES", 0)
+    raw = manifest_with_statistics(LARGE)
+    with pytest.raises(FormatError) as caught:
+        decode(Container("file:///x/m.avro", Kind.MANIFEST, len(raw), None, "1"), raw)
+    assert isinstance(caught.value, DecodingAborted) is is_limit
 
 
 if __name__ == "__main__":

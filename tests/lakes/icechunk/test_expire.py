@@ -308,7 +308,7 @@ def test_unknown_or_incomplete_action_fails(tree: DocumentTree):
         replace(edit, old_parent_id=None),
     ]
     outcomes = expire(lake, AS_OF, rows)
-    assert [outcome.verdict for outcome in outcomes] == ["failed"] * 3
+    assert [outcome.verdict for outcome in outcomes] == ["denied"] * 3
     assert all("plan again" in outcome.error for outcome in outcomes)
 
 
@@ -538,7 +538,7 @@ def test_read_only_directory_fails_only_its_action(built: DocumentTree):
         with read_only(path / "snapshots"):
             outcomes = expire(lake, AS_OF, plan)
         edits = [outcome for outcome in outcomes if outcome.action.action == "edit_parent"]
-        assert verdicts(edits) == {"failed"}
+        assert verdicts(edits) == {"denied"}
         for outcome in edits:
             assert f"snapshots/{outcome.action.snapshot_id} cannot be changed: Permission denied" in outcome.error
         deletions = [outcome for outcome in outcomes if outcome.action.action == "delete_ref"]
