@@ -342,4 +342,4 @@ def _directories(keys: pa.Array) -> pa.Array:
 
 
 def _names(keys: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(keys, "^.*/", "")
+    return pc.replace_substring_regex(keys, "(?s)^.*/", "")

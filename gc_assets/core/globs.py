@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 _WILDCARD: Final = re.compile(r"\*\*/|\*\*|\*|\?")
-_MEANINGS: Final = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+# Keys may contain newlines, which `.` matches only with the flag `s`.
+_MEANINGS: Final = {"**/": "(?s:.*/)?", "**": "(?s:.*)", "*": "[^/]*", "?": "[^/]"}
 
 
 def glob_regex(patterns: Sequence[str]) -> str | None:
@@ -16,7 +17,7 @@ def glob_regex(patterns: Sequence[str]) -> str | None:
     `*` and `?` match characters other than `/`, and `**` matches all. A pattern that matches a
     directory matches everything in it.
     """
-    return "|".join(f"^(?:{_translate(pattern.rstrip('/'))})(?:/.*)?$" for pattern in patterns) or None
+    return "|".join(f"^(?:{_translate(pattern.rstrip('/'))})(?s:/.*)?$" for pattern in patterns) or None
 
 
 def _translate(pattern: str) -> str:

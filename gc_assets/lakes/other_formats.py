@@ -28,12 +28,12 @@ class OtherFormat:
 
 def _in_root(file: str) -> str:
     """Match a file relative to the directory of the dataset, in the outermost such directory."""
-    return rf"^(?P<root>(?:.*?/)??){file}"
+    return rf"^(?P<root>(?s:.*?/)??){file}"
 
 
 def _in_directory(suffix: str) -> str:
     """Match all files in a directory whose name has a suffix."""
-    return rf"^(?P<root>(?:.*?/)??[^/]+{suffix}/)"
+    return rf"^(?P<root>(?s:.*?/)??[^/]+{suffix}/)"
 
 
 OTHER_FORMATS: Final = (

@@ -119,6 +119,8 @@ def test_directory_of_a_format_needs_no_known_file() -> None:
         (f"t/data/_x=1/{OWN}", f"t/data/{OWN}", None),  # a partition column
         (f"t/data/_old/{OWN}", "t/data/_old/deep/x.parquet", None),
         ("t/data/_mine.parquet", "t/data/_mine.parquet", None),
+        ("t/data/a\nb/_x.parquet", f"t/data/a\nb/{OWN}", HIDDEN_PATH),
+        (f"t/data/a\nb/{OWN}", "t/x", None),
         ("w/chunks/_tmp/ABC", "w/chunks/XYZ", HIDDEN_PATH),
     ],
 )

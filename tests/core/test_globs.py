@@ -8,7 +8,7 @@ import pytest
 
 from gc_assets.core.globs import glob_regex
 
-KEYS = ("raw/a.csv", "raw/x/b.csv", "raw/x/y/c.csv", "raws/d.csv", "db/raw/e.csv", "a+b/(c)")
+KEYS = ("raw/a.csv", "raw/x/b.csv", "raw/x/y/c.csv", "raws/d.csv", "db/raw/e.csv", "a+b/(c)", "n/x\ny/z\n.csv")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,11 @@ KEYS = ("raw/a.csv", "raw/x/b.csv", "raw/x/y/c.csv", "raws/d.csv", "db/raw/e.csv
         ("**/raw/**", (*KEYS[:3], KEYS[4])),
         ("**/c.csv", KEYS[2:3]),
         ("raw/**/c.csv", KEYS[2:3]),
-        ("a+b/(c)", KEYS[5:]),
+        ("a+b/(c)", KEYS[5:6]),
+        ("n/**", KEYS[6:]),
+        ("n", KEYS[6:]),
+        ("n/*/z?.csv", KEYS[6:]),
+        ("**/*.csv", (*KEYS[:5], KEYS[6])),
         ("RAW/**", ()),
     ],
 )
