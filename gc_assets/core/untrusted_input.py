@@ -46,15 +46,23 @@ def gunzip(raw: bytes) -> bytes:
     Raises:
         EOFError: If the file is truncated.
     """
+    found, is_complete = gunzip_start(raw)
+    if not is_complete:
+        raise EOFError("the gzip file ends before its end-of-stream marker")
+    return found
+
+
+def gunzip_start(raw: bytes) -> tuple[bytes, bool]:
+    """Decompress a gzip file that may be truncated, and return whether it is complete."""
     limit, found, rest = max_decompressed_bytes(len(raw)), bytearray(), raw
     while rest:
         member = zlib.decompressobj(_GZIP)
         found += member.decompress(rest, limit - len(found) + 1)
         _require(len(found), limit)
         if not member.eof:
-            raise EOFError("the gzip file ends before its end-of-stream marker")
+            return bytes(found), False
         rest = member.unused_data.lstrip(b"\0")  # padding may follow, as gzip itself allows
-    return bytes(found)
+    return bytes(found), True
 
 
 def decompress_block(raw: bytes, codec: str) -> bytes:

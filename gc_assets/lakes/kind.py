@@ -48,14 +48,16 @@ class MetadataPattern:
             description of foreign metadata, or None for other content. Raises any exception for
             damaged bytes. If None, a matching name is sufficient.
         noun: The term for such metadata in messages.
-        file_kinds: File kinds of such metadata. Damaged bytes next to a live file of these kinds
-            are the leftover of a failed write.
+        file_kinds: File kinds of such metadata.
+        is_fragment: Function that returns True for bytes that no reader can use as metadata. Such a
+            file next to a live one of `file_kinds` is the leftover of a failed write.
     """
 
     names: str
     classify: Callable[[bytes], TableIdentity | str | None] | None = None
     noun: str = "metadata"
     file_kinds: frozenset[str] = frozenset()
+    is_fragment: Callable[[bytes], bool] | None = None
 
 
 class TableRole(StrEnum):

@@ -26,11 +26,17 @@ def identify_table(raw: bytes) -> TableIdentity:
     return TableIdentity(found.uuid, found.newest, "view" if found.is_view else "table")
 
 
+def is_fragment(raw: bytes) -> bool:
+    """Return True if no reader can use a file as metadata."""
+    from gc_assets.lakes.iceberg import metadata  # loads pyarrow
+
+    return metadata.is_fragment(raw)
+
+
 def _open(config: IcebergLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
     from gc_assets.lakes.iceberg.lake import IcebergLake
 
-    del storages
-    return IcebergLake(config, objects)
+    return IcebergLake(config, objects, storages)
 
 
 def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
@@ -55,6 +61,7 @@ KIND: Final = LakeKind(
                 identify_table,
                 noun="table metadata",
                 file_kinds=frozenset({Kind.METADATA_JSON, Kind.VIEW_METADATA}),
+                is_fragment=is_fragment,
             ),
         ),
         own_names=OWN_NAMES,

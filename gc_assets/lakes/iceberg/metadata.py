@@ -10,6 +10,7 @@ and all numbers fit into 64 bits. Any other document raises `FormatError`.
 
 from __future__ import annotations
 
+import codecs
 import re
 import zlib
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
 from gc_assets.core.errors import FormatError
-from gc_assets.core.untrusted_input import gunzip, is_text, parse_json
+from gc_assets.core.untrusted_input import gunzip, gunzip_start, is_text, parse_json
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import ContentRoot
 
@@ -35,6 +36,12 @@ GC_ENABLED = "gc.enabled"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(2**63), 2**63)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+# An object with one of these keys may be metadata, which some readers accept without the others.
+_SIGNS = frozenset(
+    ("format-version", "table-uuid", "view-uuid", "location", "snapshots", "versions", "schema", "schemas", "properties", "metadata-log")
+)
+_GZIP_MAGIC = b"\x1f\x8b"
+_BRACKETS_AND_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _T = TypeVar("_T")
 
@@ -204,6 +211,36 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
     return MetadataIdentity(uuid, newest, is_view=table_uuid is None)
 
 
+def is_fragment(raw: bytes) -> bool:
+    """Return True if no reader can use a file as metadata.
+
+    A fragment is empty, truncated, or JSON without any field of metadata. Content that other
+    readers may understand is no fragment, such as an unknown compression or encryption, or a
+    document beyond the limits.
+    """
+    try:
+        content = gunzip_start(raw)[0] if _GZIP_MAGIC.startswith(raw[:2]) else raw
+        text = codecs.getincrementaldecoder("utf-8")().decode(content.strip(b"\0 \t\r\n"))
+        if not text or _is_unclosed(text):
+            return True
+        document = parse_json(text)
+    except (ValueError, zlib.error):
+        return False
+    return _SIGNS.isdisjoint(cast("dict[str, Any]", document)) if isinstance(document, dict) else not document
+
+
+def _is_unclosed(text: str) -> bool:
+    """Return True if text starts a JSON object or array and ends before its closing bracket."""
+    if text[0] not in "{[" or "\0" in text:
+        return False
+    depth = 0
+    for match in _BRACKETS_AND_STRINGS.finditer(text):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(match[0], 0)
+        if depth == 0:
+            return False
+    return True
+
+
 def _find_newest(document: _JsonObject, key: str) -> int:
     return max((item.require("timestamp-ms", int) for item in document.items(key)), default=0)
 
@@ -261,7 +298,7 @@ def _parse_document(address: str, raw: bytes) -> Mapping[str, Any]:
     if not raw:
         raise FormatError(f"{address}: the metadata file is empty; restore it, or point the catalog to the previous version")
     try:
-        document = parse_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        document = parse_json(gunzip(raw) if raw[:2] == _GZIP_MAGIC else raw)
     except (ValueError, EOFError, zlib.error) as error:
         raise FormatError(f"{address}: {len(raw):,} bytes that are no complete JSON document ({error}); restore the file") from error
     if not isinstance(document, dict):

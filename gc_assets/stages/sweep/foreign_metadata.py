@@ -43,7 +43,8 @@ def foreign_metadata(
     """Find the foreign suspects, with the reason (columns key, reason, is_junk).
 
     `is_junk` marks files named like metadata that are not readable as such, one in each directory.
-    Such a file in one of `own_directories` is a leftover of a failed write and is not returned.
+    In `own_directories`, a fragment of such a file is the leftover of a failed write and is not
+    returned.
 
     If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
     its writers moved to another one. If the table is in use, only old metadata counts: young
@@ -105,13 +106,15 @@ class MetadataClassifier:
         if pattern.classify is None:
             return "metadata of a repository or table of another kind", False
         try:
-            found = pattern.classify(self._read(key))
+            raw = self._read(key)
         except FileNotFoundError:
             return None, False
-        except OSError as error:
+        except (OSError, GcError) as error:
             return f"{pattern.noun} that cannot be read ({error})", True
+        try:
+            found = pattern.classify(raw)
         except Exception as error:  # noqa: BLE001 - any other program may have written this object
-            if directory_of(key) in self.own_directories:
+            if directory_of(key) in self.own_directories and pattern.is_fragment is not None and pattern.is_fragment(raw):
                 return None, False
             return f"{pattern.noun} that cannot be read ({error if isinstance(error, GcError) else repr(error)})", True
         return self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableIdentity) else (found, False)

@@ -1,7 +1,8 @@
 """A half-written metadata file of a known table is a leftover like any other.
 
 A writer that is killed while it writes `metadata.json` leaves a part of it. One such file must not end the collection of its table. If
-the table is unknown, the file protects its directory and is reported.
+the table is unknown, or the file may be metadata of another table, it protects its directory and is reported. Tables can share a
+metadata directory, and metadata of version 1 needs no `table-uuid`.
 
 Source: sample lakes, of which 17 of 19 planned none of their garbage because of one such file.
 """
@@ -27,8 +28,10 @@ CONTENTS = {
     "list": b"[]",
     "cut": b'{"format-version": 2, "table-uuid": "0b0b',
     "gzip": gzip.compress(b"{}")[:-4],
-    "no_uuid": b'{"format-version": 2, "location": "file:///w", "snapshots": []}',
+    "other": b'{"owner": "ada"}',
 }
+# Complete metadata of a table in a catalog that is not configured.
+NO_UUID = b'{"format-version": 1, "location": "file:///w", "snapshots": []}'
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Runs:
     Attributes:
         own: One file in the metadata directory of each known table.
         strange: A file in a directory without a known table.
+        foreign: A file next to metadata of a known table, which may be metadata of another table.
     """
 
     house: Lakehouse
@@ -46,6 +50,7 @@ class Runs:
     header: PlanHeader
     own: set[str]
     strange: str
+    foreign: str
 
 
 def write_old(path: Path, content: bytes) -> Path:
@@ -60,7 +65,7 @@ def write_old(path: Path, content: bytes) -> Path:
 def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     house = Lakehouse(spark, tmp_path_factory.mktemp("half"), settings={"gates": {"max_delete_share": 1.0}})
     lake = LakeBuilder(house.root)
-    for number, name in enumerate(CONTENTS):
+    for number, name in enumerate([*CONTENTS, "shared"]):
         table = lake.table(f"db.{name}", days_ago(40), properties={"history.expire.max-snapshot-age-ms": "86400000"})
         table.overwrite(days_ago(30))
         if number >= len(CONTENTS) - 2:
@@ -78,14 +83,15 @@ def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     # A table that now writes its metadata to another directory has such a file in the former one.
     files.append(write_old(house.warehouse / "db/gzip/metadata/00000-half.metadata.json", b"{}"))
     inner = write_old(house.warehouse / "db/list/data/metadata/00000-half.metadata.json", b"{}")
+    shared = write_old(house.warehouse / "logs/shared/00009-theirs.metadata.json", NO_UUID)
     header = house.plan()
-    return Runs(house, before, house.planned_actions(), header, set(map(house.key, files)), house.key(inner))
+    return Runs(house, before, house.planned_actions(), header, set(map(house.key, files)), house.key(inner), house.key(shared))
 
 
 def test_half_written_metadata_of_known_tables_is_collected(runs: Runs) -> None:
     assert not runs.house.failed_gates(runs.header)
     assert set(runs.before.values()) == {"quarantine"}
-    protected = {key for key in runs.before if key.startswith("db/list/data/")}
+    protected = {key for key in runs.before if key.startswith(("db/list/data/", "logs/shared/"))}
     assert set(runs.after) == (runs.before.keys() - protected) | runs.own
 
 
@@ -95,3 +101,10 @@ def test_half_written_metadata_of_an_unknown_table_protects_its_directory_and_is
     gate = next(gate for gate in runs.header.gates if gate.name == "foreign_metadata")
     assert runs.strange in gate.message
     assert not [key for key in runs.own if key in gate.message]
+
+
+def test_metadata_of_another_table_protects_a_shared_directory_and_is_reported(runs: Runs) -> None:
+    assert [key for key in runs.before if key.startswith("logs/shared/")]
+    assert not [key for key in runs.after if key.startswith("logs/shared/")]
+    gate = next(gate for gate in runs.header.gates if gate.name == "foreign_metadata")
+    assert f"{runs.foreign}: table metadata that cannot be read" in gate.message

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.iceberg.metadata import parse_metadata
+from gc_assets.lakes.iceberg.metadata import is_fragment, parse_metadata
 
 WILD = Path(__file__).parents[3] / ".." / "shared" / "fixtures" / "iceberg-wild"
 WILD_METADATA = [path for path in sorted(WILD.resolve().rglob("*.metadata.json")) if b"format-version" in path.read_bytes()]
@@ -136,6 +136,52 @@ def test_truncated_metadata_is_refused() -> None:
     for length in range(len(raw)):
         with pytest.raises(FormatError):
             parse_metadata(ADDRESS, raw[:length])
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("escaped", ["a", 'é"\\{}[]'])
+def test_truncated_metadata_is_a_fragment(indent: int | None, escaped: str) -> None:
+    raw = json.dumps(document(properties={"note": escaped}), indent=indent, ensure_ascii=False).encode()
+    assert all(is_fragment(raw[:length]) for length in range(len(raw)))
+    assert all(is_fragment(raw[:length] + b"\0" * 9) for length in range(0, len(raw), 7))
+    zipped = gzip.compress(raw, mtime=0)
+    assert all(is_fragment(zipped[:length]) for length in range(len(zipped) - 40))
+    assert not is_fragment(zipped[:-8])  # readers that stop at the end of the document accept it
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"[]", b" \n", b'{"owner": "ada"}', gzip.compress(b"{}"), gzip.compress(b"")])
+def test_json_without_metadata_is_a_fragment(raw: bytes) -> None:
+    assert is_fragment(raw)
+
+
+METADATA = json.dumps(document(), indent=1).encode()
+METADATA_WITHOUT_UUID = json.dumps({key: value for key, value in document().items() if key != "table-uuid"}).encode()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        METADATA_WITHOUT_UUID,
+        gzip.compress(METADATA_WITHOUT_UUID),
+        b'{"format-version": 1}',
+        b'{"location": "file:///t"}',
+        b'{"snapshots": []}',
+        METADATA + b"\0\0",
+        METADATA + METADATA[-20:],  # a shorter document over a longer one, which lenient readers accept
+        METADATA.decode().encode("utf-16"),
+        b"\xef\xbb\xbf" + METADATA,
+        METADATA.replace(b'"u"', b"1" * 5000),  # beyond the limit of digits
+        METADATA.replace(b'"u"', b"[" * 100_000 + b"]" * 100_000),
+        METADATA.replace(b'"u"', b'"\xe9"'),
+        b"\x28\xb5\x2f\xfd" + bytes(range(200)),  # zstd
+        b"AGS1" + bytes(range(200)),  # encrypted
+        gzip.compress(METADATA)[:40] + b"\xff" * 40,
+        gzip.compress(b" " * 2**27),
+    ],
+    ids=range(16),
+)
+def test_what_another_reader_may_accept_is_no_fragment(raw: bytes) -> None:
+    assert not is_fragment(raw)
 
 
 def test_pyiceberg_cannot_write_format_version_3() -> None:
