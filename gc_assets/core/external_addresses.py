@@ -1,7 +1,8 @@
 """Decide if an address in no storage may still be another name of a storage's object.
 
 An external address is either provably outside all storages or *unknown*. The decision depends on
-the address without its last components, so millions of addresses need few decisions.
+the address without its last components, so millions of addresses need few decisions. Only for files
+in existing directories of this machine, the existence of each file is checked.
 """
 
 from __future__ import annotations
@@ -35,52 +36,70 @@ _CLOUD_HOSTS: Final = (
     ".dfs.core.windows.net",
 )
 _URL: Final = "^[A-Za-z][A-Za-z0-9+.-]*:"
+_NO_FILE: Final = "a file that does not exist on this machine"
+# Parts of names that are not chosen twice: a UUID, or an identifier such as those of Icechunk.
+_UNIQUE: Final = "(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-z]{20}"
 _TAIL: Final = r"(?s)(?:(?:^|/)(?P<parent>[^/]*)/)?(?P<base>[^/]*)$"
 _HDFS: Final = frozenset({"hdfs", "webhdfs", "swebhdfs"})
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalAddresses:
-    """Classifier of external addresses. Picklable if `describe_directory` is.
+    """Classifier of external addresses. Picklable if its functions are.
 
     Attributes:
         has_disks: True if a storage is on a disk.
         has_buckets: True if a storage is on S3.
         servers: Endpoints of servers whose buckets may have several names, i.e. of no known provider.
         describe_directory: Returns the reason why a local directory outside all storages may belong
-            to one, or None if it does not.
+            to one, or None if only its missing files may.
+        file_exists: Returns True if this machine has a file at a local address. Called for each file
+            in a directory without a reason.
     """
 
     has_disks: bool
     has_buckets: bool
     servers: tuple[str, ...]
     describe_directory: Callable[[str], str | None]
+    file_exists: Callable[[str], bool]
 
     @classmethod
-    def of(cls, storages: Sequence[tuple[str, str | None]], describe_directory: Callable[[str], str | None]) -> Self:
+    def of(
+        cls,
+        storages: Sequence[tuple[str, str | None]],
+        describe_directory: Callable[[str], str | None],
+        file_exists: Callable[[str], bool],
+    ) -> Self:
         """Create a classifier.
 
         Args:
             storages: (location, endpoint) pairs. The endpoint is None for AWS and for disks.
             describe_directory: See the attribute.
+            file_exists: See the attribute.
         """
         schemes = {scheme_of(location) for location, _ in storages}
         servers = {endpoint for _, endpoint in storages if endpoint is not None and not is_aws(endpoint) and not provider_schemes(endpoint)}
-        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory)
+        return cls(FILE in schemes, S3 in schemes, tuple(sorted(servers)), describe_directory, file_exists)
 
     def find_reasons(self, addresses: pa.Array) -> pa.Array:
         """Return the reason why each address is unknown. A missing value means provably outside."""
+        is_local = pc.match_substring_regex(addresses, _LOCAL)
         groups = pc.if_else(
             pc.match_substring_regex(addresses, _WEB),
             pc.replace_substring_regex(addresses, _WEB_GROUP, r"\1"),
             pc.if_else(
-                pc.match_substring_regex(addresses, _LOCAL),
+                is_local,
                 pc.replace_substring_regex(addresses, _LOCAL_GROUP, ""),
                 pc.replace_substring_regex(addresses, _OTHER_GROUP, r"\1"),
             ),
         ).dictionary_encode()
         reasons = pa.array([self._find_reason(group) for group in groups.dictionary.to_pylist()], pa.string())
-        return reasons.take(groups.indices)
+        found = reasons.take(groups.indices)
+        is_checked = pc.and_(is_local, pc.is_null(found))
+        if not is_checked.true_count:
+            return found
+        missing = [None if self.file_exists(address) else _NO_FILE for address in addresses.filter(is_checked).to_pylist()]
+        return pc.replace_with_mask(found, is_checked, pa.array(missing, pa.string()))
 
     def _find_reason(self, group: str) -> str | None:
         scheme, url = scheme_of(group), parse_url(group)
@@ -119,15 +138,16 @@ class ExternalAddresses:
 def split_tail(names: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the last but one and the last component of keys or addresses.
 
-    The last but one is missing in a name of one component. Spelling, queries, hosts and buckets are
-    removed.
+    The last but one is missing in a name of one component, and if the last one is unique by itself.
+    Spelling, queries, hosts and buckets are removed.
     """
     is_url = pc.match_substring_regex(names, _URL)
     if is_url.true_count:
         names = pc.replace_with_mask(names, is_url, pa.array(map(_path, names.filter(is_url).to_pylist()), names.type))
     tails = pc.extract_regex(loosen_spelling(names), _TAIL)
-    parent = pc.struct_field(tails, "parent")
-    return pc.if_else(pc.not_equal(parent, ""), parent, pa.scalar(None, pa.string())), pc.struct_field(tails, "base")
+    parent, base = pc.struct_field(tails, "parent"), pc.struct_field(tails, "base")
+    is_needed = pc.and_(pc.not_equal(parent, ""), pc.invert(pc.match_substring_regex(base, _UNIQUE)))
+    return pc.if_else(is_needed, parent, pa.scalar(None, pa.string())), base
 
 
 def _path(address: str) -> str:

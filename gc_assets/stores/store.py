@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gc_assets.config.models import InventoryConfig, StorageConfig
 from gc_assets.config.s3 import DEFAULT_CONNECTIONS, Connections
 from gc_assets.core.errors import StoreError, UsageError
-from gc_assets.core.paths import Location, scheme_of
+from gc_assets.core.paths import FILE, Location, scheme_of
 from gc_assets.core.urls import parse_alias
 from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.kind import StoreKind
@@ -83,13 +83,22 @@ def describe_directory(path: str, *, has_buckets: bool) -> str | None:
     """Return why a local directory outside all storages may show objects of one, or None.
 
     Files in a directory of this machine are compared with planned files by inode. That is impossible
-    for a directory that only exists on the writer's machine, and for a mounted bucket.
+    for a directory that only exists on the writer's machine, and for a mounted bucket. An existing
+    directory may be a mount point without its mount: see `local_file_exists` for its files.
     """
     if not os.path.isdir(path):  # noqa: PTH112  (False for names that no file system allows)
         return "a directory that does not exist on this machine"
     from gc_assets.stores.local.mounts import may_hang
 
     return "a network or FUSE mount, which may show a bucket" if has_buckets and may_hang(path) else None
+
+
+def local_file_exists(address: str) -> bool:
+    """Return True if this machine has a regular file at a local address that can be examined.
+
+    The gate `links` compares such a file by inode.
+    """
+    return read_identity(address, f"{FILE}:///", DEFAULT_CONNECTIONS) is not None
 
 
 def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNECTIONS) -> Lister:

@@ -150,10 +150,13 @@ DISK, AWS, CEPH, GOOGLE = (
 
 # Address, and the storages with which it is unknown.
 CLASSES = [
-    # Paths. A directory that exists on this machine is compared by inode.
+    # Paths. A file that exists on this machine is compared by inode.
     ("/exists/x.parquet", ""),
     ("file:///exists/x.parquet", ""),
     ("/missing/x.parquet", "disk aws ceph google"),
+    # The directory may be a mount point whose mount is absent.
+    ("/exists/gone.parquet", "disk aws ceph google"),
+    ("FILE:///exists/gone.parquet", "disk aws ceph google"),
     # Buckets. Names are unique on AWS and on known providers.
     ("s3://other/x", "ceph"),
     ("S3N://other/x", "ceph"),
@@ -187,7 +190,9 @@ CLASSES = [
 
 @pytest.mark.parametrize("name, storage", [("disk", DISK), ("aws", AWS), ("ceph", CEPH), ("google", GOOGLE)])
 def test_external_address_is_outside_or_unknown(name: str, storage: tuple[str, str | None]) -> None:
-    classifier = ExternalAddresses.of([storage], lambda path: None if path == "/exists/" else f"no {path}")
+    classifier = ExternalAddresses.of(
+        [storage], lambda path: None if path == "/exists/" else f"no {path}", lambda address: "gone" not in address
+    )
     addresses = [address for address, _ in CLASSES]
     reasons = classifier.find_reasons(pa.array(addresses)).to_pylist()
     unknown = [address for address, reason in zip(addresses, reasons, strict=True) if reason is not None]
@@ -195,11 +200,12 @@ def test_external_address_is_outside_or_unknown(name: str, storage: tuple[str, s
 
 
 def test_unknown_address_has_a_reason() -> None:
-    classifier = ExternalAddresses.of([AWS, CEPH], lambda path: f"no {path}")
-    addresses = ["/a/b/c", "s3://other/x", "s3://a-s3alias/x", "https://h/x", "gs://b/x", "https://x.amazonaws.com/"]
+    classifier = ExternalAddresses.of([AWS, CEPH], lambda path: None if path == "/exists/" else f"no {path}", lambda _: False)
+    addresses = ["/a/b/c", "/exists/x", "s3://other/x", "s3://a-s3alias/x", "https://h/x", "gs://b/x", "https://x.amazonaws.com/"]
     served = "that the server http://rgw:8080 may also serve"
     assert classifier.find_reasons(pa.array(addresses)).to_pylist() == [
         "no /a/b/",
+        "a file that does not exist on this machine",
         f"a bucket {served}",
         "an S3 access point",
         "a web address",
@@ -209,6 +215,11 @@ def test_unknown_address_has_a_reason() -> None:
     assert classifier.find_reasons(pa.array([], pa.string())).to_pylist() == []
 
 
+UNIQUE = (
+    "00000-0-7B1B337A-438a-41ec-ac91-8dc526adb402.parquet",
+    "part-7b1b337a438a41ecac918dc526adb402.parquet",
+    "1CECHNKREP0F1RSTCMT0",
+)
 TAILS = [
     ("db/t/data/a%20b.parquet", "data", "a b.parquet"),
     ("x.parquet", None, "x.parquet"),
@@ -222,6 +233,12 @@ TAILS = [
     ("C:/data/x", "data", "x"),
     (r"C:\data\x", "data", "x"),
     ("vcc://box/cafe\u0301", None, "caf\u00e9"),
+    # Common names.
+    ("a/metadata/v1.metadata.json", "metadata", "v1.metadata.json"),
+    ("a/data/part-00000.snappy.parquet", "data", "part-00000.snappy.parquet"),
+    ("a/2025/era5-20250101T000000Z.nc", "2025", "era5-20250101T000000Z.nc"),
+    # Unique names.
+    *((f"a/data/{name}", None, name) for name in UNIQUE),
 ]
 
 

@@ -23,7 +23,7 @@ from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import UNKNOWN_ADDRESSES, UNKNOWN_ADDRESSES_SIDE, UNRESOLVED, UNRESOLVED_SIDE
-from gc_assets.stores.store import describe_directory
+from gc_assets.stores.store import describe_directory, local_file_exists
 
 _UNRESOLVED: Final = "a name without a known prefix"
 _COLUMNS: Final = ("key", "kind", "size_bytes", "commit_id", "container", "table_uuid")
@@ -35,7 +35,7 @@ def external_addresses(context: RunContext) -> ExternalAddresses:
     locations = [storage.location for storage in config.storages]
     storages = [(location, config.endpoint_of(location) if scheme_of(location) == S3 else None) for location in locations]
     has_buckets = any(scheme_of(location) == S3 for location in locations)
-    return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets))
+    return ExternalAddresses.of(storages, partial(describe_directory, has_buckets=has_buckets), local_file_exists)
 
 
 def write_unknown_addresses(

@@ -57,9 +57,10 @@ def planned_by_unknown_address(
 ) -> TailMatches:
     """Compare the rows of a plan with the unknown addresses of all lakes.
 
-    A row matches if the last two components (or all of a shorter name) and the size are the same. An
-    unknown size equals every size. If a store can read the object at the address and it is another
-    one than the planned object, the row does not match.
+    A row matches if the last component and the size are the same. A mount may rename the directory, so
+    its name is compared only if a size is unknown and the last component is a common name. If a store
+    can read the object at the address and it is another one than the planned object, the row does
+    not match.
 
     Args:
         spark: The session.
@@ -78,9 +79,10 @@ def planned_by_unknown_address(
     session = choose_session(spark, planned_rows + count, len(paths) + 1)
     unknown = _with_tail(read_paths(session, context.state.files, UNKNOWN_ADDRESSES, paths, columns), "address", "address_parent")
     planned = rows(session).filter(F.col("action") != RESTORE).select("key", "etag", F.col("size_bytes").alias("planned_bytes"))
-    same_size = F.col("size_bytes").isNull() | F.col("planned_bytes").isNull() | (F.col("size_bytes") == F.col("planned_bytes"))
+    no_size = F.col("size_bytes").isNull() | F.col("planned_bytes").isNull()
     same_parent = F.col("address_parent").isNull() | F.col("key_parent").isNull() | (F.col("address_parent") == F.col("key_parent"))
-    pairs = _with_tail(planned, "key", "key_parent").join(unknown, "base").filter(same_size & same_parent).select(*_PAIRS.names)
+    same_file = (F.col("size_bytes") == F.col("planned_bytes")) | (no_size & same_parent)
+    pairs = _with_tail(planned, "key", "key_parent").join(unknown, "base").filter(same_file).select(*_PAIRS.names)
     some = collect(pairs.limit(MAX_COMPARED + 1))
     if len(some) > MAX_COMPARED:
         files = collect(pairs.agg(F.count_distinct("key").alias("files")))[0]["files"]

@@ -2,6 +2,7 @@
 
 The address of an S3 access point (`s3://NAME-s3alias/…`), of a web server or of another scheme resolved to no storage, so the file
 was missing from the live set. Source: Amazon S3 User Guide, "Using an access point alias in Iceberg and other applications".
+The same happened to files behind a bind mount that is absent on the collector's machine.
 """
 
 from __future__ import annotations
@@ -147,3 +148,26 @@ def test_address_of_a_web_server_refuses_the_apply(spark: SparkSession, tmp_path
     header = writer.plan(aliases=["https://files.example.org/export/"])
     assert (header.failed_gates, writer.data_files()) == ([], {"garbage.parquet"})
     assert list(check_addresses(house.run_context(), "sales")) == []
+
+
+def test_file_behind_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """The writer reaches the files through mounts: an empty directory here, and a directory with another name.
+
+    `copied.parquet` is another file, which exists here.
+    """
+    house = Lakehouse(spark, tmp_path)
+    writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
+    mounts = {"bound.parquet": "srv/db/t/data", "renamed.parquet": "mnt/events", "copied.parquet": "srv/db/t/data"}
+    (tmp_path / "srv/db/t/data").mkdir(parents=True)
+    for name, mount in mounts.items():
+        address, size_bytes = writer.write(name)
+        writer.commit(f"file://{tmp_path}/{mount}/{name}", size_bytes)
+    copy = tmp_path / "srv/db/t/data/copied.parquet"
+    copy.write_bytes(Path(address.removeprefix("file://")).read_bytes())
+    header = writer.plan()
+    assert writer.data_files() == set(mounts)
+    assert house.failed_gates(header) == {GATE}
+    message = next(gate.message for gate in header.failed_gates)
+    assert "2 planned files" in message, message
+    assert "/srv/db/t/data/bound.parquet (a file that does not exist on this machine)" in message
+    assert "/mnt/events/renamed.parquet (a directory that does not exist on this machine)" in message
