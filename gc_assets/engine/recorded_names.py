@@ -28,6 +28,7 @@ from gc_assets.state.registry import (
     change_registry,
     read_registry,
     spellings_of,
+    spellings_of_storage,
 )
 
 _STORAGE_ID: Final = "storage_id.json"
@@ -55,7 +56,10 @@ def with_recorded_names(config: Config) -> Config:
 
 def configured_entries(config: Config) -> list[ConfiguredEntry]:
     """Return the storages, then the lakes of a configuration, by their names in `lakes.yaml`."""
-    storages = [ConfiguredEntry("storage", item.label, canonical_location("", item.location)) for item in config.storages]
+    storages = [
+        ConfiguredEntry("storage", item.label, canonical_location("", item.location), spellings_of_storage(item.location, config.state))
+        for item in config.storages
+    ]
     lakes: list[ConfiguredEntry] = []
     for lake in config.lakes:
         kind, address = lake.catalog_location()

@@ -47,7 +47,7 @@ class RegistryEntry(_Model):
         recorded_name: The directory of its records, and its name in plans and tables.
         names: All names that it had in `lakes.yaml`.
         locations: Its locations, the current one first. Empty if they are unknown.
-        spellings: Other spellings of a lake's locations, which identify it together with a name.
+        spellings: Other spellings of its locations, which identify it together with a name.
         detail: Distinguishes lakes of one catalog.
         storage_id: The id in the `.gc-assets/` of a storage, or None before the first apply.
     """
@@ -133,6 +133,14 @@ def spellings_of(kind: str, address: str, state_root: str) -> tuple[str, ...]:
     path = parsed[1].rstrip("/") or "/"
     relative = () if state is None or state[0] != FILE else (f"{kind}state:{os.path.relpath(path, state[1])}",)
     return (f"{kind}path:{path}", *relative)
+
+
+def spellings_of_storage(location: str, state_root: str) -> tuple[str, ...]:
+    """Return a spelling that survives a move together with the state, with links resolved.
+
+    As long as the state stays, two locations never share it.
+    """
+    return spellings_of("", canonical_location("", location), canonical_location("", state_root))[1:]
 
 
 def read_registry(state: State) -> Registry:
@@ -307,12 +315,12 @@ class _Matching:
 
 
 def _may_follow_name(entry: RegistryEntry) -> bool:
-    """Return True if the entry may have moved without a trace.
+    """Return True if no location contradicts the name, as for a lake of an adopted state.
 
-    A storage without an id was never changed, so nothing is in quarantine at its old location. The
-    location of an adopted lake is unknown.
+    Another location under a known name may be another storage, because several configurations can
+    share a state.
     """
-    return entry.storage_id is None if entry.scope == "storage" else not entry.locations
+    return not entry.locations
 
 
 def _adopt(state: State) -> Iterator[RegistryEntry]:

@@ -135,6 +135,19 @@ def test_two_configurations_share_a_state(tmp_path: Path) -> None:
     assert names(with_recorded_names(theirs))[:2] == ["s_2", "s"]
 
 
+def test_two_configurations_share_a_state_before_the_first_apply(tmp_path: Path) -> None:
+    mine, theirs = configuration(tmp_path, {"s": "mine"}), configuration(tmp_path, {"s": "theirs"})
+    assert [names(run_first(config))[0] for config in (mine, theirs, mine, theirs)] == ["s", "s_2", "s", "s_2"]
+
+
+def test_link_to_the_state_does_not_identify_a_storage(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "one" / "state").mkdir()
+    (tmp_path / "two" / "state").symlink_to("../one/state")
+    assert [names(run_first(configuration(tmp_path / name, {"s": "lake"})))[0] for name in ("one", "two")] == ["s", "s_2"]
+
+
 def test_concurrent_change_of_names_stops_the_first_run(tmp_path: Path) -> None:
     late = with_recorded_names(configuration(tmp_path, {"s": "one"}))
     run_first(configuration(tmp_path, {"s": "two", "t": "one"}))

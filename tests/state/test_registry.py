@@ -109,10 +109,25 @@ def test_moved_storage_without_its_id_counts_as_new() -> None:
     assert "gc-assets rename a a --by WHO" in found.notes[0]
 
 
-def test_moved_storage_that_was_never_changed_keeps_its_records() -> None:
+def test_moved_storage_that_was_never_changed_counts_as_new() -> None:
     found = assign_names(registry_of(storage("a", "1")), storage("a", "3"))
-    assert found.names == ("a",)
-    assert found.notes == ("storage a is at 3 now, and was at 1",)
+    assert found.names == ("a_2",)
+    assert "gc-assets rename a a --by WHO" in found.notes[0]
+
+
+def test_two_configurations_use_a_name_for_two_storages() -> None:
+    mine, theirs = storage("a", "1"), storage("a", "2")
+    registry = registry_of(mine)
+    registry = registry.with_entries(assign_names(registry, theirs).changed)
+    assert [assign_names(registry, item).names for item in (mine, theirs, mine)] == [("a",), ("a_2",), ("a",)]
+    assert assign_names(registry, mine, theirs).changed == ()
+    applied = with_id(registry, "a", "X")
+    assert [assign_names(applied, item).names for item in (theirs, mine)] == [("a_2",), ("a",)]
+
+
+def test_storage_of_an_unknown_location_is_known_by_its_name() -> None:
+    registry = Registry(entries=(RegistryEntry(recorded_name="a", scope="storage", names=("a",)),))
+    assert assign_names(registry, storage("a", "1")).names == ("a",)
 
 
 def test_copy_of_a_storage_counts_as_new() -> None:
@@ -145,7 +160,7 @@ def test_tables_distinguish_lakes_of_one_catalog() -> None:
 
 def test_former_location_is_recognized() -> None:
     registry = registry_of(storage("a", "1"))
-    moved = registry.with_entries(assign_names(registry, storage("a", "2")).changed)
+    moved = registry.with_entries(assign_names(with_id(registry, "a", "X"), storage("a", "2"), ids={"a": "X"}).changed)
     assert assign_names(moved, storage("b", "1")).names == ("a",)
     assert assign_names(moved, storage("b", "1"), storage("a", "2")).names == ("b", "a")
 
