@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.lakes.iceberg.file_names import OWN_NAMES
+from gc_assets.lakes.iceberg.file_names import DATA_NAMES, OWN_NAMES
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import FileTraits, HistoryEdits, KindTable, LakeKind, MetadataPattern, TableIdentity, TableRole
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -65,5 +65,6 @@ KIND: Final = LakeKind(
             ),
         ),
         own_names=OWN_NAMES,
+        data_names=DATA_NAMES,
     ),
 )

@@ -68,10 +68,11 @@ class IcebergLake:
 
     kind = "iceberg"
 
-    def __init__(self, config: IcebergLakeConfig, objects: Objects) -> None:
+    def __init__(self, config: IcebergLakeConfig, objects: Objects, storages: Sequence[str] = ()) -> None:
         self.name = config.name
         self._config = config
         self._objects = objects
+        self._resolver = KeyResolver([(str(number), location) for number, location in enumerate(storages)])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}})}
@@ -126,7 +127,7 @@ class IcebergLake:
         catalog or other tables of its namespace place a table of this name.
         """
         name, found = item.table_name or "", tuple[str, ...]()
-        if item.address is not None and _is_resolvable(item.address):
+        if item.address is not None and _is_resolvable(item.address, self._resolver):
             try:
                 found = read_locations(self._objects.read(item.address))
             except Exception:  # noqa: BLE001 - the table is unreadable anyway, and its reason is known
@@ -135,7 +136,8 @@ class IcebergLake:
         if not found:
             siblings = sibling_locations(name, [(other.name, other.table.locations[0]) for other in registrations if other.table.locations])
             found = (*catalog.find_default_locations(name), *siblings)
-        return replace(item, locations=absolute_locations((*around, *found)))
+        locations = absolute_locations((*around, *found))
+        return replace(item, locations=tuple(address for address in locations if _is_resolvable(address, self._resolver)))
 
     def _read_view(self, pointer: ViewPointer | UnlistedViews) -> _PinnedView:
         """Pin the metadata files of a view. They may be absent: no other file depends on them."""
@@ -150,10 +152,10 @@ class IcebergLake:
         address = pointer.metadata_location
         try:
             view = parse_view(address, self._objects.read(address))
-            KeyResolver([]).resolve(pa.array([address, *view.previous_metadata], pa.string()))
+            self._resolver.resolve(pa.array([address, *view.previous_metadata], pa.string()))
         except Exception as error:  # noqa: BLE001 - other programs write the metadata
             reason = str(error) if isinstance(error, GcError | OSError) else f"{type(error).__name__}: {error}"
-            pinned = (_pin_view_file(address),) if _is_resolvable(address) else ()
+            pinned = (_pin_view_file(address),) if _is_resolvable(address, self._resolver) else ()
             return _PinnedView(pinned, note=f"view {pointer.name} of lake {self.name} cannot be read: {reason}")
         return _PinnedView(tuple(map(_pin_view_file, (address, *view.previous_metadata))), View(view.view_uuid, pointer.name, view.newest))
 
@@ -256,7 +258,7 @@ class IcebergLake:
         try:
             raw = self._objects.read(address)
             table = parse_metadata(address, raw)
-            _require_addresses(table)
+            _require_addresses(table, self._resolver)
         except FileNotFoundError:
             problem = f"its metadata {address} does not exist; restore it, or drop the table from the catalog"
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from None
@@ -281,9 +283,9 @@ def _pin_view_file(address: str) -> ContentRoot:
     return ContentRoot(address, Kind.VIEW_METADATA, is_container=False, must_exist=False)
 
 
-def _is_resolvable(address: str) -> bool:
+def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
     try:
-        KeyResolver([]).resolve_one(address)
+        resolver.resolve_one(address)
     except GcError:
         return False
     return is_text(address)
@@ -297,11 +299,18 @@ def _merge_pinned(pinned: Sequence[ContentRoot], of_views: Iterable[ContentRoot]
     return tuple(known.values())
 
 
-def _require_addresses(table: TableMetadata) -> None:
-    """Raise `FormatError` if different readers resolve an address of the table differently."""
+def _require_addresses(table: TableMetadata, resolver: KeyResolver) -> None:
+    """Resolve all addresses of the table.
+
+    Raises:
+        FormatError: If different readers resolve an address differently.
+        StoreError: If it is unknown whether an address leads into a storage, for example because a
+            link leads to itself.
+    """
     lists = [snapshot.manifest_list for snapshot in table.snapshots]
     files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.unlisted_statistics]
-    KeyResolver([]).resolve(pa.array([*table.locations, *lists, *files, *table.previous_metadata], pa.string()))
+    locations = [location.rstrip("/") + "/" for location in table.locations]
+    resolver.resolve(pa.array([table.address, *locations, *lists, *files, *table.previous_metadata], pa.string()))
 
 
 def _build_claims(registrations: Iterable[Registration], protected: set[str]) -> tuple[Claim, ...]:

@@ -18,7 +18,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, NamedPrefixes, PrefixedLake, Ref, UnreadableTable
 from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
-from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, resolve_rows
+from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_rows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
@@ -60,7 +60,8 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
       therefore names commits that no longer exist.
 
     If storages or symbolic links changed since the freeze, its rows are published again with their
-    current keys. On the run date, this also updates the prefixes of names in containers.
+    current keys. On the run date, this also updates the prefixes of names in containers, and a
+    broken link leads to a new freeze.
 
     The clock is read before the first ref. If a freeze is not made on its run date, it is
     `historical` and its plan can be shown but not applied.
@@ -74,7 +75,12 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         prefixes = _read_prefixes(context, lake_name, frozen)
         if _has_current_keys(context, frozen) and prefixes == frozen_prefixes(frozen):
             return frozen
-        return _resolve_again(context, lake_name, frozen, prefixes)
+        try:
+            return _resolve_again(context, lake_name, frozen, prefixes)
+        except StoreError:
+            if context.run_date != context.clock.today():
+                raise
+            # A new freeze finds the tables that need the broken link.
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
     frozen_at = context.clock.now()
@@ -113,7 +119,8 @@ def _freeze(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
     except (LakeUnreadable, StoreError) as error:
         if not context.kind(lake_name).fails_alone:
             raise
-        claims = tuple(Claim(address, collect=False) for address in context.config.lake(lake_name).own_locations())
+        locations = find_resolvable(context.config.lake(lake_name).own_locations(), context.resolver())
+        claims = tuple(Claim(address, collect=False) for address in locations)
         return FrozenRefs(lake_name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
 
 

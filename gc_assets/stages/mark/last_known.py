@@ -23,7 +23,7 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, open_root_tables, read_content_roots
-from gc_assets.stages.mark.resolution import resolve_rows
+from gc_assets.stages.mark.resolution import resolve_or_keep
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable
@@ -72,9 +72,9 @@ class LastKnown:
 
         All files of the lake's current state at that time are included.
         """
-        known = resolve_rows(read_content_roots(self.roots), self.resolver)
+        known = resolve_or_keep(read_content_roots(self.roots), self.resolver)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
-        previous = resolve_rows(read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS), self.resolver)
+        previous = resolve_or_keep(read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS), self.resolver)
         if WHOLE_LAKE not in keys:
             ids = pa.array(sorted(keys), pa.string())
             known, previous = (
@@ -96,7 +96,7 @@ class LastKnown:
     def read_claims(self) -> pa.Table:
         """Read the earlier claims (columns `CLAIMS`), with their keys then and now."""
         earlier = read_parts(self.files, list(self.claims), CLAIMS)
-        return pa.concat_tables([earlier, resolve_rows(earlier, self.resolver)])
+        return pa.concat_tables([earlier, resolve_or_keep(earlier, self.resolver)])
 
 
 def build_shields(claims: pa.Table, keys: Collection[str]) -> pa.Table:

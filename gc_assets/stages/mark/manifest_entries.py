@@ -36,7 +36,7 @@ from gc_assets.stages.mark.lake_refs import frozen_prefixes
 from gc_assets.stages.mark.last_known import find_last_known
 from gc_assets.stages.mark.object_sizes import read_sizes
 from gc_assets.stages.mark.pending_containers import FindPending
-from gc_assets.stages.mark.resolution import are_links_unchanged, resolve_segments
+from gc_assets.stages.mark.resolution import are_links_unchanged, find_resolvable, resolve_segments
 from gc_assets.stages.mark.unread_tables import list_unread_tables, unread_reasons
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State, TableRun
@@ -105,6 +105,12 @@ def _with_same_links(state: State, resolver: KeyResolver, runs: Sequence[PastRun
     return {run_id for run_id, links in own if are_links_unchanged(resolver, links)}
 
 
+def _are_links_readable(state: State, resolver: KeyResolver, runs: Sequence[PastRun]) -> bool:
+    """Check if the directories recorded by these runs can be resolved now."""
+    links = read_parts(state.files, state.paths(runs, LINKS_SIDE), LINKS).column("directory").unique().to_pylist() if runs else []
+    return len(find_resolvable(links, resolver)) == len(links)
+
+
 def cache_fingerprint(context: RunContext, lake_name: str) -> str:
     """Return a digest of all that decoded rows depend on, except containers, storages and links.
 
@@ -136,6 +142,8 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     state = context.state
     inputs = find_root_inputs(context, lake_name)
     cache, resolver = find_entry_cache(context, lake_name), context.resolver()
+    if not _are_links_readable(state, resolver, cache.outdated):
+        cache = replace(cache, outdated=[])  # their containers are decoded again, so that the error has a table
     run = start_run(context, lake_name, MANIFEST_ENTRIES)
     segments, outdated = state.segments(cache.segments), state.segments(cache.outdated)
     resolved = WrittenParts((), 0)

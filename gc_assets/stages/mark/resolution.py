@@ -6,7 +6,7 @@ that later runs reuse therefore record both. See docs/adr/0010-what-caches-depen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import xxhash
 from pyspark.sql import SparkSession
 
+from gc_assets.core.errors import StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import WrittenParts, merge_written, report_parts
 from gc_assets.engine.tasks import run_tasks
@@ -44,6 +45,33 @@ def resolve_rows(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
     storage, key = resolver.resolve(rows.column("address"))
     columns = {"storage": storage, "key": key}
     return pa.table({name: columns.get(name, rows.column(name)) for name in rows.column_names}).cast(rows.schema)
+
+
+def resolve_or_keep(rows: pa.Table, resolver: KeyResolver) -> pa.Table:
+    """Do the same as `resolve_rows`, but keep storage and key of addresses that cannot be resolved.
+
+    Links of an unreadable table may be broken, and its last known files are at their old keys.
+    """
+    try:
+        return resolve_rows(rows, resolver)
+    except StoreError:
+        addresses = rows.column("address")
+        resolvable = pa.array(find_resolvable(addresses.drop_null().unique().to_pylist(), resolver), addresses.type)
+        is_resolvable = pc.is_in(addresses, resolvable)
+        return pa.concat_tables([resolve_rows(rows.filter(is_resolvable), resolver), rows.filter(pc.invert(is_resolvable))])
+
+
+def find_resolvable(addresses: Iterable[str], resolver: KeyResolver) -> list[str]:
+    """Return the addresses whose links can be read."""
+    return [address for address in addresses if _is_resolvable(address, resolver)]
+
+
+def _is_resolvable(address: str, resolver: KeyResolver) -> bool:
+    try:
+        resolver.resolve_one(address)
+    except StoreError:
+        return False
+    return True
 
 
 def resolve_content_roots(batches: Iterator[pa.RecordBatch], resolver: KeyResolver) -> Iterator[pa.RecordBatch]:

@@ -27,6 +27,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
 # In the year 2262.
 LATEST_NS = 2**63 - 1
+# No program can have an object under such an address.
+_NO_OBJECT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 
@@ -69,9 +71,9 @@ def identity(address: str) -> str | None:
         return None
     try:
         status = _stat(address)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except OSError as error:
+        if error.errno in _NO_OBJECT:
+            return None
         raise StoreError(
             f"cannot check live file {address}: {error.strerror}. It could be a file of a storage under another path. "
             "Make it readable for this process, or repair the link"
