@@ -5,11 +5,12 @@ directory that another team uses. An unneeded file is *foreign* if one of these 
 
 - `other_format`: it is in a dataset of another format in the claim, and its name is not one of the
   lake's own.
-- `new_claim`: it is older than the claim.
+- `new_claim`: it is older than the claim. If its name is not one of the lake's own, it may have been
+  in the location before the table was created, so it must be younger than a run that saw the claim.
 - `hidden_path`: a component of its path starts with `_` or `.`, and no commit ever named a file
   below that component (as in Iceberg's `remove_orphan_files`).
-- `unknown_directory`: the lake's writers do not give such names, and no commit ever named a file of
-  theirs in its directory.
+- `unknown_directory`: the lake's writers do not give such names, and no commit ever named a data
+  file of theirs in its directory.
 
 Except for the first rule, files that a commit named are never foreign. The functions are vectorised
 by directory.
@@ -26,7 +27,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.claims import TABLE_FOLDERS, Claims
+from gc_assets.core.claims import Claims
 
 OTHER_FORMAT, NEW_CLAIM, HIDDEN_PATH, UNKNOWN_DIRECTORY = "other_format", "new_claim", "hidden_path", "unknown_directory"
 # Why a file may belong to others, by rule, for messages.
@@ -34,19 +35,16 @@ RULES: Final[Mapping[str, str]] = {
     OTHER_FORMAT: "it is in a dataset of another format",
     NEW_CLAIM: "it is older than the claim of the lake",
     HIDDEN_PATH: "no commit named a file under a component of its path that starts with `_` or `.`",
-    UNKNOWN_DIRECTORY: "no commit named a file of the lake's writers in its directory",
+    UNKNOWN_DIRECTORY: "no commit named a data file of the lake's writers in its directory",
 }
 # Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
 # Such a file shares the fate of its main file.
 SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
-_PARTITION: Final = r"=[^/]*/"
 _HIDDEN: Final = "^[_.]"
 
 
 # The first character of a target: which known files answer it.
-_ANY_IN = "a"  # a file in this directory
-_OWN_IN = "o"  # a file with one of the lake's own names in this directory
-_OWN_LIKE = "l"  # the same, in a directory that differs in partition values only
+_OWN_IN = "o"  # a data file with one of the lake's own names in this directory
 _UNDER = "u"  # a file under this prefix
 _EXACT = "k"  # this file
 
@@ -128,6 +126,8 @@ class ForeignRules:
         locations: Claims on locations that the users of a lake chose for its tables. All other
             claims are directories of the lake's format, or prefixes in lakes.yaml.
         ages: Ages of the claims.
+        seen: The time of the first run that saw each claim, for names that are not the lake's own.
+            None for claims of unknown age.
         accepted: Accepted prefixes.
     """
 
@@ -135,6 +135,7 @@ class ForeignRules:
     own_names: Mapping[str, str]
     locations: frozenset[str] = frozenset()
     ages: ClaimAges = field(default_factory=ClaimAges)
+    seen: ClaimAges = field(default_factory=ClaimAges)
     accepted: tuple[AcceptedPrefix, ...] = ()
 
     def find_targets(self, files: pa.RecordBatch) -> pa.Array:
@@ -178,14 +179,14 @@ class KnownFiles:
 
     Args:
         targets: Targets of `ForeignRules.find_targets`.
-        own_names: Regular expressions for the lakes' own names.
+        data_names: Regular expressions for the lakes' own names of data files.
     """
 
-    def __init__(self, targets: Iterable[str], own_names: Iterable[str]) -> None:
-        self._wanted: dict[str, set[str]] = {kind: set() for kind in (_ANY_IN, _OWN_IN, _OWN_LIKE, _UNDER, _EXACT)}
+    def __init__(self, targets: Iterable[str], data_names: Iterable[str]) -> None:
+        self._wanted: dict[str, set[str]] = {kind: set() for kind in (_OWN_IN, _UNDER, _EXACT)}
         for target in targets:
             self._wanted[target[0]].add(target[1:])
-        self._own = "|".join(sorted(set(own_names))) or "^$"
+        self._own = "|".join(sorted(set(data_names))) or "^$"
 
     def find(self, keys: pa.Array) -> set[str]:
         """Return the targets that these known keys answer."""
@@ -196,14 +197,12 @@ class KnownFiles:
             found |= {_EXACT + key for key in keys.filter(hits).to_pylist()}
         directories = _directories(keys).dictionary_encode()
         every = directories.dictionary.to_pylist()
-        found |= {_ANY_IN + name for name in every if name in wanted[_ANY_IN]}
         if wanted[_UNDER]:
             found |= {_UNDER + at for name in every for at in _upwards(name) if at in wanted[_UNDER]}
-        if wanted[_OWN_IN] or wanted[_OWN_LIKE]:
+        if wanted[_OWN_IN]:
             own = pc.unique(directories.indices.filter(pc.match_substring_regex(_names(keys), self._own)))
             names = directories.dictionary.take(own).to_pylist()
             found |= {_OWN_IN + name for name in names if name in wanted[_OWN_IN]}
-            found |= {_OWN_LIKE + shape for name in names if (shape := _shape(name)) in wanted[_OWN_LIKE]}
         return found
 
 
@@ -214,6 +213,7 @@ class _Verdict:
     Attributes:
         root: The dataset of another format that contains the directory, or None.
         since: Files that are older are older than the claim.
+        seen: The same for files whose names are not the lake's own.
         hidden: Prefix up to a hidden component that no commit named, or None.
         is_unknown: True if no commit named a file in the directory.
         accepted: Accepted prefixes that contain the directory.
@@ -221,6 +221,7 @@ class _Verdict:
 
     root: str | None
     since: datetime | None
+    seen: datetime | None
     hidden: str | None
     is_unknown: bool
     accepted: tuple[AcceptedPrefix, ...]
@@ -228,7 +229,7 @@ class _Verdict:
     @property
     def may_apply(self) -> bool:
         """True if a rule may apply to a file with a usual name."""
-        return self.is_unknown or any(value is not None for value in (self.root, self.since, self.hidden))
+        return self.is_unknown or any(value is not None for value in (self.root, self.since, self.seen, self.hidden))
 
     def find_rule(self, modified: datetime | None, is_hidden: bool, is_own: bool) -> str | None:
         """Return the rule by which a file is foreign. `is_own` is True if the lake's writers give
@@ -236,7 +237,8 @@ class _Verdict:
         """
         if self.root is not None and not is_own and not self._accepts(modified, self.root):
             return OTHER_FORMAT
-        if self.since is not None and (modified is None or modified < self.since) and not self._accepts(modified):
+        since = self.since if is_own else self.seen
+        if since is not None and (modified is None or modified < since) and not self._accepts(modified):
             return NEW_CLAIM
         if (self.hidden is not None or is_hidden) and not self._accepts(modified, self.hidden or ""):
             return HIDDEN_PATH
@@ -261,6 +263,7 @@ class _Directory:
     targets: tuple[str, ...]
     hidden: str | None
     since: datetime | None
+    seen: datetime | None
     accepted: tuple[AcceptedPrefix, ...]
     is_strange: bool
 
@@ -268,7 +271,7 @@ class _Directory:
         root = next((at for at in _upwards(self.name) if at in roots and len(at) >= len(self.top)), None) if roots else None
         hidden = self.hidden if self.hidden is not None and _UNDER + self.hidden not in known else None
         is_unknown = bool(self.targets) and not any(target in known for target in self.targets)
-        return _Verdict(root, self.since, hidden, is_unknown, self.accepted)
+        return _Verdict(root, self.since, self.seen, hidden, is_unknown, self.accepted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +307,13 @@ def _describe(rules: ForeignRules, name: str, *, is_strange: bool) -> _Directory
     top = f"{prefix}/"  # a dataset inside the directory of another format
     if prefix in rules.locations:
         top = prefix
-        # Files that a user added to a table (`add_files`) may be next to files of others, but not in
-        # the folders of the writers.
-        in_folder = below.startswith(TABLE_FOLDERS) or prefix in rules.claims.narrowed
-        targets = ((_ANY_IN if in_folder else _OWN_IN) + name,)
-        if "=" in below:
-            targets += (_OWN_LIKE + _shape(name),)
+        # Files that a user added to a table (`add_files`) may be next to files of others. So may be
+        # metadata, which is in the location from the start.
+        targets = (_OWN_IN + name,)
     accepted = tuple(item for item in rules.accepted if name.startswith(item.prefix))
-    return _Directory(name, top, targets, _hidden_prefix(prefix, below), rules.ages.of_directory(name), accepted, is_strange)
+    since = rules.ages.of_directory(name)
+    seen = rules.seen.of_directory(name) or since
+    return _Directory(name, top, targets, _hidden_prefix(prefix, below), since, seen, accepted, is_strange)
 
 
 def _hidden_prefix(prefix: str, below: str) -> str | None:
@@ -331,10 +333,6 @@ def _upwards(directory: str) -> Iterator[str]:
         yield directory
         directory = directory[: directory[:-1].rfind("/") + 1]
     yield ""
-
-
-def _shape(directory: str) -> str:
-    return re.sub(_PARTITION, "=/", directory)
 
 
 def _directories(keys: pa.Array) -> pa.Array:

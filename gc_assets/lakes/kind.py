@@ -126,7 +126,8 @@ class FileTraits:
             names, null without a time.
         own_names: Regular expression for the names that writers of this kind give to files. Needed
             if tables have locations chosen by users, which may contain files of others. A file that
-            no commit named is then a leftover if it has such a name, or is next to known files.
+            no commit named is then a leftover if it has such a name, or is next to known data files.
+        data_names: The same for data files only.
     """
 
     metadata_patterns: tuple[MetadataPattern, ...] = ()
@@ -135,6 +136,7 @@ class FileTraits:
     never_committed: str | None = None
     named_times: Callable[[pa.Array], pa.Array] | None = None
     own_names: str | None = None
+    data_names: str | None = None
 
 
 @dataclass(frozen=True)

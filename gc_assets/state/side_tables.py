@@ -323,6 +323,7 @@ CLAIMED: Final = schema_of(
     column("key", STRING, "Claimed prefix, ending in `/`, or empty for the whole storage."),
     column("table", STRING, "Table that claims it, or empty for the lake itself."),
     column("since", TIMESTAMP, "Time of the newest accepted run without the claim; null if the claim is as old as the first run."),
+    column("seen", TIMESTAMP, "Time of the first run with the claim, if `since` is not null.", since="0.4"),
 )
 
 # Directories with datasets of formats that no lake kind reads.

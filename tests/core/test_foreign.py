@@ -19,7 +19,7 @@ from gc_assets.core.foreign import (
     ForeignRules,
     KnownFiles,
 )
-from gc_assets.lakes.iceberg.file_names import OWN_NAMES
+from gc_assets.lakes.iceberg.file_names import DATA_NAMES, OWN_NAMES
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 UUID = "7c0f5a52-3b1e-4f3c-9d0e-5b7d3c2a1f00"
@@ -41,7 +41,7 @@ def find_foreign(
     times = pa.array([NOW - timedelta(days=days)] * len(keys), pa.timestamp("us", "UTC"))
     files = pa.RecordBatch.from_pydict({"key": list(keys), "last_modified": times, "lake": lakes})
     targets = given.find_targets(files).to_pylist()
-    answered = KnownFiles(targets, [OWN_NAMES]).find(pa.array(list(known), pa.string())) if known else set[str]()
+    answered = KnownFiles(targets, [DATA_NAMES]).find(pa.array(list(known), pa.string())) if known else set[str]()
     return dict(zip(keys, given.find_foreign(files, answered, roots).to_pylist(), strict=True))
 
 
@@ -61,6 +61,9 @@ def find_foreign(
         f"snap-123456789-1-{UUID}.avro",
         f"{UUID}-m12.avro",
         f"123456-{UUID}.stats",
+        f"{UUID}.metadata.json",  # Hadoop tables, before the rename
+        f"{UUID}-version-hint.temp",
+        f"{UUID.replace('-', '')}-0a1b-00000-0-12-00001.avro",  # Flink
     ],
 )
 def test_name_of_an_iceberg_writer_is_its_own_in_any_directory(name: str) -> None:
@@ -87,12 +90,18 @@ def test_other_name_in_an_unknown_directory_is_foreign(name: str) -> None:
     "key, known, rule",
     [
         ("t/data/left.parquet", f"t/data/{OWN}", None),
-        ("t/data/left.parquet", "t/data/named-by-hand.parquet", None),
-        ("t/data/day=2/left.parquet", f"t/data/day=1/{OWN}", None),
+        ("t/data/day=2/left.parquet", f"t/data/day=2/{OWN}", None),
+        # A partition to which only others write.
+        ("t/data/day=2/left.parquet", f"t/data/day=1/{OWN}", UNKNOWN_DIRECTORY),
         ("t/data/day=2/hour=1/left.parquet", f"t/data/day=1/{OWN}", UNKNOWN_DIRECTORY),
         ("t/data/day=2/left.parquet", "t/data/day=1/named-by-hand.parquet", UNKNOWN_DIRECTORY),
         # A batch that `add_files` adds tomorrow, next to the batch of today.
         (f"t/{IMPORTED}", "t/part-00001-c000.snappy.parquet", UNKNOWN_DIRECTORY),
+        ("t/data/left.parquet", "t/data/named-by-hand.parquet", UNKNOWN_DIRECTORY),
+        # A table has metadata from the start, in `metadata/` or in `write.metadata.path`.
+        ("t/metadata/schema.json", f"t/metadata/00001-{UUID}.metadata.json", UNKNOWN_DIRECTORY),
+        ("t/meta/model.parquet", f"t/meta/{UUID}-m0.avro", UNKNOWN_DIRECTORY),
+        ("t/metadata/.version-hint.text.crc", f"t/metadata/00001-{UUID}.metadata.json", None),
         (f"t/day=2/{IMPORTED}", "t/day=1/part-00001-c000.snappy.parquet", UNKNOWN_DIRECTORY),
         ("t/left.parquet", f"t/{OWN}", None),
         ("t/data/sub/left.parquet", f"t/data/{OWN}", UNKNOWN_DIRECTORY),
@@ -125,7 +134,7 @@ def test_directory_of_a_format_needs_no_known_file() -> None:
     ],
 )
 def test_hidden_component_that_no_commit_named_is_left_alone(key: str, known: str, rule: str | None) -> None:
-    assert find_foreign([key], [known]) == {key: rule}
+    assert find_foreign([key], [known, f"t/data/{OWN}"]) == {key: rule}
 
 
 def test_dataset_of_another_format_keeps_all_but_the_own_names() -> None:
@@ -144,6 +153,14 @@ def test_dataset_counts_only_inside_a_directory_of_a_format(root: str, rule: str
 def test_file_older_than_a_new_claim_is_foreign(days: float, rule: str | None) -> None:
     ages = ClaimAges({"t/": {"1": NOW - timedelta(days=10)}})
     assert find_foreign([f"t/data/{OWN}"], given=rules(ages=ages), days=days) == {f"t/data/{OWN}": rule}
+
+
+@pytest.mark.parametrize("days, rule", [(11, NEW_CLAIM), (9, NEW_CLAIM), (7, None)])
+def test_file_without_an_own_name_is_younger_than_the_first_run_with_the_claim(days: float, rule: str | None) -> None:
+    """Such a file may be there between the last run without the claim and the creation of the table."""
+    ages, seen = (ClaimAges({"t/": {"1": NOW - timedelta(days=number)}}) for number in (10, 8))
+    found = find_foreign(["t/data/left.parquet"], [f"t/data/{OWN}"], rules(ages=ages, seen=seen), days=days)
+    assert found == {"t/data/left.parquet": rule}
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,30 @@ from typing import Final
 
 _UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _FORMAT: Final = r"\.(parquet|orc|avro|puffin)"
-_NAMES: Final = (
+_DATA: Final = (
     # <partition>-<task>-<operation id>-<file>[-deletes].parquet
     r"\d{5,}-\d+-[^/]+-\d{5,}(-[a-z]+)?" + _FORMAT,
     # pyiceberg: <partition>-<task>-<uuid>.parquet
     rf"\d{{5,}}-\d+-{_UUID}(-[a-z]+)?{_FORMAT}",
     # Trino: <query id>-<uuid>.parquet. Its Hive connector writes `_` before the uuid.
     rf"\d{{8}}_\d{{6}}_\d{{5}}_[0-9a-z]{{5}}-{_UUID}{_FORMAT}",
+)
+_METADATA: Final = (
     # <version>-<uuid>.metadata.json, and v<version>.metadata.json of Hadoop tables
     rf"(\d{{5,}}-{_UUID}|v\d+)(\.gz)?\.metadata\.json(\.gz)?",
-    r"version-hint\.text",
+    # Temporary files of HadoopTableOperations, which are renamed
+    rf"{_UUID}(\.gz)?\.metadata\.json(\.gz)?",
+    rf"version-hint\.text|{_UUID}-version-hint\.temp",
     # Manifest lists and manifests
     rf"snap-\d+-\d+-{_UUID}\.avro",
     rf"{_UUID}-m\d+\.avro",
     rf"(optimized|merged)-m-\d*{_UUID}\.avro",
+    # Manifests of checkpoints of a Flink sink: <job>-<operator>-<task>-<attempt>-<checkpoint>-<file>
+    r"[0-9a-f]{32}-[^/]+-\d{5,}-\d+-\d+-\d{5,}\.avro",
     # Statistics
     rf"(\d{{8}}_\d{{6}}_\d{{5}}_[0-9a-z]{{5}}|\d+)-{_UUID}\.stats",
     rf"partition-stats-\d+-{_UUID}{_FORMAT}",
 )
-# A regular expression that matches the whole name of a file.
-OWN_NAMES: Final = "^(" + "|".join(_NAMES) + ")$"
+# Regular expressions that match the whole name of a file.
+OWN_NAMES: Final = "^(" + "|".join(_DATA + _METADATA) + ")$"
+DATA_NAMES: Final = "^(" + "|".join(_DATA) + ")$"

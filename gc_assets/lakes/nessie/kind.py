@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.iceberg.file_names import OWN_NAMES
+from gc_assets.lakes.iceberg.file_names import DATA_NAMES, OWN_NAMES
 from gc_assets.lakes.kind import FileTraits, LakeKind
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.state.schemas import LIVE_CONTENTS
@@ -38,5 +38,5 @@ KIND: Final = LakeKind(
     modules=("httpx", "tenacity", "fastavro"),
     discover=_discover,
     optional_tables=(LIVE_CONTENTS,),
-    files=FileTraits(own_names=OWN_NAMES),
+    files=FileTraits(own_names=OWN_NAMES, data_names=DATA_NAMES),
 )

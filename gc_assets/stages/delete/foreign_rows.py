@@ -1,13 +1,13 @@
 """Find the plan rows whose files may belong to others (`core/foreign.py`).
 
-The rules apply to plans of earlier releases too, and to files that such plans quarantined. A sweep
-of this release planned no foreign file, but an acceptance may be withdrawn after that.
+The rules apply to plans of earlier releases too, and to copies in quarantine: after a file was
+quarantined, an acceptance may be withdrawn, or a dataset of another format may appear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from gc_assets.core.foreign import OTHER_FORMAT, RULES, ForeignRules
 from gc_assets.core.phases import PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import collect, frame_from_arrow, map_arrow, read_rows
+from gc_assets.engine.tables import collect, frame_from_arrow, map_arrow, read_table
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.claims import claims_of
@@ -37,11 +37,11 @@ from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.side_tables import FOREIGN_DATASETS, TARGETS
-from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.protocol import Store
 
 GATE: Final = "new_claims"
 UNREFERENCED: Final = "unreferenced"
+_FOREIGN_COPIES: Final = pa.schema([("key", pa.string()), ("source_plan_id", pa.string()), ("rule", pa.string())])
 
 
 def never_named() -> frozenset[str]:
@@ -54,14 +54,6 @@ def is_checked(header: PlanHeader) -> bool:
     return any(gate.name == GATE for gate in header.gates)
 
 
-def _is_published_and_checked(state: State, run: PastRun) -> bool:
-    """Check a plan, of which the state may lack the files. Its own copies are then checked one by one."""
-    try:
-        return is_checked(state.open(run).summary(DeletionPlanSummary).header)
-    except StateError:
-        return False
-
-
 @dataclass(frozen=True)
 class ForeignRows:
     """Finds the rows of a plan that must not be removed because of `protect` or foreign files.
@@ -71,12 +63,12 @@ class ForeignRows:
     Attributes:
         protected: Regular expression for keys that are never removed, or None.
         finder: Finds foreign files, None if the rows are not checked for them.
-        is_checked: True if the plan contains no purge of a foreign file.
+        purges: Rules by key of foreign copies that the plan purges.
     """
 
     protected: str | None = None
     finder: ForeignFinder | None = None
-    is_checked: bool = True
+    purges: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(
@@ -106,7 +98,10 @@ class ForeignRows:
         if uploads.num_rows:
             checked = checked.unionByName(frame_from_arrow(spark, uploads.select(["key", "lake"])))
         finder = prepare_finder(spark, context, storage, rules, live, checked, is_earlier=not is_checked(header))
-        return cls(protected_keys(context, storage), finder, is_checked(header))
+        purges = rows.filter(F.col("action") == PURGE).select("key", "etag", "lake", "source_plan_id")
+        copies = foreign_copies(spark, context, storage, tables, live, purges)
+        found = {row["key"]: row["rule"] for row in collect(copies)} if copies is not None else {}
+        return cls(protected_keys(context, storage), finder, found)
 
     @classmethod
     def of_uploads(
@@ -144,16 +139,18 @@ class ForeignRows:
         return found
 
     def _relevant(self, batch: pa.RecordBatch, rules: pa.Array) -> pa.Array:
-        """Return the rules without those that do not apply to files which a commit named."""
+        """Return the rules without those that do not apply to files which a commit named.
+
+        The rules of copies are known, because the plan does not contain whether a commit named them.
+        """
         if "reason" not in batch.schema.names:  # uploads
             return rules
         nothing = pa.scalar(None, pa.string())
         is_purge = pc.equal(batch.column("action"), PURGE)
         is_unnamed = pc.is_in(batch.column("reason"), pa.array(sorted(never_named()), pa.string()))
-        applies = pc.or_(
-            pc.if_else(is_purge, pa.scalar(not self.is_checked), is_unnamed), pc.and_(pc.invert(is_purge), _is(rules, OTHER_FORMAT))
-        )
-        return pc.if_else(applies, rules, nothing)
+        applies = pc.if_else(pc.or_(is_unnamed, _is(rules, OTHER_FORMAT)), rules, nothing)
+        of_copies = pa.array(map(self.purges.get, batch.column("key").to_pylist()), pa.string()) if self.purges else nothing
+        return pc.if_else(is_purge, of_copies, applies)
 
 
 def prepare_finder(
@@ -171,7 +168,7 @@ def prepare_finder(
     `is_earlier` is True for files in plans of earlier releases.
     """
     targets = {row["target"] for row in collect(map_arrow(files, _FindTargets(rules), TARGETS).distinct())}
-    known = find_known(spark, context, storage_name, live, targets, rules.own_names.values())
+    known = find_known(spark, context, storage_name, live, targets)
     # Sweeps of earlier releases recorded no datasets, but their plans contain the signs.
     signs = collect(map_arrow(files.select("key"), _FindDatasets(), FOREIGN_DATASETS).distinct()) if is_earlier else []
     listed = pa.Table.from_pylist([row.asDict() for row in signs], FOREIGN_DATASETS)
@@ -187,8 +184,10 @@ def foreign_copies(
     live: Sequence[PublishedTable],
     copies: DataFrame,
 ) -> DataFrame | None:
-    """Return the foreign copies that plans of earlier releases quarantined (columns key,
-    source_plan_id), or None without such plans.
+    """Return the foreign ones of some copies in quarantine (columns key, source_plan_id and rule), or
+    None without any.
+
+    Their files were not foreign, or accepted, in the plans that quarantined them.
 
     Args:
         spark: The session.
@@ -198,29 +197,33 @@ def foreign_copies(
         live: `live_files` of all lakes.
         copies: Copies in quarantine (columns key, etag, lake and source_plan_id).
     """
-    state, plans = context.state, list(list_plans(context.config, storage_name, empty=True))
-    oldest = min(plans, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
-    if oldest is None or _is_published_and_checked(state, oldest.run):
+    claimed = copies.filter(F.col("lake").isNotNull()).select("key", "etag", "lake", "source_plan_id")
+    if not collect(claimed.select("key").limit(1)):
         return None
-    sources = {row["source_plan_id"] for row in collect(copies.select("source_plan_id").distinct())}
-    opened = [state.open(plan.run) for plan in plans if plan.header.plan_id in sources]
-    unchecked = [plan for plan in opened if not is_checked(plan.summary(DeletionPlanSummary).header)]
-    if not unchecked:
-        return None
-    names = [plan.summary(DeletionPlanSummary).plan_id for plan in unchecked]
-    named = [
-        row["key"]
-        for plan in unchecked
-        for row in read_rows(state, DELETION_PLAN, plan, columns=["key", "reason"]).to_pylist()
-        if row["reason"] not in never_named()
-    ]
-    earlier = copies.filter(F.col("source_plan_id").isin(names) & F.col("lake").isNotNull())
     rules = foreign_rules(context, storage_name, claims_of(context, storage_name, tables), tables)
-    finder = prepare_finder(spark, context, storage_name, rules, live, earlier.select("key", "lake"), is_earlier=True)
-    schema = pa.schema([("key", pa.string()), ("source_plan_id", pa.string())])
-    return map_arrow(
-        earlier.select("key", "etag", "lake", "source_plan_id"), _KeepForeign(finder, context.store(storage_name), frozenset(named)), schema
+    finder = prepare_finder(spark, context, storage_name, rules, live, claimed.select("key", "lake"), is_earlier=True)
+    found = map_arrow(claimed, _FindForeign(finder, context.store(storage_name)), _FOREIGN_COPIES)
+    sources = {row["source_plan_id"] for row in collect(found.select("source_plan_id").distinct())}
+    if not sources:
+        return None
+    for plan in list_plans(context.config, storage_name, empty=True):
+        if plan.header.plan_id in sources:
+            found = _leave_out_named(spark, context.state, found, plan.header.plan_id, plan.run)
+    return found
+
+
+def _leave_out_named(spark: SparkSession, state: State, copies: DataFrame, plan_id: str, run: PastRun) -> DataFrame:
+    """Leave out the copies of a plan that a commit named, except in datasets of another format."""
+    try:
+        planned = read_table(spark, state, DELETION_PLAN, state.open(run), columns=["key", "reason"])
+    except StateError:  # without the plan, no file is known to be named
+        return copies
+    named = planned.filter(~F.col("reason").isin(*never_named())).select(
+        "key", F.lit(plan_id).alias("source_plan_id"), F.lit(True).alias("_named")
     )
+    columns = copies.columns
+    both = copies.join(named, ["key", "source_plan_id"], "left")
+    return both.filter(F.col("_named").isNull() | (F.col("rule") == OTHER_FORMAT)).select(*columns)
 
 
 @dataclass(frozen=True)
@@ -244,19 +247,17 @@ class _FindDatasets:
 
 
 @dataclass(frozen=True)
-class _KeepForeign:
-    """Yield the foreign ones of some copies. Runs in executors."""
+class _FindForeign:
+    """Yield the copies that are foreign unless a commit named them. Runs in executors."""
 
     finder: ForeignFinder
     store: Store
-    named: frozenset[str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rules = self.finder.find_rules(_with_times(batch, self.store))
-            is_named = pc.is_in(batch.column("key"), pa.array(sorted(self.named), pa.string()))
-            is_foreign = pc.and_(pc.is_valid(rules), pc.or_(pc.invert(is_named), _is(rules, OTHER_FORMAT)))
-            yield batch.filter(is_foreign).select(["key", "source_plan_id"])
+            found = batch.select(["key", "source_plan_id"]).append_column("rule", rules)
+            yield found.filter(pc.is_valid(rules))
 
 
 def _with_times(batch: pa.RecordBatch, store: Store) -> pa.RecordBatch:

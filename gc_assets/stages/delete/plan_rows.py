@@ -55,6 +55,8 @@ OWNED: Final = pa.schema(
     [*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)]
 )
 
+_OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan_id", STRING), ("lake", STRING)])
+
 
 def plan_rows(
     spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
@@ -92,10 +94,15 @@ def plan_rows(
     unknown = inputs.blocks_purges or _needs_unread_metadata(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
     tables = [*inputs.refs, *inputs.live]
-    foreign = foreign_copies(spark, inputs.context, inputs.storage, tables, inputs.live, compared.filter(is_due))
+    # These are more copies than are purged, but finding them needs no join with the live files.
+    old = copies.filter(_is_past_quarantine(inputs))
+    owned = map_arrow(
+        old.select("key", "etag", "source_plan_id"), _AddOwner(claims_of(inputs.context, inputs.storage, tables)), _OWNED_COPY
+    )
+    foreign = foreign_copies(spark, inputs.context, inputs.storage, tables, inputs.live, owned)
     if foreign is not None:
         columns = compared.columns
-        known = foreign.withColumn("_foreign", F.lit(True))
+        known = foreign.select("key", "source_plan_id", F.lit(True).alias("_foreign"))
         compared = compared.join(known, ["key", "source_plan_id"], "left").select(*columns, "_foreign")
         is_due &= F.col("_foreign").isNull()
     quarantined = _leave_out(inputs, _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred), denied)
@@ -189,9 +196,12 @@ def _is_due(inputs: PlanInputs) -> Column:
 
     A copy that no lake claims is not purged: a lake that left the configuration may need it.
     """
+    return ~_is_needed() & _is_past_quarantine(inputs) & F.col("lake").isNotNull()
+
+
+def _is_past_quarantine(inputs: PlanInputs) -> Column:
     days = inputs.context.storage(inputs.storage).quarantine_days
-    due = F.col("quarantined_at") <= F.lit(inputs.frozen_at - timedelta(days=days))
-    return ~_is_needed() & due & F.col("lake").isNotNull()
+    return F.col("quarantined_at") <= F.lit(inputs.frozen_at - timedelta(days=days))
 
 
 def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, removed: DataFrame | None) -> DataFrame:

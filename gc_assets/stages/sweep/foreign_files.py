@@ -42,7 +42,7 @@ from gc_assets.state.side_tables import (
     TARGETS,
     TARGETS_SIDE,
 )
-from gc_assets.state.summaries import ForeignFiles
+from gc_assets.state.summaries import ForeignFiles, LakeRefsSummary
 
 FOREIGN: Final = "foreign"
 _LOCATED: Final = pa.schema([("storage", pa.string()), ("key", pa.string())])
@@ -112,13 +112,13 @@ class ForeignSearch:
         targets = read_parts(files, side_paths(run, probed, TARGETS_SIDE), TARGETS).column("target").unique().to_pylist()
         finder = None
         if targets or datasets.num_rows or rules.ages.has_new_claims:
-            known = find_known(spark, context, storage_name, live, targets, rules.own_names.values())
+            known = find_known(spark, context, storage_name, live, targets)
             finder = ForeignFinder(rules, known, frozenset(datasets.column("key").to_pylist()))
         return cls(spark, context, storage_name, rules, run, finder, datasets)
 
     def write(self) -> dict[str, tuple[PartFile, ...]]:
         """Write the side tables that later runs and applies read."""
-        tables = {CLAIMED_SIDE: age_rows(self.rules.ages), FOREIGN_DATASETS_SIDE: self.datasets}
+        tables = {CLAIMED_SIDE: age_rows(self.rules.ages, self.rules.seen), FOREIGN_DATASETS_SIDE: self.datasets}
         files = self.context.state.files
         return {side: tuple(write_parts(rows, self.run, files, side)) for side, rows in tables.items() if rows.num_rows}
 
@@ -155,12 +155,12 @@ def foreign_rules(context: RunContext, storage_name: str, claims: Claims, tables
     listed, _ = effective_claims(context, storage_name, tables)
     of_lakes = {claim.prefix for claim in listed if claim.table is None and claim.collect}
     locations = {claim.prefix for claim in listed if claim.table is not None and claim.owner.lake in own_names} - of_lakes
-    ages = claim_ages(context, storage_name, tables)
-    return ForeignRules(claims, own_names, frozenset(locations), ages, accepted_prefixes(context, storage_name))
+    ages, seen = claim_ages(context, storage_name, tables)
+    return ForeignRules(claims, own_names, frozenset(locations), ages, seen, accepted_prefixes(context, storage_name))
 
 
-def claim_ages(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> ClaimAges:
-    """Return the ages of the current claims.
+def claim_ages(context: RunContext, storage_name: str, tables: Sequence[PublishedTable]) -> tuple[ClaimAges, ClaimAges]:
+    """Return the ages of the current claims: by the last run without each, and the first run with it.
 
     A claim is new if the newest accepted run of the storage did not have it. It keeps its age in
     all later runs.
@@ -169,10 +169,14 @@ def claim_ages(context: RunContext, storage_name: str, tables: Sequence[Publishe
     current = _owners(listed)
     accepted = newest_accepted_plan(context, storage_name)
     if accepted is None:
-        return ClaimAges().continue_with(current, None)
+        ages = ClaimAges().continue_with(current, None)
+        return ages, ages
+    now = max(table.summary(LakeRefsSummary).frozen_at for table in tables if table.receipt.asset == LAKE_REFS.name)
     swept = context.state.current(storage_name, ORPHAN_FILES.name, accepted.run_date)
     if swept is not None and swept.paths(CLAIMED_SIDE):
-        return _read_ages(read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)).continue_with(current, accepted.frozen_at)
+        rows = read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)
+        ages, seen = _read_ages(rows, "since"), _read_ages(rows, "seen")
+        return ages.continue_with(current, accepted.frozen_at), seen.continue_with(current, now)
     # A run of a release before 0.4 recorded no ages.
     names = accepted.refs_digests
     found = [context.state.current(name, table.name, accepted.run_date) for name in names for table in (LAKE_REFS, LIVE_FILES)]
@@ -180,7 +184,7 @@ def claim_ages(context: RunContext, storage_name: str, tables: Sequence[Publishe
     if any(table is None for table in found):
         earlier += [claim for claim in listed if claim.owner.lake in names]
     known = ClaimAges().continue_with(_owners(earlier), None)
-    return known.continue_with(current, accepted.frozen_at)
+    return known.continue_with(current, accepted.frozen_at), known.continue_with(current, now)
 
 
 def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
@@ -206,20 +210,20 @@ def foreign_notes(context: RunContext, storage_name: str, found: Sequence[Foreig
     return notes
 
 
-def age_rows(ages: ClaimAges) -> pa.Table:
-    """Return the ages as rows (columns `CLAIMED`)."""
+def age_rows(ages: ClaimAges, seen: ClaimAges) -> pa.Table:
+    """Return the results of `claim_ages` as rows (columns `CLAIMED`)."""
     rows = [
-        {"key": prefix, "table": table, "since": since}
+        {"key": prefix, "table": table, "since": since, "seen": seen.since.get(prefix, {}).get(table)}
         for prefix, times in sorted(ages.since.items())
         for table, since in sorted(times.items())
     ]
     return pa.Table.from_pylist(rows, schema=CLAIMED)
 
 
-def _read_ages(rows: pa.Table) -> ClaimAges:
+def _read_ages(rows: pa.Table, column: str) -> ClaimAges:
     found: dict[str, dict[str, datetime | None]] = {}
     for row in rows.to_pylist():
-        found.setdefault(row["key"], {})[row["table"]] = row["since"]
+        found.setdefault(row["key"], {})[row["table"]] = row[column]
     return ClaimAges(found)
 
 
@@ -229,7 +233,6 @@ def find_known(
     storage_name: str,
     live: Sequence[PublishedTable],
     targets: Collection[str],
-    own_names: Iterable[str],
 ) -> frozenset[str]:
     """Return the targets for which a commit named a file.
 
@@ -237,11 +240,13 @@ def find_known(
     all containers that were ever decoded. The search ends when nothing is left to find.
     """
     found: set[str] = set()
+    kinds = (context.kind(lake.name).files for lake in context.config.lakes)
+    data_names = tuple({names for files in kinds if (names := files.data_names) is not None})
     for column in _known_columns(spark, context, storage_name, live):
         left = frozenset(targets) - found
         if not left:
             break
-        search = _FindTargets(left, tuple(own_names))
+        search = _FindTargets(left, data_names)
         found |= {row["target"] for row in column.run_task(search, _FOUND_DDL)}
     return frozenset(found)
 
@@ -267,10 +272,10 @@ class _FindTargets:
     """Yield the targets that known keys answer. Runs in executors."""
 
     targets: frozenset[str]
-    own_names: tuple[str, ...]
+    data_names: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        known, found = KnownFiles(self.targets, self.own_names), set[str]()
+        known, found = KnownFiles(self.targets, self.data_names), set[str]()
         for batch in batches:
             found |= known.find(batch.column("key"))
         yield pa.RecordBatch.from_arrays([pa.array(sorted(found), pa.string())], schema=TARGETS)

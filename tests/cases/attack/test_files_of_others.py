@@ -74,7 +74,8 @@ def first_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
     plain = iceberg.table("db.plain", days_ago(40), partitioned=True)
     plain.append(days_ago(30), part="a")
-    run.add_leftovers(plain, "db/plain/data/part=a/left.parquet", "db/plain/data/part=new/left.parquet")
+    run.add_leftovers(plain, "db/plain/data/part=a/left.parquet")
+    run.add_foreign(warehouse / "db/plain", "data/part=new/left.parquet", "metadata/schema.json", "metadata/model.parquet")
     # Leftovers in a partition, and in a hash directory, that have no other file.
     name = f"00000-3-{UUID}.parquet"
     run.add_leftovers(plain, f"db/plain/data/part=c/{name}", f"db/plain/data/0101/1100/0011/10101010/{name}")
@@ -90,6 +91,17 @@ def first_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     events = iceberg.table("db.events", days_ago(10), location=f"file://{warehouse}/events")
     with iceberg.at(days_ago(9)):
         events.table.add_files([f"file://{path}" for path in batch])
+
+    # Tables with a Parquet directory as their `data/` folder, or with partitions of others.
+    run.add_foreign(warehouse / "imported/data", "events-b.parquet")
+    batch = [write(warehouse / "imported/data/events-a.parquet", days_ago(30))]
+    imported = iceberg.table("db.imported", days_ago(10), location=f"file://{warehouse}/imported")
+    with iceberg.at(days_ago(9)):
+        imported.table.add_files([f"file://{path}" for path in batch])
+    run.add_foreign(warehouse / "shared", "part=b/part-00000.parquet", "part=c/part-00000.parquet")
+    place = f"file://{warehouse}/shared"
+    shared = iceberg.table("db.shared", days_ago(10), partitioned=True, location=place, properties={"write.data.path": place})
+    shared.append(days_ago(9), part="a")
 
     # Datasets of other formats in the location of a table.
     mixed = iceberg.table("db.mixed", days_ago(40))
@@ -201,11 +213,13 @@ def test_claim_is_new_after_an_upgrade_and_on_the_same_date(spark: SparkSession,
     with monkeypatch.context() as patch:
         patch.setattr("gc_assets.stages.sweep.foreign_files.CLAIMED_SIDE", "_unread")
         runs.run("before", days_ago(5))
-    iceberg.table("mallory.one", days_ago(4), location=f"file://{house.warehouse}/one")
+    # Files that come after the last run, but before the table.
+    write(house.warehouse / "one/data/events-b.parquet", days_ago(4.5))
+    iceberg.table("mallory.one", days_ago(4), location=f"file://{house.warehouse}/one").append(days_ago(4))
     runs.run("upgraded", days_ago(4))
     iceberg.table("mallory.two", days_ago(4), location=f"file://{house.warehouse}/two")
     runs.run("repeated", days_ago(4) + timedelta(hours=1))
-    runs.run("next", days_ago(3))
+    runs.run("next", days_ago(2))
     assert runs.plans == {name: {house.key(lost)} for name in ("before", "upgraded", "repeated", "next")}
 
 
@@ -229,3 +243,30 @@ def test_foreign_file_of_an_earlier_plan_is_not_purged(spark: SparkSession, tmp_
     house.now = days_ago(2)
     house.plan()
     assert house.keys("deletion_plan", action="purge") == lost
+
+
+def test_copy_is_not_purged_after_it_becomes_foreign(spark: SparkSession, tmp_path: Path) -> None:
+    """An acceptance may be withdrawn while its files are in quarantine, and a sign of another format may appear."""
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}}, now=days_ago(9))
+    iceberg = LakeBuilder(house.root)
+    table = iceberg.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [iceberg.config()]
+    lost = {house.key(path) for path in table.leftovers(days_ago(20), 1)}
+    names = ("landing/invoices.csv", "landing/more.csv", "data/left.parquet")
+    invoices, more, left = (house.key(write(house.warehouse / "db/t" / name, days_ago(20))) for name in names)
+    landing = f"file://{house.warehouse}/db/t/landing/"
+    accept_prefix(house.config, house.clock, landing, "ada", "an old export")
+    header = house.plan()
+    assert house.keys("deletion_plan") == lost | {invoices, more, left}
+    house.approve_and_apply(header)
+    write(house.warehouse / "db/t/data/zarr.json", days_ago(8))
+    house.now = days_ago(2)
+    header = house.plan()
+    assert house.keys("deletion_plan", action="purge") == lost | {invoices, more}
+    house.approve(header)
+    accept_prefix(house.config, house.clock, landing, "ada", withdraw=True)
+    assert {outcome: total.rows for (_, outcome), total in house.apply(header).by_outcome.items()} == {"denied": 2, "done": len(lost)}
+    house.now = days_ago(1)
+    house.plan()
+    assert house.keys("deletion_plan", action="purge") == set()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.claims import Claim, Claims, Owner
-from gc_assets.core.foreign import ForeignRules
+from gc_assets.core.foreign import UNKNOWN_DIRECTORY, ForeignRules
 from gc_assets.core.globs import glob_regex
 from gc_assets.lakes.iceberg.file_names import OWN_NAMES
 from gc_assets.stages.delete.foreign_rows import ForeignRows
@@ -80,7 +80,8 @@ def test_unclaimed_file_is_refused(key: str, action: str) -> None:
 def test_protected_and_foreign_file_is_refused_unless_it_is_restored() -> None:
     """Plans of earlier releases contain such files, and `protect` may be added after a plan was made."""
     rules = ForeignRules(CLAIMS, {"sales": OWN_NAMES}, frozenset({"db/t/"}))
-    foreign = ForeignRows(glob_regex(["db/*/raw/**", "db/t/data/b"]), ForeignFinder(rules, frozenset(), frozenset({"db/t/zarr/"})), False)
+    finder = ForeignFinder(rules, frozenset(), frozenset({"db/t/zarr/"}))
+    foreign = ForeignRows(glob_regex(["db/*/raw/**", "db/t/data/b"]), finder, {"db/t/data/x": UNKNOWN_DIRECTORY})
     given = replace(REVALIDATIONS["file:///data/"], foreign=foreign)
 
     def find_refused(key: str, action: str = "quarantine", reason: str = "unreferenced") -> str | None:
@@ -97,6 +98,7 @@ def test_protected_and_foreign_file_is_refused_unless_it_is_restored() -> None:
         assert find_refused(key, "restore") is None
     assert "may belong to others: no commit named" in (find_refused("db/t/data/x") or "")
     assert "may belong to others" in (find_refused("db/t/data/x", "purge", "still dead") or "")
+    assert find_refused("db/t/data/named", "purge", "still dead") is None
     assert find_refused("db/t/data/x", reason="expired") is None
     assert "dataset of another format" in (find_refused("db/t/zarr/c/0", reason="expired") or "")
 
