@@ -17,7 +17,8 @@ from gc_assets.core.commands import command
 @common_options
 def adopt_command(settings: Settings, storage: str, by: str, comment: str, format_: str) -> None:
     """Record the files in the trash of STORAGE that are in no log of the state, for example after
-    the state was restored from an older backup. `gc-assets doctor` counts them.
+    the state was restored from an older backup. Files that differ from the log, because the storage
+    was copied to another disk, are recorded again. `gc-assets doctor` counts them.
 
     The files can then be restored. Later plans may purge them, at the earliest quarantine_days from
     now. Moves no file.

@@ -133,11 +133,19 @@ def check_ledger(context: RunContext, storage: StorageConfig) -> Iterator[Findin
 
 
 def check_trash(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
-    """Report quarantined files that the state does not know."""
+    """Report quarantined files that the state does not know, and copies of known ones."""
     unknown = find_unknown_files(context, storage.name, MAX_EXAMINED)
+    if unknown.copies:
+        first = unknown.copies[0]
+        found = (
+            f"{len(unknown.copies):,} files in the trash are copies with other identities than the ledger has, "
+            f"such as {first.plan_id[:12]}/{first.key}: they are neither restored nor purged"
+        )
+        yield Finding(storage.name, "trash", WARN, found, command("adopt", storage.label, by="WHO"))
     examined = "all files in the trash are" if unknown.is_complete else f"the first {MAX_EXAMINED:,} files in the trash are"
     if not unknown.files:
-        yield Finding(storage.name, "trash", OK, f"{examined} in the ledger")
+        if not unknown.copies:
+            yield Finding(storage.name, "trash", OK, f"{examined} in the ledger")
         return
     plans = ", ".join(plan[:12] for plan in unknown.plan_ids[:3])
     at_least = "" if unknown.is_complete else "at least "

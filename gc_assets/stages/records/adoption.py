@@ -1,7 +1,8 @@
 """Find quarantined files that the state does not know, and record them in the ledger.
 
 A state that was lost, or restored from a backup, lacks the logs of later plans. Their files are
-still in the trash of the storage, with their keys and the ids of their plans.
+still in the trash of the storage, with their keys and the ids of their plans. If a storage was
+copied to another disk, the files in the copied trash differ from the ledger in their identities.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
-from typing import Final
+from itertools import groupby, islice
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
 from gc_assets.stores.execution import release_on_exit, to_deletion_log
-from gc_assets.stores.protocol import Outcome, PlannedAction
+from gc_assets.stores.protocol import Outcome, PlannedAction, Store
 from gc_assets.stores.trash import TrashedObject, list_trash
 
 # Entries of the trash that a check examines at most.
@@ -45,10 +46,13 @@ class UnknownFiles:
     Attributes:
         files: The files.
         is_complete: False if the examination ended at its limit.
+        copies: Other files in the trash, of the recorded lengths but other identities than the
+            ledger has. They cannot be restored until they are recorded again.
     """
 
     files: Sequence[TrashedObject]
     is_complete: bool
+    copies: Sequence[TrashedObject] = ()
 
     @property
     def amount(self) -> Amount:
@@ -91,9 +95,28 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
     if not found:
         return UnknownFiles((), is_complete)
     ledger = read_quarantine(context.state, storage_name)
-    known = set(zip(ledger.column("source_plan_id").to_pylist(), ledger.column("key").to_pylist(), strict=True))
+    known = {(row["source_plan_id"], row["key"]): row for row in ledger.to_pylist()}
     in_logs = set(unfinished_plans(context.state, storage_name))
-    return UnknownFiles(tuple(item for item in found if item.plan_id not in in_logs and (item.plan_id, item.key) not in known), is_complete)
+    settled = [item for item in found if item.plan_id not in in_logs]
+    unknown = tuple(item for item in settled if (item.plan_id, item.key) not in known)
+    rows = {item: row for item in settled if (row := known.get((item.plan_id, item.key))) is not None and not row["rehearsal"]}
+    return UnknownFiles(unknown, is_complete, tuple(_find_copies(context.store(storage_name), rows)))
+
+
+def _find_copies(store: Store, rows: Mapping[TrashedObject, Mapping[str, Any]]) -> Iterator[TrashedObject]:
+    """Yield the files whose identities differ from the ledger.
+
+    Of each plan, the others are only examined if the first one differs: a copy of a disk replaces
+    all files, and an examination is a request.
+    """
+
+    def differs(item: TrashedObject) -> bool:
+        return store.trashed_etag(item.plan_id, item.key) not in {None, rows[item]["etag"]}
+
+    for _, items in groupby(sorted(rows, key=lambda item: (item.plan_id, item.key)), key=lambda item: item.plan_id):
+        of_plan = list(items)
+        if differs(of_plan[0]):
+            yield from (item for item in of_plan if item.size_bytes == rows[item]["size_bytes"] and differs(item))
 
 
 def _outcomes(
@@ -106,7 +129,7 @@ def _outcomes(
 
 @log_progress(DELETION_LOG)
 def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = "") -> AdoptionResult:
-    """Record the unknown files in the trash of a storage as quarantined now.
+    """Record the unknown files and copies in the trash of a storage as quarantined now.
 
     They can then be restored, and later plans may purge them after `quarantine_days` from now.
 
@@ -123,9 +146,10 @@ def adopt_files(context: RunContext, storage_name: str, by: str, comment: str = 
     lease = take_lease(context, storage_name, store, adoption_id, by.strip())
     with release_on_exit(lease):
         unknown = find_unknown_files(context, storage_name)
-        etags = {item: store.trashed_etag(item.plan_id, item.key) if _PLAN_ID.fullmatch(item.plan_id) else None for item in unknown.files}
-        adopted = UnknownFiles(tuple(item for item in unknown.files if etags[item] is not None), unknown.is_complete)
-        skipped = [item for item in unknown.files if etags[item] is None]
+        files = (*unknown.files, *unknown.copies)
+        etags = {item: store.trashed_etag(item.plan_id, item.key) if _PLAN_ID.fullmatch(item.plan_id) else None for item in files}
+        adopted = UnknownFiles(tuple(item for item in files if etags[item] is not None), unknown.is_complete)
+        skipped = [item for item in files if etags[item] is None]
         if not adopted.files:
             return AdoptionResult(None, adopted, skipped)
         now = context.clock.not_before_now().now()

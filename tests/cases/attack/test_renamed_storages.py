@@ -173,6 +173,20 @@ def test_storage_that_moves_with_its_id_keeps_its_quarantine(lakehouse: Lakehous
     assert "have the name a," in lakehouse.message("plans")
 
 
+def test_copy_of_a_storage_restores_its_quarantine_after_an_adoption(lakehouse: Lakehouse) -> None:
+    shutil.copytree(lakehouse.root / "east", lakehouse.root / "copy")
+    plan_id, count = lakehouse.plan("a")["plan_id"], lakehouse.in_trash("copy")
+    lakehouse.configure({"a": "copy", "b": "west"}, {"orders_a": "east", "orders_b": "west"})
+    found = [row for row in lakehouse.doctor() if row["check"] == "trash" and row["verdict"] == "warn"]
+    assert [(row["subject"], row["found"].split()[0], row["todo"]) for row in found] == [("a", str(count), "gc-assets adopt a --by WHO")]
+    (adopted,) = lakehouse("adopt", "a", "--by", "ada")
+    assert (adopted["files"], adopted["plans"]) == (count, [plan_id])
+    assert "the state knows all" in lakehouse.message("adopt", "a", "--by", "ada")
+    assert not [row for row in lakehouse.doctor() if row["check"] == "trash" and row["verdict"] == "warn"]
+    (restored,) = lakehouse("restore", "--plan", plan_id[:12])
+    assert (restored["outcome"], restored["files"], lakehouse.in_trash("copy")) == ("done", count, 0)
+
+
 def test_other_catalog_under_a_used_name_is_continued_by_rename(lakehouse: Lakehouse) -> None:
     shutil.copytree(lakehouse.root / "west", lakehouse.root / "other")
     lakehouse.configure({"a": "east", "b": "west"}, {"orders_a": "east", "orders_b": "other"})
