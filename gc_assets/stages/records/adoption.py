@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, islice
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -95,28 +95,32 @@ def find_unknown_files(context: RunContext, storage_name: str, limit: int | None
     if not found:
         return UnknownFiles((), is_complete)
     ledger = read_quarantine(context.state, storage_name)
-    known = {(row["source_plan_id"], row["key"]): row for row in ledger.to_pylist()}
+    columns = (ledger.column(name).to_pylist() for name in ("source_plan_id", "key", "etag", "size_bytes", "rehearsal"))
+    known = {(plan_id, key): (etag, size, rehearsal) for plan_id, key, etag, size, rehearsal in zip(*columns, strict=True)}
     in_logs = set(unfinished_plans(context.state, storage_name))
     settled = [item for item in found if item.plan_id not in in_logs]
     unknown = tuple(item for item in settled if (item.plan_id, item.key) not in known)
-    rows = {item: row for item in settled if (row := known.get((item.plan_id, item.key))) is not None and not row["rehearsal"]}
-    return UnknownFiles(unknown, is_complete, tuple(_find_copies(context.store(storage_name), rows)))
+    is_rehearsal = context.clock.is_rehearsal
+    rows = {item: known[item.plan_id, item.key] for item in settled if (item.plan_id, item.key) in known}
+    mine = {item: etag for item, (etag, size, rehearsal) in rows.items() if bool(rehearsal) == is_rehearsal and size == item.size_bytes}
+    return UnknownFiles(unknown, is_complete, tuple(_find_copies(context.store(storage_name), mine)))
 
 
-def _find_copies(store: Store, rows: Mapping[TrashedObject, Mapping[str, Any]]) -> Iterator[TrashedObject]:
-    """Yield the files whose identities differ from the ledger.
+def _find_copies(store: Store, etags: Mapping[TrashedObject, str | None]) -> Iterator[TrashedObject]:
+    """Yield the files whose identities differ from those in the ledger.
 
     Of each plan, the others are only examined if the first one differs: a copy of a disk replaces
     all files, and an examination is a request.
     """
 
     def differs(item: TrashedObject) -> bool:
-        return store.trashed_etag(item.plan_id, item.key) not in {None, rows[item]["etag"]}
+        return store.trashed_etag(item.plan_id, item.key) not in {None, etags[item]}
 
-    for _, items in groupby(sorted(rows, key=lambda item: (item.plan_id, item.key)), key=lambda item: item.plan_id):
-        of_plan = list(items)
-        if differs(of_plan[0]):
-            yield from (item for item in of_plan if item.size_bytes == rows[item]["size_bytes"] and differs(item))
+    for _, items in groupby(sorted(etags, key=lambda item: (item.plan_id, item.key)), key=lambda item: item.plan_id):
+        first, *others = items
+        if differs(first):
+            yield first
+            yield from filter(differs, others)
 
 
 def _outcomes(
