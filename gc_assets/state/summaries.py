@@ -420,7 +420,8 @@ class OrphanFilesSummary(Summary):
         missing_metadata: Missing or changed metadata that stops the plan.
         unreadable: Tables with missing metadata.
         missing_lakes: Lakes whose metadata in this storage is missing as a whole, or was replaced.
-        unlisted_lakes: Lakes with too many missing live files in this storage.
+        unlisted_lakes: Lakes with too many missing live files in this storage, or the tables with
+            missing live files if there are few.
         near_misses: Candidates that differ from a live key only in spelling. They are not planned.
         misspelled: Near misses whose live key is missing, as these stop the plan. None in summaries
             of older releases, in which all near misses do.

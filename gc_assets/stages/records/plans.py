@@ -282,8 +282,10 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
     refuse_historical(header)
     refuse_other_clock(header, clock)
     refuse_other_key(header, config)
-    # Later runs, and plans of other storages, use the overrides of a plan without work too.
-    if not header.has_work and not any(gate.name in overrides for gate in header.failed_gates):
+    # Later runs, and plans of other storages, use the overrides of a plan without work too. They
+    # also wait for missing files that the gate allows.
+    is_overridden = any(gate.name in overrides and (not gate.passed or gate.numbers.get("unlisted")) for gate in header.gates)
+    if not header.has_work and not is_overridden:
         raise UsageError(f"plan {header.plan_id} has no work, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(

@@ -299,15 +299,15 @@ def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, br
     """Find the live files that the inventory lacks.
 
     Some live files may be absent by rule, and two lakes may need one file. So the files are compared
-    one by one only if the difference is large enough to hide a loss.
+    one by one if the counts differ.
     """
     context, storage_name, live = sweep.context, sweep.storage, sweep.live
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
     found = probed.totals.get((LIVE,), Totals()).rows - probed.summary.get("side_files", 0)
     found += optional - probed.summary.get("optional_found", 0)
     lacking = max(0, live_rows(live, storage_name) - found)
-    if lacking <= MAX_UNLISTED * live_count(live, storage_name).files:
-        return MissingLiveFiles(lacking)
+    if not lacking:
+        return MissingLiveFiles(0)
     session = choose_session(spark, *_size_of_all(sweep.state, sweep.inventory, live))
     keys, listed = sweep.live_keys(session), sweep.read_inventory(session)
     purged = purged_by_rule(session, context, storage_name)
@@ -456,12 +456,13 @@ def _size(context: RunContext, candidates: int, live: Sequence[PublishedTable]) 
 
 
 def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner, str]:
-    """Return the lakes that need missing files, if the gate `live_listed` refuses the plan."""
+    """Return the tables that need missing files, or their lakes if the gate `live_listed` refuses
+    the plan.
+    """
     live = live_count(sweep.live, sweep.storage).files
-    if unlisted.files <= MAX_UNLISTED * live:
-        return {}
+    owners = unlisted.owners if unlisted.files <= MAX_UNLISTED * live else unlisted.lakes
     why = f"{unlisted.files:,} of {live:,} live files such as {', '.join(unlisted.samples[:1])} are missing in storage {sweep.storage}"
-    return {Owner(lake, None): why for lake in unlisted.lakes}
+    return dict.fromkeys(owners, why)
 
 
 def _unreadable(context: RunContext, storage_name: str, refs: list[PublishedTable], reasons: Mapping[Owner, str]) -> tuple[Unreadable, ...]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.claims import find_table_prefix
+from gc_assets.core.claims import Owner, find_table_prefix
 from gc_assets.core.objects import Objects
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
@@ -51,7 +51,8 @@ MAX_NAMED: Final = 1_000
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
-LOST_DDL: Final = "files long, keys array<string>, lakes array<string>"
+LOST_DDL: Final = "files long, keys array<string>, owners array<struct<lake:string,table_uuid:string>>"
+_OWNERS: Final = pa.list_(pa.struct([("lake", STRING), ("table_uuid", STRING)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,17 @@ class MissingLiveFiles:
     Attributes:
         files: Upper bound of their number.
         samples: Some of their keys.
-        lakes: Lakes that need one of them, if they were compared one by one.
+        owners: Tables, or lakes without tables, that need one of them.
     """
 
     files: int
     samples: tuple[str, ...] = ()
-    lakes: tuple[str, ...] = ()
+    owners: frozenset[Owner] = frozenset()
+
+    @property
+    def lakes(self) -> frozenset[Owner]:
+        """Lakes that need one of the files."""
+        return frozenset(Owner(owner.lake, None) for owner in self.owners)
 
 
 def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> MissingLiveFiles:
@@ -170,13 +176,13 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
             lake). They need not exist for that lake.
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti")
-    needed = needed.groupBy("key").agg(F.collect_set("lake").alias("lakes"))
+    needed = needed.groupBy("key").agg(F.collect_set(F.struct("lake", "table_uuid")).alias("owners"))
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
     found = run_over_frame(lost, _CountLost(lister), LOST_DDL)
     return MissingLiveFiles(
         sum(row["files"] for row in found),
         tuple(sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]),
-        tuple(sorted({lake for row in found for lake in row["lakes"]})),
+        frozenset(Owner(owner["lake"], owner["table_uuid"]) for row in found for owner in row["owners"]),
     )
 
 
@@ -204,8 +210,9 @@ class _CountLost:
             keys, strings = batch.column("key").to_pylist(), pa.list_(pa.string())
             is_lost = [size is None for size in self.lister.look_up(keys)]
             lost = [key for key, missing in zip(keys, is_lost, strict=True) if missing]
-            lakes = batch.column("lakes").filter(pa.array(is_lost, pa.bool_())).flatten().unique().to_pylist()
-            columns = {"files": [len(lost)], "keys": pa.array([lost[:MAX_SAMPLES]], strings), "lakes": pa.array([lakes], strings)}
+            needed_by = batch.column("owners").filter(pa.array(is_lost, pa.bool_())).flatten().to_pylist()
+            owners = list({(owner["lake"], owner["table_uuid"]): owner for owner in needed_by}.values())
+            columns = {"files": [len(lost)], "keys": pa.array([lost[:MAX_SAMPLES]], strings), "owners": pa.array([owners], _OWNERS)}
             yield pa.RecordBatch.from_pydict(columns)
 
 

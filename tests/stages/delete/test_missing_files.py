@@ -6,12 +6,15 @@ storage. Plans of other lakes go on.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core import gates
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.sweep import orphan_files
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import counts, days_ago
 from tests.stages.two_storages import TwoStorages
@@ -76,6 +79,25 @@ def test_missing_live_file_withholds_its_lake_in_other_storages(house: SharedDis
     lost.write_bytes(content)
     house.plans()
     assert house.planned_keys("disk2") == house.all_garbage
+
+
+def test_few_missing_files_withhold_their_table_in_other_storages(house: SharedDisks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of a table are moved to the other disk, while the catalog still has their old addresses."""
+    for module in (gates, orphan_files):
+        monkeypatch.setattr(module, "MAX_UNLISTED", 0.5)
+    old = house.live_file()
+    new = house.root / "disk2" / "moved" / old.name
+    house.first.set_properties(days_ago(12), {"write.data.path": f"file://{new.parent}"})
+    house.plans()
+    new.parent.mkdir()
+    old.rename(new)
+    house.now += timedelta(days=1)
+    plans = house.plans()
+    assert "live_listed" not in failed_gates(plans["disk1"])
+    assert house.planned_keys("disk2") == house.all_garbage
+    house.approve(plans["disk1"], "live_listed")
+    house.plan_of("disk2")
+    assert house.planned_keys("disk2") == {*house.all_garbage, f"moved/{new.name}"}
 
 
 def test_override_of_missing_files_counts_in_other_storages(house: SharedDisks) -> None:

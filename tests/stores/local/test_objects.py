@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from datetime import UTC, datetime
@@ -128,7 +129,15 @@ def test_identity_follows_links_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "broken").symlink_to("nothing")
     (tmp_path / "loop").symlink_to("loop")
     assert identity(f"file://{tmp_path}/link") == identity(f"{file}") == etag_of(file.stat())
-    for nothing in (f"{tmp_path}/broken", f"{tmp_path}", f"{file}/below", "s3://bucket/file", "wasbs://c@a/file"):
+    impossible = [f"{tmp_path}/loop", f"{tmp_path}/loop/below", f"{tmp_path}/{'n' * 300}"]
+    for nothing in (*impossible, f"{tmp_path}/broken", f"{tmp_path}", f"{file}/below", "s3://bucket/file", "wasbs://c@a/file"):
         assert identity(nothing) is None
-    with pytest.raises(StoreError, match=r"loop: Too many levels of symbolic links.*repair the link"):
-        identity(f"file://{tmp_path}/loop")
+
+
+def test_identity_raises_for_a_file_that_cannot_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(path: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "stat", deny)
+    with pytest.raises(StoreError, match=r"/private/file: Permission denied.*repair the link"):
+        identity("file:///private/file")
