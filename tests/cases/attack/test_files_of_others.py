@@ -213,13 +213,13 @@ def test_claim_is_new_after_an_upgrade_and_on_the_same_date(spark: SparkSession,
     with monkeypatch.context() as patch:
         patch.setattr("gc_assets.stages.sweep.foreign_files.CLAIMED_SIDE", "_unread")
         runs.run("before", days_ago(5))
-    # Files that come after the last run, but before the table.
-    write(house.warehouse / "one/data/events-b.parquet", days_ago(4.5))
     iceberg.table("mallory.one", days_ago(4), location=f"file://{house.warehouse}/one").append(days_ago(4))
     runs.run("upgraded", days_ago(4))
     iceberg.table("mallory.two", days_ago(4), location=f"file://{house.warehouse}/two")
+    # A file that is younger than the run before the table `one`, but older than the table.
+    write(house.warehouse / "one/data/events-b.parquet", days_ago(4.5))
     runs.run("repeated", days_ago(4) + timedelta(hours=1))
-    runs.run("next", days_ago(2))
+    runs.run("next", days_ago(0))
     assert runs.plans == {name: {house.key(lost)} for name in ("before", "upgraded", "repeated", "next")}
 
 
