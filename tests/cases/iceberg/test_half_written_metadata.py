@@ -22,6 +22,8 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
+# Only names of the format's writers are planned in the location of a table.
+UUID, OTHER_UUID = "0b0b0b0b-1111-4222-8333-444444444444", "0c0c0c0c-1111-4222-8333-444444444444"
 CONTENTS = {
     "empty": b"",
     "object": b"{}",
@@ -76,14 +78,14 @@ def runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     house.plan()
     before = house.planned_actions()
     files = [
-        write_old(table.with_name("00009-half.gz.metadata.json" if name == "gzip" else "00009-half.metadata.json"), content)
+        write_old(table.with_name(f"00009-{UUID}.gz.metadata.json" if name == "gzip" else f"00009-{UUID}.metadata.json"), content)
         for name, content in CONTENTS.items()
         for table in [Path(lake.catalog.load_table(f"db.{name}").metadata_location.removeprefix("file://"))]
     ]
     # A table that now writes its metadata to another directory has such a file in the former one.
-    files.append(write_old(house.warehouse / "db/gzip/metadata/00000-half.metadata.json", b"{}"))
-    inner = write_old(house.warehouse / "db/list/data/metadata/00000-half.metadata.json", b"{}")
-    shared = write_old(house.warehouse / "logs/shared/00009-theirs.metadata.json", NO_UUID)
+    files.append(write_old(house.warehouse / f"db/gzip/metadata/00000-{UUID}.metadata.json", b"{}"))
+    inner = write_old(house.warehouse / f"db/list/data/metadata/00000-{UUID}.metadata.json", b"{}")
+    shared = write_old(house.warehouse / f"logs/shared/00009-{OTHER_UUID}.metadata.json", NO_UUID)
     header = house.plan()
     return Runs(house, before, house.planned_actions(), header, set(map(house.key, files)), house.key(inner), house.key(shared))
 
