@@ -21,14 +21,13 @@ _DATA: Final = (
     rf"\d{{8}}_\d{{6}}_\d{{5}}_[0-9a-z]{{5}}-{_UUID}{_FORMAT}",
 )
 _METADATA: Final = (
-    # <version>-<uuid>.metadata.json, and v<version>.metadata.json of Hadoop tables
-    rf"(\d{{5,}}-{_UUID}|v\d+)(\.gz)?\.metadata\.json(\.gz)?",
-    # Temporary files of HadoopTableOperations, which are renamed
-    rf"{_UUID}(\.gz)?\.metadata\.json(\.gz)?",
+    # <version>-<uuid>.metadata.json, v<version>.metadata.json of Hadoop tables, and temporary files of
+    # HadoopTableOperations, which are renamed. No other format uses this suffix.
+    r"[^/]+\.metadata\.json(\.gz)?",
     rf"version-hint\.text|{_UUID}-version-hint\.temp",
-    # Manifest lists and manifests
-    rf"snap-\d+-\d+-{_UUID}\.avro",
-    rf"{_UUID}-m\d+\.avro",
+    # Manifest lists (snap-<snapshot>-<attempt>-<uuid>) and manifests (<uuid>-m<number>)
+    r"snap-[^/]+\.avro",
+    r"[^/]+-m\d+\.avro",
     rf"(optimized|merged)-m-\d*{_UUID}\.avro",
     # Manifests of checkpoints of a Flink sink: <job>-<operator>-<task>-<attempt>-<checkpoint>-<file>
     r"[0-9a-f]{32}-[^/]+-\d{5,}-\d+-\d+-\d{5,}\.avro",
