@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,6 +42,7 @@ class House:
         config = {"name": LAKE, "kind": "iceberg", "catalog_name": "default", "catalog": catalog, "tables": ["db.*"], **lake}
         self._house = Lakehouse(None, root, [IcebergLakeConfig.model_validate(config)])  # type: ignore[arg-type]
         self.now = NOW
+        self.new_tables = count()
 
     def config(self, state: str | None = None) -> Config:
         return replace(self._house, state=state).config
@@ -253,7 +255,7 @@ def take(house: House, step: str, pick: int) -> None:
     table = TableBuilder(house.builder, names[pick % len(names)]) if names else None
     at = house.now - timedelta(hours=1)
     if step == "create" or table is None:
-        house.table(f"t{len(list(house.builder.warehouse.rglob('*')))}x{pick}", pick)
+        house.table(f"new{next(house.new_tables)}", pick)
     elif step == "append":
         table.append(at)
     elif step == "tag" and table.table.metadata.snapshots:
@@ -263,7 +265,7 @@ def take(house: House, step: str, pick: int) -> None:
     elif step == "rename":
         catalog.rename_table(table.name, f"{table.name}r")
     elif step == "register":
-        catalog.register_table(f"{table.name}again{len(names)}", table.table.metadata_location)
+        catalog.register_table(f"{table.name}again{next(house.new_tables)}", table.table.metadata_location)
     elif step == "expire":
         metadata = table.table.metadata
         held = {ref.snapshot_id for ref in metadata.refs.values()}
