@@ -214,14 +214,14 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
 def is_fragment(raw: bytes) -> bool:
     """Return True if no reader can use a file as metadata.
 
-    A fragment is empty, truncated, or JSON without any field of metadata. Content that other
-    readers may understand is no fragment, such as an unknown compression or encryption, or a
-    document beyond the limits.
+    A fragment is empty, truncated, other text than JSON, or JSON without any field of metadata.
+    Content that other readers may understand is no fragment, such as an unknown compression or
+    encryption, or a document beyond the limits.
     """
     try:
         content = gunzip_start(raw)[0] if _GZIP_MAGIC.startswith(raw[:2]) else raw
         text = codecs.getincrementaldecoder("utf-8")().decode(content.strip(b"\0 \t\r\n"))
-        if not text or _is_unclosed(text):
+        if not text or _is_unclosed(text) or (text[0] not in "{[\ufeff" and "\0" not in text):
             return True
         document = parse_json(text)
     except (ValueError, zlib.error):
