@@ -13,7 +13,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -50,7 +50,6 @@ DEFAULT_GRACE = timedelta(hours=72)
 # Shorter than 24 hours is unsafe for slow writers. Only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers the
 # minimum.
 GRACE_FLOOR = timedelta(hours=24)
-_T = TypeVar("_T", "StorageConfig", "LakeConfig")
 # Validation context key for the lake models by kind.
 KINDS_KEY = "lake_kinds"
 BYTES_PER_GB = 10**9
@@ -109,10 +108,27 @@ class InventoryConfig(Model):
     max_inventory_age: Age = Field(default=MAX_INVENTORY_AGE, description="Maximum age of the newest report. An older one is rejected.")
 
 
-class StorageConfig(AssetMetadata):
-    """Root location to list and sweep."""
+class _RecordOwner(AssetMetadata):
+    """Storage or lake, which has a name in `lakes.yaml` and one of its records in the state."""
 
     name: Name
+    _label: str | None = PrivateAttr(default=None)
+
+    @property
+    def label(self) -> str:
+        """The name in `lakes.yaml`. `name` is the name of its records in the state."""
+        return self._label or self.name
+
+    def with_recorded_name(self, name: str) -> Self:
+        """Return a copy with the name of its records."""
+        copy = self.model_copy(update={"name": name})
+        copy._label = self.label
+        return copy
+
+
+class StorageConfig(_RecordOwner):
+    """Root location to list and sweep."""
+
     location: str = Field(description="`file:///data/warehouse/`, or a path; `s3://bucket/prefix/`.")
     aliases: tuple[str, ...] = Field(
         default=(),
@@ -135,16 +151,6 @@ class StorageConfig(AssetMetadata):
         default=(),
         description="Patterns of keys that are never deleted: `raw/landing/**`. `*` does not match `/`, `**` does.",
     )
-    _label: str | None = PrivateAttr(default=None)
-
-    @property
-    def label(self) -> str:
-        """The name in `lakes.yaml`. `name` is the name of its records in the state."""
-        return self._label or self.name
-
-    def with_recorded_name(self, name: str) -> Self:
-        """Return the storage with the name of its records."""
-        return _with_recorded_name(self, name)
 
     def usd_per_month(self, size_bytes: int) -> float | None:
         """Return the price per month of this many bytes, or None if no price is configured."""
@@ -182,25 +188,14 @@ class StorageConfig(AssetMetadata):
         return self.model_copy(update=update)
 
 
-class LakeConfig(AssetMetadata):
+class LakeConfig(_RecordOwner):
     """Options shared by all lakes, and the methods implemented by lake kinds."""
 
-    name: Name
     kind: str
     assets: tuple[WrittenBy, ...] = Field(
         default=(), exclude=True, description="Assets of the user's own Dagster project that write to the lake, for its lineage."
     )
     _read_seconds: float = PrivateAttr(default=READ_SECONDS)
-    _label: str | None = PrivateAttr(default=None)
-
-    @property
-    def label(self) -> str:
-        """The name in `lakes.yaml`. `name` is the name of its records in the state."""
-        return self._label or self.name
-
-    def with_recorded_name(self, name: str) -> Self:
-        """Return the lake with the name of its records."""
-        return _with_recorded_name(self, name)
 
     def catalog_location(self) -> tuple[str, str]:
         """Return the identity of the catalog or repository, which does not change with its name.
@@ -546,12 +541,6 @@ class Config(AssetMetadata):
         endpoints = {place: endpoint for place in on_s3 if (endpoint := places.settings_for(place).endpoint) is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
-
-
-def _with_recorded_name(item: _T, name: str) -> _T:
-    copy = item.model_copy(update={"name": name})
-    copy._label = item.label  # pyright: ignore[reportPrivateUsage]
-    return copy
 
 
 def _find_by_label(items: Any, name: str, what: str) -> Any:

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
 # Address space of the child in addition to its size after the start.
@@ -164,7 +165,7 @@ def run_in_worker(seconds: float, function: Callable[_P, _T], *args: _P.args, **
     worker = _pool.take()
     try:
         succeeded, result = worker.call(WALL_FACTOR * (seconds + 1), request)
-    except BaseException:
+    except BaseException:  # also an interrupt: the worker is in the middle of a call
         worker.kill()
         raise
     _pool.put_back(worker)
@@ -226,11 +227,8 @@ def _limit_cpu(seconds: float) -> None:
 
 def _limit_memory() -> None:
     limit = MAX_BYTES
-    try:
-        with open("/proc/self/statm") as source:  # noqa: PTH123 - as cheap as possible
-            limit += int(source.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        pass  # not on Linux
+    with suppress(OSError):  # not on Linux
+        limit += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 

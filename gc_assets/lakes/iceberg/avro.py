@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,8 +117,8 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
             table = read_with_datafusion(raw, header, columns)
         except (TimeoutError, WorkerDied) as error:
             aborted = error
-        except Exception:  # noqa: BLE001, S110 - plain Exception for any file that DataFusion rejects
-            pass
+        except Exception as error:  # noqa: BLE001 - plain Exception for any file that DataFusion rejects
+            logging.getLogger(__name__).debug("DataFusion rejects a file, fastavro reads it: %s", error)
         else:
             if table.num_rows == rows:
                 return table

@@ -41,6 +41,8 @@ _SIGNS = frozenset(
     ("format-version", "table-uuid", "view-uuid", "location", "snapshots", "versions", "schema", "schemas", "properties", "metadata-log")
 )
 _GZIP_MAGIC = b"\x1f\x8b"
+# The required fields of a table's metadata are longer, also in an encoding of its own.
+_MIN_LETTERS = 100
 _BRACKETS_AND_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[][{}]', re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _T = TypeVar("_T")
@@ -214,14 +216,14 @@ def parse_identity(address: str, raw: bytes) -> MetadataIdentity:
 def is_fragment(raw: bytes) -> bool:
     """Return True if no reader can use a file as metadata.
 
-    A fragment is empty, truncated, other text than JSON, or JSON without any field of metadata.
-    Content that other readers may understand is no fragment, such as an unknown compression or
-    encryption, or a document beyond the limits.
+    A fragment is empty, truncated, a few letters that are no JSON, or JSON without any field of
+    metadata. Content that other readers may understand is no fragment, such as an unknown
+    compression or encryption, or a document beyond the limits.
     """
     try:
         content = gunzip_start(raw)[0] if _GZIP_MAGIC.startswith(raw[:2]) else raw
         text = codecs.getincrementaldecoder("utf-8")().decode(content.strip(b"\0 \t\r\n"))
-        if not text or _is_unclosed(text) or (text[0] not in "{[\ufeff" and "\0" not in text):
+        if not text or _is_unclosed(text) or (len(text) < _MIN_LETTERS and text[0] not in "{[\ufeff" and "\0" not in text):
             return True
         document = parse_json(text)
     except (ValueError, zlib.error):

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.errors import UsageError
 from gc_assets.core.foreign import AcceptedPrefix
-from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.records.user_records import UserRecords, resolve_directory
 from gc_assets.state.journal import State
 
 
@@ -44,6 +44,9 @@ class _Records(RootModel[tuple[PrefixRecord, ...]]):
     """All records of one storage, in the order in which they were made."""
 
 
+_RECORDS: Final = UserRecords(_Records, "accepted_prefixes.json", "accept the prefixes again")
+
+
 def accept_prefix(
     config: Config, clock: Clock, location: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, PrefixRecord]:
@@ -57,24 +60,17 @@ def accept_prefix(
     """
     if not by.strip():
         raise UsageError("accepting a prefix needs a name: --by WHO")
-    resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages])
-    resolved = resolver.resolve_one(location.rstrip("/") + "/")
-    if resolved is None or not resolved[1].strip("/"):
-        raise UsageError(f"{location!r} is no directory inside a configured storage; copy the location from the message of the run")
-    storage, prefix = resolved
-    state = State.of(config)
+    storage, prefix = resolve_directory(config, location, "copy the location from the message of the run")
     decision = "withdrawn" if withdraw else "accepted"
     record = PrefixRecord(
         prefix=prefix, by=by.strip(), at=clock.now(), decision=decision, comment=comment.strip(), rehearsal=clock.is_rehearsal
     )
 
-    def with_record(content: bytes | None) -> bytes:
-        previous = _parse(state, storage, content) if content is not None else ()
+    def check(previous: Sequence[PrefixRecord]) -> None:
         if withdraw and not any(item.prefix == prefix for item in previous):
             raise UsageError(f"{prefix} of storage {storage} was never accepted, so there is nothing to withdraw")
-        return _Records((*previous, record)).model_dump_json(indent=1).encode()
 
-    state.files.change(_path(storage), with_record)
+    _RECORDS.append(State.of(config), storage, record, check)
     return storage, record
 
 
@@ -84,25 +80,6 @@ def accepted_prefixes(context: RunContext, storage_name: str) -> tuple[AcceptedP
     The location of a table that was accepted as dead counts too. For a real run, records of
     rehearsals and records from the future do not count.
     """
-    try:
-        items = _parse(context.state, storage_name, context.state.files.read(_path(storage_name)))
-    except FileNotFoundError:
-        items = ()
-    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
-    last = {item.prefix: item for item in items if item.at <= now and (is_rehearsal or not item.rehearsal)}
+    last = {item.prefix: item for item in _RECORDS.read_valid(context, storage_name)}
     dead = [AcceptedPrefix(item.prefix, item.at) for item in dead_tables(context, storage_name)]
     return (*(AcceptedPrefix(item.prefix, item.at) for item in last.values() if item.decision == "accepted"), *dead)
-
-
-def _parse(state: State, storage_name: str, content: bytes) -> Sequence[PrefixRecord]:
-    try:
-        return _Records.model_validate_json(content).root
-    except ValidationError as error:
-        path = f"{state.files.root}/{_path(storage_name)}"
-        raise StateError(
-            f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and accept the prefixes again."
-        ) from error
-
-
-def _path(storage_name: str) -> str:
-    return f"{storage_name}/accepted_prefixes.json"

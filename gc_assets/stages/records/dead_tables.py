@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 from uuid import UUID
 
-from pydantic import ConfigDict, RootModel, ValidationError
+from pydantic import ConfigDict, RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.errors import UsageError
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.user_records import UserRecords, resolve_directory
 from gc_assets.state.journal import State
 
 
@@ -59,6 +59,9 @@ class _Records(RootModel[tuple[DeadTable, ...]]):
     """All records of one storage, in the order in which they were made."""
 
 
+_RECORDS: Final = UserRecords(_Records, "dead_tables.json", "accept the dead tables again")
+
+
 def accept_dead_table(
     config: Config, clock: Clock, table_uuid: str, location: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, DeadTable]:
@@ -76,12 +79,7 @@ def accept_dead_table(
         uuid = str(UUID(table_uuid))
     except ValueError:
         raise UsageError(f"{table_uuid!r} is no table uuid; copy it from the message of the gate foreign_metadata") from None
-    resolver = KeyResolver([(storage.name, storage.location) for storage in config.storages], config.address_aliases())
-    resolved = resolver.resolve_one(location.rstrip("/") + "/")
-    if resolved is None or not resolved[1].strip("/"):
-        raise UsageError(f"{location!r} is no directory inside a configured storage; name the location of the dead table")
-    storage, prefix = resolved
-    state = State.of(config)
+    storage, prefix = resolve_directory(config, location, "name the location of the dead table")
     decision = "withdrawn" if withdraw else "dead"
     record = DeadTable(
         table_uuid=uuid,
@@ -93,15 +91,13 @@ def accept_dead_table(
         rehearsal=clock.is_rehearsal,
     )
 
-    def with_record(content: bytes | None) -> bytes:
-        previous = _parse(state, storage, content) if content is not None else ()
+    def check(previous: Sequence[DeadTable]) -> None:
         if withdraw and not any((item.table_uuid, item.prefix) == (uuid, prefix) for item in previous):
             raise UsageError(
                 f"table {uuid} was never accepted as dead under {prefix} of storage {storage}, so there is nothing to withdraw"
             )
-        return _Records((*previous, record)).model_dump_json(indent=1).encode()
 
-    state.files.change(_path(storage), with_record)
+    _RECORDS.append(State.of(config), storage, record, check)
     return storage, record
 
 
@@ -110,24 +106,5 @@ def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]
 
     For a real run, records of rehearsals and records from the future do not count.
     """
-    try:
-        items = _parse(context.state, storage_name, context.state.files.read(_path(storage_name)))
-    except FileNotFoundError:
-        return ()
-    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
-    last = {(item.table_uuid, item.prefix): item for item in items if item.at <= now and (is_rehearsal or not item.rehearsal)}
+    last = {(item.table_uuid, item.prefix): item for item in _RECORDS.read_valid(context, storage_name)}
     return tuple(item for item in last.values() if item.decision == "dead")
-
-
-def _parse(state: State, storage_name: str, content: bytes) -> Sequence[DeadTable]:
-    try:
-        return _Records.model_validate_json(content).root
-    except ValidationError as error:
-        path = f"{state.files.root}/{_path(storage_name)}"
-        raise StateError(
-            f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and accept the dead tables again."
-        ) from error
-
-
-def _path(storage_name: str) -> str:
-    return f"{storage_name}/dead_tables.json"

@@ -15,18 +15,19 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, RootModel
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.commands import command
-from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABORT, DENIED, DONE
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
 from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
+from gc_assets.stages.records.user_records import UserRecords
 from gc_assets.state.arrow_types import BOOL, STRING, TIMESTAMP
 from gc_assets.state.compaction import SegmentFile
 from gc_assets.state.files import Files
@@ -66,6 +67,9 @@ class _Retries(RootModel[tuple[Retry, ...]]):
     """All requests for one storage or lake, in the order in which they were made."""
 
 
+_RETRIES: Final = UserRecords(_Retries, "retries.json", "request the retry again")
+
+
 def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str = "") -> Retry:
     """Record that everything that was denied in a storage or lake is planned again.
 
@@ -77,14 +81,8 @@ def request_retry(config: Config, clock: Clock, name: str, by: str, comment: str
     known = {item.label: item.name for item in (*config.storages, *config.lakes)}
     if name not in known:
         raise UsageError(f"no storage or lake {name!r}{did_you_mean(name, known) or ';'} they are {', '.join(known)}")
-    name, state = known[name], State.of(config)
     record = Retry(by=by.strip(), at=clock.now(), comment=comment, rehearsal=clock.is_rehearsal)
-
-    def with_record(content: bytes | None) -> bytes:
-        previous = _parse(state, name, content) if content is not None else ()
-        return _Retries((*previous, record)).model_dump_json(indent=1).encode()
-
-    state.files.change(_path(name), with_record)
+    _RETRIES.append(State.of(config), known[name], record)
     return record
 
 
@@ -97,7 +95,7 @@ def retry_advice(config: Config, name: str) -> str:
 def denied_since(context: RunContext, name: str) -> datetime:
     """Return the time since which denials in a storage or lake count."""
     clock = context.clock
-    retries = [item.at for item in _read_retries(context.state, name) if item.rehearsal == clock.is_rehearsal]
+    retries = [item.at for item in _RETRIES.read(context.state, name) if item.rehearsal == clock.is_rehearsal]
     return max([clock.now() - RETRY_AFTER, *retries])
 
 
@@ -185,22 +183,3 @@ class _DeniedReader:
 def _runs_since(runs: Sequence[PastRun], since: datetime) -> list[PastRun]:
     """Return the runs that may contain rows after a time. Run ids begin with their start."""
     return [run for run in runs if run.run_id >= f"{since - timedelta(days=1):%Y%m%dT%H%M%SZ}"]
-
-
-def _path(name: str) -> str:
-    return f"{name}/retries.json"
-
-
-def _read_retries(state: State, name: str) -> Sequence[Retry]:
-    try:
-        return _parse(state, name, state.files.read(_path(name)))
-    except FileNotFoundError:
-        return ()
-
-
-def _parse(state: State, name: str, content: bytes) -> Sequence[Retry]:
-    try:
-        return _Retries.model_validate_json(content).root
-    except ValidationError as error:
-        path = f"{state.files.root}/{_path(name)}"
-        raise StateError(f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and request the retry again.") from error

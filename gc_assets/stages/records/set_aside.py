@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.user_records import UserRecords
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
@@ -52,6 +53,9 @@ class _Records(RootModel[tuple[SetAside, ...]]):
     """All records of one lake, in chronological order."""
 
 
+_RECORDS: Final = UserRecords(_Records, "set_aside.json", "set the tables aside again")
+
+
 def set_table_aside(
     config: Config, clock: Clock, table: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, SetAside]:
@@ -79,13 +83,11 @@ def set_table_aside(
     decision = "withdrawn" if withdraw else "set_aside"
     record = SetAside(table=name, by=by.strip(), at=clock.now(), decision=decision, comment=comment.strip(), rehearsal=clock.is_rehearsal)
 
-    def with_record(content: bytes | None) -> bytes:
-        previous = _parse(state, lake, content) if content is not None else ()
+    def check(previous: Sequence[SetAside]) -> None:
         if withdraw and not any(item.table == name for item in previous):
             raise UsageError(f"table {table} was never set aside, so there is nothing to withdraw")
-        return _Records((*previous, record)).model_dump_json(indent=1).encode()
 
-    state.files.change(_path(lake), with_record)
+    _RECORDS.append(state, lake, record, check)
     return lake, record
 
 
@@ -96,7 +98,7 @@ def with_set_aside(context: RunContext, unreadable: Sequence[Unreadable]) -> tup
     run, records of rehearsals and records from the future do not count.
     """
     lakes = {item.lake for item in unreadable}
-    last = {(lake, record.table): record for lake in lakes for record in _valid_records(context, lake)}
+    last = {(lake, record.table): record for lake in lakes for record in _RECORDS.read_valid(context, lake)}
     return tuple(_add_record(item, last.get((item.lake, _table_of(item)))) for item in unreadable)
 
 
@@ -104,15 +106,6 @@ def _add_record(item: Unreadable, record: SetAside | None) -> Unreadable:
     if record is None or record.decision != "set_aside" or record.at < item.since:
         return item
     return item.model_copy(update={"set_aside": str(record)})
-
-
-def _valid_records(context: RunContext, lake: str) -> Sequence[SetAside]:
-    try:
-        items = _parse(context.state, lake, context.state.files.read(_path(lake)))
-    except FileNotFoundError:
-        return ()
-    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
-    return [item for item in items if item.at <= now and (is_rehearsal or not item.rehearsal)]
 
 
 def _table_of(item: Unreadable) -> str | None:
@@ -145,17 +138,3 @@ def _last_unreadable(config: Config, state: State) -> list[Unreadable]:
     found = [item for table in lakes if table is not None for item in table.summary(LiveFilesSummary).unreadable]
     summaries = [table.summary(OrphanFilesSummary) for table in sweeps if table is not None]
     return [*found, *(item for swept in summaries for item in (*swept.unreadable, *swept.missing_lakes, *swept.unlisted_lakes))]
-
-
-def _parse(state: State, lake: str, content: bytes) -> Sequence[SetAside]:
-    try:
-        return _Records.model_validate_json(content).root
-    except ValidationError as error:
-        path = f"{state.files.root}/{_path(lake)}"
-        raise StateError(
-            f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and set the tables aside again."
-        ) from error
-
-
-def _path(lake: str) -> str:
-    return f"{lake}/set_aside.json"

@@ -102,10 +102,10 @@ def test_unreadable_configuration_refuses_the_first_plan(house: Repositories) ->
 def test_changed_prefix_protects_files_from_the_next_run(house: Repositories) -> None:
     """The manifest does not change, so its cached locations must not hide the new prefix."""
     moved = house.warehouse / "source" / "chunks"
-    house.replace(f"{moved}/", f"{house.root}/elsewhere/")
+    house.replace(f"{moved}/", f"{house.root}/other/")
     planned = house.chunks(house.plan())
     assert planned >= SHARED - {"J60QF865FPTPCVJ2GNNG"}
-    house.replace(f"{house.root}/elsewhere/", f"{moved}/")
+    house.replace(f"{house.root}/other/", f"{moved}/")
     assert house.chunks(house.run(days=1)) == planned - SHARED
     assert house.decoded_counts("reader")[1:] == [1], "only the manifest with the name is decoded again"
 

@@ -37,6 +37,14 @@ def test_last_record_of_a_prefix_counts(tmp_path: Path) -> None:
     assert (text.count("db/t/"), "an old export" in text, record.decision) == (2, True, "withdrawn")
 
 
+def test_prefix_may_be_named_by_an_alias_of_its_storage(tmp_path: Path) -> None:
+    context = run_context_at(tmp_path)
+    storage = context.config.storages[0].model_copy(update={"aliases": ("s3://bucket-s3alias/w/",)})
+    config = context.config.model_copy(update={"storages": (storage,)})
+    _, record = accept_prefix(config, Clock(), "s3://bucket-s3alias/w/db/t/", "ada")
+    assert record.prefix == "db/t/"
+
+
 def test_location_of_a_dead_table_is_accepted(tmp_path: Path) -> None:
     context = run_context_at(tmp_path)
     accept_dead_table(context.config, Clock(), UUID, location(context, "db/t/"), "ada")
