@@ -1,0 +1,49 @@
+"""Recorded repositories of spec version 2, with what the library reported about each (tests/data/icechunk/README.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.archives import unpack
+
+DATA = Path(__file__).parents[3] / "data" / "icechunk"
+ARCHIVES = {
+    "expire-repo-v2-by-2.0.5": "v2-by-2.0.tar.xz",
+    "test-repo-v2": "v2-by-2.0.tar.xz",
+    "branch-tag-and-open-session": "v2-by-2.3.tar.xz",
+    "expired-and-collected": "v2-by-2.3.tar.xz",
+    "expired-twice": "v2-by-2.3.tar.xz",
+    "split-manifests-and-amend": "v2-by-2.3.tar.xz",
+    "upgraded": "v2-by-2.3.tar.xz",
+    "upgraded-v1-files-kept": "v2-by-2.3.tar.xz",
+}
+NAMES = tuple(ARCHIVES)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """An unpacked repository.
+
+    Attributes:
+        path: The root of the repository.
+        verdict: The report of library 2.3.0: `repo` (inspect_repo_info), `ancestry` of each ref, `snapshots` (manifests, virtual
+            locations), `manifests` (number of refs by type), `garbage` (a dry run of garbage_collect with a cut-off in the future).
+    """
+
+    path: Path
+    verdict: dict[str, Any]
+
+
+def unpack_recording(name: str, folder: Path, at: datetime | None = None) -> Recording:
+    """Unpack a repository of `NAMES` into a new directory of `folder`. All its files get the modification time `at`."""
+    unpack(DATA / ARCHIVES[name], folder)
+    path = folder / name / "repo"
+    if at is not None:
+        for file in path.rglob("*"):
+            os.utime(file, (at.timestamp(), at.timestamp()))
+    return Recording(path, json.loads((folder / name / "verdict.json").read_text()))
