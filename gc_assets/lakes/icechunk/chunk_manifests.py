@@ -69,7 +69,7 @@ def parse_chunk_manifest(source: str, raw: bytes) -> ChunkManifest:
     Raises:
         FormatError: If the file is damaged or unknown.
     """
-    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.CHUNK_MANIFEST))
+    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.CHUNK_MANIFEST, envelope.SPEC_V1))
     root = buffer.root(_MANIFEST_FIELDS)
     refs = _ref_tables(buffer, root.at(_ARRAYS, "arrays"))
     native: list[Ids] = [np.zeros((0, ID_BYTES), np.uint8)]

@@ -1,7 +1,7 @@
 """Metadata file envelope: a 39-byte header followed by one zstd frame.
 
-Format: Icechunk `spec.md`, "Metadata files". The module converts bytes to a payload and back. It
-does not interpret payloads.
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Binary File Format". The module converts bytes to a
+payload and back. It does not interpret payloads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from gc_assets.core.untrusted_input import decompress_zstd
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
 HEADER_BYTES: Final = 39
-SPEC_VERSION: Final = 1
-SNAPSHOT, CHUNK_MANIFEST, TRANSACTION_LOG = 1, 2, 4
+SPEC_V1: Final = frozenset({1})
+# Spec version 2.1 also writes 2. A repository of spec version 2 can hold files of both versions.
+SPEC_V1_AND_V2: Final = frozenset({1, 2})
+SPEC_V2: Final = frozenset({2})
+SNAPSHOT, CHUNK_MANIFEST, TRANSACTION_LOG, REPO_INFO = 1, 2, 4, 6
 _FILE_TYPES = {1: "snapshot", 2: "chunk manifest", 3: "attributes", 4: "transaction log", 5: "chunk", 6: "repository info"}
 _SPEC_AT, _FILE_TYPE_AT, _COMPRESSION_AT = 36, 37, 38
 _UNCOMPRESSED, _ZSTD = 0, 1
@@ -26,19 +29,20 @@ _LEVELS = (3, 1, 2, *range(4, 20))
 
 
 class SpecVersionError(FormatError):
-    """Valid file with an unsupported spec version, i.e. other than 1."""
+    """Valid file with an unsupported spec version."""
 
 
-def unwrap(source: str, raw: bytes, file_type: int) -> bytes:
+def unwrap(source: str, raw: bytes, file_type: int, spec_versions: frozenset[int]) -> bytes:
     """Return the decompressed payload.
 
     Args:
         source: Name of the object in errors.
         raw: Content of the file.
         file_type: Expected type in the header.
+        spec_versions: Accepted spec versions.
 
     Raises:
-        SpecVersionError: If the file has another spec version than 1.
+        SpecVersionError: If the file has another spec version.
         FormatError: If the file is damaged, incomplete or of another type.
     """
     if len(raw) < HEADER_BYTES or not raw.startswith(MAGIC):
@@ -46,8 +50,9 @@ def unwrap(source: str, raw: bytes, file_type: int) -> bytes:
             f"{source}: expected an Icechunk header of {HEADER_BYTES} bytes, found {len(raw):,} bytes starting with {raw[:12]!r}; "
             "restore the file from a backup"
         )
-    if raw[_SPEC_AT] != SPEC_VERSION:
-        raise SpecVersionError(f"{source}: written by Icechunk spec version {raw[_SPEC_AT]}; this release reads only {SPEC_VERSION}")
+    if raw[_SPEC_AT] not in spec_versions:
+        known = " and ".join(map(str, sorted(spec_versions)))
+        raise SpecVersionError(f"{source}: written by Icechunk spec version {raw[_SPEC_AT]}; expected {known}; upgrade gc-assets")
     if raw[_FILE_TYPE_AT] != file_type:
         found = _FILE_TYPES.get(raw[_FILE_TYPE_AT], f"file type {raw[_FILE_TYPE_AT]}")
         raise FormatError(f"{source}: expected a {_FILE_TYPES[file_type]}, found a {found}; restore the file from a backup")
@@ -66,6 +71,11 @@ def unwrap(source: str, raw: bytes, file_type: int) -> bytes:
         found = f"{len(frame.unused_data):,} bytes after it" if frame.eof else "its end missing"
         raise FormatError(f"{source}: expected one whole zstd frame, found {found}; restore the file from a backup")
     return payload
+
+
+def spec_version(raw: bytes) -> int:
+    """Return the spec version in the header of a file that `unwrap` accepted."""
+    return raw[_SPEC_AT]
 
 
 def rewrap(raw: bytes, payload: bytes) -> bytes:

@@ -1,18 +1,23 @@
 """A reader of FlatBuffers tables that verifies each offset against the size of the buffer.
 
-Format: flatbuffers.dev, "FlatBuffer Internals". The module reads the few scalar fields of a file
-and contains no schema. Callers read rows with numpy.
+Format: flatbuffers.dev, "FlatBuffer Internals". The module contains no schema. Files with many equal
+rows are read with numpy, files with nested tables by `TableReader`.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from gc_assets.core.errors import FormatError
 
-_U16, _U32, _I32, _U64 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<Q")
+U8, U16, U32, U64 = struct.Struct("<B"), struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<Q")
+I32 = struct.Struct("<i")
 ABSENT = 0
+# Limit of the library for a file.
+_MAX_TABLES: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +39,14 @@ class FlatBuffer:
     source: str
     data: bytes
 
-    def root(self, known_fields: int) -> Table:
-        return self.table(self._number(_U32, 0), known_fields)
+    def root(self, known_fields: int, identifier: bytes | None = None) -> Table:
+        """Return the root table. Raises `FormatError` for an unexpected file identifier."""
+        if identifier is not None and (found := self.take(4, len(identifier))) != identifier:
+            raise self.damage_error(f"the file identifier {found!r} instead of {identifier!r}")
+        return self.table(self.number(U32, 0), known_fields)
 
     def table(self, position: int, known_fields: int) -> Table:
-        vtable = position - self._number(_I32, position)
+        vtable = position - self.number(I32, position)
         return Table(self, position, self.vtable(vtable, position, known_fields))
 
     def vtable(self, at: int, table: int, known_fields: int) -> VTable:
@@ -48,7 +56,7 @@ class FlatBuffer:
             FormatError: If the table has a field that the schema does not have. It may name objects,
                 which would look like garbage.
         """
-        size, table_bytes = self._number(_U16, at), self._number(_U16, at + 2)
+        size, table_bytes = self.number(U16, at), self.number(U16, at + 2)
         if size < 4 or size % 2 or at + size > len(self.data) or table_bytes < 4 or table + table_bytes > len(self.data):
             raise self.damage_error(f"a table layout at byte {at} that does not fit")
         fields = struct.unpack_from(f"<{size // 2 - 2}H", self.data, at + 4)
@@ -63,18 +71,18 @@ class FlatBuffer:
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
         """Return the start and the number of items of the vector of the field at position `field`."""
-        at = field + self._number(_U32, field)
-        count = self._number(_U32, at)
+        at = field + self.number(U32, field)
+        count = self.number(U32, at)
         if at + 4 + count * item_bytes > len(self.data):
             raise self.damage_error(f"a vector of {count:,} items at byte {at} that runs past the end")
         return at + 4, count
 
     def indirect(self, position: int) -> int:
         """Return the target of the offset that is stored at `position`."""
-        return position + self._number(_U32, position)
+        return position + self.number(U32, position)
 
     def unsigned64(self, position: int) -> int:
-        return self._number(_U64, position)
+        return self.number(U64, position)
 
     def take(self, position: int, length: int) -> bytes:
         if position < 0 or position + length > len(self.data):
@@ -85,7 +93,7 @@ class FlatBuffer:
         size = f"{len(self.data):,} bytes"
         return FormatError(f"{self.source}: expected a valid payload of {size}, found {found}; restore the file from a backup")
 
-    def _number(self, layout: struct.Struct, position: int) -> int:
+    def number(self, layout: struct.Struct, position: int) -> int:
         if position < 0 or position + layout.size > len(self.data):
             raise self.damage_error(f"an offset to byte {position}")
         return layout.unpack_from(self.data, position)[0]
@@ -107,3 +115,74 @@ class Table:
         if not self.has(field):
             raise FormatError(f"{self.buffer.source}: expected the field {name!r}, found none; restore the file from a backup")
         return self.position + self.layout.fields[field]
+
+    def number(self, field: int, layout: struct.Struct, default: int = 0) -> int:
+        """Return a scalar. Writers omit a field with the default value."""
+        return self.buffer.number(layout, self.at(field, "")) if self.has(field) else default
+
+
+class TableReader:
+    """Reads nested tables, strings and bytes in time and memory proportional to the buffer.
+
+    In a written file no two vectors overlap, so their sizes are at most the size of the buffer. Only
+    strings may be shared. A damaged file can name one vector any number of times.
+    """
+
+    def __init__(self, buffer: FlatBuffer) -> None:
+        self._buffer = buffer
+        self._unread_bytes = len(buffer.data)
+        self._unread_tables = _MAX_TABLES
+        self._strings: dict[int, str] = {}
+
+    def tables(self, field: int, known_fields: int) -> Iterator[Table]:
+        """Yield the tables of the vector of the field at position `field`."""
+        start, count = self._vector(field, 4)
+        for index in range(count):
+            yield self.table(start + 4 * index, known_fields)
+
+    def table(self, field: int, known_fields: int) -> Table:
+        """Return the table to which the field at position `field` points."""
+        table = self._buffer.table(self._buffer.indirect(field), known_fields)
+        self._unread_tables -= 1
+        if self._unread_tables < 0:
+            raise self._buffer.damage_error(f"more than {_MAX_TABLES:,} tables")
+        self._spend(table.layout.table_bytes)
+        return table
+
+    def strings(self, field: int) -> Iterator[str]:
+        """Yield the strings of the vector of the field at position `field`."""
+        start, count = self._vector(field, 4)
+        for index in range(count):
+            yield self.string(start + 4 * index)
+
+    def string(self, field: int) -> str:
+        """Return the string to which the field at position `field` points."""
+        position = self._buffer.indirect(field)
+        if (known := self._strings.get(position)) is not None:
+            return known
+        raw = self.raw(field)
+        try:
+            return self._strings.setdefault(position, raw.decode())
+        except UnicodeDecodeError as error:
+            source = self._buffer.source
+            raise FormatError(f"{source}: expected a string in UTF-8, found {error}; restore the file from a backup") from error
+
+    def raw(self, field: int) -> bytes:
+        """Return the bytes of the vector of the field at position `field`."""
+        return self._buffer.take(*self._vector(field, 1))
+
+    def structs(self, field: int, item_bytes: int) -> list[bytes]:
+        """Return the structs of the vector of the field at position `field`."""
+        start, count = self._vector(field, item_bytes)
+        raw = self._buffer.take(start, count * item_bytes)
+        return [raw[at : at + item_bytes] for at in range(0, len(raw), item_bytes)]
+
+    def _vector(self, field: int, item_bytes: int) -> tuple[int, int]:
+        start, count = self._buffer.vector(field, item_bytes)
+        self._spend(count * item_bytes)
+        return start, count
+
+    def _spend(self, size: int) -> None:
+        self._unread_bytes -= size
+        if self._unread_bytes < 0:
+            raise self._buffer.damage_error("vectors that are larger than the file together")

@@ -48,7 +48,7 @@ class Snapshot:
 
 def parse_snapshot(source: str, raw: bytes) -> Snapshot:
     """Parse a snapshot file. Raises `FormatError` for a damaged or unknown file."""
-    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.SNAPSHOT))
+    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.SNAPSHOT, envelope.SPEC_V1))
     root = buffer.root(_FIELDS)
     parent = _parent_position(root)
     flushed_at = buffer.unsigned64(root.at(_FLUSHED_AT, "flushed_at"))
@@ -83,14 +83,14 @@ def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:
         FormatError: If the snapshot is the first one and has no field for a parent, or the result is
             not the same snapshot with the new parent.
     """
-    payload = envelope.unwrap(source, raw, envelope.SNAPSHOT)
+    payload = envelope.unwrap(source, raw, envelope.SNAPSHOT, envelope.SPEC_V1)
     at = _parent_position(FlatBuffer(source, payload).root(_FIELDS))
     if at is None:
         raise FormatError(f"{source}: expected a snapshot with a parent, found the first of a history, which cannot have one")
     edited = payload[:at] + unspell_one(parent_id) + payload[at + ID_BYTES :]
     rewritten = envelope.rewrap(raw, edited)
     before, after = parse_snapshot(source, raw), parse_snapshot(source, rewritten)
-    if envelope.unwrap(source, rewritten, envelope.SNAPSHOT) != edited or after != replace(before, parent_id=parent_id):
+    if envelope.unwrap(source, rewritten, envelope.SNAPSHOT, envelope.SPEC_V1) != edited or after != replace(before, parent_id=parent_id):
         raise FormatError(
             f"{source}: expected the same snapshot with the parent {parent_id} after the rewrite, found {after}; nothing was written"
         )
