@@ -123,7 +123,8 @@ class ExpiryAction:
     Attributes:
         snapshot_id: Snapshot to edit or remove. For `delete_ref`, the head of the ref.
         old_parent_id: Parent replaced by `edit_parent`. It is compared before the edit, and
-            restored by `undo`.
+            restored by `undo`. In Icechunk, also the parent of a removed snapshot.
+        details: JSON that `undo` needs. For Icechunk 2, the snapshot's entry in `repo`.
     """
 
     action: Action
@@ -135,6 +136,7 @@ class ExpiryAction:
     new_parent_id: str | None = None
     table_uuid: str | None = None
     table_name: str | None = None
+    details: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
