@@ -71,13 +71,23 @@ class Chains:
         return len(self.length)
 
 
+def successor_lists(nodes: int, source: Ints, target: Ints) -> tuple[list[int], list[int]]:
+    """Return the edges by source node.
+
+    Returns:
+        The position of each node's first edge, with the number of edges as last element, and the
+        targets of all edges.
+    """
+    start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))]).tolist()
+    return start, target[np.argsort(source, kind="stable")].tolist()
+
+
 def topological_order(nodes: int, source: Ints, target: Ints) -> Iterator[tuple[int, list[int]]]:
     """Yield each node after all its predecessors, together with its successors.
 
     Nodes that are on a cycle or only reachable through one are skipped.
     """
-    start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))]).tolist()
-    targets = target[np.argsort(source, kind="stable")].tolist()
+    start, targets = successor_lists(nodes, source, target)
     awaited = np.bincount(target, minlength=nodes)
     ready = np.flatnonzero(awaited == 0).tolist()
     waiting = awaited.tolist()

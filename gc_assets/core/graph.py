@@ -2,16 +2,14 @@
 
 Commits are dense indexes in input order. Edges lead from child to parent in int32 arrays, for up to
 1e8 commits. Contradictions (a missing parent, a child older than its parent, a cycle) are reported
-in `problems` and do not prevent queries. scipy is only imported for reachability queries and
-cycles, because the import is slow and most runs need neither.
+in `problems` and do not prevent queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +18,8 @@ from numpy.typing import NDArray
 
 from gc_assets.core.chains import Chains, Ints, topological_order
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.reachability import reachable_nodes, strong_components
 from gc_assets.core.ref_sets import reaching_sets
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 MISSING_PARENT: Final = "missing_parent"
 CHILD_OLDER: Final = "child_older_than_parent"
@@ -144,25 +140,7 @@ class CommitGraph:
         Raises:
             LakeUnreadable: If a head is not in the graph.
         """
-        from scipy.sparse.csgraph import breadth_first_order
-
-        starts = self.index_of(list(heads))
-        count = len(self)
-        matrix = _matrix(count + 1, np.append(self._parents.indptr, len(self.parent) + len(starts)), np.append(self.parent, starts))
-        mask = np.zeros(count + 1, np.bool_)
-        mask[breadth_first_order(matrix, count, directed=True, return_predecessors=False)] = True
-        return mask[:count]
-
-    def ancestry(self, head: str, first_parent_only: bool) -> Ints:
-        """Return the indexes of the head and its ancestors, head first.
-
-        With `first_parent_only` the walk ends at a missing parent or a repeated commit. Otherwise
-        it is a breadth-first search through all parents.
-        """
-        from scipy.sparse.csgraph import breadth_first_order
-
-        matrix = self._first_parents if first_parent_only else self._parents
-        return breadth_first_order(matrix, self.index_of([head])[0], directed=True, return_predecessors=False)
+        return reachable_nodes(len(self), self.child, self.parent, self.index_of(list(heads)))
 
     def reaching_refs(self, heads: Mapping[str, str]) -> tuple[pa.ChunkedArray, pa.Array]:
         """Return the names and number of refs that reach each commit.
@@ -177,7 +155,7 @@ class CommitGraph:
         names = sorted(heads)
         starts = self.index_of([heads[name] for name in names])
         # All commits on a cycle have the same refs, so they are represented by one node.
-        node = self._components
+        node = _components(self.child, self.parent, self.generation)
         child, parent = node[self.child], node[self.parent]
         between = child != parent
         sets = reaching_sets(int(node.max(initial=-1)) + 1, child[between], parent[between], node[starts], MAX_REFS)
@@ -186,48 +164,17 @@ class CommitGraph:
         chunks = [lists.take(pa.array(set_of[row : row + _LIST_ROWS])) for row in range(0, len(set_of), _LIST_ROWS)]
         return pa.chunked_array(chunks, lists.type), pa.array(sets.counts[set_of], pa.int32())
 
-    @cached_property
-    def _parents(self) -> csr_array:
-        return _matrix(len(self), _starts(self.child, len(self)), self.parent)
-
-    @cached_property
-    def _first_parents(self) -> csr_array:
-        has = self.first_parent >= 0
-        return _matrix(len(self), np.append(0, np.cumsum(has)), self.first_parent[has])
-
-    @cached_property
-    def _components(self) -> Ints:
-        """Return the strongly connected component of each commit, a separate one without cycles."""
-        if all(problem.what != CYCLE for problem in self.problems):
-            return np.arange(len(self), dtype=np.int32)
-        return _strong_components(len(self), self.child, self.parent)
-
 
 def _one_array(values: _Column) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def _starts(sorted_nodes: Ints, count: int) -> NDArray[np.int64]:
-    return np.append(0, np.cumsum(np.bincount(sorted_nodes, minlength=count)))
-
-
-def _matrix(count: int, starts: NDArray[np.int64], targets: Ints) -> csr_array:
-    """Build the scipy matrix of the graph. scipy requires weights."""
-    from scipy.sparse import csr_array
-
-    return csr_array((np.ones(len(targets)), targets.astype(np.int32, copy=False), starts.astype(np.int32)), shape=(count, count))
-
-
-def _strong_components(count: int, child: Ints, parent: Ints) -> Ints:
-    """Return the component of each node. `child` is sorted."""
-    from scipy.sparse.csgraph import connected_components
-
-    # scipy does not terminate for repeated edges, and self-loops are irrelevant, so use a simple
-    # graph with the same components.
-    other = child != parent
-    matrix = _matrix(count, _starts(child[other], count), parent[other])
-    matrix.sum_duplicates()
-    return connected_components(matrix, directed=True, connection="strong")[1].astype(np.int32)
+def _components(child: Ints, parent: Ints, generation: Ints) -> Ints:
+    """Return the strongly connected component of each commit, a separate one without cycles."""
+    unleveled = (generation[child] < 0) & (generation[parent] < 0)
+    if not unleveled.any():
+        return np.arange(len(generation), dtype=np.int32)
+    return strong_components(len(generation), child[unleveled], parent[unleveled])
 
 
 def _check_unique(ids: pa.Array) -> None:
@@ -268,13 +215,7 @@ def _older_children(ids: pa.Array, times: pa.Array, child: Ints, parent: Ints) -
 
 
 def _cycles(ids: pa.Array, child: Ints, parent: Ints, generation: Ints) -> Problem | None:
-    """Return the strongly connected components among the commits without a level."""
-    unleveled = np.flatnonzero(generation < 0)
-    if not len(unleveled):
-        return None
-    inside = (generation[child] < 0) & (generation[parent] < 0)
-    source, target = (np.searchsorted(unleveled, ends[inside]).astype(np.int32) for ends in (child, parent))
-    component = _strong_components(len(unleveled), source, target)
-    on_cycle = np.unique(component[source][component[source] == component[target]])
-    samples = [ids.take(unleveled[component == cycle][:MAX_SAMPLES]).to_pylist() for cycle in on_cycle[:MAX_SAMPLES]]
-    return Problem(CYCLE, len(on_cycle), tuple(tuple(sample) for sample in samples))
+    component = _components(child, parent, generation)
+    on_cycle = np.unique(component[child][component[child] == component[parent]])
+    samples = [ids.take(np.flatnonzero(component == cycle)[:MAX_SAMPLES]).to_pylist() for cycle in on_cycle[:MAX_SAMPLES]]
+    return Problem(CYCLE, len(on_cycle), tuple(tuple(sample) for sample in samples)) if len(on_cycle) else None

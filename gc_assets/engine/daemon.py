@@ -13,7 +13,6 @@ PRELOADED = (
     "pandas",
     "pyarrow.compute",
     "pyarrow.parquet",
-    "scipy.sparse.csgraph",
     "gc_assets.stages.mark.commit_graph",
     "gc_assets.stages.delete.apply",
     "gc_assets.stages.sweep.orphan_files",

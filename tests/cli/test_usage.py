@@ -59,7 +59,7 @@ def test_commands_without_spark_import_no_large_module(config: str) -> None:
         "import sys, contextlib\nfrom gc_assets.cli.main import cli\n"
         f"for command in {commands!r}:\n"
         f"    with contextlib.suppress(SystemExit, Exception):\n        cli([*command, '--config', {config!r}], standalone_mode=False)\n"
-        "    print(command, sorted(set(sys.modules) & {'pyspark', 'dagster', 'botocore', 'boto3', 'pandas', 'scipy'}))"
+        "    print(command, sorted(set(sys.modules) & {'pyspark', 'dagster', 'botocore', 'boto3', 'pandas', 'datafusion'}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == [f"{command} []" for command in commands]

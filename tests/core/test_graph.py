@@ -55,10 +55,6 @@ class History:
         return 1 + max(map(self.generation, known)) if known else 0
 
 
-def ids_of(graph: CommitGraph, indexes: Sequence[int]) -> list[str]:
-    return [graph.commit_ids[int(index)].as_py() for index in indexes]
-
-
 def problems_of(graph: CommitGraph) -> dict[str, tuple[int, tuple[tuple[str, ...], ...]]]:
     return {problem.what: (problem.count, problem.samples) for problem in graph.problems}
 
@@ -114,29 +110,6 @@ def test_reaching_refs_match_reference(drawn: tuple[History, dict[str, str]]) ->
     assert counts.to_pylist() == list(map(len, expected))
 
 
-@given(histories_with_heads())
-def test_ancestry_contains_each_ancestor_once(drawn: tuple[History, dict[str, str]]) -> None:
-    history, heads = drawn
-    graph = history.graph()
-    for head in heads.values():
-        found = ids_of(graph, graph.ancestry(head, first_parent_only=False))
-        assert found[0] == head
-        assert sorted(found) == sorted(history.ancestors(head))
-
-
-@given(histories_with_heads())
-def test_first_parent_ancestry_follows_first_parents(drawn: tuple[History, dict[str, str]]) -> None:
-    history, heads = drawn
-    graph = history.graph()
-    for head in heads.values():
-        walk: list[str] = []
-        commit: str | None = head
-        while commit in history.parents and commit not in walk:
-            walk.append(commit)
-            commit = next(iter(history.parents[commit]), None)
-        assert ids_of(graph, graph.ancestry(head, first_parent_only=True)) == walk
-
-
 @given(histories())
 def test_problems_count_all_contradictions(history: History) -> None:
     found = {kind: count for kind, (count, _) in problems_of(history.graph()).items()}
@@ -166,10 +139,10 @@ def test_missing_parent_is_reported_with_child() -> None:
     assert graph.generation.tolist() == [0, 1]
 
 
-def test_missing_first_parent_ends_walk() -> None:
+def test_missing_first_parent_is_no_first_parent() -> None:
     graph = History({"a": [], "b": ["gone", "a"]}).graph()
-    assert ids_of(graph, graph.ancestry("b", first_parent_only=True)) == ["b"]
-    assert ids_of(graph, graph.ancestry("b", first_parent_only=False)) == ["b", "a"]
+    assert graph.first_parent.tolist() == [-1, -1]
+    assert graph.reachable(["b"]).tolist() == [True, True]
 
 
 def test_child_older_than_parent_is_reported() -> None:
@@ -190,13 +163,12 @@ def test_cycle_is_reported_and_has_no_generation() -> None:
     assert count == 3
     assert {frozenset(sample) for sample in samples} == {frozenset({"x", "y"}), frozenset({"ring1", "ring2"}), frozenset({"self"})}
     assert graph.generation.tolist() == [0, -1, -1, -1, -1, -1, -1]
-    assert ids_of(graph, graph.ancestry("x", first_parent_only=True)) == ["x", "y"]
+    assert graph.reachable(["x"]).tolist() == [True, True, True, False, False, False, False]
     refs, _ = graph.reaching_refs({"main": "y", "ring": "ring1"})
     assert refs.to_pylist() == [["main"], ["main"], ["main"], [], ["ring"], ["ring"], []]
 
 
 def test_repeated_parent_on_cycle_terminates() -> None:
-    # scipy's search for strong components never ended on repeated edges.
     graph = History({"a": ["b", "b", "c"], "b": ["a", "a"], "c": ["a", "c", "c"]}).graph()
     assert problems_of(graph)[CYCLE][0] == 1
     assert graph.reaching_refs({"main": "c"})[1].to_pylist() == [1, 1, 1]
@@ -222,8 +194,6 @@ def test_unknown_head_is_rejected() -> None:
         graph.reachable(["a", "nowhere"])
     with pytest.raises(LakeUnreadable, match="for example nowhere"):
         graph.reaching_refs({"main": "nowhere"})
-    with pytest.raises(LakeUnreadable, match="for example nowhere"):
-        graph.ancestry("nowhere", first_parent_only=True)
 
 
 def test_ref_names_are_limited_but_counted() -> None:
@@ -240,7 +210,7 @@ def test_chunked_and_sliced_columns_give_same_graph() -> None:
     times = pa.chunked_array([[BIRTH] * 4])
     expected = CommitGraph.build(ids.slice(1), parents.slice(1), times.slice(1))
     assert expected.generation.tolist() == [0, 1, 2]
-    assert ids_of(expected, expected.ancestry("c", first_parent_only=True)) == ["c", "b", "a"]
+    assert expected.first_parent.tolist() == [-1, 0, 1]
     sliced = CommitGraph.build(ids.combine_chunks().slice(1), parents.combine_chunks().slice(1), times.combine_chunks().slice(1))
     assert (sliced.problems, sliced.generation.tolist()) == ((), [0, 1, 2])
 
