@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.icechunk import lake as lake_module
+from gc_assets.lakes.icechunk import snapshot_files
 from gc_assets.lakes.protocol import Lake
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_file_time, set_value
@@ -251,7 +251,7 @@ def test_commits_equal_the_ancestry_of_the_library(built: RepositoryBuilder):
 
 def test_each_snapshot_is_in_one_shard(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
     all_commits = {commit.commit_id for commit in commits_of(lake_at(built.path), lake_at(built.path).freeze(AS_OF))}
-    monkeypatch.setattr(lake_module, "SNAPSHOTS_PER_SHARD", 2)
+    monkeypatch.setattr(snapshot_files, "SNAPSHOTS_PER_SHARD", 2)
     lake = lake_at(built.path)
     refs = lake.freeze(AS_OF)
     assert len(refs.sources) == 3
@@ -260,8 +260,8 @@ def test_each_snapshot_is_in_one_shard(built: RepositoryBuilder, monkeypatch: py
 
 @pytest.mark.parametrize("readers,handfuls", [(1, 1), (1, 2), (2, 1), (16, 8)])
 def test_each_snapshot_is_read_once(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, readers: int, handfuls: int):
-    monkeypatch.setattr(lake_module, "READERS", readers)
-    monkeypatch.setattr(lake_module, "BATCHES_PER_READER", handfuls)
+    monkeypatch.setattr(snapshot_files, "READERS", readers)
+    monkeypatch.setattr(snapshot_files, "BATCHES_PER_READER", handfuls)
     lake = lake_at(built.path)
     found = sorted(commit.commit_id for commit in commits_of(lake, lake.freeze(AS_OF)))
     assert found == sorted(path.name for path in (built.path / "snapshots").iterdir())

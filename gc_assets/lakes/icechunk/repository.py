@@ -1,0 +1,49 @@
+"""Interface to the two layouts of a repository.
+
+Spec version 1 has one object for each ref in `refs/`, and all objects in `snapshots/` are commits.
+In spec version 2, the object `repo` contains the refs and lists the snapshots. Retention, decoding
+and all stages are the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Protocol
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.objects import Objects
+from gc_assets.lakes.protocol import Commit, CommitSource, FrozenRefs, NamedPrefixes
+
+
+class Repository(Protocol):
+    """Source of the refs, commits and virtual chunk containers of one repository."""
+
+    def freeze(self, as_of: datetime) -> FrozenRefs:
+        """Read the mutable state. Raises `LakeUnreadable`."""
+        ...
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        """Yield the snapshots in the source's shard. Raises `LakeUnreadable`."""
+        ...
+
+    def read_prefixes(self) -> NamedPrefixes:
+        """Read the virtual chunk containers. If they cannot be read, the result has the reason."""
+        ...
+
+
+def repo_address(repository: str) -> str:
+    """Return the address of the object that only repositories of spec version 2 have."""
+    return f"{repository}/repo"
+
+
+def has_repo_object(lake: str, objects: Objects, repository: str) -> bool:
+    """Check if a repository has spec version 2. Raises `LakeUnreadable` if the store fails."""
+    address = repo_address(repository)
+    try:
+        objects.size(address)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise LakeUnreadable(f"lake {lake}: cannot determine whether {address} exists: {error}") from error
+    return True
