@@ -25,6 +25,8 @@ from gc_assets.resources.spark import SparkRuntime
 from tests import cluster
 from tests.cluster import Cluster
 from tests.depth import DEPTH, ONLY_IN_FULL, SHARES, commit_count, in_full
+from tests.lakes.icechunk.v2 import library
+from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.nessie.server import Server, running
 from tests.s3.servers import S3Server, environment, shared_server
 
@@ -173,6 +175,13 @@ def nessie(nessie_server: Server) -> Server:
     """Return the server of the suite after a reset."""
     nessie_server.reset()
     return nessie_server
+
+
+@pytest.fixture(scope="session")
+def icechunk2() -> Iterator[Library]:
+    """Start a process with icechunk 2.x. Each test has its own repositories."""
+    with library.running() as running_library:
+        yield running_library
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ def run_command(command: list[str], **environment: str) -> subprocess.CompletedP
     return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
 
-def run_fetch(fetch: Callable[[], None]) -> None:
+def run_fetch(fetch: Callable[[], object]) -> None:
     """Run `fetch` as a program. Exit with its message if the program is unavailable."""
     try:
         fetch()
