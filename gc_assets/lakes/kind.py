@@ -150,6 +150,8 @@ class LakeKind:
         open: Builds a lake from its configuration, editable objects and the configured storage
             locations. Imports the kind's libraries.
         modules: Top-level modules that the extra installs.
+        describe_decoder: Returns which of several libraries decodes containers, for
+            `gc-assets doctor`.
         discover: Yields this kind's lakes at a target. Imports the kind's libraries.
         edits: History edits, or None if the kind never edits history.
         optional_tables: Optional shared tables of this kind, besides `expiry_log`.
@@ -165,6 +167,7 @@ class LakeKind:
     config: type[LakeConfig]
     open: Callable[[Any, EditableObjects, Sequence[str]], Lake]
     modules: tuple[str, ...] = ()
+    describe_decoder: Callable[[], str] | None = None
     discover: Callable[[DiscoveryTarget], Iterator[DiscoveredLake]] | None = None
     edits: HistoryEdits | None = None
     optional_tables: tuple[Table, ...] = ()

@@ -1,7 +1,8 @@
 """Read columns of Avro object container files as Arrow tables.
 
 Source: Avro specification 1.11, "Object Container Files". Apache DataFusion decodes large files
-without a Python loop. fastavro decodes small files, and files that DataFusion rejects.
+without a Python loop, if it is installed (extra `iceberg-fast`). fastavro decodes all others: small
+files, and files that DataFusion rejects. Both return the same rows.
 
 A file states how many records it contains, in a few bytes. The counts are therefore checked against
 its length before anything is decoded, and large files are decoded in a process with limited time and
@@ -10,13 +11,14 @@ memory.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, cast
@@ -90,6 +92,19 @@ class ReaderAborted(ValueError):
     """A reader exceeded its limit of CPU time or memory, and no other one could read the file."""
 
 
+@cache
+def has_datafusion() -> bool:
+    """Return True if DataFusion is installed. This does not import it."""
+    return importlib.util.find_spec("datafusion") is not None
+
+
+def describe_decoder() -> str:
+    """Return which library decodes large manifests on this machine."""
+    if has_datafusion():
+        return "DataFusion decodes large manifests"
+    return "fastavro decodes manifests; for large ones, pip install 'gc-assets[iceberg-fast]' is several times faster"
+
+
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
     """Return the columns of every record, in file order.
 
@@ -107,12 +122,12 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
         ValueError: If the header or a block is invalid. Avro readers may also raise their own
             errors.
     """
-    is_large, aborted = len(raw) >= MIN_DATAFUSION_BYTES, None
+    uses_datafusion, aborted = has_datafusion() and len(raw) >= MIN_DATAFUSION_BYTES, None
     raw, header = _decompress(raw, read_header(raw))
     rows = _count_rows(raw, header)
     if expected_rows is not None and rows != expected_rows:
         raise UnexpectedCount(rows, expected_rows)
-    if is_large:
+    if uses_datafusion:
         try:
             table = read_with_datafusion(raw, header, columns)
         except (TimeoutError, WorkerDied) as error:
@@ -149,7 +164,7 @@ class FileGroup:
 def read_groups(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[FileGroup]:
     """Yield the columns of every record of many files, grouped by schema.
 
-    DataFusion plans one query per group.
+    DataFusion plans one query per group, and must be installed.
 
     Raises:
         ValueError: If any file is damaged. DataFusion may also raise its own errors. The error does

@@ -33,6 +33,13 @@ def is_fragment(raw: bytes) -> bool:
     return metadata.is_fragment(raw)
 
 
+def describe_decoder() -> str:
+    """Return which library decodes large manifests on this machine."""
+    from gc_assets.lakes.iceberg import avro  # loads fastavro
+
+    return avro.describe_decoder()
+
+
 def _open(config: IcebergLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
     from gc_assets.lakes.iceberg.lake import IcebergLake
 
@@ -50,7 +57,8 @@ KIND: Final = LakeKind(
     title="Iceberg",
     config=IcebergLakeConfig,
     open=_open,
-    modules=("pyiceberg", "fastavro", "datafusion"),
+    modules=("pyiceberg", "fastavro"),
+    describe_decoder=describe_decoder,
     discover=_discover,
     edits=HistoryEdits(loss="removed snapshots of an Iceberg table stay in snapshot_history, but time travel to them is lost"),
     kind_tables=(KindTable(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), listed_after=EXPIRY_PLAN, role=TableRole.HISTORY),),

@@ -17,7 +17,7 @@ from gc_assets.core.errors import DecodingAborted, FormatError
 from gc_assets.core.worker_process import is_started
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.iceberg.avro import Column, ReaderAborted, UnexpectedCount, count_rows, read_columns, read_groups
+from gc_assets.lakes.iceberg.avro import Column, ReaderAborted, UnexpectedCount, count_rows, has_datafusion, read_columns, read_groups
 from gc_assets.lakes.protocol import Container, decode_or_error
 
 # The codes `status` and `content` of the format are indices of these arrays.
@@ -118,7 +118,7 @@ def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch
 
 
 def _is_worth_grouping(items: Sequence[tuple[Container, bytes]]) -> bool:
-    return len(items) >= MIN_GROUP_FILES and (is_started() or sum(len(raw) for _, raw in items) >= MIN_IMPORT_BYTES)
+    return has_datafusion() and len(items) >= MIN_GROUP_FILES and (is_started() or sum(len(raw) for _, raw in items) >= MIN_IMPORT_BYTES)
 
 
 def _has_expected_length(container: Container, raw: bytes) -> bool:

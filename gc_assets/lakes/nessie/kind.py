@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.iceberg.file_names import DATA_NAMES, OWN_NAMES
+from gc_assets.lakes.iceberg.kind import describe_decoder
 from gc_assets.lakes.kind import FileTraits, LakeKind
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.state.schemas import LIVE_CONTENTS
@@ -36,6 +37,7 @@ KIND: Final = LakeKind(
     config=NessieLakeConfig,
     open=_open,
     modules=("httpx", "tenacity", "fastavro"),
+    describe_decoder=describe_decoder,
     discover=_discover,
     optional_tables=(LIVE_CONTENTS,),
     files=FileTraits(own_names=OWN_NAMES, data_names=DATA_NAMES),

@@ -51,6 +51,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
         yield lake.name, "readable", partial(_check_lake, context, lake.name, frozen)
         yield lake.name, "visible", partial(_check_history, context, lake.name, frozen)
         yield lake.name, "history edits", partial(_check_edits, context, lake.name, frozen)
+        yield lake.name, "decoder", partial(lake_checks.check_decoder, context, lake.name)
         yield lake.name, "addresses", partial(lake_checks.check_addresses, context, lake.name)
     yield "storages", "overlaps", lambda: _check_overlaps(context)
     for storage in context.config.storages:

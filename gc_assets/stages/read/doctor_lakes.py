@@ -16,6 +16,7 @@ from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.kinds import kind_of
 from gc_assets.lakes.protocol import FrozenRefs, as_incremental, as_preflight, is_editable
 from gc_assets.stages.mark.commit_rows import build_commit_rows
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
@@ -58,6 +59,13 @@ def check_edits(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Fi
     for uuid, reason in lake.find_uneditable(tables).items():
         todo = "Its expired files stay. Expire it with an engine that can commit to it."
         yield Finding(name, "history edits", WARN, f"table {tables[uuid]}: {reason}", todo)
+
+
+def check_decoder(context: RunContext, name: str) -> Iterator[Finding]:
+    """Report which of several libraries decodes the containers of a lake on this machine."""
+    describe = kind_of(context.config.lake(name)).describe_decoder
+    if describe is not None:
+        yield Finding(name, "decoder", OK, describe())
 
 
 def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,52 @@ def test_datafusion_and_fastavro_return_the_same_rows(monkeypatch: pytest.Monkey
     monkeypatch.setattr(avro, "read_with_fastavro", original_fastavro)
     monkeypatch.setattr(avro, "MIN_DATAFUSION_BYTES", 2**62)
     assert fast == decode(container(raw, expected_entries=LARGE), raw)
+
+
+@pytest.fixture
+def without_datafusion(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the package `datafusion` unavailable, as without the extra `iceberg-fast`."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "datafusion" else find_spec(name, *rest))
+    monkeypatch.setattr(avro, "read_with_datafusion", lambda *_: pytest.fail("DataFusion is not installed"))
+    avro.has_datafusion.cache_clear()
+    yield
+    avro.has_datafusion.cache_clear()
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_large_manifest_has_the_same_rows_without_datafusion(codec: str, request: pytest.FixtureRequest) -> None:
+    entries = ({"status": i % 3, "content": i % 3, "snapshot_id": None if i % 5 else i} for i in range(8 * LARGE))
+    raw = avro_file(ENTRY, list(fastavro.reader(io.BytesIO(manifest(*entries)))), codec)
+    with_it = decode(container(raw, expected_entries=8 * LARGE), raw)
+    request.getfixturevalue("without_datafusion")
+    assert with_it == decode(container(raw, expected_entries=8 * LARGE), raw)
+
+
+def test_many_manifests_have_the_same_rows_without_datafusion(grouped_calls: list[int], request: pytest.FixtureRequest) -> None:
+    raws = [manifest({"snapshot_id": None}, {"content": 1}, {"status": 2}) for _ in range(12)]
+    items = name_manifests(*raws, b"damaged", expected_entries=3, snapshot_id="9")
+    with_it = [str(item) if isinstance(item, FormatError) else item for item in decode_many(items)]
+    assert grouped_calls
+    grouped_calls.clear()
+    request.getfixturevalue("without_datafusion")
+    assert with_it == [str(item) if isinstance(item, FormatError) else item for item in decode_many(items)]
+    assert grouped_calls == []
+
+
+def test_damaged_large_manifest_is_refused_without_datafusion(without_datafusion: None) -> None:
+    raw = manifest(count=LARGE)
+    for damaged in (corrupt_map_count(manifest_with_statistics(LARGE)), raw[:-1] + bytes([raw[-1] ^ 1]), raw[: len(raw) // 2]):
+        with pytest.raises(FormatError, match="cannot decode"):
+            decode(container(damaged), damaged)
+    with pytest.raises(FormatError, match="its manifest list states 5"):
+        decode(container(raw, expected_entries=5), raw)
+
+
+def test_doctor_reports_the_decoder(request: pytest.FixtureRequest) -> None:
+    assert avro.describe_decoder() == "DataFusion decodes large manifests"
+    request.getfixturevalue("without_datafusion")
+    assert "pip install 'gc-assets[iceberg-fast]'" in avro.describe_decoder()
 
 
 def test_small_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
