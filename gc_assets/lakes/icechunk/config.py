@@ -4,45 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.relative_paths import BaseFolder
-from gc_assets.config.rules import RefRetention
-from gc_assets.config.values import Model, TagPolicy
-from gc_assets.core.units import Cutoff
+from gc_assets.config.rules import RefRetention, check_has_no_count
+from gc_assets.config.values import CutoffValue, Model, TagPolicy
+from gc_assets.core.units import Cutoff, parse_cutoff
 
 # Snapshots that no ref reaches can be recovered for a week. A longer grace period also keeps them.
 _DANGLING: Final = Cutoff(max_age=timedelta(days=7))
+_OVERWRITTEN: Final = Cutoff(max_age=timedelta(days=30))
 
 
 class IcechunkRetention(RefRetention):
     """History to keep. Without a `default`, every snapshot that a ref reaches is kept."""
 
+    OMITTED_IF_UNSET = ("dangling", "overwritten")
+
     tags: TagPolicy = "keep"
+    overwritten: Annotated[CutoffValue, AfterValidator(check_has_no_count)] = Field(
+        default=None, description="How long a copy of `repo` in `overwritten/` is kept (spec version 2). `forever` keeps all of them."
+    )
 
     def dangling_cutoff(self) -> Cutoff:
         return super().dangling_cutoff() or _DANGLING
+
+    def overwritten_cutoff(self) -> Cutoff:
+        """Return the cut-off for copies of `repo`."""
+        return _OVERWRITTEN if self.overwritten is None else parse_cutoff(self.overwritten)
 
 
 class IcechunkExpiry(Model):
     """Rules for history edits.
 
     Attributes:
-        semantics: The rule for edits, see `gc_assets/lakes/icechunk/expiration.py`.
+        semantics: The rule for edits, see `gc_assets/lakes/icechunk/expiration.py`. `icechunk` is the
+            rule of the library for the repository's spec version, `icechunk-v1` an older name of it.
         delete_expired_tags: Delete tags whose head is expired.
         delete_expired_branches: Delete branches whose head is expired, except `main`.
     """
 
-    semantics: Literal["seed", "icechunk-v1"] = "seed"
+    semantics: Literal["seed", "icechunk", "icechunk-v1"] = "seed"
     delete_expired_tags: bool = False
     delete_expired_branches: bool = False
 
 
 class IcechunkLakeConfig(LakeConfig):
-    """An Icechunk repository of spec version 1."""
+    """An Icechunk repository of spec version 1 or 2."""
 
     kind: Literal["icechunk"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
     location: str

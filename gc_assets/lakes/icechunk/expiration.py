@@ -1,12 +1,15 @@
 """Compute the history edits required by a policy, and the snapshots reachable afterwards.
 
-There are two semantics:
+There are three semantics:
 
 * `seed`: the Icechunk document `design-docs/007-basic-expiration.md`. For each ref, the oldest
   snapshot on the walk from its tip that is not expired gets the first snapshot of the history as
   parent. A ref with an expired tip is left unchanged.
 * `icechunk-v1`: the library since 0.2.11 (PR 870). An expired tip also gets the first snapshot as
   parent.
+* `icechunk-v2`: the library since 2.0, in repositories of spec version 2. As before, but a snapshot
+  keeps its parent if another ref keeps that. A ref with an expired tip is deleted even if another
+  ref has the same tip.
 
 Pure, and linear in the number of snapshots, except for rules that count snapshots. Positions are
 those of `Forest`. Unlike in the document and the library, refs may have different cut-offs. An edit
@@ -23,7 +26,14 @@ from gc_assets.core.forest import NO_PARENT, Forest
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.protocol import Ref
 
-Semantics = Literal["seed", "icechunk-v1"]
+Semantics = Literal["seed", "icechunk-v1", "icechunk-v2"]
+
+
+def resolve_semantics(configured: str, spec_version: int) -> Semantics:
+    """Return the semantics for a repository, for a value of `expiry.semantics`."""
+    if configured == "seed":
+        return "seed"
+    return "icechunk-v1" if spec_version == 1 else "icechunk-v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +220,9 @@ def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Po
 
     A ref is deleted only if its head is expired and no longer reachable (icechunk issue 1534). The
     head of a deleted ref is never edited. The library edits it, which makes the object younger, so
-    that its garbage collector keeps the snapshot and deletes the objects that it needs.
+    that its garbage collector keeps the snapshot and deletes the objects that it needs. With
+    `icechunk-v2`, the head may be reachable (issue 1520), but must not be the first snapshot, nor
+    one that another ref's rule keeps.
 
     Args:
         history: The snapshots.
@@ -220,20 +232,26 @@ def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Po
     """
     bounds = Bounds(history)
     walks = [bounds.walk(pointer) for pointer in pointers]
-    deletable = {id(pointer) for pointer in removable if history.first[pointer.head] != NO_PARENT}
+    deletable = {id(pointer) for pointer in removable if _is_deletable(history, pointer.head, semantics)}
     expired_heads = [walk for walk in walks if id(walk.pointer) in deletable and walk.last == NO_PARENT]
     leaving = {id(walk.pointer) for walk in expired_heads}
     remaining = [walk for walk in walks if id(walk.pointer) not in leaving]
     keepers = _find_keepers(history, remaining)
     edits = _find_edits(history, remaining, keepers, semantics)
     reached = _find_reached(history, remaining, {edit.snapshot: edit.new_parent for edit in edits})
+    retaining = keepers if semantics == "icechunk-v2" else reached
     return Expiration(
         edits=edits,
-        deleted=tuple(walk for walk in expired_heads if walk.pointer.head not in reached),
+        deleted=tuple(walk for walk in expired_heads if walk.pointer.head not in retaining),
         keepers=keepers,
         reached=reached,
         skewed=tuple(pointer for pointer in pointers if bounds.is_skewed(pointer)),
     )
+
+
+def _is_deletable(history: History, head: int, semantics: Semantics) -> bool:
+    first = history.first[head]
+    return first != NO_PARENT and (semantics != "icechunk-v2" or first != head)
 
 
 def _find_keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
@@ -257,12 +275,15 @@ def _find_keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
 
 def _find_edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, Walk], semantics: Semantics) -> tuple[Edit, ...]:
     walks_by_end: dict[int, list[Walk]] = {}
+    kept = keepers.keys() | {walk.pointer.head for walk in walks} if semantics == "icechunk-v2" else frozenset[int]()
     for walk in walks:
         first = history.first[walk.pointer.head]
         if walk.head_expired and semantics == "seed":
             continue
         editable = walk.pointer.head if walk.last == NO_PARENT else walk.last
         if first == NO_PARENT or editable == first or history.forest.parent[editable] == first:
+            continue
+        if history.forest.parent[editable] in kept:
             continue
         keeper = keepers.get(editable)
         if keeper is None or keeper.last == editable:

@@ -1,0 +1,243 @@
+"""Edits of the `repo` object by expiry and restore, as a function of its content.
+
+Pure. The rules are those of the library's `ops/gc.rs` and `repo_info.rs`:
+
+- A snapshot with a new parent takes over the transaction logs of the snapshots between.
+- The operations log gets an entry with a later time, and the previous entry the name of the copy in
+  `overwritten/`.
+
+Unlike the library, an edit keeps everything else, also the reserved bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.icechunk.ids import is_object_id
+from gc_assets.lakes.icechunk.repo_info import MAIN, RepoInfo, SnapshotInfo
+from gc_assets.lakes.icechunk.repo_updates import Update, UpdateKind
+from gc_assets.lakes.protocol import RefType
+
+# Default of the library for `num_updates_per_repo_info_file`.
+MAX_UPDATES: Final = 1000
+
+RefKey = tuple[RefType, str]
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class RepoEdits:
+    """Changes of `repo`.
+
+    Attributes:
+        parents: New parents of listed snapshots. Logs of snapshots that are cut off are taken over.
+        removed: Snapshots to take out of the list.
+        deleted_refs: Refs to delete.
+        restored: Entries to list again, or to replace entries with another parent.
+        created_branches: Heads of branches to create.
+    """
+
+    parents: Mapping[str, str] = field(default_factory=dict[str, str])
+    removed: Collection[str] = ()
+    deleted_refs: Collection[RefKey] = ()
+    restored: Mapping[str, SnapshotInfo] = field(default_factory=dict[str, SnapshotInfo])
+    created_branches: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def __bool__(self) -> bool:
+        return bool(self.parents or self.removed or self.deleted_refs or self.restored or self.created_branches)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """New entry of the operations log.
+
+    Attributes:
+        kind: The operation.
+        now_us: Current time in microseconds since 1970. If it is not later than the newest entry, the
+            entry gets the next microsecond after that, because the library requires rising times.
+        backup: Name of the copy of the replaced object in `overwritten/`.
+        max_updates: Entries of one object, before the older ones are left to its copies.
+    """
+
+    kind: UpdateKind
+    now_us: int
+    backup: str
+    max_updates: int = MAX_UPDATES
+
+
+def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) -> RepoInfo:
+    """Return the edited content.
+
+    Args:
+        source: Name of the object in errors.
+        info: The current content.
+        edits: The changes.
+        entry: The entry for the operations log.
+
+    Raises:
+        FormatError: If the edits do not fit, or if a ref or a parent would name a snapshot that is
+            not listed.
+    """
+    snapshots = dict(info.snapshots)
+    for snapshot_id, parent in edits.parents.items():
+        snapshots[snapshot_id] = _with_parent(source, info, snapshot_id, parent)
+    for snapshot_id in edits.removed:
+        snapshots.pop(snapshot_id, None)
+    snapshots |= edits.restored
+    deleted = {name for ref_type, name in edits.deleted_refs if ref_type == "tag" and name in info.tags}
+    edited = replace(
+        info,
+        branches=_sort_names(
+            {name: head for name, head in info.branches.items() if ("branch", name) not in edits.deleted_refs} | edits.created_branches
+        ),
+        tags=_sort_names({name: head for name, head in info.tags.items() if name not in deleted}),
+        deleted_tags=tuple(sorted({*info.deleted_tags, *deleted})),
+        snapshots=_sort_names(snapshots),
+        **_log(source, info, entry),
+    )
+    verify(source, edited)
+    return edited
+
+
+def verify(source: str, info: RepoInfo) -> None:
+    """Raise `FormatError` if the library could not read the content."""
+    if MAIN not in info.branches:
+        raise FormatError(f"{source}: the edit would leave no branch {MAIN!r}; nothing was changed")
+    for ref_type, refs in (("branch", info.branches), ("tag", info.tags)):
+        for name, head in refs.items():
+            if head not in info.snapshots:
+                raise FormatError(
+                    f"{source}: the edit would leave {ref_type} {name!r} at snapshot {head}, which is not listed; nothing was changed"
+                )
+    for entry in info.snapshots.values():
+        if entry.parent_id is not None and entry.parent_id not in info.snapshots:
+            raise FormatError(
+                f"{source}: the edit would leave snapshot {entry.snapshot_id} with the parent {entry.parent_id}, which is not listed; "
+                "nothing was changed"
+            )
+    _verify_no_ring(source, info)
+
+
+def _verify_no_ring(source: str, info: RepoInfo) -> None:
+    known: set[str] = set()
+    for start in info.snapshots:
+        line: dict[str, None] = {}
+        at: str | None = start
+        while at is not None and at not in known:
+            if at in line:
+                raise FormatError(f"{source}: the edit would make snapshot {at} its own ancestor; nothing was changed")
+            line[at] = None
+            at = info.snapshots[at].parent_id
+        known |= line.keys()
+
+
+def needed_snapshots(info: RepoInfo, edits: RepoEdits) -> set[str]:
+    """Return the snapshots that must stay listed: remaining heads, other entries, and their ancestors.
+
+    A removal of one of them would leave a ref or a parent without an entry.
+    """
+    removed = set(edits.removed)
+    heads = [head for name, head in info.branches.items() if ("branch", name) not in edits.deleted_refs]
+    heads += [head for name, head in info.tags.items() if ("tag", name) not in edits.deleted_refs]
+    needed: set[str] = set()
+    for start in (*heads, *(snapshot for snapshot in info.snapshots if snapshot not in removed)):
+        at: str | None = start
+        while at is not None and at not in needed:
+            needed.add(at)
+            at = edits.parents.get(at, info.snapshots[at].parent_id)
+    return needed
+
+
+def entry_document(entry: SnapshotInfo) -> str:
+    """Return the entry of a snapshot as JSON, without its id and its parent."""
+    metadata = [[name, base64.b64encode(value).decode()] for name, value in entry.metadata]
+    document: dict[str, Any] = {"flushed_us": entry.flushed_us, "message": entry.message}
+    document |= {"metadata": metadata} if metadata else {}
+    document |= {"pruned_logs": list(entry.pruned_logs)} if entry.pruned_logs else {}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def parse_entry(snapshot_id: str, parent_id: str | None, document: str) -> SnapshotInfo:
+    """Return the entry from the result of `entry_document`.
+
+    Raises:
+        FormatError: If it is another document.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(document)
+        return SnapshotInfo(
+            snapshot_id=_id(snapshot_id),
+            parent_id=None if parent_id is None else _id(parent_id),
+            flushed_us=int(fields["flushed_us"]),
+            message=str(fields["message"]),
+            metadata=tuple((str(name), base64.b64decode(value, validate=True)) for name, value in fields.get("metadata", ())),
+            pruned_logs=tuple(map(_id, fields.get("pruned_logs", ()))),
+        )
+    except (binascii.Error, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"snapshot {snapshot_id}: the plan has damaged details ({error!r}); restore the state from a backup") from error
+
+
+def with_old_parent(source: str, entry: SnapshotInfo, parent: str) -> SnapshotInfo:
+    """Return the entry with the parent before an edit, and with the logs that it had then.
+
+    Raises:
+        FormatError: If the entry did not take over the log of that parent.
+    """
+    if parent not in entry.pruned_logs:
+        raise FormatError(
+            f"{source}: the logs of snapshot {entry.snapshot_id} do not contain {parent}, so the edit was not made by this program; "
+            "left unchanged"
+        )
+    own = entry.pruned_logs[entry.pruned_logs.index(parent) + 1 :]
+    return replace(entry, parent_id=parent, pruned_logs=own)
+
+
+def _id(name: str) -> str:
+    if not is_object_id(name):
+        raise ValueError(f"expected an object id, found {name!r}")
+    return name
+
+
+def _with_parent(source: str, info: RepoInfo, snapshot_id: str, parent: str) -> SnapshotInfo:
+    """Return the entry with another parent and the logs of the snapshots that it no longer names."""
+    entry = info.snapshots[snapshot_id]
+    between = list(_ancestors_until(source, info, entry, parent))
+    logs = [log for ancestor in reversed(between) for log in (*ancestor.pruned_logs, ancestor.snapshot_id)]
+    return replace(entry, parent_id=parent, pruned_logs=(*logs, *entry.pruned_logs))
+
+
+def _ancestors_until(source: str, info: RepoInfo, entry: SnapshotInfo, end: str) -> Iterator[SnapshotInfo]:
+    at = entry.parent_id
+    while at != end:
+        if at is None:
+            raise FormatError(f"{source}: snapshot {end} is no ancestor of snapshot {entry.snapshot_id}; nothing was changed")
+        yield info.snapshots[at]
+        at = info.snapshots[at].parent_id
+
+
+def _log(source: str, info: RepoInfo, entry: LogEntry) -> dict[str, Any]:
+    """Return the fields of the operations log with the new entry.
+
+    Beyond `max_updates`, the log continues in the copy that the first dropped entry names. Entries
+    without a copy are kept, as in the library.
+    """
+    if not info.updates or info.updates[0].backup_path is not None:
+        raise FormatError(f"{source}: expected an operations log whose newest operation has no copy; nothing was changed")
+    newest = replace(info.updates[0], backup_path=entry.backup)
+    updates = [Update(entry.kind, {}, max(entry.now_us, newest.updated_us + 1))]
+    for update in (newest, *info.updates[1:]):
+        if len(updates) >= entry.max_updates and update.backup_path is not None:
+            return {"updates": tuple(updates), "repo_before_updates": update.backup_path}
+        updates.append(update)
+    return {"updates": tuple(updates)}
+
+
+def _sort_names(items: Mapping[str, V]) -> dict[str, V]:
+    # Code points and UTF-8 bytes have the same order, and ids have the order of their bytes.
+    return dict(sorted(items.items()))

@@ -1,0 +1,179 @@
+"""Decide which planned edits of a repository of spec version 2 are made.
+
+An action is executed if the repository is in the planned state and the policy still requires it. If
+only a part of a plan is executed, no ref, parent or new commit loses the entry that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gc_assets.lakes.icechunk.current_state import RequestedEdits, add_ancestors, label, parents_of, ref_of
+from gc_assets.lakes.icechunk.repo_edits import RepoEdits, needed_snapshots
+from gc_assets.lakes.icechunk.repo_file import Decision, RepoFile, StoredRepo, edit_repo, find_lock
+from gc_assets.lakes.icechunk.repo_info import MAIN, RepoInfo
+from gc_assets.lakes.icechunk.repo_updates import UpdateKind
+from gc_assets.lakes.protocol import (
+    DELETE_REF,
+    EDIT_PARENT,
+    REMOVE_SNAPSHOT,
+    ExpiryAction,
+    ExpiryOutcome,
+    ExpiryVerdict,
+    RefType,
+    Retention,
+)
+
+Refusal = tuple[ExpiryVerdict, str] | None
+
+
+def execute_repo(actions: Sequence[ExpiryAction], policy: Callable[[RepoInfo], Retention], file: RepoFile) -> Iterator[ExpiryOutcome]:
+    """Execute the approved actions in one replacement of `repo`, and yield one outcome for each.
+
+    Args:
+        actions: The approved actions.
+        policy: Applies the policy to the content of `repo`.
+        file: The object.
+    """
+
+    def decide_again(stored: StoredRepo) -> Decision:
+        rows = policy(stored.info).expiry.to_pylist()
+        return decide(actions, stored.info, [ExpiryAction(**row) for row in rows])
+
+    return edit_repo(actions, file, decide_again, _operation)
+
+
+def _operation(edits: RepoEdits) -> UpdateKind:
+    """Return the library's operation: its collector only removes snapshots that no ref reaches."""
+    return UpdateKind.EXPIRATION_RAN if edits.parents or edits.deleted_refs else UpdateKind.GC_RAN
+
+
+def decide(actions: Sequence[ExpiryAction], info: RepoInfo, required: Sequence[ExpiryAction]) -> Decision:
+    """Compare the approved actions with the current content and policy. Pure.
+
+    Args:
+        actions: The approved actions.
+        info: The current content.
+        required: The actions that the policy requires now.
+    """
+    requested = RequestedEdits.of(required)
+    settled: list[ExpiryOutcome] = []
+    accepted: list[ExpiryAction] = []
+    for action in actions:
+        refusal = _check(action, info, requested)
+        if refusal is None:
+            accepted.append(action)
+        else:
+            settled.append(ExpiryOutcome(action, *refusal))
+    unmade = any(action.action == EDIT_PARENT and not _is_made(action, info, accepted) for action in required)
+    accepted = _refuse(accepted, settled, _reached_deletions(accepted, info) if unmade else {})
+    edits = _to_edits(accepted)
+    needed = needed_snapshots(info, edits)
+    lost = {
+        action: f"snapshot {action.snapshot_id} is still needed by a ref or another snapshot, because the history changed; plan again"
+        for action in accepted
+        if action.action == REMOVE_SNAPSHOT and action.snapshot_id in needed
+    }
+    accepted = _refuse(accepted, settled, lost)
+    return Decision(settled, accepted, _to_edits(accepted))
+
+
+def _refuse(actions: Sequence[ExpiryAction], settled: list[ExpiryOutcome], reasons: Mapping[ExpiryAction, str]) -> list[ExpiryAction]:
+    settled += [ExpiryOutcome(action, "changed", reason) for action, reason in reasons.items()]
+    return [action for action in actions if action not in reasons]
+
+
+def _is_made(action: ExpiryAction, info: RepoInfo, accepted: Sequence[ExpiryAction]) -> bool:
+    entry = info.snapshots.get(action.snapshot_id)
+    if entry is not None and entry.parent_id == action.new_parent_id:
+        return True
+    wanted = (action.snapshot_id, action.new_parent_id)
+    return any(item.action == EDIT_PARENT and (item.snapshot_id, item.new_parent_id) == wanted for item in accepted)
+
+
+def _to_edits(actions: Sequence[ExpiryAction]) -> RepoEdits:
+    return RepoEdits(
+        parents={action.snapshot_id: parents_of(action)[1] for action in actions if action.action == EDIT_PARENT},
+        removed=frozenset(action.snapshot_id for action in actions if action.action == REMOVE_SNAPSHOT),
+        deleted_refs=frozenset(ref_of(action) for action in actions if action.action == DELETE_REF),
+    )
+
+
+def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict[ExpiryAction, str]:
+    """Return the deletions of refs whose head another ref still reaches, with the reason."""
+    edits = _to_edits(accepted)
+    parents = {name: edits.parents.get(name, entry.parent_id) for name, entry in info.snapshots.items()}
+    reached: set[str] = set()
+    for ref, head in heads_of(info).items():
+        if ref not in edits.deleted_refs:
+            add_ancestors(reached, head, parents)
+    return {
+        action: f"another ref still reaches snapshot {action.snapshot_id}, so {label(action)} is kept; plan again"
+        for action in accepted
+        if action.action == DELETE_REF and action.snapshot_id in reached
+    }
+
+
+def heads_of(info: RepoInfo) -> dict[tuple[RefType, str], str]:
+    """Return the head of each ref."""
+    branches: dict[tuple[RefType, str], str] = {("branch", name): head for name, head in info.branches.items()}
+    return branches | {("tag", name): head for name, head in info.tags.items()}
+
+
+def _check(action: ExpiryAction, info: RepoInfo, requested: RequestedEdits) -> Refusal:
+    """Return the outcome of an action that must not be executed, otherwise None."""
+    check = _CHECKS.get(action.action)
+    if check is None:
+        return "denied", f"Icechunk has no action {action.action!r}; plan again"
+    if action.details is None:
+        return "changed", "the plan was made for spec version 1, and the repository was upgraded since; plan again"
+    try:
+        found = check(action, info)
+    except ValueError as error:
+        return "denied", str(error)
+    if found is None and (lock := find_lock(info)) is not None:
+        found = "denied", lock
+    if found is None and (refusal := requested.find_refusal(action)):
+        found = "changed", refusal
+    return found
+
+
+def _check_edit(action: ExpiryAction, info: RepoInfo) -> Refusal:
+    snapshot = action.snapshot_id
+    expected, new_parent = parents_of(action)
+    if snapshot not in info.snapshots:
+        return "changed", f"snapshot {snapshot} is no longer in the history; plan again"
+    parent = info.snapshots[snapshot].parent_id
+    if parent == new_parent:
+        return "absent", f"the parent of snapshot {snapshot} is already {parent}"
+    if parent != expected:
+        return "changed", f"snapshot {snapshot}: expected the parent {expected}, found {parent}; plan again"
+    return None
+
+
+def _check_removal(action: ExpiryAction, info: RepoInfo) -> Refusal:
+    entry = info.snapshots.get(action.snapshot_id)
+    if entry is None:
+        return "absent", f"snapshot {action.snapshot_id} is already removed"
+    if entry.parent_id != action.old_parent_id:
+        found = f"expected the parent {action.old_parent_id}, found {entry.parent_id}"
+        return "changed", f"snapshot {action.snapshot_id}: {found}; plan again"
+    return None
+
+
+def _check_deletion(action: ExpiryAction, info: RepoInfo) -> Refusal:
+    ref = ref_of(action)
+    head = heads_of(info).get(ref)
+    if head is None:
+        return "absent", f"{label(action)} no longer exists"
+    if head != action.snapshot_id:
+        return "changed", f"{label(action)}: expected the head {action.snapshot_id}, found {head}; plan again"
+    if ref == ("branch", MAIN):
+        return "denied", f"Icechunk does not allow the deletion of branch {MAIN!r}"
+    if ref[0] == "tag" and "delete_tag" in info.disabled_features:
+        feature = "the feature `delete_tag` of the repository is disabled"
+        return "denied", f"{label(action)} is kept, because {feature}; enable it with icechunk and make a new plan"
+    return None
+
+
+_CHECKS = {EDIT_PARENT: _check_edit, REMOVE_SNAPSHOT: _check_removal, DELETE_REF: _check_deletion}

@@ -1,0 +1,179 @@
+"""Read and conditionally replace the `repo` object of a repository of spec version 2.
+
+All changes of a plan are one replacement. The replaced object is first copied to `overwritten/`, as
+the library does. If the process is killed in between, the copy is a file that no log names.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gc_assets.core.errors import FormatError, LakeUnreadable, ObjectChanged, StoreError, is_permanent
+from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.icechunk.backup_names import backup_name
+from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
+from gc_assets.lakes.icechunk.repo_edits import LogEntry, RepoEdits, apply_edits
+from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
+from gc_assets.lakes.icechunk.repo_updates import Availability, UpdateKind
+from gc_assets.lakes.icechunk.repo_writer import write_repo
+from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
+
+# Writers commit at most a few times per second, and an attempt takes a few requests.
+_MAX_ATTEMPTS = 12
+_LONGEST_PAUSE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRepo:
+    """Content of `repo` with the etag for its replacement."""
+
+    raw: bytes
+    etag: str
+    info: RepoInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Result of comparing actions with the current content.
+
+    Attributes:
+        settled: Outcomes of actions that must not be executed.
+        accepted: Actions that `edits` execute.
+        edits: The changes.
+    """
+
+    settled: Sequence[ExpiryOutcome]
+    accepted: Sequence[ExpiryAction]
+    edits: RepoEdits
+
+
+@dataclass(frozen=True, slots=True)
+class RepoFile:
+    """The `repo` object of the repository at an address without a trailing slash."""
+
+    objects: EditableObjects
+    repository: str
+
+    @property
+    def address(self) -> str:
+        return f"{self.repository}/repo"
+
+    def read(self) -> StoredRepo:
+        """Read the object. Raises `FormatError` or `OSError`."""
+        raw, etag = self.objects.read_with_etag(self.address)
+        return StoredRepo(raw, etag, parse_repo(self.address, raw))
+
+    def replace(self, stored: StoredRepo, edits: RepoEdits, kind: UpdateKind) -> str:
+        """Write the edited content if the object is still the one that was read.
+
+        Returns:
+            The name of the copy of the replaced object.
+
+        Raises:
+            FormatError: If the edits do not fit, or the object contains something that a rewrite
+                would lose.
+            ObjectChanged: If a writer replaced the object.
+            OSError: If the store fails.
+        """
+        now_us = time.time_ns() // 1000
+        backup = backup_name(now_us, spell_one(secrets.token_bytes(ID_BYTES)))
+        edited = apply_edits(self.address, stored.info, edits, LogEntry(kind, now_us, backup))
+        content = write_repo(self.address, stored.raw, edited)
+        copy = f"{self.repository}/overwritten/{backup}"
+        self.objects.create(copy, stored.raw)
+        if self.objects.read(copy) != stored.raw:
+            raise FormatError(f"{copy}: the bytes read differ from the written ones; nothing was changed; check the storage")
+        try:
+            self.objects.replace(self.address, content, stored.etag)
+        except ObjectChanged:
+            # The answer may have been lost after the write, and a writer may have committed since.
+            if not is_made(self.read().info, backup):
+                raise
+        if not is_made(self.read().info, backup):
+            raise ObjectChanged(f"{self.address} was replaced by a writer that did not read it before; the change is lost")
+        return backup
+
+
+def is_made(info: RepoInfo, backup: str) -> bool:
+    """Return whether the change with this copy is part of the content.
+
+    Only one change names a copy, and later changes keep the name.
+    """
+    return backup in info.backups
+
+
+def find_lock(info: RepoInfo) -> str | None:
+    """Return why a user forbids changes of the history, None if the repository is online."""
+    if info.status.availability == Availability.ONLINE:
+        return None
+    state = "read-only" if info.status.availability == Availability.READ_ONLY else "offline"
+    reason = f" ({info.status.reason})" if info.status.reason else ""
+    return f"the repository is {state}{reason}; set its status to online with icechunk and make a new plan"
+
+
+def edit_repo(
+    actions: Sequence[ExpiryAction],
+    file: RepoFile,
+    decide: Callable[[StoredRepo], Decision],
+    kind: Callable[[RepoEdits], UpdateKind],
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[ExpiryOutcome]:
+    """Make all accepted changes in one replacement, and yield one outcome for each action.
+
+    If a writer replaces the object in the meantime, the decision is made again for its content.
+
+    Args:
+        actions: The actions.
+        file: The object.
+        decide: Compares the actions with the content. Raises `LakeUnreadable` or `StoreError`.
+        kind: Returns the operation for the log.
+        pause: Waits between attempts.
+    """
+    error: Exception | None = None
+    for attempt in range(_MAX_ATTEMPTS):
+        if attempt:
+            pause(min(0.01 * 2**attempt, _LONGEST_PAUSE) * (0.5 + secrets.randbelow(100) / 100))
+        try:
+            stored = file.read()
+            decision = decide(stored)
+        except (FormatError, LakeUnreadable, OSError, StoreError) as found:
+            yield from (ExpiryOutcome(action, "failed", _describe(file, found)) for action in actions)
+            return
+        if not decision.edits:
+            yield from decision.settled
+            return
+        try:
+            file.replace(stored, decision.edits, kind(decision.edits))
+        except ObjectChanged as found:
+            error = found
+            continue
+        except (FormatError, OSError, StoreError) as found:
+            yield from decision.settled
+            verdict, message = _refusal(file, found)
+            yield from (ExpiryOutcome(action, verdict, message) for action in decision.accepted)
+            return
+        yield from decision.settled
+        yield from (ExpiryOutcome(action, "done") for action in decision.accepted)
+        return
+    message = f"{file.address} was replaced by writers during each of {_MAX_ATTEMPTS} attempts ({error}); apply again with fewer writes"
+    yield from (ExpiryOutcome(action, "failed", message) for action in actions)
+
+
+def _describe(file: RepoFile, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{file.address} cannot be read: {error.strerror or error}; correct this and apply again"
+    return str(error)
+
+
+def _refusal(file: RepoFile, error: Exception) -> tuple[ExpiryVerdict, str]:
+    if isinstance(error, FormatError):
+        return "denied", str(error)
+    if not isinstance(error, OSError):
+        return "failed", f"{file.address}: {error}"
+    found = f"{file.address} cannot be changed: {error.strerror or error}"
+    if is_permanent(error):
+        return "denied", f"{found}; correct this and make a new plan"
+    return "failed", f"{found}; correct this and apply again"
