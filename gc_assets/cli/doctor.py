@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform as machine
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -15,6 +16,8 @@ from gc_assets.cli.output import print_message, write_json, write_table
 from gc_assets.core.errors import GcError, UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from gc_assets.config.models import SparkConfig
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.read.doctor import Finding
@@ -71,6 +74,7 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
 
     config = platform.config.spark
     where = config.remote if config.mode == "connect" else config.master
+    yield _check_versions()
     if config.mode != "connect" or is_local(where):
         yield from _check_java(config)
     if config.mode == "submit":
@@ -81,9 +85,7 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
         except GcError as error:
             yield Finding("spark", "executors", FAIL, str(error), "Fix this before the next run.")
         else:
-            yield Finding(
-                "spark", "executors", OK, f"those of {without_parameters(where)} run Spark {spark.version} and this release of gc-assets"
-            )
+            yield _describe_cluster(spark, without_parameters(where))
             spark.stop()
     elif config.mode == "connect":
         from gc_assets.resources.connect_server import describe_server
@@ -92,6 +94,32 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
             yield Finding("spark", "server", OK, describe_server(os.environ))
         except UsageError as error:
             yield Finding("spark", "server", FAIL, str(error), "Fix this before the next run.")
+
+
+def _check_versions() -> Finding:
+    import pyspark
+
+    from gc_assets.resources.spark_version import require_supported
+    from gc_assets.stages.read.doctor import FAIL, OK, Finding
+
+    found = f"this process has pyspark {pyspark.__version__} and Python {machine.python_version()}"
+    try:
+        require_supported(pyspark.__version__, "this process")
+    except UsageError as error:
+        return Finding("spark", "versions", FAIL, str(error), "Install a supported pyspark.")
+    return Finding("spark", "versions", OK, found)
+
+
+def _describe_cluster(spark: SparkSession, where: str) -> Finding:
+    from gc_assets.resources.executors import describe_executors
+    from gc_assets.stages.read.doctor import FAIL, OK, Finding
+
+    try:
+        executor = describe_executors(spark, where)
+    except GcError as error:
+        return Finding("spark", "executors", FAIL, str(error), "Fix this before the next run.")
+    found = f"those of {where} run Spark {spark.version}, Python {executor['python']} and this release of gc-assets"
+    return Finding("spark", "executors", OK, found)
 
 
 def _check_java(config: SparkConfig) -> Iterator[Finding]:
@@ -110,10 +138,16 @@ def _check_java(config: SparkConfig) -> Iterator[Finding]:
 
 
 def _check_submit_program(config: SparkConfig) -> Finding:
-    from gc_assets.remote.spark_submit import submit_program
+    from gc_assets.remote.spark_submit import submit_program, submit_version
+    from gc_assets.resources.spark_version import SUPPORTED, is_supported
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     program = submit_program(config)
     if shutil.which(program) is None:
         return Finding("spark", "spark-submit", FAIL, f"the program {program} does not exist", "Set spark.submit_program.")
-    return Finding("spark", "spark-submit", OK, f"jobs use {program}")
+    version = submit_version(program)
+    if version is not None and not is_supported(version):
+        return Finding(
+            "spark", "spark-submit", FAIL, f"{program} is Spark {version}, but gc-assets supports {SUPPORTED}", "Set spark.submit_program."
+        )
+    return Finding("spark", "spark-submit", OK, f"jobs use {program}, {f'Spark {version}' if version else 'of an unknown Spark'}")

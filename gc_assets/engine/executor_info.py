@@ -1,4 +1,4 @@
-"""Report the gc-assets release and Python version of executors."""
+"""Report the versions of gc-assets, Python and pyspark in executors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import Final
 
 import pyarrow as pa
+import pyspark
 
 from gc_assets._version import __version__
 from gc_assets.engine.daemon import PRELOADED
 
-EXECUTOR_DDL: Final = "version string, python string, machine string"
+EXECUTOR_DDL: Final = "version string, python string, spark string, machine string"
 
 
 def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -21,5 +22,5 @@ def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     for name in PRELOADED:
         import_module(name)
     for _ in batches:
-        row = {"version": __version__, "python": platform.python_version(), "machine": socket.gethostname()}
+        row = {"version": __version__, "python": platform.python_version(), "spark": pyspark.__version__, "machine": socket.gethostname()}
         yield pa.RecordBatch.from_pylist([row])

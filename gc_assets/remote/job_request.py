@@ -25,6 +25,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.engine.recorded_names import with_recorded_names
 from gc_assets.resources.platform import Platform, read_config
+from gc_assets.resources.spark_version import require_supported
 
 # Keys with secret values, and addresses with a password. `credentials.provider` names a class.
 _SECRET_KEY: Final = re.compile(
@@ -92,8 +93,10 @@ class JobRequest(Model):
         """Parse a request.
 
         Raises:
-            UsageError: If the packages of the job have other versions than those of Dagster.
+            UsageError: If the job has another release of a package than Dagster, or an unsupported
+                Spark.
         """
+        require_supported(pyspark.__version__, "the job")
         local, requested = versions(), dict(document.get("versions", {}))
         if local != requested:
             ours, theirs = (", ".join(f"{name} {version}" for name, version in sorted(side.items())) for side in (local, requested))
@@ -173,7 +176,5 @@ def _is_secret(path: str, value: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must be equal in Dagster and a job. For Spark this is the minor
-    version, because services build their own Spark.
-    """
-    return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__, "spark": ".".join(pyspark.__version__.split(".")[:2])}
+    """Return the versions that must be equal in Dagster and a job."""
+    return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__}

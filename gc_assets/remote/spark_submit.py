@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from gc_assets.resources.spark import SparkRuntime, properties
 ENTRY_POINT: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
 _POLL_SECONDS: Final = 0.5
 _END_SECONDS: Final = 20.0
+_VERSION_SECONDS: Final = 60.0
 _LAST_CHARACTERS: Final = 2_000
 
 
@@ -81,6 +83,16 @@ def _open_session(context: dg.AssetExecutionContext | dg.OpExecutionContext, ext
 def submit_program(config: SparkConfig) -> str:
     """Return the spark-submit program."""
     return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+
+
+def submit_version(program: str) -> str | None:
+    """Return the version of Spark that a spark-submit program prints, or None."""
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\bversion (\d+\.\d+\S*)", done.stdout + done.stderr)
+    return found[1] if found is not None else None
 
 
 def _start_process(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -21,6 +21,7 @@ import pyspark
 
 import gc_assets
 from gc_assets.core.errors import UsageError
+from gc_assets.resources.spark_version import require_local_server
 
 # Variables of pyspark: whether to keep a local server for later commands, and the file with its
 # address.
@@ -45,8 +46,10 @@ def use_own_server(environment: MutableMapping[str, str]) -> Path:
     If the environment names a discovery file, the directories are created next to it.
 
     Raises:
-        UsageError: If other users can read or replace the credentials of the server.
+        UsageError: If pyspark has no such server, or if other users can read or replace its
+            credentials.
     """
+    require_local_server()
     directory, own = _server_directory(environment)
     for path in own:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,8 +62,10 @@ def describe_server(environment: Mapping[str, str]) -> str:
     """Describe the local server that would be used, and count the others. Creates nothing.
 
     Raises:
-        UsageError: If other users can read or replace the credentials of the server.
+        UsageError: If pyspark has no such server, or if other users can read or replace its
+            credentials.
     """
+    require_local_server()
     directory, own = _server_directory(environment)
     for path in own:
         if path.exists():
@@ -87,9 +92,12 @@ def _require_private(path: Path) -> None:
 
 
 def main() -> None:
+    try:
+        use_own_server(os.environ)
+    except UsageError as error:
+        sys.exit(str(error))
     from pyspark.sql.connect.local_server import main as manage
 
-    use_own_server(os.environ)
     manage()
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from urllib.parse import quote
 
 import grpc
-import pyspark
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -19,6 +18,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from gc_assets.config.spark import without_parameters
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.executors import build_package
+from gc_assets.resources.spark_version import require_equal
 
 ANSWER_SECONDS = 30.0
 _ARCHIVES: Final = "spark.archives"
@@ -48,12 +48,11 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
     except PySparkException as error:
         _stop_refused(others)
         raise UsageError(f"the Spark Connect server at {place} refused a session: {error}. Check `spark.token`.") from error
-    if _minor(version) != _minor(pyspark.__version__):
+    try:
+        require_equal(version, f"the Spark Connect server at {place}")
+    except UsageError:
         spark.stop()
-        raise UsageError(
-            f"the Spark Connect server at {place} runs Spark {version}, but this process has pyspark {pyspark.__version__}. The minor "
-            f"versions must be equal. Set `spark.remote` to a server with Spark {_minor(pyspark.__version__)} (docs/clusters.md)."
-        )
+        raise
     spark.addArtifacts(str(build_package()), pyfile=True)
     for archive in filter(None, conf.get(_ARCHIVES, "").split(",")):
         spark.addArtifacts(archive.strip(), archive=True)
@@ -89,7 +88,3 @@ def _require_answer(url: str, place: str) -> None:
         ) from None
     finally:
         channel.close()
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

@@ -74,7 +74,7 @@ def check_executors(spark: SparkSession, address: str) -> None:
         GcError: If no executor accepts a task.
     """
     _refuse_speculation(spark, address)
-    _refuse_other_release(_describe_executor(spark, address), address)
+    _refuse_other_release(describe_executors(spark, address), address)
 
 
 def _refuse_speculation(spark: SparkSession, address: str) -> None:
@@ -85,7 +85,13 @@ def _refuse_speculation(spark: SparkSession, address: str) -> None:
         )
 
 
-def _describe_executor(spark: SparkSession, address: str) -> Row:
+def describe_executors(spark: SparkSession, address: str) -> Row:
+    """Return the versions of one executor (columns of `EXECUTOR_DDL`).
+
+    Raises:
+        UsageError: If its Python cannot run gc-assets.
+        GcError: If no executor accepts a task.
+    """
     given_up = threading.Event()
 
     def give_up() -> None:

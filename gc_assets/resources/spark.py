@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import dagster as dg
+import pyspark
 from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
@@ -31,6 +32,7 @@ from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, use_own_server
 from gc_assets.resources.executors import build_package, check_executors
 from gc_assets.resources.java import ensure_java_home
+from gc_assets.resources.spark_version import require_equal, require_supported
 
 # Settings that every stage requires. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the driver lists the parts of a table, because a job would cost more. A
@@ -125,20 +127,23 @@ class SparkRuntime(dg.ConfigurableResource):
                 this process.
 
         Raises:
-            UsageError: If remote executors cannot run this release.
+            UsageError: If this version of Spark is not supported, or if remote executors cannot run
+                this release.
             GcError: If the Spark master or server does not answer.
         """
         if self._session is None:
+            require_supported(pyspark.__version__, "this process")
             opened = {"session": lambda: self._open_classic(was_small), "connect": self._open_connect, "submitted": self._open_submitted}
             spark = opened[self.mode]()
             addresses = {"session": self.master, "connect": without_parameters(self.remote)}
             where = addresses.get(self.mode) or str(spark.sparkContext.master)
-            if not is_local(where):
-                try:
+            try:
+                require_equal(spark.version, where)  # SPARK_HOME can name another Spark
+                if not is_local(where):
                     check_executors(spark, where)
-                except BaseException:
-                    spark.stop()  # otherwise it keeps executors until this process ends
-                    raise
+            except BaseException:
+                spark.stop()  # otherwise it keeps executors until this process ends
+                raise
             self._session = spark
         return self._session
 

@@ -19,6 +19,7 @@ import dagster as dg
 import psutil
 import pyspark
 import pytest
+from pydantic import ValidationError
 
 import gc_assets
 from gc_assets.assets.asset_step import has_table
@@ -94,7 +95,7 @@ key = dg.AssetKey({REFS.split("/")})
 with open_dagster_pipes() as pipes:
     for event in (dg.AssetMaterialization(key), dg.AssetCheckEvaluation(key, "receipt", passed=False)):
         pipes.report_custom_message({{"event": dg.serialize_value(event)}})
-    pipes.report_custom_message({{"stopped": {{"text": "1 blocking asset check failed", "checks": True}}}})
+    pipes.report_custom_message({{"failure": {{"text": "1 blocking asset check failed", "checks": True}}}})
 sys.exit(1)
 """
 JOB_WITHOUT_SPARK = f'exec {sys.executable} "$job"'
@@ -227,15 +228,25 @@ def test_job_of_another_release_is_refused(lake: Path, tmp_path: Path, monkeypat
     ours = gc_assets.__version__
     monkeypatch.setattr(gc_assets, "__version__", "0.0.9")
     refused = run(with_spark(lake, tmp_path / "lakes.yaml", **fake_submit(tmp_path, JOB_WITHOUT_SPARK)), [REFS])
-    assert refused.failure.startswith(f"the job has dagster {dg.__version__}, gc-assets {ours}, spark 4.3, but Dagster has")
-    assert "gc-assets 0.0.9, spark 4.3. Install the same versions on both machines." in refused.failure
+    assert refused.failure.startswith(f"the job has dagster {dg.__version__}, gc-assets {ours}, but Dagster has")
+    assert "gc-assets 0.0.9. Install the same versions on both machines." in refused.failure
 
 
-def test_job_of_another_spark_minor_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a service with an older Spark than this pyspark."""
+def test_job_with_an_unsupported_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     document = {"versions": versions()}
-    monkeypatch.setattr(pyspark, "__version__", "4.2.0.dev0")
-    with pytest.raises(UsageError, match=r"gc-assets [\d.]+, spark 4\.2, but Dagster has .*, spark 4\.3\. Install"):
+    monkeypatch.setattr(pyspark, "__version__", "3.5.1")
+    with pytest.raises(
+        UsageError, match=r"the job has Spark 3\.5\.1, but gc-assets supports Spark 4\.0 to 4\.3\. Use a cluster or runtime"
+    ):
+        JobRequest.read(document)
+
+
+@pytest.mark.parametrize("version", ["4.0.2-amzn-0", "4.0.0", "4.3.1"])
+def test_job_may_have_another_spark_of_the_range(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """A service builds its own Spark. The versions are accepted, and then the other fields are missing."""
+    document = {"versions": versions()}
+    monkeypatch.setattr(pyspark, "__version__", version)
+    with pytest.raises(ValidationError, match="policy_digest\n  Field required"):
         JobRequest.read(document)
 
 
@@ -243,10 +254,9 @@ class OtherMachine(Platform):
     """Sees another disk at the path of the state."""
 
     def run_context(self, run_date: date, as_of: datetime | None = None) -> RunContext:
-        run_context = super().run_context(run_date, as_of)
-        return replace(
-            run_context, config=run_context.config.model_copy(update={"state": f"{run_context.config.state}-of-another-machine"})
-        )
+        state = f"{self.config.state}-of-another-machine"
+        other = replace(self, config=self.config.model_copy(update={"state": state}))
+        return Platform.run_context(other, run_date, as_of)
 
 
 def test_state_that_dagster_cannot_see_is_refused(lake: Path, tmp_path: Path) -> None:

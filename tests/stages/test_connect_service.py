@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from gc_assets.engine.executor_info import EXECUTOR_DDL, describe_executor
 from gc_assets.engine.tables import collect
 from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
+from gc_assets.resources.spark_version import minor
 from tests.connect_service import TOKEN, Service, run_service
 from tests.depth import full_suite_only
 from tests.ports import free_port
@@ -33,6 +35,8 @@ from tests.process_kills import CHECKOUT
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 pytestmark = full_suite_only
+
+ANOTHER_SPARK = "4.1.0" if minor(pyspark.__version__) != "4.1" else "4.2.0"
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +90,12 @@ def results(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def test_doctor_passes_on_the_server(service: Service, results: dict[str, Any]) -> None:
-    (found,) = results["doctor"]
+    versions, found = results["doctor"]
+    assert versions["found"] == f"this process has pyspark {pyspark.__version__} and Python {platform.python_version()}"
     assert (found["check"], found["verdict"]) == ("executors", "ok")
-    assert found["found"] == f"those of {service.remote.partition(';')[0]} run Spark {pyspark.__version__} and this release of gc-assets"
+    server = service.remote.partition(";")[0]
+    ours = f"Spark {pyspark.__version__}, Python {platform.python_version()} and this release of gc-assets"
+    assert found["found"] == f"those of {server} run {ours}"
 
 
 def test_two_platforms_in_one_process_have_two_sessions(results: dict[str, Any]) -> None:
@@ -102,7 +109,7 @@ def test_two_platforms_in_one_process_have_two_sessions(results: dict[str, Any])
         ("no server", "no Spark Connect server answered at sc://localhost"),
         ("without TLS", "that both sides use TLS or neither does"),
         ("wrong token", "Check `spark.token`."),
-        ("another Spark", "but this process has pyspark 4.2.1. The minor versions must be equal"),
+        ("another Spark", f"but this process has pyspark {ANOTHER_SPARK}. The minor versions must be equal"),
         ("another release", f"import gc-assets {gc_assets.__version__} instead of the sent release 9.9.9"),
         ("another Python", "run Python 3.11, but this process runs"),
     ],
@@ -163,7 +170,7 @@ def collect_results(remote: str, folder: str) -> dict[str, Any]:
         spark.stop()
     check("without TLS", remote.partition(";")[0])
     check("wrong token", remote, "another token")
-    ours, pyspark.__version__ = pyspark.__version__, "4.2.1"
+    ours, pyspark.__version__ = pyspark.__version__, ANOTHER_SPARK
     check("another Spark", remote)
     pyspark.__version__ = ours
     sent, gc_assets.__version__ = gc_assets.__version__, "9.9.9"

@@ -1,0 +1,91 @@
+"""Versions of Spark that gc-assets supports, and what differs between them.
+
+The bounds are those of `pyspark` in pyproject.toml. A managed service ships its own pyspark, so pip
+does not enforce them there.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final
+
+import pyspark
+
+from gc_assets.core.errors import UsageError
+
+OLDEST: Final = (4, 0)
+NEWEST: Final = (4, 3)
+SUPPORTED: Final = f"Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+_LOCAL_SERVER: Final = "pyspark.sql.connect.local_server"
+
+
+def minor(version: str) -> str:
+    """Return the minor version: `4.0` of `4.0.2-amzn-0`."""
+    return ".".join(version.split(".")[:2])
+
+
+def is_supported(version: str) -> bool:
+    """Check if a version of Spark is in the supported range."""
+    try:
+        major, number = (int(part) for part in minor(version).split("."))
+    except ValueError:
+        return False
+    return OLDEST <= (major, number) <= NEWEST
+
+
+def require_supported(version: str, place: str) -> None:
+    """Refuse a Spark outside of the supported range.
+
+    Args:
+        version: The version of Spark.
+        place: Where it runs, for the message.
+
+    Raises:
+        UsageError: If the version is not supported.
+    """
+    if not is_supported(version):
+        raise UsageError(
+            f"{place} has Spark {version}, but gc-assets supports {SUPPORTED}. Use a cluster or runtime in this range, with the same minor "
+            "version of pyspark (docs/clusters.md)."
+        )
+
+
+def require_equal(version: str, place: str) -> None:
+    """Refuse a Spark whose minor version differs from pyspark's.
+
+    Args:
+        version: The version of Spark's JVM.
+        place: Where it runs, for the message.
+
+    Raises:
+        UsageError: If the versions differ.
+    """
+    ours = pyspark.__version__
+    if minor(version) == minor(ours):
+        return
+    install = f"run `pip install 'pyspark=={minor(version)}.*'` in this environment, or " if is_supported(version) else ""
+    raise UsageError(
+        f"{place} runs Spark {version}, but this process has pyspark {ours}. The minor versions must be equal: {install}use a Spark "
+        f"{minor(ours)} (docs/clusters.md)."
+    )
+
+
+def has_local_server() -> bool:
+    """Check if pyspark can keep a local Spark Connect server for later commands.
+
+    Spark 4.0 to 4.2 start one in each process, all on port 15002.
+    """
+    return find_spec(_LOCAL_SERVER) is not None
+
+
+def require_local_server() -> None:
+    """Refuse `remote: local[N]` if pyspark cannot keep a local Spark Connect server.
+
+    Raises:
+        UsageError: If pyspark is too old.
+    """
+    if not has_local_server():
+        raise UsageError(
+            f"pyspark {pyspark.__version__} has no reusable local Spark Connect server, which Spark 4.3 introduced. Set `mode: session` in "
+            "`spark`, or name a server in `spark.remote`."
+        )

@@ -1,0 +1,74 @@
+"""The range of supported Spark versions."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from gc_assets.core.errors import UsageError
+from gc_assets.resources import spark_version
+from gc_assets.resources.connect_server import describe_server, use_own_server
+from gc_assets.resources.spark import SparkRuntime
+from gc_assets.resources.spark_version import NEWEST, OLDEST, is_supported, minor, require_equal
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_range_is_that_of_the_package() -> None:
+    """A managed service has its own pyspark, which pip does not check."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (requirement,) = (name for name in dependencies if name.startswith("pyspark"))
+    oldest, below = re.fullmatch(r"pyspark\[connect\]>=([\d.]+),<([\d.]+)", requirement).groups()
+    assert oldest == ".".join(map(str, OLDEST))
+    assert below == f"{NEWEST[0]}.{NEWEST[1] + 1}"
+
+
+@pytest.mark.parametrize(
+    "version, supported",
+    [
+        ("3.5.9", False),
+        ("4.0.0", True),
+        ("4.0.2-amzn-0", True),
+        ("4.1.0.dev3", True),
+        ("4.3.0", True),
+        ("4.4.0", False),
+        ("5.0", False),
+        ("", False),
+    ],
+)
+def test_versions_of_services_are_understood(version: str, supported: bool) -> None:
+    assert is_supported(version) is supported
+
+
+def test_unsupported_pyspark_opens_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "3.5.9")
+    with pytest.raises(UsageError, match=r"this process has Spark 3\.5\.9, but gc-assets supports Spark 4\.0 to 4\.3"):
+        SparkRuntime().session()
+
+
+@pytest.mark.spark
+def test_spark_home_with_another_spark_is_refused(spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyspark starts the Spark in SPARK_HOME without a comparison."""
+    monkeypatch.setattr(pyspark, "__version__", "4.1.4" if minor(pyspark.__version__) != "4.1" else "4.0.5")
+    with pytest.raises(UsageError) as refused:
+        require_equal(spark.version, "local[2]")  # type: ignore[attr-defined]
+    assert f"local[2] runs Spark {spark.version}, but this process has pyspark {pyspark.__version__}" in str(refused.value)  # type: ignore[attr-defined]
+    assert f"pip install 'pyspark=={minor(spark.version)}.*'" in str(refused.value)  # type: ignore[attr-defined]
+
+
+def test_unsupported_server_names_no_command_that_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.0.5")
+    with pytest.raises(UsageError, match=r"must be equal: use a Spark 4\.0 \(docs"):
+        require_equal("3.5.1", "spark://host:7077")
+
+
+def test_local_server_needs_a_pyspark_that_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_version, "find_spec", lambda _: None)
+    for use in (use_own_server, describe_server):
+        with pytest.raises(UsageError, match=r"has no reusable local Spark Connect server.*Set `mode: session`"):
+            use(dict(os.environ))
