@@ -12,17 +12,21 @@ from typing import Any
 from tests.archives import unpack
 
 DATA = Path(__file__).parents[3] / "data" / "icechunk"
+BY_SCRIPT = ("document", "document-upgraded", "random-1", "random-8", "random-11", "settings", "virtual-chunks")
 ARCHIVES = {
-    "expire-repo-v2-by-2.0.5": "v2-by-2.0.tar.xz",
-    "test-repo-v2": "v2-by-2.0.tar.xz",
-    "branch-tag-and-open-session": "v2-by-2.3.tar.xz",
-    "expired-and-collected": "v2-by-2.3.tar.xz",
-    "expired-twice": "v2-by-2.3.tar.xz",
-    "split-manifests-and-amend": "v2-by-2.3.tar.xz",
-    "upgraded": "v2-by-2.3.tar.xz",
-    "upgraded-v1-files-kept": "v2-by-2.3.tar.xz",
+    "v2-by-2.0.tar.xz": ("expire-repo-v2-by-2.0.5", "test-repo-v2", *(f"{name}-by-2.0.5" for name in BY_SCRIPT)),
+    "v2-by-2.3.tar.xz": (
+        "branch-tag-and-open-session",
+        "expired-and-collected",
+        "expired-twice",
+        "split-manifests-and-amend",
+        "upgraded",
+        "upgraded-v1-files-kept",
+        *BY_SCRIPT,
+    ),
 }
-NAMES = tuple(ARCHIVES)
+ARCHIVE_OF = {name: archive for archive, names in ARCHIVES.items() for name in names}
+NAMES = tuple(ARCHIVE_OF)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Recording:
 
 def unpack_recording(name: str, folder: Path, at: datetime | None = None) -> Recording:
     """Unpack a repository of `NAMES` into a new directory of `folder`. All its files get the modification time `at`."""
-    unpack(DATA / ARCHIVES[name], folder)
+    unpack(DATA / ARCHIVE_OF[name], folder)
     path = folder / name / "repo"
     if at is not None:
         for file in path.rglob("*"):

@@ -85,8 +85,13 @@ def configuration(settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     for name, prefix, directory in settings.get("containers", ()):
         store = icechunk.s3_store(region="us-east-1") if directory is None else icechunk.local_filesystem_store(directory)
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store, **({"name": name} if name else {})))
-        access[prefix] = None if directory is None else getattr(icechunk.credentials, "LocalFileSystemAccess", None)
+        access[prefix] = icechunk.Credentials.S3(icechunk.s3_anonymous_credentials()) if directory is None else local_access()
     return config, access
+
+
+def local_access() -> Any:
+    """Return the access to a local directory. The first releases of 2.0 need no object for it."""
+    return getattr(icechunk.credentials, "LocalFileSystemAccess", None)
 
 
 class Target:
@@ -238,7 +243,10 @@ class Target:
         return {name: sorted(getattr(found, name)) for name in names} | {"updated_chunks": chunks}
 
     def report(self) -> dict[str, Any]:
-        """Return refs, snapshots, ancestries, manifests and the garbage that a collection of all ages would find."""
+        """Return refs, snapshots, ancestries, manifests and the garbage that a collection of all ages would find.
+
+        `garbage` is None if the library refuses to collect.
+        """
         info, inspect = self.repo_info(), inspector(self.repo)
         snapshots, manifests = {}, {}
         for snapshot in (entry["id"] for entry in info["snapshots"]):
@@ -248,12 +256,16 @@ class Target:
             for manifest in {item[0] for item in listed} - manifests.keys():
                 found = json.loads(inspect.inspect_manifest(manifest, pretty=False))
                 manifests[manifest] = {kind: found[f"total_{kind}"] for kind in ("inline", "native", "virtual")}
+        try:
+            garbage = self.garbage_collect(dry_run=True)
+        except icechunk.IcechunkError:
+            garbage = None
         return {
             "repo": info,
             "ancestry": self.ancestries(),
             "snapshots": snapshots,
             "manifests": manifests,
-            "garbage": self.garbage_collect(dry_run=True),
+            "garbage": garbage,
         }
 
     def contents(self, *, snapshot: str | None = None) -> dict[str, Any]:
