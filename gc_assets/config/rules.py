@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -66,25 +66,28 @@ def _as_rule(value: Any) -> Any:
     return {"keep": value}
 
 
-def _by_age(value: Any) -> Any:
+def check_has_no_count(value: Any) -> Any:
     if value is not None and parse_cutoff(value).keep_last is not None:
-        raise ValueError("commits that no ref reaches cannot be counted; write a duration such as 7d, a timestamp, or forever")
+        raise ValueError("a number is not a limit here; write a duration such as 7d, a timestamp, or forever")
     return value
 
 
 class DanglingRetention(Model):
     """Retention of unreachable commits."""
 
-    dangling: Annotated[CutoffValue, AfterValidator(_by_age)] = Field(
+    # Omitted if unset, so that older plan digests stay valid.
+    OMITTED_IF_UNSET: ClassVar[tuple[str, ...]] = ("dangling",)
+
+    dangling: Annotated[CutoffValue, AfterValidator(check_has_no_count)] = Field(
         default=None, description="How long a commit that no ref reaches is kept. `forever` keeps all of them."
     )
 
     @model_serializer(mode="wrap")
-    def _omit_default(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit the key if it is unset, so that older plan digests stay valid."""
+    def _omit_unset(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found = written(self)
-        if self.dangling is None:
-            found.pop("dangling", None)
+        for name in self.OMITTED_IF_UNSET:
+            if getattr(self, name) is None:
+                found.pop(name, None)
         return found
 
     def dangling_cutoff(self) -> Cutoff | None:
