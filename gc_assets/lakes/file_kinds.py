@@ -30,6 +30,8 @@ class Kind:
     POSSIBLE_OBJECT = "possible_object"
     REF = "ref"
     CONFIG = "config"
+    # The object `repo` of Icechunk spec version 2, and its copies.
+    REPO_INFO = "repo_info"
     VIEW_METADATA = "view_metadata"
     # These are not files. All files under the location of a table or view belong to it. The files
     # under an unlisted location have no known owner. A `urn:uuid:` identifies the table or view of a
@@ -48,7 +50,7 @@ FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).i
 # A kind precedes the kinds that it names. A transaction log names nothing, and only its snapshot
 # names it.
 _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
-    (Kind.REF, Kind.CONFIG, Kind.VERSION_HINT),
+    (Kind.REF, Kind.CONFIG, Kind.REPO_INFO, Kind.VERSION_HINT),
     (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
     (Kind.MANIFEST_LIST, Kind.METARANGE, Kind.TRANSACTION_LOG),
     (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),

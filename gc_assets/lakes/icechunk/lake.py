@@ -20,8 +20,13 @@ from gc_assets.lakes.icechunk.current_state import CurrentState, RequestedEdits
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.execution import execute
 from gc_assets.lakes.icechunk.graph import commit_table
-from gc_assets.lakes.icechunk.repository import Repository, has_repo_object
+from gc_assets.lakes.icechunk.repo_execution import execute_repo
+from gc_assets.lakes.icechunk.repo_file import RepoFile
+from gc_assets.lakes.icechunk.repo_info import RepoInfo
+from gc_assets.lakes.icechunk.repo_restore import restore_repo
+from gc_assets.lakes.icechunk.repository import Repository, has_repo_object, repo_address
 from gc_assets.lakes.icechunk.repository_v1 import RepositoryV1
+from gc_assets.lakes.icechunk.repository_v2 import RepositoryV2
 from gc_assets.lakes.icechunk.restore import restore
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, CommitSource, Container, ExpiryAction, ExpiryOutcome, FrozenRefs, NamedPrefixes, Retention
@@ -43,7 +48,7 @@ class IcechunkLake:
         """Read all branches and tags.
 
         Raises:
-            LakeUnreadable: If a ref cannot be read, or the repository has no refs or spec version 2.
+            LakeUnreadable: If a ref cannot be read, or the repository has no refs.
         """
         refs = self._open().freeze(as_of)
         if refs.named_prefixes is None or refs.named_prefixes.error is None:
@@ -57,7 +62,7 @@ class IcechunkLake:
         Raises:
             LakeUnreadable: If the store fails, or the snapshots cannot be read completely.
         """
-        return self._v1.commits(source)
+        return (self._v2 if source.address == repo_address(self._repository) else self._v1).commits(source)
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """Return the children of a snapshot or a chunk manifest."""
@@ -83,6 +88,9 @@ class IcechunkLake:
         If anything cannot be read, every action fails, because each of them may depend on it.
         """
         try:
+            if self._is_v2():
+                yield from execute_repo(actions, lambda info: self._apply_policy(info, as_of, grace_cutoff), self._repo_file)
+                return
             refs, commits = self._read_current()
             policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
             if (now := self._v1.read_state()).refs != refs.refs:  # refs may have moved while many snapshots were read
@@ -97,6 +105,9 @@ class IcechunkLake:
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Undo actions if the repository is in the state after them and the old history exists."""
         try:
+            if self._is_v2():
+                yield from restore_repo(actions, self._repo_file)
+                return
             refs, commits = self._read_current()
         except (LakeUnreadable, StoreError) as error:
             yield from _fail_all(actions, error)
@@ -111,16 +122,25 @@ class IcechunkLake:
     def _v1(self) -> RepositoryV1:
         return RepositoryV1(self.name, self._objects, self._repository)
 
+    @property
+    def _v2(self) -> RepositoryV2:
+        return RepositoryV2(self.name, self._objects, self._repository, self._config.retention.overwritten_cutoff())
+
     def _open(self) -> Repository:
-        if has_repo_object(self.name, self._objects, self._repository):
-            raise LakeUnreadable(
-                f"lake {self.name}: {self._repository} is an Icechunk repository of spec version 2 (it has the object `repo`); "
-                "this release collects only spec version 1, and nothing was changed"
-            )
-        return self._v1
+        return self._v2 if self._is_v2() else self._v1
+
+    def _is_v2(self) -> bool:
+        return has_repo_object(self.name, self._objects, self._repository)
+
+    @property
+    def _repo_file(self) -> RepoFile:
+        return RepoFile(self._objects, self._repository)
+
+    def _apply_policy(self, info: RepoInfo, as_of: datetime, grace_cutoff: datetime) -> Retention:
+        """Apply the policy to a version of `repo`."""
+        return self.retain(self._v2.read_state(info, as_of), commit_table(self._v2.commits_of(info)), as_of, grace_cutoff)
 
     def _read_current(self) -> tuple[FrozenRefs, list[Commit]]:
-        self._open()
         refs = self._v1.read_state()
         return refs, [commit for source in refs.sources for commit in self._v1.commits(source)]
 

@@ -76,6 +76,12 @@ def read_refs(lake: str, objects: Objects, repository: str) -> RefListing:
     raise changed
 
 
+def list_ref_files(lake: str, objects: Objects, repository: str) -> tuple[ContentRoot, ...]:
+    """List all objects in `refs/`. Raises `LakeUnreadable` if they cannot be listed."""
+    listed = _list_objects(lake, objects, repository)
+    return tuple(_content_roots(sorted(listed), listed))
+
+
 def _list_objects(lake: str, objects: Objects, repository: str) -> dict[str, int]:
     prefix = f"{repository}/refs/"
     try:

@@ -18,11 +18,12 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import NO_PARENT
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire
+from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire, resolve_semantics
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
 from gc_assets.lakes.icechunk.refs import READ_ONLY
-from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, RETAINED, CommitState, FrozenRefs, Retention
+from gc_assets.lakes.icechunk.repository_settings import ONLINE, RepositorySettings
+from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, REMOVE_SNAPSHOT, RETAINED, CommitState, FrozenRefs, Retention
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 _PLURALS = {"branch": "branches", "tag": "tags"}
@@ -37,39 +38,63 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
         LakeUnreadable: If the head of a ref is not among the commits, or a damaged snapshot is
             reachable or protected.
     """
-    graph = read_graph(refs, commits, as_of, config)
-    protecting = [pointer for pointer in graph.pointers if _is_protecting(graph, pointer, config)]
+    graph, settings = read_graph(refs, commits, as_of, config), RepositorySettings.of(refs.sources)
+    if settings.availability != ONLINE:
+        return _retain_all(refs.lake, graph, f"kept: the repository is {settings.availability}, so nothing of it is collected")
     ambiguous = shared_names(graph.pointers)
-    deletable = [pointer for pointer in protecting if pointer.ref.ref_name not in ambiguous and _is_deletable(pointer, config)]
-    expirations: dict[Semantics, Expiration] = {name: expire(graph.history, protecting, deletable, name) for name in _SEMANTICS}
-    expiration = expirations[config.expiry.semantics]
+    fixed = _find_fixed(graph, ambiguous, settings)
+    protecting = [pointer for pointer in graph.pointers if _is_protecting(graph, pointer, config, fixed)]
+    deletable = [pointer for pointer in protecting if id(pointer) not in fixed and _is_deletable(pointer, config)]
+    semantics = resolve_semantics(config.expiry.semantics, settings.spec_version)
+    compared = {
+        name: expire(graph.history, protecting, deletable, name) for name in ("seed", resolve_semantics("icechunk", settings.spec_version))
+    }
+    expiration = compared[semantics]
     unreached = _find_unreached(graph, protecting) - _find_cut_off(graph, refs)
     protected = _find_protected(graph, expiration, unreached, micros(grace_cutoff), config.retention.dangling_cutoff(), as_of)
     _refuse_unreadable(refs.lake, graph, protected)
     reasons = Reasons(graph, expiration, config, protecting)
     rows = [_row(graph, expiration, protected, reasons, index) for index in range(len(graph.ids))]
+    edits = [*_expiry_rows(graph, expiration, fixed, semantics, config), *_removals(graph, rows)]
     return Retention(
         reachable=pa.Table.from_pylist(rows, schema=REACHABLE_SNAPSHOTS.schema),
-        expiry=pa.Table.from_pylist(list(_expiry_rows(graph, expiration, ambiguous, config)), schema=EXPIRY_PLAN.schema),
-        notes=tuple(_build_notes(refs.lake, graph, expirations, protected, ambiguous, config)),
+        expiry=pa.Table.from_pylist(edits, schema=EXPIRY_PLAN.schema),
+        notes=tuple(_build_notes(refs.lake, graph, compared, expiration, protected, ambiguous, config)),
     )
 
 
-_SEMANTICS: tuple[Semantics, ...] = ("seed", "icechunk-v1")
+def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
+    """Return all snapshots as retained, without an edit."""
+    _refuse_unreadable(lake, graph, dict.fromkeys(range(len(graph.ids)), reason))
+    rows = [
+        {"commit_id": commit_id, "state": RETAINED, "refs": list(reach.names), "refs_count": reach.count, "reason": reason}
+        for commit_id, reach in zip(graph.ids, graph.reach, strict=True)
+    ]
+    return Retention(pa.Table.from_pylist(rows, schema=REACHABLE_SNAPSHOTS.schema), EXPIRY_PLAN.schema.empty_table())
 
 
-def _is_protecting(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig) -> bool:
+def _find_fixed(graph: Graph, ambiguous: frozenset[str], settings: RepositorySettings) -> set[int]:
+    """Return the ids of the refs that must not be deleted, whatever the policy."""
+    return {
+        id(pointer)
+        for pointer in graph.pointers
+        if pointer.ref.ref_name in ambiguous
+        or READ_ONLY in pointer.ref.properties
+        or (pointer.ref.ref_type == "tag" and not settings.can_delete_tags)
+    }
+
+
+def _is_protecting(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig, fixed: set[int]) -> bool:
     """Return whether a ref protects its history.
 
-    An ignored tag protects its history only if that is incomplete.
+    An ignored tag protects its history only if that is incomplete, or if the tag cannot be deleted.
+    In spec version 2, a tag on a removed snapshot would make the whole repository unreadable.
     """
     ignored = config.retention.tags == "ignore" and pointer.ref.ref_type == "tag"
-    return not ignored or graph.history.first[pointer.head] == NO_PARENT
+    return not ignored or graph.history.first[pointer.head] == NO_PARENT or (bool(graph.entries) and id(pointer) in fixed)
 
 
 def _is_deletable(pointer: Pointer, config: IcechunkLakeConfig) -> bool:
-    if READ_ONLY in pointer.ref.properties:
-        return False
     if pointer.ref.ref_type == "tag":
         return config.expiry.delete_expired_tags and config.retention.tags == "policy"
     return config.expiry.delete_expired_branches and pointer.ref.ref_name != DEFAULT_BRANCH
@@ -134,6 +159,11 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
     parent, position = graph.history.forest.parent, graph.history.forest.position
     cut_off: set[int] = set()
     for edit in refs.edits:
+        if edit.action == REMOVE_SNAPSHOT:
+            removed = position.get(edit.snapshot_id, NO_PARENT)
+            if removed != NO_PARENT and removed not in graph.entries:
+                cut_off.add(removed)
+            continue
         index = position.get((edit.snapshot_id if edit.action == DELETE_REF else edit.old_parent_id) or "", NO_PARENT)
         end = position.get(edit.new_parent_id or "", NO_PARENT)
         while index not in {NO_PARENT, end} and index not in cut_off:
@@ -173,7 +203,9 @@ def _row(graph: Graph, expiration: Expiration, protected: Mapping[int, str], rea
     }
 
 
-def _expiry_rows(graph: Graph, expiration: Expiration, ambiguous: frozenset[str], config: IcechunkLakeConfig) -> Iterator[dict[str, Any]]:
+def _expiry_rows(
+    graph: Graph, expiration: Expiration, fixed: set[int], semantics: Semantics, config: IcechunkLakeConfig
+) -> Iterator[dict[str, Any]]:
     ids = graph.ids
     for edit in expiration.edits:
         walk = edit.walks[0]
@@ -187,35 +219,52 @@ def _expiry_rows(graph: Graph, expiration: Expiration, ambiguous: frozenset[str]
             "ref_type": pointer.ref.ref_type,
             "old_parent_id": ids[graph.history.forest.parent[edit.snapshot]],
             "new_parent_id": ids[edit.new_parent],
-            "reason": f"{config.expiry.semantics}: {position} by {pointer.rule} on {pointer.label}{others}; "
+            "reason": f"{semantics}: {position} by {pointer.rule} on {pointer.label}{others}; "
             "the snapshots between it and the first snapshot are removed from the history",
+            "details": graph.entries.get(edit.snapshot),
         }
     for walk in expiration.deleted:
-        yield _ref_deletion(ids[walk.pointer.head], walk.pointer, f"its head is {walk.pointer.rule.beyond} and no other ref reaches it")
+        others = "" if walk.pointer.head in expiration.reached else " and no other ref reaches it"
+        yield _ref_deletion(graph, walk.pointer, f"its head is {walk.pointer.rule.beyond}{others}")
     if config.retention.tags == "ignore":
         for pointer in graph.pointers:
             loses_head = pointer.ref.ref_type == "tag" and pointer.head not in expiration.reached
-            if loses_head and READ_ONLY not in pointer.ref.properties and pointer.ref.ref_name not in ambiguous:
+            if loses_head and id(pointer) not in fixed:
                 reason = "retention.tags is `ignore`, and a tag on a deleted snapshot makes every later walk of the library fail"
-                yield _ref_deletion(ids[pointer.head], pointer, reason)
+                yield _ref_deletion(graph, pointer, reason)
 
 
-def _ref_deletion(head: str, pointer: Pointer, reason: str) -> dict[str, Any]:
-    ref = pointer.ref
-    return {"snapshot_id": head, "action": "delete_ref", "ref_name": ref.ref_name, "ref_type": ref.ref_type, "reason": reason}
+def _ref_deletion(graph: Graph, pointer: Pointer, reason: str) -> dict[str, Any]:
+    row = {"snapshot_id": graph.ids[pointer.head], "action": DELETE_REF, "reason": reason, "details": graph.entries.get(pointer.head)}
+    return {**row, "ref_name": pointer.ref.ref_name, "ref_type": pointer.ref.ref_type}
+
+
+def _removals(graph: Graph, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the removals of listed snapshots that are not retained. Before that, their files stay."""
+    parent = graph.history.forest.parent
+    for index, entry in graph.entries.items():
+        if rows[index]["state"] != RETAINED:
+            yield {
+                "snapshot_id": graph.ids[index],
+                "action": REMOVE_SNAPSHOT,
+                "old_parent_id": None if parent[index] == NO_PARENT else graph.ids[parent[index]],
+                "reason": rows[index]["reason"],
+                "details": entry,
+            }
 
 
 def _build_notes(
     lake: str,
     graph: Graph,
-    expirations: Mapping[Semantics, Expiration],
+    compared: Mapping[Semantics, Expiration],
+    expiration: Expiration,
     protected: Mapping[int, str],
     ambiguous: frozenset[str],
     config: IcechunkLakeConfig,
 ) -> Iterator[str]:
     now = {index for index, reach in enumerate(graph.reach) if reach.count}
-    gone = {semantics: now.difference(expired.reached, protected) for semantics, expired in expirations.items()}
-    if gone["seed"] != gone["icechunk-v1"]:
+    gone = {semantics: now.difference(expired.reached, protected) for semantics, expired in compared.items()}
+    if len({frozenset(lost) for lost in gone.values()}) > 1:
         counts = ", ".join(f"`{semantics}` {len(lost):,}" for semantics, lost in gone.items())
         rules = "the two rules for expiry (`expiry.semantics`)"
         yield f"lake {lake}: {rules} expire different numbers of snapshots: {counts}; configured is `{config.expiry.semantics}`"
@@ -227,7 +276,7 @@ def _build_notes(
             )
     if graph.history.forest.cyclic:
         yield f"lake {lake}: the parents of {len(graph.history.forest.cyclic):,} snapshots form a cycle; they are kept"
-    for pointer in expirations[config.expiry.semantics].skewed:
+    for pointer in expiration.skewed:
         yield (
             f"lake {lake}: the first snapshot of {pointer.label} is younger than the cut-off of {pointer.rule} and later ones are older, "
             "due to a wrong clock. Its whole history is kept, and the library cannot expire it either"

@@ -24,6 +24,7 @@ from gc_assets.core.plan import PlanHeader, Unreadable
 from gc_assets.engine.progress import log_activity, log_progress, start_run, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
+from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import KINDS, reversible_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, as_reversible
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
@@ -211,7 +212,7 @@ def expire_lakes(
         record = ExpiryRecord(context, plan.header, lake_name)
         settled_actions = record.settled_actions()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled_actions)
-        if removes and not only_interrupted and not record.is_begun:
+        if removes and not only_interrupted and not record.is_begun and mark.kind(lake_name).table_with(TableRole.HISTORY) is not None:
             rows = planned_actions(context.state, plan.published)
             record_removals(spark, mark, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, Kind
+from gc_assets.lakes.protocol import DANGLING, EDIT_PARENT, EXPIRED, REMOVE_SNAPSHOT, RETAINED
 from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.files import Files
@@ -32,6 +32,7 @@ from gc_assets.state.side_tables import PINNED, PINNED_SIDE, ROOTS
 # references the object.
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
+_EXPIRY_COLUMNS: Final = ["table_uuid", "snapshot_id", "action", "old_parent_id", "new_parent_id"]
 ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 
 
@@ -111,7 +112,7 @@ def read_content_roots(tables: RootTables) -> pa.Table:
     """
     retention = RetentionTables(
         read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]),
-        read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"]),
+        read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, _EXPIRY_COLUMNS),
         None if tables.contents is None else read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema),
     )
     return rank_roots(tables, retention)
@@ -136,7 +137,7 @@ def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
     """Rank content roots like `read_content_roots`, for the result of any policy."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = retention.reachable, retention.expiry
-    removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))
+    removed = expiry.filter(pc.equal(expiry.column("action"), REMOVE_SNAPSHOT))
 
     ids = _commit_identity(graph, "commit_id")
     at = pc.index_in(ids, _commit_identity(reachable, "commit_id"))
@@ -160,12 +161,38 @@ def rank_roots(tables: RootTables, retention: RetentionTables) -> pa.Table:
     )
     if retention.contents is not None:
         of_commits = rank_by_contents(of_commits, retention.contents, tolerant=tables.tolerant)
+    of_commits = pa.concat_tables([of_commits, _inherited_logs(tables, of_commits, expiry)])
     pinned = read_parts(tables.files, list(tables.pinned), PINNED)
     nulls = pa.nulls(pinned.num_rows, pa.string())
     current = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
     for name in ("commit_id", "table_uuid", "parent"):
         current = current.append_column(name, nulls)
     return _with_informational(pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), current.select(ROOTS.names).cast(ROOTS)]))
+
+
+def _inherited_logs(tables: RootTables, of_commits: pa.Table, expiry: pa.Table) -> pa.Table:
+    """Return the transaction logs that a commit takes over when an edit cuts off its ancestors.
+
+    Formats with such logs have them among the content roots of a commit. A diff between a descendant
+    and the new parent needs them.
+    """
+    edits = expiry.filter(pc.equal(expiry.column("action"), EDIT_PARENT))
+    logs = of_commits.filter(pc.equal(of_commits.column("kind"), Kind.TRANSACTION_LOG))
+    if not edits.num_rows or not logs.num_rows:
+        return logs.slice(0, 0)
+    graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["commit_id", "parents"])
+    first_parent = {row["commit_id"]: next(iter(row["parents"] or ()), None) for row in graph.to_pylist()}
+    heir: dict[str, str] = {}
+    for edit in edits.to_pylist():
+        current = edit["old_parent_id"]
+        while current in first_parent and current != edit["new_parent_id"] and current not in heir:
+            heir[current] = edit["snapshot_id"]
+            current = first_parent[current]
+    owners = [heir.get(commit_id) for commit_id in logs.column("commit_id").to_pylist()]
+    rank = pa.array(np.full(logs.num_rows, REACHED, np.int8))
+    inherited = logs.set_column(logs.schema.get_field_index("commit_id"), "commit_id", pa.array(owners, pa.string()))
+    inherited = inherited.set_column(logs.schema.get_field_index("rank"), "rank", rank)
+    return inherited.filter(pc.is_valid(inherited.column("commit_id"))).cast(of_commits.schema)
 
 
 def _with_informational(roots: pa.Table) -> pa.Table:

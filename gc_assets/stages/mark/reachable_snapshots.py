@@ -144,12 +144,13 @@ def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = No
 def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
     """Read the history edits made by plans and not undone.
 
-    Iceberg snapshot removals are left out, because no graph contains removed snapshots.
+    Removals of snapshots of tables are left out, because no graph contains removed snapshots.
     """
     newest: dict[tuple[str, ExpiryAction], str] = {}
     for path in logs:
         rows = read_parts(files, [path], EXPIRY_LOG.schema)
-        for row in rows.filter(pc.not_equal(rows.column("action"), REMOVE_SNAPSHOT)).to_pylist():
+        is_of_table = pc.and_(pc.equal(rows.column("action"), REMOVE_SNAPSHOT), pc.is_valid(rows.column("table_uuid")))
+        for row in rows.filter(pc.invert(is_of_table)).to_pylist():
             newest[row["plan_id"], ExpiryAction(**{name: row[name] for name in EXPIRY_PLAN.schema.names})] = row["outcome"]
     return tuple(action for (_, action), outcome in newest.items() if outcome == "done")
 

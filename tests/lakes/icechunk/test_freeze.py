@@ -213,9 +213,9 @@ def test_freeze_refuses_missing_location(tmp_path: Path):
         lake_at(tmp_path / "nowhere").freeze(AS_OF)
 
 
-def test_freeze_refuses_spec_version_2(built: RepositoryBuilder):
+def test_freeze_refuses_damaged_repo_object(built: RepositoryBuilder):
     (built.path / "repo").write_bytes(b"ICE")
-    with pytest.raises(LakeUnreadable, match="spec version 2"):
+    with pytest.raises(LakeUnreadable, match="/repo: expected an Icechunk header"):
         lake_at(built.path).freeze(AS_OF)
 
 

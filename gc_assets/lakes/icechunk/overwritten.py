@@ -1,0 +1,133 @@
+"""Find the copies of `repo` in `overwritten/` that are needed.
+
+The library copies `repo` to `overwritten/` before each change and never deletes a copy (icechunk
+issue 1852). Measured with 2.3.0: `ops_log()` reads the copy that `repo_before_updates` names, then
+the copy that this one names, and so on. Without one of them, it ends there without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import Objects
+from gc_assets.core.units import Cutoff
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.icechunk import envelope
+from gc_assets.lakes.icechunk.backup_names import backup_time_us
+from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer, TableReader
+from gc_assets.lakes.icechunk.graph import micros
+from gc_assets.lakes.icechunk.repo_info import BEFORE_UPDATES, IDENTIFIER, REPO_FIELDS, RepoInfo
+from gc_assets.lakes.protocol import ContentRoot
+
+FOLDER: Final = "overwritten"
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A copy of `repo`. `written_us` is the later one of the times in its name and in the storage."""
+
+    name: str
+    size_bytes: int
+    written_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeededBackups:
+    """Objects in `overwritten/` that are needed, and messages for the report."""
+
+    files: tuple[ContentRoot, ...]
+    notes: tuple[str, ...] = ()
+
+
+def find_needed_backups(lake: str, objects: Objects, repository: str, info: RepoInfo, cutoff: Cutoff, as_of: datetime) -> NeededBackups:
+    """Find the needed objects in `overwritten/`.
+
+    These are the copies that `repo` names, the copies with earlier parts of the operations log, the
+    copies within the cut-off, and all objects with unknown names.
+
+    Args:
+        lake: Name of the lake, for messages.
+        objects: Objects of the store.
+        repository: Address of the repository.
+        info: Its `repo` object.
+        cutoff: The rule `retention.overwritten`.
+        as_of: Time from which ages are counted.
+
+    Raises:
+        LakeUnreadable: If the folder cannot be listed.
+    """
+    listed = _list_folder(lake, objects, repository)
+    backups = {
+        name: Backup(name, size, max(time, micros(modified)))
+        for name, (size, modified) in listed.items()
+        if (time := backup_time_us(name)) is not None
+    }
+    unknown = sorted(listed.keys() - backups)
+    moment = cutoff.moment(as_of)
+    limit = 0 if moment is None else micros(moment)
+    needed = {*unknown, *info.backups, *(name for name, item in backups.items() if item.written_us >= limit)}
+    log = _OperationsLog(objects, repository, backups)
+    # A log is only followed if a copy could be garbage. Its copies may be large.
+    problem = log.follow(info, needed) if backups.keys() - needed else None
+    notes = [f"lake {lake}: the operations log cannot be read completely: {problem}"] if problem is not None else []
+    if unknown:
+        notes.append(
+            f"lake {lake}: {len(unknown):,} objects in {FOLDER}/ have names that are not those of copies of `repo` "
+            f"(for example {unknown[0]!r}); they are kept"
+        )
+    return NeededBackups(tuple(_content_roots(f"{repository}/{FOLDER}/", listed, needed)), tuple(notes))
+
+
+def _content_roots(prefix: str, listed: Mapping[str, tuple[int, datetime]], names: Iterable[str]) -> Iterator[ContentRoot]:
+    for name in sorted(names):
+        if name in listed:
+            yield ContentRoot(prefix + name, Kind.REPO_INFO, is_container=False, size_bytes=listed[name][0], must_exist=False)
+
+
+def _list_folder(lake: str, objects: Objects, repository: str) -> Mapping[str, tuple[int, datetime]]:
+    prefix = f"{repository}/{FOLDER}/"
+    try:
+        return {address.removeprefix(prefix): (size, modified) for address, size, modified in objects.list(prefix)}
+    except OSError as error:
+        raise LakeUnreadable(f"lake {lake}: {prefix} cannot be listed: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _OperationsLog:
+    objects: Objects
+    repository: str
+    backups: Mapping[str, Backup]
+
+    def follow(self, info: RepoInfo, needed: set[str]) -> str | None:
+        """Add the copies with earlier parts of the log to `needed`.
+
+        If one of them is damaged, the earlier parts are unknown, and all copies are added. If one is
+        missing, the library cannot read the earlier parts either.
+
+        Returns:
+            The reason why the log could not be followed to its start, or None.
+        """
+        name, visited = info.repo_before_updates, set[str]()
+        while name is not None and name not in visited:
+            visited.add(name)
+            needed.add(name)
+            address = f"{self.repository}/{FOLDER}/{name}"
+            try:
+                name = _parse_continuation(address, self.objects.read(address))
+            except FileNotFoundError:
+                return f"{address} is missing"
+            except (OSError, FormatError) as error:
+                needed.update(self.backups)
+                return f"{address} cannot be read, so all copies of `repo` are kept ({error})"
+        return None
+
+
+def _parse_continuation(source: str, raw: bytes) -> str | None:
+    """Return the name of the copy with the part of the log before that of this copy."""
+    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.REPO_INFO, envelope.SPEC_V2))
+    root = buffer.root(REPO_FIELDS, IDENTIFIER)
+    return TableReader(buffer).string(root.at(BEFORE_UPDATES, "")) if root.has(BEFORE_UPDATES) else None

@@ -1,0 +1,47 @@
+"""Settings of a repository that retention depends on, as frozen in the properties of its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from gc_assets.lakes.protocol import CommitSource
+
+ONLINE: Final = "online"
+DELETE_TAG: Final = "delete_tag"
+
+
+@dataclass(frozen=True, slots=True)
+class RepositorySettings:
+    """Spec version, availability and disabled features. Version 1 has only the version.
+
+    Attributes:
+        availability: `online`, `read-only` or `offline`.
+        disabled_features: Names of the library's feature flags that a user disabled.
+    """
+
+    spec_version: int = 1
+    availability: str = ONLINE
+    disabled_features: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, sources: Sequence[CommitSource]) -> Self:
+        """Return the settings in the properties of frozen sources."""
+        found = sources[0].properties if sources else {}
+        return cls(
+            int(found.get("spec_version", "1")),
+            found.get("availability", ONLINE),
+            frozenset(name for name in found.get("disabled_features", "").split(",") if name),
+        )
+
+    def to_properties(self) -> dict[str, str]:
+        return {
+            "spec_version": str(self.spec_version),
+            "availability": self.availability,
+            "disabled_features": ",".join(sorted(self.disabled_features)),
+        }
+
+    @property
+    def can_delete_tags(self) -> bool:
+        return DELETE_TAG not in self.disabled_features

@@ -1,0 +1,176 @@
+"""Repository of spec version 2: the object `repo` contains the refs and lists the snapshots.
+
+A snapshot that `repo` lists keeps its files, even if no ref reaches it, until its entry is removed. A
+snapshot file that is not listed is a dangling commit: its writer may not have changed `repo` yet, or
+it was removed from the list.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import Objects
+from gc_assets.core.units import Cutoff
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.icechunk import envelope
+from gc_assets.lakes.icechunk.graph import ENTRY
+from gc_assets.lakes.icechunk.overwritten import FOLDER as OVERWRITTEN
+from gc_assets.lakes.icechunk.overwritten import find_needed_backups
+from gc_assets.lakes.icechunk.refs import list_ref_files
+from gc_assets.lakes.icechunk.repo_edits import entry_document
+from gc_assets.lakes.icechunk.repo_info import RepoInfo, SnapshotInfo, parse_repo
+from gc_assets.lakes.icechunk.repo_updates import Availability
+from gc_assets.lakes.icechunk.repository import repo_address
+from gc_assets.lakes.icechunk.repository_settings import RepositorySettings
+from gc_assets.lakes.icechunk.repository_v1 import FOLDERS
+from gc_assets.lakes.icechunk.snapshot_files import SnapshotFolder, count_shards, describe_unknown_names, is_in_shard, snapshots_of
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, ContentRoot, FrozenRefs, NamedPrefixes, Ref, RefType
+
+_NAMES: Final = {Availability.ONLINE: "online", Availability.READ_ONLY: "read-only", Availability.OFFLINE: "offline"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryV2:
+    """A repository of spec version 2 at an address without a trailing slash.
+
+    Attributes:
+        overwritten: How long copies of `repo` are kept.
+    """
+
+    lake: str
+    objects: Objects
+    address: str
+    overwritten: Cutoff
+
+    def freeze(self, as_of: datetime) -> FrozenRefs:
+        info = self.read()
+        return replace(self.read_state(info, as_of), named_prefixes=self._prefixes_of(info))
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        """Yield the snapshots in the source's shard.
+
+        `repo` is read again, so snapshots of commits since the freeze are included.
+
+        Raises:
+            LakeUnreadable: If the store fails, `repo` is damaged, there is no snapshot, or an unlisted
+                snapshot has the name of another one.
+        """
+        yield from self.commits_of(self.read(), source.shard, source.shards)
+
+    def read_prefixes(self) -> NamedPrefixes:
+        try:
+            return self._prefixes_of(self.read())
+        except LakeUnreadable as error:
+            return NamedPrefixes({}, str(error))
+
+    def read(self) -> RepoInfo:
+        """Read `repo`. Raises `LakeUnreadable` if it is missing or damaged."""
+        address = repo_address(self.address)
+        try:
+            return parse_repo(f"lake {self.lake}: {address}", self.objects.read(address))
+        except OSError as error:
+            raise LakeUnreadable(f"lake {self.lake}: {address} cannot be read: {error}") from error
+        except FormatError as error:
+            raise LakeUnreadable(str(error)) from error
+
+    def read_state(self, info: RepoInfo, as_of: datetime) -> FrozenRefs:
+        """Return the state of the repository with this `repo`, without virtual chunk containers.
+
+        Raises:
+            LakeUnreadable: If the store fails.
+        """
+        files = self._snapshots.list()
+        unlisted = sum(file.name not in info.snapshots for file in snapshots_of(files))
+        shards = count_shards(unlisted)
+        ref_files = list_ref_files(self.lake, self.objects, self.address)
+        backups = find_needed_backups(self.lake, self.objects, self.address, info, self.overwritten, as_of)
+        repo = ContentRoot(repo_address(self.address), Kind.REPO_INFO, is_container=False)
+        config = ContentRoot(f"{self.address}/config.yaml", Kind.CONFIG, is_container=False, must_exist=False)
+        # Like the library, collect nothing while a user has restricted the repository.
+        collect = info.status.availability is Availability.ONLINE
+        tags, branches = ([Ref(name, kind, head) for name, head in refs.items()] for kind, refs in _refs_by_type(info))
+        return FrozenRefs(
+            lake=self.lake,
+            kind="icechunk",
+            refs=(*tags, *branches),
+            sources=tuple(CommitSource(repo.address, shard=shard, shards=shards, properties=_properties(info)) for shard in range(shards)),
+            claims=tuple(Claim(f"{self.address}/{folder}/", collect=collect) for folder in (*FOLDERS, OVERWRITTEN)),
+            pinned=(repo, config, *ref_files, *backups.files),
+            notes=(*describe_unknown_names(self.lake, files), *backups.notes, *self._notes(info, ref_files)),
+        )
+
+    def commits_of(self, info: RepoInfo, shard: int = 0, shards: int = 1) -> Iterator[Commit]:
+        """Yield the listed snapshots in a shard, then the files that are not listed.
+
+        Files of listed snapshots are not read. If one is missing, the content root of its commit is.
+        """
+        files = snapshots_of(self._snapshots.list())
+        if not files:  # on a machine without the repository's disk, all data would look lost
+            raise LakeUnreadable(
+                f"lake {self.lake}: {self._snapshots.address} is empty on {socket.gethostname()}, but `repo` lists snapshots; "
+                "mount the same storage on every machine (docs/clusters.md), or restore the snapshots"
+            )
+        sizes = {file.name: file.size_bytes for file in files}
+        for entry in info.snapshots.values():
+            if is_in_shard(entry.snapshot_id, shard, shards):
+                yield self._listed_commit(entry, sizes.get(entry.snapshot_id))
+        yield from self._snapshots.read(
+            [file for file in files if file.name not in info.snapshots and is_in_shard(file.name, shard, shards)]
+        )
+
+    def _listed_commit(self, entry: SnapshotInfo, size_bytes: int | None) -> Commit:
+        snapshot = ContentRoot(f"{self._snapshots.address}{entry.snapshot_id}", Kind.SNAPSHOT, is_container=True, size_bytes=size_bytes)
+        # The first snapshot of an upgraded repository has no log.
+        own_log = replace(self._log(entry.snapshot_id), must_exist=False)
+        return Commit(
+            commit_id=entry.snapshot_id,
+            parents=() if entry.parent_id is None else (entry.parent_id,),
+            committed_at=entry.flushed_at,
+            content_roots=(snapshot, own_log, *map(self._log, entry.pruned_logs)),
+            message=entry.message,
+            summary={ENTRY: entry_document(entry)},
+        )
+
+    def _log(self, snapshot_id: str) -> ContentRoot:
+        return ContentRoot(f"{self.address}/transactions/{snapshot_id}", Kind.TRANSACTION_LOG, is_container=False)
+
+    def _prefixes_of(self, info: RepoInfo) -> NamedPrefixes:
+        return NamedPrefixes({}, "not read yet" if info.config else None)
+
+    def _notes(self, info: RepoInfo, ref_files: tuple[ContentRoot, ...]) -> Iterator[str]:
+        if (status := info.status).availability is not Availability.ONLINE:
+            since = (_EPOCH + timedelta(microseconds=status.set_us)).isoformat(timespec="seconds")
+            reason = f": {status.reason}" if status.reason else ""
+            yield (
+                f"lake {self.lake}: the repository is {_NAMES[status.availability]} since {since}{reason}. None of its files is collected "
+                "and its history is not edited until its status is online again (`set_status` of the library)"
+            )
+        if ref_files:
+            yield (
+                f"lake {self.lake}: {self.address} has {len(ref_files):,} objects in refs/ next to `repo`. A writer that opened it before "
+                "its upgrade may still commit with spec version 1, and readers do not find these commits. Their snapshots are kept for "
+                "retention.dangling. Restart such writers, then delete refs/"
+            )
+        if info.extra:
+            yield f"lake {self.lake}: `repo` has {len(info.extra):,} bytes in its reserved field `extra`; they are kept and not interpreted"
+
+    @property
+    def _snapshots(self) -> SnapshotFolder:
+        return SnapshotFolder(
+            self.lake, self.objects, self.address, envelope.SPEC_V1_AND_V2, summary={"unlisted": "true"}, by_storage_time=True
+        )
+
+
+def _refs_by_type(info: RepoInfo) -> tuple[tuple[RefType, Mapping[str, str]], ...]:
+    return ("tag", info.tags), ("branch", info.branches)
+
+
+def _properties(info: RepoInfo) -> dict[str, str]:
+    settings = RepositorySettings(2, _NAMES[info.status.availability], info.disabled_features)
+    return settings.to_properties()
