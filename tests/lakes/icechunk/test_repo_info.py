@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,9 +13,9 @@ from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk.envelope import SpecVersionError
 from gc_assets.lakes.icechunk.ids import spell_one
 from gc_assets.lakes.icechunk.repo_info import FEATURE_FLAGS, parse_repo
-from gc_assets.lakes.icechunk.repo_updates import Availability, UpdateKind
+from gc_assets.lakes.icechunk.repo_updates import Availability, RepoStatus, UpdateKind
 from tests.lakes.icechunk.builder import payload_of, with_payload
-from tests.lakes.icechunk.v2.builder import entry_positions, position_in_table
+from tests.lakes.icechunk.v2.builder import EPOCH, entry_positions, position_in_table
 from tests.lakes.icechunk.v2.recordings import NAMES, Recording, unpack_recording
 from tests.lakes.icechunk.v2.repo_tables import Values, read_repo, with_change, write_repo
 
@@ -37,7 +37,7 @@ def raw(recordings: dict[str, Recording]) -> bytes:
 
 def every_object(recordings: dict[str, Recording]) -> Iterator[bytes]:
     for recording in recordings.values():
-        for path in (recording.path / "repo", *sorted((recording.path / "overwritten").iterdir())):
+        for path in (recording.path / "repo", *sorted((recording.path / "overwritten").glob("*"))):
             yield path.read_bytes()
 
 
@@ -71,14 +71,27 @@ def test_content_equals_the_report_of_the_library(recordings: dict[str, Recordin
     assert [(update.updated_us, update.backup_path) for update in info.updates] == [
         (microseconds(update["updated_at"]), update.get("backup_path")) for update in expected["latest_updates"]
     ]
-    assert info.status.availability is Availability.ONLINE
+    statuses = [update["update_type"]["status"] for update in expected["latest_updates"] if "status" in update["update_type"]]
+    assert status_report(info.status)["availability"] == ([status["availability"] for status in statuses] or ["Online"])[0]
 
 
 def report_of(kind: int, value: Any) -> dict[str, Any]:
     """Return the value of an operation in the words of the library's report."""
-    if kind == UpdateKind.REPO_MIGRATED:
-        return {name: f"{version}.0" for name, version in value.items()}
-    return dict(value)
+    match kind:
+        case UpdateKind.REPO_MIGRATED:
+            return {name: f"{version}.0" for name, version in value.items()}
+        case UpdateKind.FEATURE_FLAG_CHANGED:
+            return {"id": value["id"]} | ({"new_value": value["new_value"]} if value["is_set"] else {})
+        case UpdateKind.REPO_STATUS_CHANGED:
+            return {"status": status_report(value["status"])}
+        case _:
+            return dict(value)
+
+
+def status_report(status: RepoStatus) -> dict[str, Any]:
+    at = (EPOCH + timedelta(microseconds=status.set_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    reason = {} if status.reason is None else {"limited_availability_reason": status.reason}
+    return {"availability": status.availability.name.title().replace("_", ""), "set_at": at} | reason
 
 
 def test_every_recorded_object_equals_its_tables(recordings: dict[str, Recording]):

@@ -33,7 +33,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     found: list[bytes] = []
     for name in NAMES:
         path = unpack_recording(name, tmp_path_factory.mktemp(name)).path
-        found += [file.read_bytes() for file in (path / "repo", *sorted((path / "overwritten").iterdir()))]
+        found += [file.read_bytes() for file in (path / "repo", *sorted((path / "overwritten").glob("*")))]
     return found
 
 
