@@ -66,10 +66,12 @@ class Commands(click.Group):
         return getattr(module, f"{cmd_name.replace('-', '_')}_command")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.NoSuchCommand as error:  # click suggests only imported commands
-            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+        # click before 8.4 suggests nothing, later releases only imported commands.
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from gc_assets.core.suggest import did_you_mean
+
+            ctx.fail(f"No such command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  (click's signature)
         with formatter.section("Commands"):

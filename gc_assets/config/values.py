@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import REMOVED_IN
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cutoff, parse_duration
@@ -21,7 +22,7 @@ class Model(RenamedKeys):
     `RENAMED` maps old keys to current ones. An old key is accepted with a `FutureWarning`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     @classmethod
     def with_current_keys(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, field_validator
 
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.plan import gate_name
 from gc_assets.core.renamed_keys import RenamedKeys
@@ -31,7 +32,7 @@ class ApprovalEvent(RenamedKeys):
         comment: Free text.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     RENAMED: ClassVar = {"said": "decision"}
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.phases import ABORT, EXPIRE
 from gc_assets.core.renamed_keys import RenamedKeys
@@ -39,7 +40,7 @@ def gate_name(name: str) -> str:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
 
 class Amount(_Model):

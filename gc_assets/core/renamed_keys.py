@@ -7,6 +7,8 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from gc_assets.core.deferred_models import DEFER_BUILD
+
 
 class RenamedKeys(BaseModel):
     """Base class for models with renamed keys.
@@ -14,7 +16,7 @@ class RenamedKeys(BaseModel):
     `RENAMED` maps old keys to current ones. Both are read, but only current keys are written.
     """
 
-    model_config = ConfigDict(defer_build=True)
+    model_config = ConfigDict(defer_build=DEFER_BUILD)
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
 

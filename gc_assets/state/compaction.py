@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import StateError
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import parse_json
@@ -67,7 +68,7 @@ RUN_ID: Final = "run_id"
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
 
 class CompactedPart(Part):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.errors import StateError
 from gc_assets.core.renamed_keys import RenamedKeys
@@ -34,7 +35,7 @@ _H = TypeVar("_H", bound=IndexSummary)
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
 
 class Part(_Model):

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import RenamedAttribute
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.state.schemas import SCHEMA_VERSION
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
 
 class PartFile(_Model):

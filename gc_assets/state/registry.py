@@ -22,6 +22,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gc_assets.core.commands import command
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import FormatError, GcError, StateError, UsageError
 from gc_assets.core.paths import FILE, Location, parse_address
 from gc_assets.state.journal import State
@@ -37,7 +38,7 @@ Exists = Callable[[str], bool]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
 
 
 class RegistryEntry(_Model):

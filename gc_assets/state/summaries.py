@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gc_assets.core.approvals import ApprovalEvent
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.requests import Requests
@@ -33,7 +34,7 @@ class Summary(RenamedKeys):
         spark_jobs: Number of Spark jobs, or None if unknown, added by `publish`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     TABLE: ClassVar[str]
 
@@ -54,7 +55,7 @@ def requests_of(summary: Mapping[str, Any]) -> Requests:
 class IndexSummary(RenamedKeys):
     """Part of a summary kept in the run index, to avoid opening receipts."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> IndexSummary:
@@ -90,7 +91,7 @@ class UnreadTable(BaseModel):
     `table_name` is None for the whole lake. `address` is the metadata address, if known.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     table_name: str | None
     why: str
@@ -306,7 +307,7 @@ class LiveFilterSummary(Summary):
 class Problem(BaseModel):
     """Storage entry that is not a plain file, see the side table `PROBLEMS`."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     key: str
     kind: str
@@ -325,7 +326,7 @@ class UnfinishedUploads(BaseModel):
         unknown: Reason why some parts were not counted, or None.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     uploads: int
     old: int
@@ -392,7 +393,7 @@ class ForeignFiles(BaseModel):
         since: For `new_claim`: time of the newest accepted run without the claim.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
     rule: str
     lake: str

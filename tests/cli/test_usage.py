@@ -138,7 +138,7 @@ def test_unknown_configuration_key_is_refused(config: str) -> None:
         (["restore", "--key", "file:///elsewhere/file"], "in no configured storage"),
         (["prune", "--keep-days", "-1"], "keep-days"),
         (["metrics", "--out", "/nowhere/gc.prom"], "Cannot write --out /nowhere/gc.prom: No such file or directory"),
-        (["rnu"], "Did you mean 'run'?"),
+        (["rnu"], "did you mean run?"),
         (["plans", "--fromat", "json"], "Did you mean '--format'?"),
         (["run", "--lake", "slaes"], "did you mean sales?"),
         (["run", "--storage", "warehosue"], "did you mean warehouse?"),

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.moments import shift
 from gc_assets.core.regular_files import read_small
@@ -34,7 +35,7 @@ Days = Annotated[int, BeforeValidator(_check_integer), Field(ge=0, le=LONGEST.da
 class LifecycleRule(BaseModel):
     """One rule. As in lifecycle rules of S3, the prefix `foo/bar` also matches `foo/barn`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=DEFER_BUILD)
 
     prefix: str
     days: Days | None = None

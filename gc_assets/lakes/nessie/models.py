@@ -11,9 +11,11 @@ from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from gc_assets.core.deferred_models import DEFER_BUILD
+
 
 class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
 
 
 class ServerConfig(_Answer):
@@ -61,7 +63,7 @@ _ICEBERG_TYPES: Final = ("ICEBERG_TABLE", "ICEBERG_VIEW")
 class Content(BaseModel):
     """A content object of any type. Undeclared fields are in `fields`."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=DEFER_BUILD)
 
     @model_validator(mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.foreign import AcceptedPrefix
 from gc_assets.engine.run_context import RunContext
@@ -26,7 +27,7 @@ from gc_assets.state.journal import State
 class PrefixRecord(BaseModel):
     """A user's statement that the files under a prefix are garbage, or its withdrawal."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     prefix: str
     by: str

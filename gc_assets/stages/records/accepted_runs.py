@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.engine.run_context import RunContext
@@ -29,7 +30,7 @@ _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 class ForgottenLake(BaseModel):
     """A user's record that a lake is removed on purpose."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     by: str
     at: datetime

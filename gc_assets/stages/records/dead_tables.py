@@ -20,6 +20,7 @@ from pydantic import ConfigDict, RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.engine.run_context import RunContext
@@ -30,7 +31,7 @@ from gc_assets.state.journal import State
 class DeadTable(RenamedKeys):
     """A user's statement that a table is dead under a prefix of a storage, or its withdrawal."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
     RENAMED: ClassVar = {"said": "decision"}
 
     table_uuid: str

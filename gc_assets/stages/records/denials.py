@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.commands import command
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABORT, DENIED, DONE
 from gc_assets.core.suggest import did_you_mean
@@ -55,7 +56,7 @@ DENIED_OBJECTS: Final = pa.schema(
 class Retry(BaseModel):
     """A user's request to plan again what was denied in a storage or lake before."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     by: str
     at: datetime

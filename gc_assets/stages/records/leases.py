@@ -10,6 +10,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.engine.recorded_names import record_storage_id
 from gc_assets.engine.run_context import RunContext
@@ -20,7 +21,7 @@ from gc_assets.stores.protocol import Lease, Store
 class _Highest(BaseModel):
     """Highest fencing token of a storage."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     token: int
 

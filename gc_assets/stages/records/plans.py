@@ -17,6 +17,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.approvals import ApprovalEvent, Verdict
 from gc_assets.core.clock import Clock
 from gc_assets.core.commands import command
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
@@ -60,7 +61,7 @@ class _Record(RootModel[dict[str, Any]]):
 class PlanRecord(RenamedKeys):
     """Approval events of one plan by file name, and the end of its execution."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
     RENAMED: ClassVar = {"words": "approval_events"}
 
     approval_events: dict[str, ApprovalEvent] = Field(default_factory=dict[str, ApprovalEvent])

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
@@ -32,7 +33,7 @@ class SetAside(BaseModel):
     `table` is the table's name, or None for the whole lake.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
 
     table: str | None
     by: str
