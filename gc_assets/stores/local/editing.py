@@ -46,8 +46,8 @@ class EditableLocalObjects(LocalObjects):
         """Replace the object as the protocol specifies, keeping mode and owner.
 
         Concurrent calls wait for each other through a lock on the file. A writer that takes no lock
-        and renames its own file to this path between comparison and rename is overwritten. This
-        takes microseconds, and icechunk rewrites a snapshot only during expiry.
+        may rename its own file to this path between comparison and rename. Its file is put back.
+        Only file systems that cannot exchange names, e.g. NFS, lose it in these microseconds.
         """
         with _open_entry(address) as entry, _lock_file(entry) as locked_status:
             staged = _staging_entry(entry)
@@ -55,7 +55,7 @@ class EditableLocalObjects(LocalObjects):
             try:
                 write_staged(staged, content, like=locked_status)
                 require_etag(entry, etag)
-                staged.rename_to(entry)
+                _exchange(staged, entry, etag)
             finally:
                 _unlink_if_exists(staged)
             entry.sync_directory()
@@ -135,6 +135,18 @@ def write_staged(staged: Entry, content: bytes, like: os.stat_result | None) -> 
         sink.write(content)
         sink.flush()
         os.fsync(created)
+
+
+def _exchange(staged: Entry, entry: Entry, etag: str) -> None:
+    """Rename `staged` to `entry`, and undo that if the replaced file has another identity."""
+    mine = staged.identity()
+    if not staged.exchange_with(entry):
+        staged.rename_to(entry)
+    elif (found := staged.identity()) != etag:
+        staged.exchange_with(entry)
+        if staged.identity() != mine:  # a writer replaced this one too, and its file is the newest
+            staged.exchange_with(entry)
+        raise _changed_error(entry, etag, found)
 
 
 def require_etag(entry: Entry, etag: str) -> None:

@@ -7,6 +7,7 @@ This module has keys and inodes, and no plans.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -22,6 +23,9 @@ SYMBOLIC_LINK = "a symbolic link"
 _PRIVATE = 0o700
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_RENAME_EXCHANGE = 2
+# Errors of kernels and file systems that cannot exchange names, e.g. NFS.
+_NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class OutOfBounds(StoreError):
@@ -58,6 +62,17 @@ class Entry:
 
     def rename_to(self, target: Entry) -> None:
         os.rename(self.name, target.name, src_dir_fd=self.directory, dst_dir_fd=target.directory)
+
+    def exchange_with(self, target: Entry) -> bool:
+        """Exchange two existing files in one step. Returns False if the file system cannot do that."""
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if rename is None:
+            return False
+        if rename(self.directory, self.name, target.directory, target.name, _RENAME_EXCHANGE) == 0:
+            return True
+        if (number := ctypes.get_errno()) in _NO_EXCHANGE:
+            return False
+        raise OSError(number, os.strerror(number), target.key)
 
     def link_to(self, target: Entry) -> None:
         """Give the file a second name.

@@ -13,6 +13,7 @@ import pytest
 from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.stores.local import editing
 from gc_assets.stores.local.editing import EditableLocalObjects
+from gc_assets.stores.local.safe_paths import Entry
 from tests.process_kills import PROCESSES
 from tests.stores.builders import memory_directory
 
@@ -141,6 +142,43 @@ def test_object_written_during_replace_is_left_alone(file: Path, monkeypatch: py
     with pytest.raises(ObjectChanged):
         OBJECTS.replace(str(file), b"mine", read)
     assert file.read_bytes() == b"theirs"
+    assert names(file) == ["A"]
+
+
+def test_object_written_right_before_the_rename_is_put_back(file: Path, monkeypatch: pytest.MonkeyPatch):
+    read, compared = etag(file), []
+
+    def commit_after_the_last_comparison() -> None:
+        compared.append(True)
+        if len(compared) == 2:
+            replace_as_other_writer(file, b"a commit")
+
+    run_after_step(monkeypatch, "require_etag", commit_after_the_last_comparison)
+    with pytest.raises(ObjectChanged):
+        OBJECTS.replace(str(file), b"mine", read)
+    assert file.read_bytes() == b"a commit"
+    assert names(file) == ["A"]
+
+
+def test_newest_of_two_objects_written_during_the_rename_is_kept(file: Path, monkeypatch: pytest.MonkeyPatch):
+    read, real, commits = etag(file), Entry.exchange_with, [b"a commit", b"the next commit"]
+
+    def exchange_after_commit(self: Entry, target: Entry) -> bool:
+        if commits:
+            replace_as_other_writer(file, commits.pop(0))
+        return real(self, target)
+
+    monkeypatch.setattr(Entry, "exchange_with", exchange_after_commit)
+    with pytest.raises(ObjectChanged):
+        OBJECTS.replace(str(file), b"mine", read)
+    assert file.read_bytes() == b"the next commit"
+    assert names(file) == ["A"]
+
+
+def test_object_is_replaced_on_a_file_system_that_cannot_exchange_names(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Entry, "exchange_with", lambda *_: False)
+    OBJECTS.replace(str(file), b"new", etag(file))
+    assert file.read_bytes() == b"new"
     assert names(file) == ["A"]
 
 
