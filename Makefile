@@ -10,11 +10,25 @@ SHELL := bash
 CAN_MAKE_IT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in /usr/bin/python3.11 /usr/bin/python3 python3.11 python3; do \
   if $$python -c "$(CAN_MAKE_IT)" 2>/dev/null; then command -v $$python; exit; fi; done; command -v python3.11 || command -v python3 || echo python3)
+# Without PYTHON, the environment is .venv. With another version than that of .venv, it is .venv-3.13.
+# `make compat` makes environments in build/compat, and needs .venv only to start them.
 VENV := .venv
+CHOSEN := $(if $(filter file,$(origin PYTHON)),,$(PYTHON))
+ifneq (,$(CHOSEN))
+  # A name such as python3.13 can be a shim of pyenv for a version that is not selected.
+  override PYTHON := $(or $(shell for python in $(CHOSEN) $(wildcard $(HOME)/.pyenv/versions/$(CHOSEN:python%=%)*/bin/$(CHOSEN)); do \
+    if $$python -c "$(CAN_MAKE_IT)" 2>/dev/null; then command -v $$python; exit; fi; done),$(CHOSEN))
+  VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+  ifeq (,$(filter compat,$(MAKECMDGOALS)))
+    ifneq ($(call VERSION_OF,$(PYTHON)),$(call VERSION_OF,$(if $(wildcard .venv/bin/python),.venv/bin/python,$(PYTHON))))
+      VENV := .venv-$(call VERSION_OF,$(PYTHON))
+    endif
+  endif
+endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test lint mutants ui site pictures fuzz programs bench constraints clean
+.PHONY: help env demo test compat lint mutants ui site pictures fuzz programs bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +63,11 @@ test: env ## lint, types and the suite (S3=none: without S3 servers, BROWSER=non
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: the tests in a browser were skipped."; \
 	  [ $$GC_ASSETS_TEST_ICECHUNK != none ] || echo "ICECHUNK=none: the tests with icechunk 2 were skipped."; \
 	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: the tests with S3 servers were skipped."; exit $$failed
+
+compat: export GC_ASSETS_TEST_NESSIE := required
+compat: env ## the whole protocol at both ends of the ranges of pyproject.toml, writes docs/compatibility.md (PYTHON=python3.13, SPARK=4.0, CELL=lowest)
+	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
+	@$(BIN)/python -m tests.compat --python="$(CHOSEN)" --spark="$(SPARK)" --cell="$(CELL)"
 
 lint: env ## style, format, types and prose: seconds
 	@$(BIN)/ruff check
@@ -115,5 +134,5 @@ constraints: ## resolve pyproject.toml again and rewrite constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/resolve
 
 clean: ## remove the environment and every cache; demo/, demo-s3/ and .dagster_home/ stay
-	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	@rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,7 +26,7 @@ from tests.lakes.lakefs.support import config_of
 from tests.stages.lakefs_reader import unreadable_paths
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 PREFIX = "ml-data/"
 

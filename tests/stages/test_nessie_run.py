@@ -18,7 +18,7 @@ from tests.lakes.nessie.server import Server
 from tests.stages.forecasts import Forecast, difference, forecast_orphans, orphan_sizes, orphans_under_policy
 from tests.stages.lakehouse import Lakehouse, Story, counts, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 START = next_noon(days=1)
 

@@ -21,7 +21,7 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree, numbers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 
 @dataclass

@@ -1,0 +1,112 @@
+"""Run the marked tests in environments at both ends of the ranges of pyproject.toml: `python -m tests.compat`.
+
+Every run of this program builds the shared lakes, and plans them in the environment of the checkout first. Its tables and plan ids are the
+reference of all cells. The result of each cell replaces its row of `docs/compatibility.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.compat.cells import Cell, cell_of_commit, select_cells
+from tests.compat.environments import BUILD, CHECKOUT, NoEnvironment, installed_versions, make_environment
+from tests.compat.page import Result, render, update_page
+from tests.compat.scene import build_scene
+from tests.depth import commit_count
+from tests.interpreters import find_interpreter
+
+CHECKS: Final = "tests/compat/cell_checks.py"
+TIMEOUT_SECONDS: Final = 1800
+_MARK: Final = re.compile(r"\bpytest\.mark\.compat\b")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the selected cells. Return 1 if one failed."""
+    options = _parse(arguments)
+    if options.by_commit:
+        found = cell_of_commit(commit_count(), find_interpreter)
+        if found is None:
+            sys.stdout.write("make compat: no Python of the cells is installed; skipped\n")
+            return 0
+        cells = [found]
+    else:
+        cells = select_cells(options.python, options.spark, options.cell)
+    results = _run_cells(cells)
+    sys.stdout.write(render(results))
+    if not options.by_commit:
+        update_page(CHECKOUT / "docs" / "compatibility.md", results)
+    return int(any(result.is_failure for result in results))
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.compat", description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--python", default="", help="only cells of this Python, such as python3.13")
+    parser.add_argument("--spark", default="", help="only cells of this Spark version, such as 4.0")
+    parser.add_argument("--cell", default="", help="only cells with this text in their name, such as lowest")
+    parser.add_argument("--by-commit", action="store_true", help="only the cell of the number of commits, without changing the page")
+    return parser.parse_args(arguments)
+
+
+def _run_cells(cells: Sequence[Cell]) -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="gc-assets-compat-") as folder, build_scene(Path(folder)) as scene:
+        scene.write(Path(folder, "scene.json"))
+        _show("reference", fault := _pytest(Path(sys.executable), Path(folder), [CHECKS], "reference"))
+        if fault:
+            raise SystemExit(f"the checks fail in the environment of this checkout: see {BUILD / 'reference.log'}")
+        return [_run_cell(cell, Path(folder)) for cell in cells]
+
+
+def _run_cell(cell: Cell, folder: Path) -> Result:
+    start = time.monotonic()
+    try:
+        python = make_environment(cell)
+    except NoEnvironment as error:
+        missing = find_interpreter(cell.python) is None
+        fault, versions = f"{'not run' if missing else 'failed'}: {error}", {}
+    else:
+        fault, versions = _pytest(python, folder, [CHECKS, *marked_files()], cell.name), installed_versions(cell)
+    _show(cell.name, fault, time.monotonic() - start)
+    return Result(cell, fault, versions)
+
+
+def marked_files() -> list[str]:
+    """Return the test files that contain marked tests."""
+    files = sorted((CHECKOUT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(CHECKOUT)) for path in files if _MARK.search(path.read_text())]
+
+
+def _pytest(python: Path, folder: Path, files: Sequence[str], name: str) -> str:
+    """Run the marked tests of these files. Return an empty string, or the first failure."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    log = BUILD / f"{name}.log"
+    environment = {**os.environ, "GC_ASSETS_COMPAT": str(folder), "GC_ASSETS_TEST_NESSIE": "required", "PYTHONDONTWRITEBYTECODE": ""}
+    command = [str(python), "-m", "pytest", "-m", "compat", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    with log.open("w") as output:
+        try:
+            code = subprocess.run(
+                command, cwd=CHECKOUT, env=environment, stdout=output, stderr=output, timeout=TIMEOUT_SECONDS, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return f"failed: no result within {TIMEOUT_SECONDS} s"
+    if code == 0:
+        return ""
+    failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE)
+    return f"failed: {len(failures)} tests, first {failures[0]}" if failures else f"failed: pytest ended with {code}, see {log.name}"
+
+
+def _show(name: str, fault: str, seconds: float | None = None) -> None:
+    sys.stdout.write(f"{name}: {fault or 'passed'}{'' if seconds is None else f' ({seconds:.0f} s)'}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,87 @@
+"""Make the environment of a cell with uv."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.compat.cells import Cell
+from tests.interpreters import find_interpreter
+
+CHECKOUT: Final = Path(__file__).parents[2]
+BUILD: Final = CHECKOUT / "build" / "compat"
+# Their ranges are proved. The packages of the tests are the newest that fit.
+EXTRAS: Final = ("iceberg", "icechunk", "lakefs", "nessie", "java")
+TOOLS: Final = (
+    "pytest>=9.2,<10",
+    "pytest-timeout>=2.4",
+    "pytest-xdist>=3.8",
+    "hypothesis>=6.140",
+    "fastavro[zstandard]>=1.12",
+    "icechunk<2",
+    "zarr>=3.1",
+    "psutil>=7",
+)
+_RESOLUTIONS: Final = {"lowest": "lowest-direct", "newest": "highest"}
+# Names of the packages whose versions the table shows.
+SHOWN_PACKAGES: Final = ("pyspark", "pandas", "numpy", "pyarrow", "dagster", "pydantic", "click", "pyiceberg")
+
+
+class NoEnvironment(Exception):
+    """The environment of a cell cannot be made. The message gives the reason."""
+
+
+def make_environment(cell: Cell) -> Path:
+    """Resolve the cell, synchronize its environment in `build/compat`, and return its Python.
+
+    Raises:
+        NoEnvironment: If the machine lacks this Python, or the ranges have no solution.
+    """
+    interpreter = find_interpreter(cell.python)
+    if interpreter is None:
+        raise NoEnvironment(f"Python {cell.python} not found on PATH or in ~/.pyenv/versions")
+    folder = BUILD / cell.name
+    python = folder / "bin" / "python"
+    BUILD.mkdir(parents=True, exist_ok=True)
+    if not python.exists():
+        _uv("venv", "-q", "--clear", "-p", str(interpreter), str(folder))
+    product, tools, everything = (BUILD / f"{cell.name}.{part}" for part in ("product.txt", "tools.in", "txt"))
+    compile_command = ["pip", "compile", "-q", "--no-annotate", "--no-header", "-p", str(python)]
+    tools.write_text("\n".join(TOOLS) + "\n")
+    bounds = BUILD / f"{cell.name}.bounds.txt"
+    bounds.write_text(f"pyspark=={cell.spark}.*\n" if cell.spark else "")
+    extras = [option for extra in EXTRAS for option in ("--extra", extra)]
+    resolution = ["--resolution", _RESOLUTIONS[cell.resolution], *_only_wheels()]
+    _uv(*compile_command, *resolution, *extras, "-c", str(bounds), "pyproject.toml", "-o", str(product), "--upgrade")
+    _uv(*compile_command, *_only_wheels(), str(product), str(tools), "-o", str(everything), "--upgrade")
+    _uv("pip", "sync", "-q", "-p", str(python), *_only_wheels(), str(everything))
+    _uv("pip", "install", "-q", "-p", str(python), "--no-deps", "-e", ".")
+    return python
+
+
+def installed_versions(cell: Cell) -> dict[str, str]:
+    """Return the versions of the packages in `SHOWN_PACKAGES`."""
+    lines = (BUILD / f"{cell.name}.txt").read_text().splitlines()
+    pins = dict(line.partition(" ")[0].split("==") for line in lines if "==" in line)
+    return {name: pins.get(name, "-") for name in SHOWN_PACKAGES}
+
+
+def _only_wheels() -> Sequence[str]:
+    """Skip versions that would be compiled. pyspark is pure Python without wheels."""
+    return ("--only-binary", ":all:", "--no-binary", "pyspark")
+
+
+def _uv(*arguments: str) -> None:
+    program = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if program is None:
+        raise NoEnvironment("uv is missing: run make env")
+    # Output of the environment of the tool would change that of the cell.
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    done = subprocess.run([program, *arguments], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoEnvironment(f"uv {' '.join(arguments[:2])}: {done.stderr.strip()[-2000:]}")
