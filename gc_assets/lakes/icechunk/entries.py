@@ -12,6 +12,7 @@ import pyarrow as pa
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.icechunk import envelope
 from gc_assets.lakes.icechunk.chunk_manifests import ChunkManifest, parse_chunk_manifest
 from gc_assets.lakes.icechunk.ids import ID_CHARS, Ids, is_object_id, spell
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
@@ -40,7 +41,7 @@ def decode(container: Container, raw: bytes, chunk_containers: NamedPrefixes | N
     if container.size_bytes is not None and container.size_bytes != len(raw):
         raise FormatError(f"{source}: expected {container.size_bytes:,} bytes, read {len(raw):,}; run again, or restore the file")
     if container.kind == Kind.SNAPSHOT:
-        snapshot = parse_snapshot(source, raw)
+        snapshot = parse_snapshot(source, raw, envelope.SPEC_V1_AND_V2)
         verify_id(source, object_id, snapshot.snapshot_id)
         return _snapshot_rows(repository, snapshot)
     manifest = parse_chunk_manifest(source, raw)

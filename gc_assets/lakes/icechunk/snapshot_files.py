@@ -99,7 +99,7 @@ class SnapshotFolder:
         except OSError as error:
             raise LakeUnreadable(f"{where} cannot be read: {error}") from error
         try:
-            snapshot = parse_snapshot(where, raw)
+            snapshot = parse_snapshot(where, raw, self.spec_versions)
         except SpecVersionError as error:
             raise LakeUnreadable(f"{where} has spec version {spec_version(raw)}; {self.hint}") from error
         except FormatError as error:

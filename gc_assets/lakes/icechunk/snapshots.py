@@ -1,7 +1,8 @@
-"""Parser and writer for snapshot files with spec version 1 (`snapshot.fbs`).
+"""Parser for snapshot files (`snapshot.fbs`), and writer for those of spec version 1.
 
-It reads the id, the parent, the time and the chunk manifests of a snapshot, and writes a snapshot
-with another parent. The nodes are not read, because `manifest_files` lists all manifests of them.
+Format: Icechunk `spec-v1.md` and `spec-v2.md`, "Snapshot Files". It reads the id, the parent, the
+time and the chunk manifests of a snapshot, and writes a snapshot with another parent. The nodes are
+not read, because `manifest_files` and `manifest_files_v2` list all manifests of them.
 """
 
 from __future__ import annotations
@@ -13,11 +14,23 @@ import numpy as np
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk import envelope
-from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer, Table
+from gc_assets.lakes.icechunk.flatbuffers import ABSENT, FlatBuffer, Table, VTable
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one, unspell_one
+from gc_assets.lakes.icechunk.table_columns import (
+    Positions,
+    count_bytes,
+    gather_ids,
+    gather_u32,
+    gather_u64,
+    group_by_layout,
+    table_positions,
+)
 
-_ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _METADATA, _MANIFEST_FILES = range(7)
-_FIELDS = 7
+# Spec version 2 adds the last two.
+_ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _METADATA, _MANIFEST_FILES, _MANIFEST_FILES_V2, _EXTRA = range(9)
+_FIELDS = 9
+_MANIFEST_ID, _SIZE_BYTES, _CHUNK_REFS, _MANIFEST_EXTRA = range(4)
+_MANIFEST_FIELDS = 4
 _MANIFEST_FILE = np.dtype([("id", "V12"), ("_", "V4"), ("size_bytes", "<u8"), ("chunk_refs", "<u4"), ("__", "V4")])
 # Limit of file systems and of the tables.
 _LARGEST_FILE = np.iinfo(np.int64).max
@@ -37,19 +50,39 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot file. `parent_id` is None for the first snapshot of a repository."""
+    """A snapshot file.
+
+    Attributes:
+        parent_id: None for the first snapshot of a repository, and in spec version 2, in which only
+            `repo` knows the parents.
+        has_extra: True if a reserved field contains bytes of a later library.
+    """
 
     snapshot_id: str
     parent_id: str | None
     flushed_at: datetime
     message: str
     manifest_files: tuple[ManifestFile, ...]
+    has_extra: bool = False
 
 
-def parse_snapshot(source: str, raw: bytes) -> Snapshot:
-    """Parse a snapshot file. Raises `FormatError` for a damaged or unknown file."""
-    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.SNAPSHOT, envelope.SPEC_V1))
+def parse_snapshot(source: str, raw: bytes, spec_versions: frozenset[int] = envelope.SPEC_V1) -> Snapshot:
+    """Parse a snapshot file.
+
+    Args:
+        source: Name of the file in errors.
+        raw: Content of the file.
+        spec_versions: Accepted spec versions. A reader that follows parents cannot accept spec
+            version 2, because all ancestors would look like dangling snapshots.
+
+    Raises:
+        SpecVersionError: If the file has another spec version.
+        FormatError: If the file is damaged or unknown.
+    """
+    buffer = FlatBuffer(source, envelope.unwrap(source, raw, envelope.SNAPSHOT, spec_versions))
     root = buffer.root(_FIELDS)
+    if envelope.spec_version(raw) in envelope.SPEC_V2:
+        root.at(_MANIFEST_FILES_V2, "manifest_files_v2")
     parent = _parent_position(root)
     flushed_at = buffer.unsigned64(root.at(_FLUSHED_AT, "flushed_at"))
     if flushed_at > _END_OF_TIME_US:
@@ -59,18 +92,49 @@ def parse_snapshot(source: str, raw: bytes) -> Snapshot:
         message = buffer.take(start, length).decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"{source}: expected a message in UTF-8, found {error}; restore the file from a backup") from error
-    start, count = buffer.vector(root.at(_MANIFEST_FILES, "manifest_files"), _MANIFEST_FILE.itemsize)
-    listed = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start)
-    if count and listed["size_bytes"].max() > _LARGEST_FILE:
-        found = f"{listed['size_bytes'].max():,} bytes"
-        raise FormatError(f"{source}: expected the sizes of files for its chunk manifests, found {found}; restore the file from a backup")
+    listed, has_extra = _manifest_files(root)
     return Snapshot(
         snapshot_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
         parent_id=None if parent is None else spell_one(buffer.take(parent, ID_BYTES)),
         flushed_at=_EPOCH + timedelta(microseconds=flushed_at),
         message=message,
-        manifest_files=tuple(ManifestFile(spell_one(item[0]), item[2], item[3]) for item in listed.tolist()),
+        manifest_files=tuple(dict.fromkeys(listed)),
+        has_extra=has_extra or (root.has(_EXTRA) and buffer.vector(root.at(_EXTRA, "extra"), 1)[1] > 0),
     )
+
+
+def _manifest_files(root: Table) -> tuple[list[ManifestFile], bool]:
+    """Return the manifests of both lists, and whether one of them has extra bytes."""
+    buffer = root.buffer
+    start, count = buffer.vector(root.at(_MANIFEST_FILES, "manifest_files"), _MANIFEST_FILE.itemsize)
+    rows = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start)
+    listed = [ManifestFile(spell_one(item[0]), item[2], item[3]) for item in rows.tolist()]
+    has_extra = False
+    if root.has(_MANIFEST_FILES_V2):
+        tables = table_positions(buffer, root.at(_MANIFEST_FILES_V2, ""))
+        for layout, members in group_by_layout(buffer, tables, _MANIFEST_FIELDS):
+            listed += _manifest_tables(buffer, layout, members)
+            if layout.fields[_MANIFEST_EXTRA] != ABSENT:
+                has_extra |= bool(count_bytes(buffer, members + layout.fields[_MANIFEST_EXTRA]).any())
+    if listed and (largest := max(item.size_bytes for item in listed)) > _LARGEST_FILE:
+        found = f"{largest:,} bytes"
+        raise FormatError(
+            f"{buffer.source}: expected the sizes of files for its chunk manifests, found {found}; restore the file from a backup"
+        )
+    return listed, has_extra
+
+
+def _manifest_tables(buffer: FlatBuffer, layout: VTable, tables: Positions) -> list[ManifestFile]:
+    """Return the manifests in tables with one layout. Writers omit a number that is 0."""
+    if layout.fields[_MANIFEST_ID] == ABSENT:
+        raise FormatError(f"{buffer.source}: expected an id in each chunk manifest, found none; restore the file from a backup")
+    ids = gather_ids(buffer, tables + layout.fields[_MANIFEST_ID])
+    nothing = [0] * len(tables)
+    size = layout.fields[_SIZE_BYTES]
+    refs = layout.fields[_CHUNK_REFS]
+    sizes = nothing if size == ABSENT else gather_u64(buffer, tables + size).tolist()
+    counts = nothing if refs == ABSENT else gather_u32(buffer, tables + refs).tolist()
+    return [ManifestFile(spell_one(item.tobytes()), *numbers) for item, *numbers in zip(ids, sizes, counts, strict=True)]
 
 
 def with_parent(source: str, raw: bytes, parent_id: str) -> bytes:

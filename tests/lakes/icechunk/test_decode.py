@@ -164,7 +164,7 @@ def test_decode_refuses_damage(which: str, request: pytest.FixtureRequest):
     assert_refused(of, raw[:-1], "bytes, read")
     assert_refused(of, raw[:-1], "its end missing", **any_size)
     assert_refused(of, raw + b"x", "after it", **any_size)
-    assert_refused(of, raw[:36] + b"\x02" + raw[37:], "spec version 2")
+    assert_refused(of, raw[:36] + b"\x03" + raw[37:], "spec version 3; expected 1 and 2")
     assert_refused(of, raw[:37] + b"\x04" + raw[38:], "found a transaction log")
     assert_refused(of, raw[:38] + b"\x07" + raw[39:], "compression")
     assert_refused(of, raw, "expected the object", address=of.address[:-20] + "0123456789ABCDEFGHJ0")
@@ -245,14 +245,14 @@ def test_decode_refuses_unknown_field(snapshot: tuple[Container, bytes]):
     payload = payload_of(raw)
     table = int.from_bytes(payload[:4], "little")
     vtable = table - int.from_bytes(payload[table : table + 4], "little", signed=True)
-    # The root table points to a copy of its layout that has an eighth field.
-    layout = payload[vtable : vtable + 18]
-    layout[0:2] = (20).to_bytes(2, "little")
+    # The root table points to a copy of its layout that has a tenth field.
+    layout = payload[vtable : vtable + 18] + bytes(4)
+    layout[0:2] = (24).to_bytes(2, "little")
     at = len(payload) + len(payload) % 2
     payload += b"\0" * (at - len(payload)) + layout + (4).to_bytes(2, "little")
     payload[table : table + 4] = (table - at).to_bytes(4, "little", signed=True)
     assert_refused(of, with_payload(raw, payload), "a newer library", size_bytes=None)
-    assert field_position(payload, 7) is not None
+    assert field_position(payload, 9) is not None
 
 
 @given(st.lists(st.binary(min_size=12, max_size=12), max_size=40))

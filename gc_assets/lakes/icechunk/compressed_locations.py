@@ -1,0 +1,60 @@
+"""Decompression of virtual chunk locations in chunk manifests of spec version 2.
+
+Format: Icechunk `manifest.fbs`, `ChunkRef.compressed_location` and `Manifest.location_dictionary`.
+Each location is a zstd frame of its own. All frames of a manifest have one dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import zstandard
+
+from gc_assets.core.errors import FormatError
+from gc_assets.core.untrusted_input import max_decompressed_bytes
+
+UNCOMPRESSED, ZSTD = 0, 1
+# The library reads up to 1,024 bytes. A key of S3 has up to 3,072 bytes in percent encoding.
+MAX_LOCATION_BYTES: Final = 1 << 16
+
+
+def decompress_locations(
+    source: str, frames: Iterable[pa.BinaryArray], algorithm: int, dictionary: bytes, file_bytes: int
+) -> pa.BinaryArray:
+    """Return the distinct locations in frames.
+
+    Args:
+        source: Name of the manifest in errors.
+        frames: Compressed locations.
+        algorithm: `compression_algorithm` of the manifest.
+        dictionary: Bytes of its dictionary, empty if it has none.
+        file_bytes: Size of the manifest, which limits the size of all locations together.
+
+    Raises:
+        FormatError: If a location is damaged or too large, or the algorithm is not zstd.
+    """
+    distinct = pc.unique(pa.chunked_array(list(frames), pa.binary())).to_pylist()
+    if not distinct:
+        return pa.array([], pa.binary())
+    if algorithm != ZSTD:
+        raise FormatError(f"{source}: expected compression algorithm {ZSTD} (zstd) of locations, found {algorithm}; upgrade gc-assets")
+    limit, found, total = max_decompressed_bytes(file_bytes), set[bytes](), 0
+    try:
+        shared = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        decompressor = zstandard.ZstdDecompressor(dict_data=shared)
+        for frame in distinct:
+            # The decompressor allocates the size in the header of a frame before it reads the content.
+            size = zstandard.frame_content_size(frame)
+            if size > MAX_LOCATION_BYTES:
+                raise FormatError(f"{source}: expected a location of at most {MAX_LOCATION_BYTES:,} bytes, found {size:,}")
+            location = decompressor.decompress(frame, max_output_size=MAX_LOCATION_BYTES, allow_extra_data=False)
+            total += len(location)
+            if total > limit:
+                raise FormatError(f"{source}: its locations have more than {limit:,} bytes, which is too large for metadata")
+            found.add(location)
+    except (zstandard.ZstdError, ValueError, MemoryError) as error:
+        raise FormatError(f"{source}: a compressed location is damaged: {error}; restore the file from a backup") from error
+    return pa.array(sorted(found), pa.binary())
