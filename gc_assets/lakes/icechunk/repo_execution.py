@@ -65,7 +65,8 @@ def decide(actions: Sequence[ExpiryAction], info: RepoInfo, required: Sequence[E
             accepted.append(action)
         else:
             settled.append(ExpiryOutcome(action, *refusal))
-    unmade = any(action.action == EDIT_PARENT and not _is_made(action, info, accepted) for action in required)
+    made = {(name, entry.parent_id) for name, entry in info.snapshots.items()} | set(_to_edits(accepted).parents.items())
+    unmade = any(action.action == EDIT_PARENT and (action.snapshot_id, action.new_parent_id) not in made for action in required)
     accepted = _refuse(accepted, settled, _reached_deletions(accepted, info) if unmade else {})
     edits = _to_edits(accepted)
     needed = needed_snapshots(info, edits)
@@ -81,14 +82,6 @@ def decide(actions: Sequence[ExpiryAction], info: RepoInfo, required: Sequence[E
 def _refuse(actions: Sequence[ExpiryAction], settled: list[ExpiryOutcome], reasons: Mapping[ExpiryAction, str]) -> list[ExpiryAction]:
     settled += [ExpiryOutcome(action, "changed", reason) for action, reason in reasons.items()]
     return [action for action in actions if action not in reasons]
-
-
-def _is_made(action: ExpiryAction, info: RepoInfo, accepted: Sequence[ExpiryAction]) -> bool:
-    entry = info.snapshots.get(action.snapshot_id)
-    if entry is not None and entry.parent_id == action.new_parent_id:
-        return True
-    wanted = (action.snapshot_id, action.new_parent_id)
-    return any(item.action == EDIT_PARENT and (item.snapshot_id, item.new_parent_id) == wanted for item in accepted)
 
 
 def _to_edits(actions: Sequence[ExpiryAction]) -> RepoEdits:

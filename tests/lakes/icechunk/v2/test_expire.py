@@ -441,7 +441,7 @@ def test_expiry_and_undo_killed_before_any_step_are_completed_by_another(tree: D
     assert_done(expire(lake_of(expired.path, tree.cutoff), AS_OF, plan))
     states.append(repo_of(expired.path).snapshots)
     for start, change, wanted in ((tree.builder, expire_plan, states[1]), (expired, undo_plan, states[0])):
-        for step in count(1, example_count(3, 1)):
+        for step in count(1, example_count(4, 1)):
             builder = copy_of(start, tmp_path / "killed")
             code = exit_code(kill_before, step, STEPS, change, lake_of(builder.path, tree.cutoff), plan)
             assert code in {0, -signal.SIGKILL}

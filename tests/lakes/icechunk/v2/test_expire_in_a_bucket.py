@@ -76,7 +76,7 @@ def commit(library: Library, target: dict[str, Any], committed: list[str]) -> No
 
 
 def test_commit_before_any_request_loses_nothing(icechunk2: Library, tree: DocumentTree) -> None:
-    for step in count(1, example_count(3, 1)):
+    for step in count(1, example_count(4, 1)):
         with open_s3_bench("versity", prefix="lake/") as bench:
             put(bench, tree.builder.path)
             target = target_of(bench)
@@ -106,7 +106,7 @@ def test_expiry_killed_at_any_request_is_completed_by_another(tree: DocumentTree
         before, plan = repo_of(bench), plan_actions(lake, AS_OF)
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
         wanted = repo_of(bench).snapshots
-    for step in count(1, example_count(3, 1)):
+    for step in count(1, example_count(4, 1)):
         with open_s3_bench("versity") as bench:
             put(bench, tree.builder.path)
             lake, children = lake_in(bench, bench.connections, tree), list[Any]()
