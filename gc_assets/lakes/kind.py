@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gc_assets.core.objects import EditableObjects
     from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
-    from gc_assets.lakes.protocol import Lake
+    from gc_assets.lakes.protocol import FrozenRefs, Lake
 
 # Shared tables that have to be declared by a kind.
 _OPTIONAL = frozenset({EXPIRY_LOG.name, LIVE_CONTENTS.name})
@@ -152,6 +152,8 @@ class LakeKind:
         modules: Top-level modules that the extra installs.
         describe_decoder: Returns which of several libraries decodes containers, for
             `gc-assets doctor`.
+        describe_format: Describes the format of a frozen lake, such as its version, for
+            `gc-assets doctor`.
         discover: Yields this kind's lakes at a target. Imports the kind's libraries.
         edits: History edits, or None if the kind never edits history.
         optional_tables: Optional shared tables of this kind, besides `expiry_log`.
@@ -168,6 +170,7 @@ class LakeKind:
     open: Callable[[Any, EditableObjects, Sequence[str]], Lake]
     modules: tuple[str, ...] = ()
     describe_decoder: Callable[[], str] | None = None
+    describe_format: Callable[[FrozenRefs], str] | None = None
     discover: Callable[[DiscoveryTarget], Iterator[DiscoveredLake]] | None = None
     edits: HistoryEdits | None = None
     optional_tables: tuple[Table, ...] = ()

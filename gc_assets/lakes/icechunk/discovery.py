@@ -7,21 +7,34 @@ from typing import Final
 
 from gc_assets.core.paths import S3, Location, scheme_of
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
+from gc_assets.lakes.icechunk.envelope import MAGIC
+from gc_assets.lakes.icechunk.repository import repo_address
 
-_FOLDERS: Final = ("refs", "snapshots")
+_SNAPSHOTS: Final = "snapshots"
+_REFS: Final = "refs"
 
 
 def discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
-    """Yield the repository if the target is the root of one."""
-    path = target.path
-    if path is not None:
-        is_repository = all((path / name).is_dir() for name in _FOLDERS)
-    else:
-        is_repository = scheme_of(target.address) == S3 and all(_holds(target, name) for name in _FOLDERS)
-    if is_repository:
+    """Yield the repository if the target is the root of one.
+
+    It has snapshots, and `refs/` in spec version 1 or the object `repo` in version 2.
+    """
+    if _holds(target, _SNAPSHOTS) and (_holds(target, _REFS) or _has_repo_object(target)):
         location = str(Location.parse(target.address))
         yield DiscoveredLake(location.rstrip("/").rpartition("/")[2], {"kind": "icechunk", "location": location}, (location,))
 
 
-def _holds(target: DiscoveryTarget, name: str) -> bool:
-    return next(iter(target.objects.list(f"{target.address.rstrip('/')}/{name}/")), None) is not None
+def _holds(target: DiscoveryTarget, folder: str) -> bool:
+    if target.path is not None:
+        return (target.path / folder).is_dir()
+    return scheme_of(target.address) == S3 and next(iter(target.objects.list(f"{target.address.rstrip('/')}/{folder}/")), None) is not None
+
+
+def _has_repo_object(target: DiscoveryTarget) -> bool:
+    try:
+        if target.path is not None:
+            with (target.path / "repo").open("rb") as file:
+                return file.read(len(MAGIC)) == MAGIC
+        return target.objects.read(repo_address(target.address.rstrip("/"))).startswith(MAGIC)
+    except (FileNotFoundError, IsADirectoryError):
+        return False

@@ -12,13 +12,13 @@ from gc_assets.lakes.kind import FileTraits, HistoryEdits, LakeKind, MetadataPat
 
 if TYPE_CHECKING:
     from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget
-    from gc_assets.lakes.protocol import Lake
+    from gc_assets.lakes.protocol import FrozenRefs, Lake
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
 
 
 def _classify_repo(raw: bytes) -> str | None:
-    return "an Icechunk repository of spec v2" if raw.startswith(MAGIC) else None
+    return "an Icechunk repository of spec version 2" if raw.startswith(MAGIC) else None
 
 
 def _open(config: IcechunkLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
@@ -26,6 +26,12 @@ def _open(config: IcechunkLakeConfig, objects: EditableObjects, storages: Sequen
 
     del storages
     return IcechunkLake(config, objects)
+
+
+def _describe_format(refs: FrozenRefs) -> str:
+    from gc_assets.lakes.icechunk.repository_settings import RepositorySettings
+
+    return str(RepositorySettings.of(refs.sources))
 
 
 def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
@@ -40,6 +46,7 @@ KIND: Final = LakeKind(
     config=IcechunkLakeConfig,
     open=_open,
     modules=("zstandard",),
+    describe_format=_describe_format,
     discover=_discover,
     edits=HistoryEdits(),
     is_one_table=True,

@@ -45,3 +45,8 @@ class RepositorySettings:
     @property
     def can_delete_tags(self) -> bool:
         return DELETE_TAG not in self.disabled_features
+
+    def __str__(self) -> str:
+        disabled = f", disabled features: {', '.join(sorted(self.disabled_features))}" if self.disabled_features else ""
+        status = f", {self.availability}{disabled}" if self.spec_version > 1 else ""
+        return f"spec version {self.spec_version}{status}"

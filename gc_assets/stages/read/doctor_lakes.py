@@ -29,7 +29,9 @@ _REPLACE: Final = "Replace the link by its files, or let the lake use their actu
 
 def check_readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
     """Report the readable parts of a lake, and whether its locations are in storages."""
-    yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
+    describe = context.kind(name).describe_format
+    described = f"; {describe(refs)}" if describe is not None else ""
+    yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes{described}")
     for item in refs.unreadable:
         set_aside = command("set-aside", item.table_name or name, by="WHO", comment="WHY")
         advice = f"No file under its claims is changed and nothing is purged until it can be read. To purge without it: `{set_aside}`."
