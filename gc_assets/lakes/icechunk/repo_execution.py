@@ -125,7 +125,7 @@ def _check(action: ExpiryAction, info: RepoInfo, requested: RequestedEdits) -> R
     except ValueError as error:
         return "denied", str(error)
     if found is None and (lock := find_lock(info)) is not None:
-        found = "denied", lock
+        found = "changed", lock
     if found is None and (refusal := requested.find_refusal(action)):
         found = "changed", refusal
     return found
@@ -165,7 +165,7 @@ def _check_deletion(action: ExpiryAction, info: RepoInfo) -> Refusal:
         return "denied", f"Icechunk does not allow the deletion of branch {MAIN!r}"
     if ref[0] == "tag" and "delete_tag" in info.disabled_features:
         feature = "the feature `delete_tag` of the repository is disabled"
-        return "denied", f"{label(action)} is kept, because {feature}; enable it with icechunk and make a new plan"
+        return "changed", f"{label(action)} is kept, because {feature}; enable it with icechunk and make a new plan"
     return None
 
 

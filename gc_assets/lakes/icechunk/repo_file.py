@@ -111,7 +111,7 @@ def find_lock(info: RepoInfo) -> str | None:
         return None
     state = "read-only" if info.status.availability == Availability.READ_ONLY else "offline"
     reason = f" ({info.status.reason})" if info.status.reason else ""
-    return f"the repository is {state}{reason}; set its status to online with icechunk and make a new plan"
+    return f"the repository is {state}{reason}; set its status to online with icechunk first"
 
 
 def edit_repo(

@@ -86,7 +86,7 @@ class _Restoration:
                 "read it from a copy of the repository from before the upgrade"
             )
         if (lock := find_lock(self.info)) is not None:
-            return "denied", lock
+            return "failed", lock
         if action.action == REMOVE_SNAPSHOT:
             return self._list_again(action)
         return self._restore_parent(action) if action.action == EDIT_PARENT else self._restore_branch(action)

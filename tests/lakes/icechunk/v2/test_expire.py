@@ -356,7 +356,7 @@ def test_repository_that_is_not_online_is_left_alone(tree: DocumentTree, availab
         edit_file(tree, lambda info: replace(info, status=RepoStatus(availability, 5, "audit")))
     raw = (tree.builder.path / "repo").read_bytes()
     outcomes = expire(lake, AS_OF, plan)
-    assert verdicts(outcomes) == {"denied"}
+    assert verdicts(outcomes) == {"changed"}
     assert "audit" in (outcomes[0].error or "")
     assert (tree.builder.path / "repo").read_bytes() == raw
     assert plan_actions(lake, AS_OF) == []
@@ -368,7 +368,7 @@ def test_disabled_deletion_of_tags_keeps_the_tag(tree: DocumentTree):
     tree.builder.call("set_feature_flag", name="delete_tag", setting=False)
     deletions = [outcome for outcome in expire(lake, AS_OF, plan) if outcome.action.action == "delete_ref"]
     assert deletions
-    assert verdicts(deletions) == {"denied"}
+    assert verdicts(deletions) == {"changed"}
     assert repo_of(tree.builder.path).tags.keys() == repo_of(tree.builder.path).tags.keys() | {item.action.ref_name for item in deletions}
     assert not [action for action in plan_actions(lake, AS_OF) if action.action == "delete_ref"]
     everything(tree.builder)
