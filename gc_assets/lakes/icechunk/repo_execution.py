@@ -109,8 +109,10 @@ def _reached_deletions(accepted: Sequence[ExpiryAction], info: RepoInfo) -> dict
 
 def heads_of(info: RepoInfo) -> dict[tuple[RefType, str], str]:
     """Return the head of each ref."""
-    branches: dict[tuple[RefType, str], str] = {("branch", name): head for name, head in info.branches.items()}
-    return branches | {("tag", name): head for name, head in info.tags.items()}
+    heads: dict[tuple[RefType, str], str] = {("branch", name): head for name, head in info.branches.items()}
+    for name, head in info.tags.items():
+        heads["tag", name] = head
+    return heads
 
 
 def _check(action: ExpiryAction, info: RepoInfo, requested: RequestedEdits) -> Refusal:
