@@ -157,11 +157,11 @@ EXPIRY_PLAN = table(
     column("action", STRING, "`edit_parent`, `remove_snapshot` or `delete_ref`."),
     column("ref_name", STRING, "Ref whose history requires the action, or deleted ref; null for removals."),
     column("ref_type", STRING, "`branch` or `tag`; null for removals."),
-    column("old_parent_id", STRING, "For `edit_parent`: the previous parent. For `remove_snapshot` of Icechunk: the parent."),
+    column("old_parent_id", STRING, "For `edit_parent`: the previous parent. For `remove_snapshot`: the parent, if an undo needs it."),
     column("new_parent_id", STRING, "For `edit_parent`: the new parent."),
     column("reason", STRING, "The rule that decided."),
     TABLE_NAME,
-    column("details", STRING, "Icechunk 2: the entry of the snapshot in `repo` as JSON, which an undo needs.", since="0.4"),
+    column("details", STRING, "The list entry of the snapshot as JSON, if an undo needs it.", since="0.4"),
 )
 
 EXPIRY_LOG = table(
