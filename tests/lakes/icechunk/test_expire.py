@@ -336,7 +336,7 @@ BAD: dict[str, tuple[Callable[[DocumentTree], object], str]] = {
     "a missing snapshot that a ref points at": (lambda tree: tree.builder.snapshot_file(tree.ids[14]).unlink(), "branch 'main'"),
     "a truncated snapshot": (break_snapshot, "{5}"),
     "a snapshot of spec 2": (make_spec_2, "spec version 2"),
-    "a repository of spec 2": (lambda tree: (tree.builder.path / "repo").write_bytes(b""), "spec version 2"),
+    "an empty object of spec 2": (lambda tree: (tree.builder.path / "repo").write_bytes(b""), "expected an Icechunk header"),
     "the bytes of another snapshot": (
         lambda tree: shutil.copy(tree.builder.snapshot_file(tree.ids[4]), tree.builder.snapshot_file(tree.ids[5])),
         "has the content of snapshot {4}",
