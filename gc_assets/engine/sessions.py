@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import Config
 from gc_assets.config.spark import is_local as is_local_master
 from gc_assets.core.errors import GcError
+from gc_assets.engine.arrow_frames import has_arrow_frames
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENTORY
 
@@ -45,12 +46,14 @@ def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
     """Choose the session for a query over this many rows in this many state files.
 
     Small inputs get the small session, all others `spark`. Spark Connect has no small session,
-    because a second session of a client outlives its process.
+    because a second session of a client outlives its process. Spark 3.5 has none, because it needs
+    Python workers to move tables.
     """
     if (
         rows > (MAX_SMALL_ROWS if is_local(spark) else min(MAX_SMALL_ROWS, MAX_SMALL_CLUSTER_ROWS))
         or files > MAX_SMALL_FILES
         or is_remote(spark)
+        or not has_arrow_frames(spark)
     ):
         return spark
     with _LOCK:

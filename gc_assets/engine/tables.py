@@ -28,6 +28,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
 from gc_assets.core.requests import Requests, record_requests
+from gc_assets.engine.arrow_frames import create_frame, to_arrow
 from gc_assets.engine.progress import jobs_started, record_publication, requests_sent
 from gc_assets.engine.sessions import is_small
 from gc_assets.engine.state_scan import ColumnFilter, scan, scan_in_process
@@ -170,7 +171,7 @@ def read_paths(
 def frame_from_arrow(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Convert an Arrow table to a frame with one task."""
     content = rows if rows.num_rows else rows.schema.empty_table()  # Spark fails on columns without chunks
-    return spark.createDataFrame(content, spark_schema(rows.schema)).coalesce(1)
+    return create_frame(spark, content, spark_schema(rows.schema)).coalesce(1)
 
 
 def read_rows(state: State, table: Table, published: PublishedTable, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
@@ -229,7 +230,7 @@ def run_over_frame(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
     if not is_small(frame.sparkSession):
         return collect(frame.mapInArrow(task, ddl))
     with _restore_errors():
-        rows = frame.toArrow()
+        rows = to_arrow(frame)
     return run_in_process(task, rows.to_batches())
 
 
@@ -246,7 +247,7 @@ def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
     if not is_small(frame.sparkSession):
         return frame.mapInArrow(task, spark_schema(schema))
     with _restore_errors():
-        rows = frame.toArrow()
+        rows = to_arrow(frame)
     yielded = (batch.select(schema.names).cast(schema) for batch in task(iter(rows.to_batches())))
     return frame_from_arrow(frame.sparkSession, pa.Table.from_batches(yielded, schema))
 
@@ -264,7 +265,7 @@ def collect(frame: DataFrame) -> list[Row]:
 def collect_arrow(frame: DataFrame, schema: pa.Schema) -> pa.Table:
     """Collect a small frame as an Arrow table. Raises the same errors as `collect`."""
     with _restore_errors():
-        return frame.toArrow().cast(schema)
+        return to_arrow(frame).cast(schema)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 import os
-import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,12 +26,11 @@ from gc_assets.config.jobs import CLIENT
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import is_local
 from gc_assets.core.errors import GcError, UsageError
-from gc_assets.resources.spark import SparkRuntime, properties
+from gc_assets.resources.spark import SparkRuntime, write_properties
 
 ENTRY_POINT: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
 _POLL_SECONDS: Final = 0.5
 _END_SECONDS: Final = 20.0
-_VERSION_SECONDS: Final = 60.0
 _LAST_CHARACTERS: Final = 2_000
 
 
@@ -44,11 +43,10 @@ def run_job(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecut
     """
     count = 0
     with tempfile.TemporaryDirectory(prefix="gc-assets-job-") as directory, (Path(directory) / "output").open("w+b") as output:
-        settings = Path(directory) / "spark.conf"
-        settings.write_text(properties(SparkRuntime.from_config(config).application()), encoding="utf-8")
         program = submit_program(config)
-        # The defaults of a Spark distribution also apply, unless our settings override them.
-        command = [program, "--deploy-mode", CLIENT, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY_POINT)]
+        settings, version = SparkRuntime.from_config(config).application(), submit_version(program) or pyspark.__version__
+        options = write_properties(Path(directory) / "spark.conf", settings, version, _home(program))
+        command = [program, "--deploy-mode", CLIENT, *options, str(ENTRY_POINT)]
         with _open_session(context, extras) as session:
             # Executors on other machines have their own Python.
             python_variables = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
@@ -86,13 +84,17 @@ def submit_program(config: SparkConfig) -> str:
 
 
 def submit_version(program: str) -> str | None:
-    """Return the version of Spark that a spark-submit program prints, or None."""
-    try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"\bversion (\d+\.\d+\S*)", done.stdout + done.stderr)
-    return found[1] if found is not None else None
+    """Return the version of Spark of a spark-submit program, or None if unknown.
+
+    The name of a jar in its distribution contains it.
+    """
+    jars = (path.stem for path in _home(program).glob("jars/spark-core_*.jar"))
+    return next((name.split("-", 2)[2] for name in jars if name.count("-") >= 2), None)
+
+
+def _home(program: str) -> Path:
+    """Return the directory of the distribution of a spark-submit program."""
+    return Path(shutil.which(program) or program).resolve().parent.parent
 
 
 def _start_process(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:

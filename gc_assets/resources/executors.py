@@ -19,6 +19,7 @@ from pyspark.sql import Row, SparkSession
 import gc_assets
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.engine.executor_info import EXECUTOR_DDL, describe_executor
+from gc_assets.resources.spark_version import minor
 
 # Clusters may start machines for a waiting task, which takes minutes.
 TIMEOUT_SECONDS = 600.0
@@ -74,7 +75,9 @@ def check_executors(spark: SparkSession, address: str) -> None:
         GcError: If no executor accepts a task.
     """
     _refuse_speculation(spark, address)
-    _refuse_other_release(describe_executors(spark, address), address)
+    executor = describe_executors(spark, address)
+    _refuse_other_release(executor, address)
+    _refuse_other_spark(executor, spark.version, address)
 
 
 def _refuse_speculation(spark: SparkSession, address: str) -> None:
@@ -96,7 +99,7 @@ def describe_executors(spark: SparkSession, address: str) -> Row:
 
     def give_up() -> None:
         given_up.set()
-        spark.interruptAll()
+        spark.interruptAll() if hasattr(spark, "interruptAll") else spark.sparkContext.cancelAllJobs()  # Spark 3.5
 
     patience = threading.Timer(TIMEOUT_SECONDS, give_up)
     patience.start()
@@ -119,6 +122,14 @@ def _refuse_other_release(info: Row, address: str) -> None:
         raise UsageError(
             f"executors of {address} import gc-assets {info['version']} instead of the sent release {gc_assets.__version__}. Uninstall it "
             f"on `{info['machine']}`, or install {gc_assets.__version__} there (docs/clusters.md)."
+        )
+
+
+def _refuse_other_spark(info: Row, version: str, address: str) -> None:
+    if minor(info["spark"]) != minor(version):
+        raise UsageError(
+            f"executors of {address} have pyspark {info['spark']}, but the driver runs Spark {version}. The minor versions must be equal. "
+            f"Remove pyspark from the Python of `{info['machine']}` or from `spark.archives` (docs/clusters.md)."
         )
 
 

@@ -32,7 +32,7 @@ from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, use_own_server
 from gc_assets.resources.executors import build_package, check_executors
 from gc_assets.resources.java import ensure_java_home
-from gc_assets.resources.spark_version import require_equal, require_supported
+from gc_assets.resources.spark_version import is_spark_3, minor, require_connect, require_equal, require_supported
 
 # Settings that every stage requires. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the driver lists the parts of a table, because a job would cost more. A
@@ -175,15 +175,18 @@ class SparkRuntime(dg.ConfigurableResource):
         try:
             spark = _start_session({**settings, **self._worker_conf(), **path})
         except (PySparkException, Py4JError) as error:
-            reason = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack trace
+            reason = str(error).partition("\n: ")[2].partition("\n")[0] or str(error)  # without Java's stack trace
+            # A master of another minor version rejects the application without a reason.
             raise GcError(
-                f"Cannot start an application on {self.master}: {reason}. Check that the master runs and is reachable."
+                f"Cannot start an application on {self.master}: {reason.rstrip('.')}. Check that the master runs, is reachable and has "
+                f"Spark {minor(pyspark.__version__)}, because this process has pyspark {pyspark.__version__}."
             ) from error
         if not is_local(str(spark.sparkContext.master)):
             spark.sparkContext.addPyFile(str(sent))
         return spark
 
     def _open_connect(self) -> SparkSession:
+        require_connect()
         if not is_local(self.remote):
             from gc_assets.resources.connect_service import open_service  # grpc is slow to import
 
@@ -221,15 +224,36 @@ def _start_session(settings: Mapping[str, str]) -> SparkSession:
     shown = {key: value for key, value in settings.items() if key not in secrets}
     with tempfile.TemporaryDirectory(prefix="gc-assets-conf-") as directory:
         file = Path(directory) / "spark.conf"
-        file.write_text(properties(secrets), encoding="utf-8")
+        home = Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
+        options = write_properties(file, secrets, pyspark.__version__, home)
         previous = os.environ.get(_SUBMIT_ARGUMENTS)
-        arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(file))} {previous or 'pyspark-shell'}"
-        os.environ[_SUBMIT_ARGUMENTS] = arguments
+        os.environ[_SUBMIT_ARGUMENTS] = f"{shlex.join(options)} {previous or 'pyspark-shell'}"
         try:
             return LazyPySparkResource(spark_config=shown).spark_session
         finally:
             os.environ.pop(_SUBMIT_ARGUMENTS)
             os.environ.update({_SUBMIT_ARGUMENTS: previous} if previous is not None else {})
+
+
+def write_properties(file: Path, settings: Mapping[str, str], version: str, home: Path) -> list[str]:
+    """Write settings to a file, and return the options of spark-submit that apply them.
+
+    The file `spark-defaults.conf` applies to other keys.
+
+    Args:
+        file: The file to write.
+        settings: The settings.
+        version: The version of Spark.
+        home: The directory of its distribution.
+    """
+    if not is_spark_3(version):
+        file.write_text(properties(settings), encoding="utf-8")
+        return ["--load-spark-defaults", "--properties-file", str(file)]
+    # Spark 3.5 reads one file only. The last value of a key applies.
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    former = defaults.read_text(encoding="utf-8") + "\n" if defaults.is_file() else ""
+    file.write_text(former + properties(settings), encoding="utf-8")
+    return ["--properties-file", str(file)]
 
 
 def properties(settings: Mapping[str, str]) -> str:

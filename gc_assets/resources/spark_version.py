@@ -1,11 +1,12 @@
 """Versions of Spark that gc-assets supports, and what differs between them.
 
-The bounds are those of `pyspark` in pyproject.toml. A managed service ships its own pyspark, so pip
-does not enforce them there.
+pip installs Spark 4.0 or newer. A managed service has its own pyspark, which can be 3.5: its
+sessions and jobs work, Spark Connect does not.
 """
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from typing import Final
 
@@ -13,9 +14,10 @@ import pyspark
 
 from gc_assets.core.errors import UsageError
 
+_SPARK_3: Final = (3, 5)
 OLDEST: Final = (4, 0)
 NEWEST: Final = (4, 3)
-SUPPORTED: Final = f"Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+SUPPORTED: Final = f"Spark 3.5 and {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 _LOCAL_SERVER: Final = "pyspark.sql.connect.local_server"
 
 
@@ -26,11 +28,18 @@ def minor(version: str) -> str:
 
 def is_supported(version: str) -> bool:
     """Check if a version of Spark is in the supported range."""
-    try:
-        major, number = (int(part) for part in minor(version).split("."))
-    except ValueError:
-        return False
-    return OLDEST <= (major, number) <= NEWEST
+    return _pair(version) == _SPARK_3 or OLDEST <= _pair(version) <= NEWEST
+
+
+def is_spark_3(version: str) -> bool:
+    """Check if a version of Spark is older than 4.0."""
+    return _pair(version) < OLDEST
+
+
+def _pair(version: str) -> tuple[int, int]:
+    """Return the minor version as numbers, or zeros if it has none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found is not None else (0, 0)
 
 
 def require_supported(version: str, place: str) -> None:
@@ -38,7 +47,7 @@ def require_supported(version: str, place: str) -> None:
 
     Args:
         version: The version of Spark.
-        place: Where it runs, for the message.
+        place: The name of its machine or role, for the message.
 
     Raises:
         UsageError: If the version is not supported.
@@ -55,7 +64,7 @@ def require_equal(version: str, place: str) -> None:
 
     Args:
         version: The version of Spark's JVM.
-        place: Where it runs, for the message.
+        place: The name of its machine or role, for the message.
 
     Raises:
         UsageError: If the versions differ.
@@ -68,6 +77,19 @@ def require_equal(version: str, place: str) -> None:
         f"{place} runs Spark {version}, but this process has pyspark {ours}. The minor versions must be equal: {install}use a Spark "
         f"{minor(ours)} (docs/clusters.md)."
     )
+
+
+def require_connect() -> None:
+    """Refuse Spark Connect if pyspark is too old.
+
+    Raises:
+        UsageError: If pyspark is older than 4.0.
+    """
+    if is_spark_3(pyspark.__version__):
+        raise UsageError(
+            f"Spark Connect needs pyspark 4.0 or newer, but this process has pyspark {pyspark.__version__}. Set `mode: session` or "
+            "`mode: submit` in `spark`."
+        )
 
 
 def has_local_server() -> bool:

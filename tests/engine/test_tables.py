@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import FormatError, GateRefused, GcError, LakeUnreadable
 from gc_assets.core.hashing import digest
+from gc_assets.engine.arrow_frames import create_frame
 from gc_assets.engine.tables import (
     PARTS_DDL,
     ROUTE,
@@ -95,7 +96,7 @@ def test_executors_and_driver_write_same_table(spark: SparkSession, state: State
     table, rows = TABLES[name], rows_of(TABLES[name])
     run = state.start("group", name, DAY, CLOCK)
     by_driver = publish(state, run, write_rows(rows, table, run, state.files), CLOCK)
-    frame = spark.createDataFrame(rows, spark_schema(table.schema)).repartition(3)
+    frame = create_frame(spark, rows, spark_schema(table.schema)).repartition(3)
     again = state.start("group", name, DAY, CLOCK)
     by_executors = publish(state, again, write_frame(frame, table, again, state), CLOCK)
     assert by_executors.receipt.digest == by_driver.receipt.digest == f"{digest(rows):016x}"

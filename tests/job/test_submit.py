@@ -234,14 +234,14 @@ def test_job_of_another_release_is_refused(lake: Path, tmp_path: Path, monkeypat
 
 def test_job_with_an_unsupported_spark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     document = {"versions": versions()}
-    monkeypatch.setattr(pyspark, "__version__", "3.5.1")
+    monkeypatch.setattr(pyspark, "__version__", "3.4.1")
     with pytest.raises(
-        UsageError, match=r"the job has Spark 3\.5\.1, but gc-assets supports Spark 4\.0 to 4\.3\. Use a cluster or runtime"
+        UsageError, match=r"the job has Spark 3\.4\.1, but gc-assets supports Spark 3\.5 and 4\.0 to 4\.3\. Use a cluster or runtime"
     ):
         JobRequest.read(document)
 
 
-@pytest.mark.parametrize("version", ["4.0.2-amzn-0", "4.0.0", "4.3.1"])
+@pytest.mark.parametrize("version", ["3.5.4-amzn-0", "4.0.2-amzn-0", "4.0.0", "4.3.1"])
 def test_job_may_have_another_spark_of_the_range(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     """A service builds its own Spark. The versions are accepted, and then the other fields are missing."""
     document = {"versions": versions()}

@@ -33,6 +33,16 @@ def test_package_is_reproducible() -> None:
     assert hashlib.sha256(executors.build_package().read_bytes()).digest() == first
 
 
+def test_executors_with_another_pyspark_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "false"), version="4.1.4")
+    row = {"version": __version__, "python": "3.11.2", "spark": "4.0.5", "machine": "worker-7"}
+    monkeypatch.setattr(executors, "describe_executors", lambda *_: row)
+    with pytest.raises(UsageError, match=r"have pyspark 4\.0\.5, but the driver runs Spark 4\.1\.4\..*Python of `worker-7`"):
+        executors.check_executors(spark, "spark://cluster")
+    spark.version = "4.0.2-amzn-0"
+    executors.check_executors(spark, "spark://cluster")
+
+
 @pytest.mark.parametrize("spelled", ["true", "True", " TRUE"])
 def test_speculation_is_refused_in_any_spelling(spelled: str) -> None:
     """Spark reads all of these spellings as true."""

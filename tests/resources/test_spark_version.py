@@ -11,16 +11,17 @@ import pyspark
 import pytest
 
 from gc_assets.core.errors import UsageError
+from gc_assets.remote.spark_submit import submit_version
 from gc_assets.resources import spark_version
 from gc_assets.resources.connect_server import describe_server, use_own_server
-from gc_assets.resources.spark import SparkRuntime
+from gc_assets.resources.spark import SparkRuntime, write_properties
 from gc_assets.resources.spark_version import NEWEST, OLDEST, is_supported, minor, require_equal
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_range_is_that_of_the_package() -> None:
-    """A managed service has its own pyspark, which pip does not check."""
+    """A managed service has its own pyspark, which pip does not check. It can be 3.5."""
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (requirement,) = (name for name in dependencies if name.startswith("pyspark"))
     oldest, below = re.fullmatch(r"pyspark\[connect\]>=([\d.]+),<([\d.]+)", requirement).groups()
@@ -31,7 +32,9 @@ def test_range_is_that_of_the_package() -> None:
 @pytest.mark.parametrize(
     "version, supported",
     [
-        ("3.5.9", False),
+        ("3.4.4", False),
+        ("3.5.4-amzn-0", True),
+        ("3.6.0", False),
         ("4.0.0", True),
         ("4.0.2-amzn-0", True),
         ("4.1.0.dev3", True),
@@ -46,8 +49,8 @@ def test_versions_of_services_are_understood(version: str, supported: bool) -> N
 
 
 def test_unsupported_pyspark_opens_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspark, "__version__", "3.5.9")
-    with pytest.raises(UsageError, match=r"this process has Spark 3\.5\.9, but gc-assets supports Spark 4\.0 to 4\.3"):
+    monkeypatch.setattr(pyspark, "__version__", "3.4.4")
+    with pytest.raises(UsageError, match=r"this process has Spark 3\.4\.4, but gc-assets supports Spark 3\.5 and 4\.0 to 4\.3"):
         SparkRuntime().session()
 
 
@@ -64,7 +67,30 @@ def test_spark_home_with_another_spark_is_refused(spark: object, monkeypatch: py
 def test_unsupported_server_names_no_command_that_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.0.5")
     with pytest.raises(UsageError, match=r"must be equal: use a Spark 4\.0 \(docs"):
-        require_equal("3.5.1", "spark://host:7077")
+        require_equal("3.4.1", "spark://host:7077")
+
+
+def test_spark_connect_is_refused_with_pyspark_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "3.5.9")
+    with pytest.raises(UsageError, match=r"Spark Connect needs pyspark 4\.0 or newer, but this process has pyspark 3\.5\.9"):
+        SparkRuntime(mode="connect", remote="sc://localhost:15002").session()
+
+
+@pytest.mark.parametrize("version, options", [("3.5.9", []), ("4.0.5", ["--load-spark-defaults"])])
+def test_settings_of_the_run_override_the_defaults_of_the_distribution(tmp_path: Path, version: str, options: list[str]) -> None:
+    """Spark 3.5 cannot read both files, so it gets one."""
+    defaults = tmp_path / "conf" / "spark-defaults.conf"
+    defaults.parent.mkdir()
+    defaults.write_text("spark.master local[7]\nspark.eventLog.dir s3a://events")
+    file = tmp_path / "spark.conf"
+    assert write_properties(file, {"spark.master": "local[2]"}, version, tmp_path) == [*options, "--properties-file", str(file)]
+    assert file.read_text().splitlines()[-1] == "spark.master=local[2]"
+    assert ("spark.eventLog.dir s3a://events" in file.read_text().splitlines()) is (version == "3.5.9")
+
+
+def test_version_of_a_distribution_is_read_without_java(tmp_path: Path) -> None:
+    assert submit_version(str(Path(pyspark.__path__[0]) / "bin" / "spark-submit")) == pyspark.__version__
+    assert submit_version(str(tmp_path / "bin" / "spark-submit")) is None
 
 
 def test_local_server_needs_a_pyspark_that_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:

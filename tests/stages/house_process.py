@@ -19,6 +19,9 @@ from tests.conftest import TEST_CONF
 from tests.process_kills import CHECKOUT
 from tests.stages.lakehouse import Lakehouse, counts
 
+# The address and token of a Spark Connect server, instead of the local one.
+REMOTE, TOKEN = "GC_ASSETS_TEST_REMOTE", "GC_ASSETS_TEST_TOKEN"
+
 
 def start_process(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Start a process in its own session. The last line of its output is JSON."""
@@ -54,7 +57,8 @@ def run_protocol(house: Lakehouse) -> dict[str, Any]:
 
 def main(mode: str, root: str, verb: str, *arguments: str) -> None:
     lakes = pickle.loads((Path(root) / "lakes.pickle").read_bytes())  # noqa: S301  (written by `start_process`)
-    runtime = SparkRuntime.model_validate({"mode": mode, "master": "local[2]", "remote": "local[2]", "conf": TEST_CONF})
+    server = {"remote": os.environ.get(REMOTE, "local[2]"), "token": os.environ.get(TOKEN)}
+    runtime = SparkRuntime.model_validate({"mode": mode, "master": "local[2]", **server, "conf": TEST_CONF})
     house = Lakehouse(runtime.session(), Path(root), lakes)
     if verb == "protocol":
         sys.stdout.write(json.dumps(run_protocol(house)) + "\n")

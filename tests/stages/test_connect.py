@@ -7,17 +7,23 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
+from gc_assets.resources.spark_version import has_local_server
+from tests.connect_service import TOKEN, run_service
 from tests.depth import full_suite_only
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree, numbers
 from tests.process_kills import CHECKOUT
+from tests.stages import house_process
 from tests.stages.house_process import start_process
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -37,6 +43,25 @@ class BothModes:
     connect: dict[str, Any]
 
 
+@contextmanager
+def run_local_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the variables of a client that starts pyspark's local server. Stop that server afterwards."""
+    server = {"SPARK_LOCAL_CONNECT_DISCOVERY": str(folder / "connect-local.json")}
+    try:
+        yield server
+    finally:
+        stop = [sys.executable, "-m", "gc_assets.resources.connect_server", "--stop"]
+        subprocess.run(stop, cwd=CHECKOUT, env={**os.environ, **server}, check=True, capture_output=True)
+
+
+@contextmanager
+def run_remote_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the variables of a client of a server with a token and TLS, for a pyspark without a local server."""
+    folder.mkdir()
+    with run_service(folder) as service:
+        yield {house_process.REMOTE: service.remote, house_process.TOKEN: TOKEN, **service.environment}
+
+
 @pytest.fixture(scope="module")
 def both_modes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> BothModes:
     house = Lakehouse(spark, tmp_path_factory.mktemp("connect"))
@@ -50,14 +75,12 @@ def both_modes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     house.lakes = [iceberg.config("sales"), house.weather(retention={"default": "10d"})]
     before, header, live, planned = house.files(), house.plan(), house.live(), house.keys("deletion_plan")
     shutil.move(house.root / "state", house.root / "state-classic")
-    server = {"SPARK_LOCAL_CONNECT_DISCOVERY": str(house.root / "server" / "connect-local.json")}
-    process = start_process(house, "connect", "protocol", **server)
-    try:
-        output, errors = process.communicate(timeout=500)
-    finally:
-        process.kill()
-        stop = [sys.executable, "-m", "gc_assets.resources.connect_server", "--stop"]
-        subprocess.run(stop, cwd=CHECKOUT, env={**os.environ, **server}, check=True, capture_output=True)
+    with (run_local_server if has_local_server() else run_remote_server)(house.root / "server") as server:
+        process = start_process(house, "connect", "protocol", **server)
+        try:
+            output, errors = process.communicate(timeout=500)
+        finally:
+            process.kill()
     assert process.returncode == 0, errors[-4000:]
     return BothModes({house.key(path) for path in lost}, planned, before, header, live, json.loads(output.splitlines()[-1]))
 
