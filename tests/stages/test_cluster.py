@@ -29,7 +29,7 @@ from tests.stages.cluster_protocol import RESTORED_PREFIX, Scene, run_in_process
 from tests.state.s3_location import unused_location
 from tests.stores.s3_bench import open_s3_bench
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.compat]
 
 GARBAGE = {f"iceberg/db/orders/data/lost-{number}.parquet" for number in range(20)}
 PHASES = ("marking", "listing", "acting")

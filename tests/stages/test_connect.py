@@ -28,7 +28,7 @@ from tests.stages.house_process import start_process
 from tests.stages.lakehouse import Lakehouse, days_ago
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
-pytestmark = [pytest.mark.spark, full_suite_only]
+pytestmark = [pytest.mark.spark, pytest.mark.compat, full_suite_only]
 
 
 @dataclass
