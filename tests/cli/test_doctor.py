@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import shutil
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from click.testing import CliRunner, Result
 
@@ -26,6 +28,7 @@ from gc_assets.core.gates import foreign_metadata
 from gc_assets.core.plan import PlanHeader, Unreadable
 from gc_assets.resources.connect_server import identity
 from gc_assets.resources.platform import Platform, load_platform
+from gc_assets.resources.spark_version import has_local_server
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.records.plans import approve, record_damage
 from tests.assets.platforms import stored_plan
@@ -365,7 +368,31 @@ def test_flaw_is_reported_with_solution_and_exit_code_1(setup: Setup, flaw: str)
     assert setup.digest() == before
 
 
+def spark_findings(setup: Setup) -> dict[str, tuple[str, str]]:
+    rows = json.loads(setup.doctor("--format", "json").stdout)
+    return {row["check"]: (row["verdict"], row["found"]) for row in rows if row["subject"] == "spark"}
+
+
+def test_versions_of_this_process_and_of_jobs_are_reported(setup: Setup, tmp_path: Path) -> None:
+    setup.document["spark"] = {"mode": "submit"}
+    found = spark_findings(setup)
+    assert found["versions"] == ("ok", f"this process has pyspark {pyspark.__version__} and Python {platform.python_version()}")
+    assert found["spark-submit"][0] == "ok"
+    assert found["spark-submit"][1].endswith(f"bin/spark-submit, Spark {pyspark.__version__}")
+    program = tmp_path / "bin" / "spark-submit"
+    for name in ("bin/spark-submit", "jars/spark-core_2.12-3.3.2.jar"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch(0o755)
+    setup.document["spark"]["submit_program"] = str(program)
+    supported = "Spark 3.5 and 4.0 to 4.3"
+    assert spark_findings(setup)["spark-submit"] == ("fail", f"{program} is Spark 3.3.2, but gc-assets supports {supported}")
+
+
 def test_open_local_server_directory_is_reported(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_local_server():
+        setup.document["spark"] = {"mode": "connect", "remote": "local[2]"}
+        assert "has no reusable local Spark Connect server" in setup.doctor().stdout
+        return
     monkeypatch.setenv("SPARK_LOCAL_CONNECT_DISCOVERY", str(tmp_path / "connect-local.json"))
     setup.document["spark"] = {"mode": "connect", "remote": "local[2]"}
     other = tmp_path / "gc-assets-of-another-environment"

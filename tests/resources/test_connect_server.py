@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql.connect.local_server import Discovery, LocalConnectServer
 
 import gc_assets
 from gc_assets.core.errors import UsageError
 from gc_assets.resources.connect_server import DISCOVERY, identity, use_own_server
 
-pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
+pytest.importorskip("pyspark.sql.connect.local_server", reason="pyspark 4.3 has the first reusable local server")
 
 
 def discovery(root: Path) -> str:
@@ -41,6 +40,8 @@ def test_each_environment_and_release_has_its_own_server(tmp_path: Path, monkeyp
 def test_server_of_another_environment_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record of a live server with the same Spark, which is all that pyspark compares."""
     monkeypatch.setenv(DISCOVERY, str(tmp_path / "connect-local.json"))
+    from pyspark.sql.connect.local_server import Discovery, LocalConnectServer
+
     with Discovery() as theirs:
         theirs.save({"host": "localhost", "port": 1, "token": "t", "pid": os.getpid(), "spark_version": "4"})
         assert LocalConnectServer(theirs).pid == os.getpid()
