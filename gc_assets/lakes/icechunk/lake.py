@@ -6,7 +6,7 @@ a spec version stores refs and parents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -64,6 +64,10 @@ class IcechunkLake:
         """
         return (self._v2 if source.address == repo_address(self._repository) else self._v1).commits(source)
 
+    def has_source(self, source: CommitSource) -> bool:
+        """Check if a frozen source is that of the current spec version."""
+        return self._is_v2() == (source.address == repo_address(self._repository))
+
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """Return the children of a snapshot or a chunk manifest."""
         return entries.decode(container, raw, self._chunk_containers)
@@ -89,7 +93,7 @@ class IcechunkLake:
         """
         try:
             if self._is_v2():
-                yield from execute_repo(actions, lambda info: self._apply_policy(info, as_of, grace_cutoff), self._repo_file)
+                yield from execute_repo(actions, self._prepare_policy(as_of, grace_cutoff), self._repo_file)
                 return
             refs, commits = self._read_current()
             policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
@@ -136,9 +140,22 @@ class IcechunkLake:
     def _repo_file(self) -> RepoFile:
         return RepoFile(self._objects, self._repository)
 
-    def _apply_policy(self, info: RepoInfo, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """Apply the policy to a version of `repo`."""
-        return self.retain(self._v2.read_state(info, as_of), commit_table(self._v2.commits_of(info)), as_of, grace_cutoff)
+    def _prepare_policy(self, as_of: datetime, grace_cutoff: datetime) -> Callable[[RepoInfo], Retention]:
+        """Return a function that applies the policy to any version of `repo`, without requests.
+
+        Writers may commit between a read of `repo` and its replacement, so that time must be short.
+        Therefore unlisted snapshots are read once. They only protect their ancestors.
+        """
+        repository = self._v2
+        info = repository.read()
+        unlisted = [commit for commit in repository.commits_of(info) if commit.commit_id not in info.snapshots]
+
+        def apply_policy(current: RepoInfo) -> Retention:
+            others = (commit for commit in unlisted if commit.commit_id not in current.snapshots)
+            commits = commit_table([*repository.listed_commits(current), *others])
+            return self.retain(repository.state_without_files(current), commits, as_of, grace_cutoff)
+
+        return apply_policy
 
     def _read_current(self) -> tuple[FrozenRefs, list[Commit]]:
         refs = self._v1.read_state()

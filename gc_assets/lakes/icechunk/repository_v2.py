@@ -94,16 +94,29 @@ class RepositoryV2:
         config = ContentRoot(f"{self.address}/config.yaml", Kind.CONFIG, is_container=False, must_exist=False)
         # Like the library, collect nothing while a user has restricted the repository.
         collect = info.status.availability is Availability.ONLINE
-        tags, branches = ([Ref(name, kind, head) for name, head in refs.items()] for kind, refs in _refs_by_type(info))
-        return FrozenRefs(
-            lake=self.lake,
-            kind="icechunk",
-            refs=(*tags, *branches),
-            sources=tuple(CommitSource(repo.address, shard=shard, shards=shards, properties=_properties(info)) for shard in range(shards)),
+        return replace(
+            self.state_without_files(info, shards),
             claims=tuple(Claim(f"{self.address}/{folder}/", collect=collect) for folder in (*FOLDERS, OVERWRITTEN)),
             pinned=(repo, config, *ref_files, *backups.files),
             notes=(*describe_unknown_names(self.lake, files), *backups.notes, *self._notes(info, ref_files)),
         )
+
+    def state_without_files(self, info: RepoInfo, shards: int = 1) -> FrozenRefs:
+        """Return the refs and settings in this `repo`, without requests to the store."""
+        tags, branches = ([Ref(name, kind, head) for name, head in refs.items()] for kind, refs in _refs_by_type(info))
+        address, properties = repo_address(self.address), _properties(info)
+        return FrozenRefs(
+            lake=self.lake,
+            kind="icechunk",
+            refs=(*tags, *branches),
+            sources=tuple(CommitSource(address, shard=shard, shards=shards, properties=properties) for shard in range(shards)),
+            claims=(),
+            pinned=(),
+        )
+
+    def listed_commits(self, info: RepoInfo) -> Iterator[Commit]:
+        """Yield the listed snapshots, without the sizes of their files and without requests."""
+        return (self._listed_commit(entry, None) for entry in info.snapshots.values())
 
     def commits_of(self, info: RepoInfo, shard: int = 0, shards: int = 1) -> Iterator[Commit]:
         """Yield the listed snapshots in a shard, then the files that are not listed.
