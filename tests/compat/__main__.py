@@ -73,7 +73,8 @@ def _run_cell(cell: Cell, folder: Path) -> Result:
         missing = find_interpreter(cell.python) is None
         fault, versions = f"{'not run' if missing else 'failed'}: {error}", {}
     else:
-        fault, versions = _pytest(python, folder, [CHECKS, *marked_files()], cell.name), installed_versions(cell)
+        depth = "all" if cell.spark else ""
+        fault, versions = _pytest(python, folder, [CHECKS, *marked_files()], cell.name, depth), installed_versions(cell)
     _show(cell.name, fault, time.monotonic() - start)
     return Result(cell, fault, versions)
 
@@ -84,11 +85,14 @@ def marked_files() -> list[str]:
     return [str(path.relative_to(CHECKOUT)) for path in files if _MARK.search(path.read_text())]
 
 
-def _pytest(python: Path, folder: Path, files: Sequence[str], name: str) -> str:
-    """Run the marked tests of these files. Return an empty string, or the first failure."""
+def _pytest(python: Path, folder: Path, files: Sequence[str], name: str, depth: str = "") -> str:
+    """Run the marked tests of these files. Return an empty string, or the first failure.
+
+    A `depth` of `all` adds servers of Spark Connect and clusters.
+    """
     BUILD.mkdir(parents=True, exist_ok=True)
     log = BUILD / f"{name}.log"
-    environment = {**os.environ, "GC_ASSETS_COMPAT": str(folder), "GC_ASSETS_TEST_NESSIE": "required", "PYTHONDONTWRITEBYTECODE": ""}
+    environment = {**os.environ, "GC_ASSETS_COMPAT": str(folder), "GC_ASSETS_TEST_NESSIE": "required", "GC_ASSETS_TEST_DEPTH": depth}
     command = [str(python), "-m", "pytest", "-m", "compat", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     with log.open("w") as output:
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.compat.cells import CELLS, PYTHONS, Cell, cell_of_commit, select_cells
+from tests.compat.environments import CHECKOUT
 from tests.compat.page import BEGIN, END, Result, update_page
 from tests.interpreters import find_interpreter
 
@@ -22,6 +24,12 @@ def test_every_python_has_both_ends_of_the_ranges() -> None:
     pairs = {(cell.python, cell.resolution) for cell in CELLS if cell.spark is None}
     assert pairs == {(python, resolution) for python in PYTHONS for resolution in ("lowest", "newest")}
     assert len(names(list(CELLS))) == len(CELLS)
+
+
+def test_classifiers_name_the_pythons_of_the_cells() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    assert project["classifiers"] == [f"Programming Language :: Python :: {version}" for version in PYTHONS]
+    assert project["requires-python"] == f">={PYTHONS[0]}"
 
 
 def test_options_select_cells() -> None:
