@@ -1,4 +1,4 @@
-"""numpy access to many FlatBuffers tables at once.
+"""numpy access to many FlatBuffers tables.
 
 All tables with the same layout (vtable) are read in one pass. Writers share layouts, so there are
 only a few. Every position is verified against the size of the buffer.

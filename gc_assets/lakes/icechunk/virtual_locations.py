@@ -1,15 +1,15 @@
 """Addresses of virtual chunks, as the library reads them.
 
 Library 2.x also writes `vcc://NAME/PATH` into repositories of spec version 1. NAME is a virtual chunk
-container in `config.yaml`. Readers replace `vcc://NAME/` by its current `url_prefix`, and then read
-the location like any other: without query and fragment, with `.` and `..` components followed, and
-percent-decoded. Earlier prefixes of a name are never used.
+container in the configuration of the repository. Readers replace `vcc://NAME/` by its current
+`url_prefix`, and then read the location like any other: without query and fragment, with `.` and `..`
+components followed, and percent-decoded. Earlier prefixes of a name are never used.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -20,6 +20,7 @@ import yaml
 from gc_assets.core.errors import FormatError, UnresolvedAddresses
 from gc_assets.core.objects import Objects
 from gc_assets.core.untrusted_input import is_text
+from gc_assets.lakes.icechunk.flexbuffers import NULL, FlexReader
 from gc_assets.lakes.protocol import NamedPrefixes
 
 # A configuration has a few kilobytes. The parser needs a minute for much more.
@@ -48,15 +49,44 @@ def read_chunk_containers(objects: Objects, repository: str) -> NamedPrefixes:
         raw = objects.read(address)
         if len(raw) > MAX_CONFIG_BYTES:
             return NamedPrefixes({}, f"{address} has {len(raw):,} bytes; expected at most {MAX_CONFIG_BYTES:,}")
-        return NamedPrefixes(dict(_parse_containers(raw)))
+        return NamedPrefixes(dict(_unique_prefixes(_yaml_containers(raw))))
     except FileNotFoundError:
         return NamedPrefixes({})
     except (OSError, ValueError, FormatError) as error:
         return NamedPrefixes({}, f"{address} cannot be read: {error}")
 
 
-def _parse_containers(raw: bytes) -> Iterator[tuple[str, str]]:
-    """Yield name and prefix. A name with several prefixes is left out, because its meaning is unknown.
+def parse_chunk_containers(source: str, config: bytes | None) -> NamedPrefixes:
+    """Read the virtual chunk containers in the configuration that `repo` of spec version 2 contains.
+
+    Args:
+        source: Name of the configuration in errors.
+        config: The FlexBuffer, None for the default configuration. If it cannot be read, the result
+            has the reason.
+    """
+    if config is None:
+        return NamedPrefixes({})
+    if len(config) > MAX_CONFIG_BYTES:
+        return NamedPrefixes({}, f"{source} has {len(config):,} bytes; expected at most {MAX_CONFIG_BYTES:,}")
+    try:
+        return NamedPrefixes(dict(_unique_prefixes(_flexbuffer_containers(FlexReader("the FlexBuffer", config)))))
+    except FormatError as error:
+        return NamedPrefixes({}, f"{source} cannot be read: {error}")
+
+
+def _flexbuffer_containers(reader: FlexReader) -> Iterator[tuple[Any, Any]]:
+    """Yield the name and the prefix of each container in a configuration of spec version 2."""
+    (containers,) = reader.fields(reader.root(), "virtual_chunk_containers")
+    if containers is None or containers.type == NULL:
+        return
+    for container in reader.values(containers):
+        name, prefix = reader.fields(container, "name", "url_prefix")
+        if name is not None and name.type != NULL:
+            yield reader.text(name), None if prefix is None else reader.text(prefix)
+
+
+def _yaml_containers(raw: bytes) -> Iterator[tuple[Any, Any]]:
+    """Yield the name and the prefix of each container in a configuration of spec version 1.
 
     Raises:
         FormatError: If the document is not a configuration.
@@ -70,10 +100,16 @@ def _parse_containers(raw: bytes) -> Iterator[tuple[str, str]]:
     containers: Any = (document or {}).get("virtual_chunk_containers")
     if not isinstance(containers, Mapping | None):
         raise FormatError(f"expected a mapping in virtual_chunk_containers, found {type(containers).__name__}")
-    found: dict[str, set[str]] = {}
     for container in (containers or {}).values():
-        if isinstance(container, Mapping) and isinstance(name := container.get("name"), str):
-            prefix = container.get("url_prefix")
+        if isinstance(container, Mapping):
+            yield container.get("name"), container.get("url_prefix")
+
+
+def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield name and prefix. A name with several prefixes is left out, because its meaning is unknown."""
+    found: dict[str, set[str]] = {}
+    for name, prefix in containers:
+        if isinstance(name, str):
             if not isinstance(prefix, str):
                 raise FormatError(f"the virtual chunk container {name!r} has no url_prefix")
             if not is_text(name + prefix):
@@ -124,7 +160,7 @@ def _describe_unresolved(source: str, location: str, containers: NamedPrefixes |
     elif containers.error is not None:
         known = containers.error
     else:
-        known = f"config.yaml defines {', '.join(map(repr, sorted(containers.prefixes))) or 'none'}"
+        known = f"the configuration defines {', '.join(map(repr, sorted(containers.prefixes))) or 'none'}"
     return (
         f"{source}: the location {location!r} names a virtual chunk container with an unknown prefix ({known}), so it may be any file; "
         "define the container in the repository's configuration, and save it with the library's `save_config`"
@@ -135,9 +171,10 @@ def spellings(location: str) -> set[str]:
     """Return all possible names of the file at a virtual location, so that each is protected.
 
     The library stores a URL with encoded spaces and non-ASCII letters, but percent signs are not
-    encoded. It reads the percent-decoded path without query and fragment, after following `.` and
-    `..`. Observed with 1.1.21: `a b%20c.nc` is stored as `a%20b%20c.nc` and read as `a b c.nc`. Older
-    writers stored the location unchanged.
+    encoded. It reads the percent-decoded path without query and fragment. Observed with 1.1.21:
+    `a b%20c.nc` is stored as `a%20b%20c.nc` and read as `a b c.nc`. Older writers stored the location
+    unchanged. Libraries before 2.3 follow `.` and `..`. Library 2.3 reads a key with them, which is no
+    candidate (`hidden_path` in docs/safety.md).
     """
     path = location.split("?")[0].split("#")[0]
     names = {_follow_dots(location), _follow_dots(path)}

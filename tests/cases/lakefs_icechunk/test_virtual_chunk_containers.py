@@ -79,7 +79,7 @@ def test_plans_keep_chunks_that_locations_name_by_container(house: Repositories)
     (unreadable,) = header.unreadable
     assert (unreadable.lake, house.chunks(header)) == ("reader", expired - SHARED)
     assert "'vcc://box/" in unreadable.why
-    assert "config.yaml defines 'my box', 'renamed'" in unreadable.why
+    assert "the configuration defines 'my box', 'renamed'" in unreadable.why
 
     shutil.copy(RECORDED / "reader" / "config.yaml", house.configuration)
     house.replace("/recorded/", f"{house.warehouse}/")

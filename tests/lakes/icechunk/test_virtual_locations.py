@@ -1,16 +1,29 @@
-"""Virtual locations: containers of `config.yaml`, and the addresses that a location may mean."""
+"""Virtual locations: containers of the configuration, and the addresses that a location may mean."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from flatbuffers import flexbuffers
 
 from gc_assets.core.errors import FormatError, UnresolvedAddresses
-from gc_assets.lakes.icechunk.virtual_locations import MAX_CONFIG_BYTES, read_chunk_containers, spellings, virtual_addresses
+from gc_assets.lakes.icechunk.flexbuffers import FlexReader
+from gc_assets.lakes.icechunk.repo_info import parse_repo
+from gc_assets.lakes.icechunk.virtual_locations import (
+    MAX_CONFIG_BYTES,
+    parse_chunk_containers,
+    read_chunk_containers,
+    spellings,
+    virtual_addresses,
+)
 from gc_assets.lakes.protocol import NamedPrefixes
 from gc_assets.stores.local.objects import LocalObjects
+from tests.lakes.icechunk.v2.recordings import unpack_recording
 
 CONTAINERS = NamedPrefixes({"box": "file:///data/a/", "my box": "s3://bucket/pre/", "Box": "gcs://other/", "é": "file:///é/"})
 
@@ -52,7 +65,7 @@ def test_location_means_these_addresses(location: str, expected: set[str]) -> No
 
 @pytest.mark.parametrize("location", ["vcc://unknown/q", "vcc:///q", "vcc://BOX/q", "vcc:box/q", "vcc://box", "vcc://box%2520/q"])
 def test_unknown_container_is_refused_by_name(location: str) -> None:
-    with pytest.raises(FormatError, match=f"manifest x: the location '{location}' names .*config.yaml defines 'Box', 'box'"):
+    with pytest.raises(FormatError, match=f"manifest x: the location '{location}' names .*the configuration defines 'Box', 'box'"):
         addresses("file:///plain", location)
 
 
@@ -117,3 +130,84 @@ def test_configuration_that_is_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").mkdir()
     assert "cannot be read" in (read_chunk_containers(LocalObjects(), f"file://{tmp_path}").error or "")
     assert spellings("file:///a/./b") == {"file:///a/b"}
+
+
+def test_containers_of_spec_version_2_are_read_from_repo(tmp_path: Path) -> None:
+    """The recorded configurations have two named containers and one without a name."""
+    for name in ("virtual-chunks", "virtual-chunks-by-2.0.5"):
+        info = parse_repo(name, (unpack_recording(name, tmp_path).path / "repo").read_bytes())
+        assert info.config is not None
+        expected = NamedPrefixes({"box": "file:///recorded/data/", "my-box": "s3://bucket/prefix/"})
+        assert parse_chunk_containers(name, info.config) == expected
+
+
+@pytest.mark.parametrize(
+    "containers, expected",
+    [
+        (None, {}),
+        ({}, {}),
+        ({"a": {"name": "box", "url_prefix": "s3://one/"}, "b": {"url_prefix": "s3://two/"}}, {"box": "s3://one/"}),
+        ({"a": {"name": None, "url_prefix": "s3://one/"}, "b": {"name": "", "url_prefix": "s3://é/"}}, {"": "s3://é/"}),
+        ({"a": {"name": "x", "url_prefix": "s3://one/"}, "b": {"name": "x", "url_prefix": "s3://two/"}}, {}),
+        ({f"{n}": {"name": f"{n}", "url_prefix": f"s3://{n}/", "store": {"s3": [n, 1.5, True]}} for n in range(300)}, None),
+    ],
+)
+def test_flexbuffer_has_the_containers_that_were_written(containers: Any, expected: dict[str, str] | None) -> None:
+    config = bytes(flexbuffers.Dumps({"caching": None, "retries": [1, 2, 3], "virtual_chunk_containers": containers, "zone": -1.5}))
+    if expected is None:
+        expected = {f"{n}": f"s3://{n}/" for n in range(300)}
+    assert parse_chunk_containers("repo", config) == NamedPrefixes(expected)
+
+
+@pytest.mark.parametrize(
+    "config, finding",
+    [
+        (b"", "no root"),
+        (b"\x00\x00\x03", "no root"),
+        (flexbuffers.Dumps(5), "a value of type 1 instead of a map"),
+        (flexbuffers.Dumps({"virtual_chunk_containers": [1]}), "instead of a map"),
+        (flexbuffers.Dumps({"virtual_chunk_containers": {"a": {"name": "x"}}}), "'x' has no url_prefix"),
+        (flexbuffers.Dumps({"virtual_chunk_containers": {"a": {"name": "x", "url_prefix": 5}}}), "instead of a string"),
+        (flexbuffers.Dumps({"virtual_chunk_containers": {"a": {"name": "x", "url_prefix": b"s3"}}}), "instead of a string"),
+        (bytes(MAX_CONFIG_BYTES + 1), "expected at most"),
+    ],
+)
+def test_unreadable_flexbuffer_is_a_note(config: bytes, finding: str) -> None:
+    containers = parse_chunk_containers("lake x: repo", bytes(config))
+    assert containers.prefixes == {}
+    assert containers.error is not None
+    assert containers.error.startswith("lake x: repo")
+    assert finding in containers.error
+
+
+def test_flexbuffer_that_repeats_a_map_is_refused_in_time() -> None:
+    """Each of 3,000 containers is the same map of 3,000 keys."""
+    count = 3000
+    large = {f"key{n:05}": None for n in range(count)} | {"name": "x", "url_prefix": "s3://x/"}
+    containers = {"a": large} | {f"b{n:05}": {} for n in range(count)}
+    config = bytearray(flexbuffers.Dumps({"virtual_chunk_containers": containers}))
+    reader = FlexReader("repo", bytes(config))
+    (found,) = reader.fields(reader.root(), "virtual_chunk_containers")
+    assert found is not None
+    first, *others = reader.values(found)
+    target = first.position - int.from_bytes(config[first.position : first.position + first.width], "little")
+    types = others[-1].position + others[-1].width
+    for number, element in enumerate(others, 1):
+        config[element.position : element.position + element.width] = (element.position - target).to_bytes(element.width, "little")
+        config[types + number] = config[types]
+    assert "maps that are larger than the buffer together" in (parse_chunk_containers("repo", bytes(config)).error or "")
+
+
+def test_damaged_flexbuffer_has_containers_or_an_error() -> None:
+    rnd = random.Random(5)
+    containers = {"a": {"name": "x", "url_prefix": "s3://one/"}}
+    good = bytes(flexbuffers.Dumps({"virtual_chunk_containers": containers, "other": {"n": [1, "two"]}}))
+    ends = Counter[bool]()
+    for _ in range(4000):
+        config = bytearray(good)
+        for _ in range(rnd.randint(1, 3)):
+            config[rnd.randrange(len(config))] = rnd.randrange(256)
+        found = parse_chunk_containers("repo", bytes(config[: rnd.choice([len(config), rnd.randrange(len(config))])]))
+        assert found.error is None or (not found.prefixes and "repo" in found.error)
+        ends[found.error is None] += 1
+    assert min(ends[True], ends[False]) > 100
