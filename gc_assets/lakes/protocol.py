@@ -497,6 +497,15 @@ class PrefixedLake(Lake, Protocol):
 
 
 @runtime_checkable
+class UpgradableLake(Lake, Protocol):
+    """Lake whose format can be upgraded in place, so that its commits have another source."""
+
+    def has_source(self, source: CommitSource) -> bool:
+        """Check if a frozen source is one of the current format. Raises `LakeUnreadable`."""
+        ...
+
+
+@runtime_checkable
 class FilteredLake(Lake, Protocol):
     """Lake whose server lists only refs the user is allowed to read.
 

@@ -10,13 +10,24 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gc_assets.core.errors import ClockSkewed, GcError, LakeUnreadable, StoreError
+from gc_assets.core.errors import ClockSkewed, FormatError, GcError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
-from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, NamedPrefixes, PrefixedLake, Ref, UnreadableTable
+from gc_assets.lakes.protocol import (
+    Claim,
+    CommitSource,
+    ContentRoot,
+    FrozenRefs,
+    Lake,
+    NamedPrefixes,
+    PrefixedLake,
+    Ref,
+    UnreadableTable,
+    UpgradableLake,
+)
 from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
 from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, find_resolvable, resolve_rows
 from gc_assets.state.journal import PublishedTable
@@ -57,7 +68,7 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     - the run is a rehearsal and the freeze is not, or the reverse;
     - the run is a verification mark;
     - the run date is today and a plan has edited the history of the lake since the freeze, which
-      therefore names commits that no longer exist.
+      therefore names commits that no longer exist, or the format of the lake was upgraded since.
 
     If storages or symbolic links changed since the freeze, its rows are published again with their
     current keys. On the run date, this also updates the prefixes of names in containers, and a
@@ -84,8 +95,8 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     run = start_run(context, context.group(lake_name), LAKE_REFS)
     log_activity("reading refs")
     frozen_at = context.clock.now()
-    lake = context.lake(lake_name)
-    refs = _freeze(context, lake_name, lake)
+    lake, resolver = context.lake(lake_name), context.resolver()
+    refs, sides = _freeze(context, lake_name, lake, resolver)
     refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     summary = LakeRefsSummary(
@@ -104,24 +115,28 @@ def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
         named_prefixes=None if refs.named_prefixes is None else dict(refs.named_prefixes.prefixes),
         named_prefixes_error=None if refs.named_prefixes is None else refs.named_prefixes.error,
     )
-    resolver = context.resolver()
-    written = write_rows(rows, LAKE_REFS, run, state.files, _build_side_tables(refs, resolver))
+    written = write_rows(rows, LAKE_REFS, run, state.files, sides)
     summary = summary.model_copy(update={"resolved_as": resolver.settings_digest})
     return publish(state, run, written, context.clock, summary=summary, unsafe=context.unsafe)
 
 
-def _freeze(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
-    """Freeze the lake. A lake of some kinds is unreadable as a whole instead of stopping the run."""
+def _freeze(context: RunContext, lake_name: str, lake: Lake, resolver: KeyResolver) -> tuple[FrozenRefs, dict[str, pa.Table]]:
+    """Freeze the lake, and resolve its addresses.
+
+    A lake of some kinds is unreadable as a whole instead of stopping the run.
+    """
     try:
-        return _freeze_by_name(lake, context.as_of)
+        refs = _freeze_by_name(lake, context.as_of)
+        return refs, _build_side_tables(refs, resolver)
     except ClockSkewed:
         raise  # the clock of this machine may be wrong, and the ages of all lakes depend on it
-    except (LakeUnreadable, StoreError) as error:
+    except (LakeUnreadable, StoreError, FormatError) as error:
         if not context.kind(lake_name).fails_alone:
             raise
         locations = find_resolvable(context.config.lake(lake_name).own_locations(), context.resolver())
         claims = tuple(Claim(address, collect=False) for address in locations)
-        return FrozenRefs(lake_name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
+        refs = FrozenRefs(lake_name, lake.kind, (), (), claims, (), unreadable=(UnreadableTable(None, str(error)),))
+        return refs, _build_side_tables(refs, resolver)
 
 
 def _freeze_by_name(lake: Lake, as_of: datetime) -> FrozenRefs:
@@ -139,10 +154,24 @@ def _is_current(context: RunContext, lake_name: str, frozen: PublishedTable) -> 
         return False
     if context.run_date != context.clock.today():
         return True
+    if not _has_current_sources(context, lake_name, frozen):
+        return False
     logs = context.state.history(lake_name, EXPIRY_LOG.name)
     return not any(
         {"done", "undone"} & log.summary(ExpiryOutcomes).by_outcome.keys() and log.run_id > frozen.receipt.run_id for log in logs
     )
+
+
+def _has_current_sources(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
+    """Check if the commits of a lake are still in the frozen sources."""
+    lake = context.lake(lake_name)
+    if not isinstance(lake, UpgradableLake):
+        return True
+    sources = [CommitSource(**row) for row in read_side_rows(context, frozen, SOURCES_SIDE, SOURCES)]
+    try:
+        return all(lake.has_source(source) for source in sources)
+    except (LakeUnreadable, StoreError):
+        return True  # reading the commits fails too
 
 
 def _has_current_keys(context: RunContext, frozen: PublishedTable) -> bool:
