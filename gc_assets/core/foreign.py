@@ -93,12 +93,14 @@ class ClaimAges:
                 return None if None in times.values() else min(time for time in times.values() if time is not None)
         return None
 
-    def continue_with(self, claims: Iterable[tuple[str, str]], now: datetime | None) -> ClaimAges:
+    def continue_with(self, claims: Iterable[tuple[str, str]], now: datetime | None, shields: Collection[str] = ()) -> ClaimAges:
         """Return the ages of these claims (prefix, table) in a later run.
 
         Args:
             claims: The current claims.
             now: Time of the newest run that lacks the claims which are new, None without such a run.
+            shields: Prefixes that unreadable lakes only protect. The former claims inside them keep
+                their age.
         """
         found: dict[str, dict[str, datetime | None]] = {}
         current = list(claims)
@@ -106,12 +108,13 @@ class ClaimAges:
             is_known, time = self.of_claim(prefix, table)
             found.setdefault(prefix, {})[table] = time if is_known else now
         # If a table claims more than before, its former claims inside the new one keep their age.
+        # An unreadable lake claims nothing until it is readable again.
         prefixes: dict[str, list[str]] = {}
         for prefix, table in current:
             prefixes.setdefault(table, []).append(prefix)
         for prefix, times in self.since.items():
             for table, time in times.items():
-                if any(prefix.startswith(outer) for outer in prefixes.get(table, ())):
+                if any(prefix.startswith(outer) for outer in (*prefixes.get(table, ()), *shields)):
                     found.setdefault(prefix, {}).setdefault(table, time)
         return ClaimAges(found)
 

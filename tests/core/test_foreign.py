@@ -184,6 +184,15 @@ def test_accepted_prefix_frees_its_older_files(prefix: str, before: float, freed
     assert {key for key, rule in found.items() if rule is None} == freed
 
 
+def test_claims_of_an_unreadable_lake_keep_their_age() -> None:
+    """While a lake is unreadable, it protects its location and claims nothing."""
+    first = ClaimAges().continue_with([("w/chunks/", ""), ("v/chunks/", "")], None)
+    unreadable = first.continue_with([], NOW, {"w/"})
+    later = unreadable.continue_with([("w/chunks/", ""), ("v/chunks/", ""), ("w/t/", "1")], NOW)
+    assert later.of_directory("w/chunks/") is None
+    assert later.of_directory("v/chunks/") == later.of_directory("w/t/") == NOW
+
+
 def test_claim_keeps_its_age_in_later_runs() -> None:
     first = ClaimAges().continue_with([("a/", "1")], None)
     second = first.continue_with([("a/", "1"), ("b/", "2")], NOW)

@@ -43,7 +43,7 @@ def read_sizes(objects: Objects, addresses: Sequence[str]) -> list[int]:
     def read_size(address: str) -> int:
         try:
             return objects.size(address)
-        except OSError:
+        except (OSError, StoreError):  # also a scheme that no store reads
             return -1  # the decoder reads the same object and reports the error
 
     with ThreadPoolExecutor(CONCURRENT_READS) as pool:

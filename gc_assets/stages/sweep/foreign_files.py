@@ -167,6 +167,7 @@ def claim_ages(context: RunContext, storage_name: str, tables: Sequence[Publishe
     """
     listed, _ = effective_claims(context, storage_name, tables)
     current = _owners(listed)
+    shields = {claim.prefix for claim in listed if not claim.collect and claim.table is None}
     accepted = newest_accepted_plan(context, storage_name)
     if accepted is None:
         ages = ClaimAges().continue_with(current, None)
@@ -176,7 +177,7 @@ def claim_ages(context: RunContext, storage_name: str, tables: Sequence[Publishe
     if swept is not None and swept.paths(CLAIMED_SIDE):
         rows = read_parts(context.state.files, swept.paths(CLAIMED_SIDE), CLAIMED)
         ages, seen = _read_ages(rows, "since"), _read_ages(rows, "seen")
-        return ages.continue_with(current, accepted.frozen_at), seen.continue_with(current, now)
+        return ages.continue_with(current, accepted.frozen_at, shields), seen.continue_with(current, now, shields)
     # A run of a release before 0.4 recorded no ages.
     names = accepted.refs_digests
     found = [context.state.current(name, table.name, accepted.run_date) for name in names for table in (LAKE_REFS, LIVE_FILES)]
@@ -184,7 +185,7 @@ def claim_ages(context: RunContext, storage_name: str, tables: Sequence[Publishe
     if any(table is None for table in found):
         earlier += [claim for claim in listed if claim.owner.lake in names]
     known = ClaimAges().continue_with(_owners(earlier), None)
-    return known.continue_with(current, accepted.frozen_at), known.continue_with(current, now)
+    return known.continue_with(current, accepted.frozen_at, shields), known.continue_with(current, now, shields)
 
 
 def _owners(claims: Iterable[Claim]) -> list[tuple[str, str]]:
@@ -330,12 +331,17 @@ def find_datasets(keys: pa.Array) -> pa.RecordBatch:
 
 
 def outermost(datasets: pa.Table, claims: Claims) -> pa.Table:
-    """Return the datasets in claims that are inside no other dataset in the claim."""
+    """Return the datasets in claims that are inside no other dataset in the claim.
+
+    A dataset that is a whole claim contains no other: it does not count if a lake claims the prefix
+    for itself (`core/foreign.py`).
+    """
     names: Mapping[str, str] = {row["key"]: row["format"] for row in datasets.to_pylist()}
     kept: dict[str, list[str]] = {}
     for root in sorted(names):
-        roots = kept.setdefault(claims.deepest(root), [])
-        if not roots or not root.startswith(roots[-1]):
+        claim = claims.deepest(root)
+        roots = kept.setdefault(claim, [])
+        if not roots or roots[-1] == claim or not root.startswith(roots[-1]):
             roots.append(root)
     found = sorted(root for claim, roots in kept.items() if claim in claims.owners for root in roots)
     return pa.table({"key": pa.array(found, STRING), "format": pa.array([names[root] for root in found], STRING)}).cast(FOREIGN_DATASETS)

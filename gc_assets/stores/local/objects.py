@@ -67,7 +67,7 @@ def modified_us(etag: str) -> int | None:
 
 def identity(address: str) -> str | None:
     """Return the identity of the file at an address, as `Store.identity` specifies."""
-    if scheme_of(address) != FILE:
+    if scheme_of(address) != FILE or "\0" in address:  # file systems do not allow NUL in names
         return None
     try:
         status = _stat(address)

@@ -13,6 +13,7 @@ from gc_assets.core.requests import count_requests
 from gc_assets.stages.mark.manifest_entries import refuse_blind_executors
 from gc_assets.stages.mark.object_sizes import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, read_sizes
 from gc_assets.stores.local.objects import LocalObjects
+from gc_assets.stores.store import open_objects
 from tests.stores.s3_bench import open_s3_bench
 
 
@@ -76,6 +77,10 @@ def test_objects_of_an_unlistable_directory_are_requested_one_by_one(tmp_path: P
     (tmp_path / "link").symlink_to(tmp_path / "snap-0.avro")
     objects = RecordingObjects()
     assert read_sizes(objects, many) == list(range(1, MIN_LISTED_KEYS + 1))
+
+
+def test_object_in_no_known_store_has_no_size() -> None:
+    assert read_sizes(open_objects(), ["hdfs://nn/snap.avro", "gs://bucket/snap.avro", "file:///a\0b", "file://host/x"]) == [-1] * 4
 
 
 @pytest.mark.parametrize("many", [MIN_LISTED_KEYS, MIN_LISTED_KEYS - 1])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from gc_assets.stages.sweep.foreign_files import find_datasets
+from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.stages.sweep.foreign_files import find_datasets, outermost
 
 
 @pytest.mark.parametrize(
@@ -20,3 +21,11 @@ from gc_assets.stages.sweep.foreign_files import find_datasets
 )
 def test_dataset_is_found_in_any_directory(key: str, root: str) -> None:
     assert find_datasets(pa.array([key])).column("key").to_pylist() == [root]
+
+
+def test_dataset_in_the_root_of_a_claim_hides_no_other() -> None:
+    """A dataset that is the whole claim of a lake does not count, so those in it must be found."""
+    claims = Claims.of([Claim("w/", Owner("shop", None)), Claim("w/t/", Owner("shop", "1"), table="1")])
+    keys = ["w/offsets/0", "w/raw/snapshot/snapshot-1", "w/raw/x.zarr/zarr.json", "w/t/.zgroup", "w/t/a/.zgroup", "w/t/a/b/.zgroup"]
+    found = outermost(pa.Table.from_batches([find_datasets(pa.array(keys))]), claims)
+    assert found.column("key").to_pylist() == ["w/", "w/raw/", "w/t/", "w/t/a/"]

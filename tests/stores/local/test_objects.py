@@ -134,6 +134,10 @@ def test_identity_follows_links_to_the_file(tmp_path: Path) -> None:
         assert identity(nothing) is None
 
 
+def test_address_that_no_file_system_allows_has_no_identity() -> None:
+    assert identity("file:///a\0b") is None
+
+
 def test_identity_raises_for_a_file_that_cannot_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def deny(path: object) -> os.stat_result:
         raise PermissionError(errno.EACCES, "Permission denied", path)
