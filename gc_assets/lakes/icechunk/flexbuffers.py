@@ -1,7 +1,7 @@
 """A reader of FlexBuffers maps and strings that verifies each position against the size of the buffer.
 
 Format: flatbuffers.dev, "FlexBuffers". The package `flatbuffers` has a reader too, but it accepts
-positions outside of the buffer and does not bound its time. Lists and most numbers are not read.
+positions outside of the buffer and does not bound its time. Lists and numbers are not read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from gc_assets.core.errors import FormatError
 
-NULL, INT, UINT, STRING, MAP = 0, 1, 2, 5, 9
+NULL, STRING, MAP = 0, 5, 9
 _WIDTHS: Final = (1, 2, 4, 8)
 
 
@@ -84,13 +84,6 @@ class FlexReader:
         except UnicodeDecodeError as error:
             raise FormatError(f"{self._source}: expected a string in UTF-8, found {error}") from error
 
-    def unsigned(self, value: FlexValue) -> int:
-        """Return a number that is not negative."""
-        number = self._number(value.position, value.width)
-        if value.type not in {INT, UINT} or (value.type == INT and number >> (8 * value.width - 1)):
-            raise self.damage_error("a value that is no unsigned number")
-        return number
-
     def damage_error(self, found: str) -> FormatError:
         return FormatError(f"{self._source}: expected a valid FlexBuffer of {len(self._data):,} bytes, found {found}")
 
@@ -104,7 +97,7 @@ class FlexReader:
         return start, count
 
     def _keys(self, value: FlexValue, count: int) -> tuple[int, int]:
-        """Return the position of the first key of a map and the width of the elements with its keys."""
+        """Return the position of the first key of a map and the width of each key."""
         width = value.content_width
         start = self._target(value.position, value.width)
         keys_width = self._number(start - 2 * width, width)

@@ -15,9 +15,9 @@ from typing import Final
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk import envelope
-from gc_assets.lakes.icechunk.flatbuffers import I32, U8, U16, U32, U64, FlatBuffer, Table, TableReader
+from gc_assets.lakes.icechunk.flatbuffers import I32, U8, U16, U32, FlatBuffer, Table, TableReader
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
-from gc_assets.lakes.icechunk.repo_updates import UPDATE_FIELDS, RepoStatus, Update, parse_status, parse_update
+from gc_assets.lakes.icechunk.repo_updates import UPDATE_FIELDS, RepoStatus, Update, parse_status, parse_time, parse_update
 
 IDENTIFIER: Final = b"Ichk"
 SPEC_VERSION: Final = 2
@@ -38,8 +38,6 @@ FEATURE_FLAGS: Final[Mapping[int, str]] = {3: "move_node", 4: "create_tag", 5: "
 
 _RESTORE: Final = "restore the object from its newest copy in overwritten/"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# `datetime` has no later times, and an object with one is damaged.
-_END_OF_TIME_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 MetadataItems = tuple[tuple[str, bytes], ...]
 
@@ -182,20 +180,13 @@ def _parse_snapshots(source: str, reader: TableReader, root: Table) -> dict[str,
         snapshot_id: SnapshotInfo(
             snapshot_id=snapshot_id,
             parent_id=None if parent == NO_PARENT else ids[parent],
-            flushed_us=_parse_time(source, table),
+            flushed_us=parse_time(table, FLUSHED_AT, "flushed_at"),
             message=reader.string(table.at(MESSAGE, "message")),
             metadata=_parse_items(reader, table, SNAPSHOT_METADATA),
             pruned_logs=tuple(map(spell_one, reader.structs(table.at(PRUNED_LOGS, ""), ID_BYTES))) if table.has(PRUNED_LOGS) else (),
         )
         for snapshot_id, parent, table in zip(ids, parents, tables, strict=True)
     }
-
-
-def _parse_time(source: str, table: Table) -> int:
-    flushed_us = table.number(FLUSHED_AT, U64)
-    if flushed_us > _END_OF_TIME_US:
-        raise FormatError(f"{source}: expected flushed_at in microseconds since 1970, found {flushed_us}; {_RESTORE}")
-    return flushed_us
 
 
 def _verify_no_ring(source: str, ids: Sequence[str], parents: Sequence[int]) -> None:

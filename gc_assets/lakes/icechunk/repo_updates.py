@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Final, Literal
 
@@ -20,6 +21,9 @@ KIND, VALUE, UPDATED_AT, BACKUP_PATH = range(4)
 UPDATE_FIELDS: Final = 4
 AVAILABILITY, SET_AT, REASON = range(3)
 STATUS_FIELDS: Final = 3
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_END_OF_TIME_US: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 FieldType = Literal["u8", "u16", "bool", "string", "id", "status"]
 
@@ -108,6 +112,17 @@ class Update:
     backup_path: str | None = None
 
 
+def parse_time(table: Table, field: int, name: str) -> int:
+    """Return a time in microseconds since 1970, at most in the year 9999."""
+    found = table.number(field, U64)
+    if found > _END_OF_TIME_US:
+        raise FormatError(
+            f"{table.buffer.source}: expected {name} in microseconds since 1970, found {found}; "
+            "restore the object from its newest copy in overwritten/"
+        )
+    return found
+
+
 def parse_status(reader: TableReader, field: int) -> RepoStatus:
     """Parse a status. Raises `FormatError` for an unknown availability, which may forbid changes."""
     table = reader.table(field, STATUS_FIELDS)
@@ -116,7 +131,7 @@ def parse_status(reader: TableReader, field: int) -> RepoStatus:
         known = ", ".join(f"{item.value} ({item.name.lower()})" for item in Availability)
         raise FormatError(f"{table.buffer.source}: expected an availability of {known}, found {number}; upgrade gc-assets")
     reason = reader.string(table.at(REASON, "limited_availability_reason")) if table.has(REASON) else None
-    return RepoStatus(Availability(number), table.number(SET_AT, U64), reason)
+    return RepoStatus(Availability(number), parse_time(table, SET_AT, "set_at"), reason)
 
 
 def parse_update(reader: TableReader, table: Table) -> Update:
@@ -128,7 +143,7 @@ def parse_update(reader: TableReader, table: Table) -> Update:
         union = reader.table(table.at(VALUE, "update_type"), len(fields))
         value = {name: _value(reader, union, number, name, type_) for number, (name, type_) in enumerate(fields)}
     backup = reader.string(table.at(BACKUP_PATH, "backup_path")) if table.has(BACKUP_PATH) else None
-    return Update(kind, value, table.number(UPDATED_AT, U64), backup)
+    return Update(kind, value, parse_time(table, UPDATED_AT, "updated_at"), backup)
 
 
 def _value(reader: TableReader, union: Table, number: int, name: str, type_: FieldType) -> UpdateValue:

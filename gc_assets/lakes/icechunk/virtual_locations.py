@@ -106,7 +106,7 @@ def _yaml_containers(raw: bytes) -> Iterator[tuple[Any, Any]]:
 
 
 def _unique_prefixes(containers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield name and prefix. A name with several prefixes is left out, because its meaning is unknown."""
+    """Yield name and prefix. The meaning of a name with several prefixes is unknown."""
     found: dict[str, set[str]] = {}
     for name, prefix in containers:
         if isinstance(name, str):

@@ -16,7 +16,7 @@ from gc_assets.lakes.icechunk.repo_info import FEATURE_FLAGS, parse_repo
 from gc_assets.lakes.icechunk.repo_updates import Availability, RepoStatus, UpdateKind
 from tests.lakes.icechunk.builder import payload_of, with_payload
 from tests.lakes.icechunk.v2.builder import EPOCH, entry_positions, position_in_table
-from tests.lakes.icechunk.v2.recordings import NAMES, Recording, unpack_recording
+from tests.lakes.icechunk.v2.recordings import NAMES, Recording, unpack_recordings
 from tests.lakes.icechunk.v2.repo_tables import Values, read_repo, with_change, write_repo
 
 METADATA_OF_ENTRY = 4
@@ -26,7 +26,7 @@ Change = Callable[[Values], object]
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recording]:
-    return {name: unpack_recording(name, tmp_path_factory.mktemp(name)) for name in NAMES}
+    return unpack_recordings(tmp_path_factory.mktemp("recordings"))
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +179,8 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     "later field of repo": (lambda t: t.update(later=1), "a newer library"),
     "later field of a snapshot": (lambda t: t["snapshots"][2].update(later=1), "a newer library"),
     "time after 9999": (lambda t: t["snapshots"][2].update(flushed_at=2**63), "expected flushed_at"),
+    "status after 9999": (lambda t: t["status"].update(set_at=2**63), "expected set_at"),
+    "operation after 9999": (lambda t: t["updates"][2].update(updated_at=2**58), "expected updated_at"),
     "copy outside of overwritten": (lambda t: t.update(before="../refs/x"), "expected the name of an object in overwritten/"),
     "spec version 3": (lambda t: t.update(spec_version=3), "a repository of spec version 3; expected 2"),
     "no snapshots": (lambda t: t.update(snapshots=None), "expected the field 'snapshots'"),

@@ -18,7 +18,7 @@ from gc_assets.lakes.icechunk.repo_updates import UPDATE_VALUES, Availability, F
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from tests.lakes.icechunk.v2.builder import document_tree, set_value
 from tests.lakes.icechunk.v2.library import Library
-from tests.lakes.icechunk.v2.recordings import NAMES, unpack_recording
+from tests.lakes.icechunk.v2.recordings import unpack_recordings
 from tests.lakes.icechunk.v2.repo_tables import read_repo, with_change
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,8 +31,8 @@ HEADER_BYTES = 39
 def objects(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Every recorded `repo` and every copy of one."""
     found: list[bytes] = []
-    for name in NAMES:
-        path = unpack_recording(name, tmp_path_factory.mktemp(name)).path
+    for recording in unpack_recordings(tmp_path_factory.mktemp("recordings")).values():
+        path = recording.path
         found += [file.read_bytes() for file in (path / "repo", *sorted((path / "overwritten").glob("*")))]
     return found
 
@@ -62,7 +62,7 @@ def random_value(rnd: random.Random, type_: FieldType) -> Any:
 
 
 def random_status(rnd: random.Random) -> RepoStatus:
-    return RepoStatus(rnd.choice(list(Availability)), rnd.randrange(2**64), rnd.choice([None, "", "maintenance"]))
+    return RepoStatus(rnd.choice(list(Availability)), rnd.randrange(2**57), rnd.choice([None, "", "maintenance"]))
 
 
 def random_items(rnd: random.Random) -> tuple[tuple[str, bytes], ...]:

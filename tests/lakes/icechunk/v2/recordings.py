@@ -46,8 +46,19 @@ class Recording:
 def unpack_recording(name: str, folder: Path, at: datetime | None = None) -> Recording:
     """Unpack a repository of `NAMES` into a new directory of `folder`. All its files get the modification time `at`."""
     unpack(DATA / ARCHIVE_OF[name], folder)
-    path = folder / name / "repo"
+    recording = _read(name, folder)
     if at is not None:
-        for file in path.rglob("*"):
+        for file in recording.path.rglob("*"):
             os.utime(file, (at.timestamp(), at.timestamp()))
-    return Recording(path, json.loads((folder / name / "verdict.json").read_text()))
+    return recording
+
+
+def unpack_recordings(folder: Path) -> dict[str, Recording]:
+    """Unpack all repositories of `NAMES`, each archive once."""
+    for archive in ARCHIVES:
+        unpack(DATA / archive, folder)
+    return {name: _read(name, folder) for name in NAMES}
+
+
+def _read(name: str, folder: Path) -> Recording:
+    return Recording(folder / name / "repo", json.loads((folder / name / "verdict.json").read_text()))
