@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 _STREAM_DDL: Final = "stream binary"
-_STREAM_BYTES: Final = 16 * 2**20
+STREAM_BYTES: Final = 16 * 2**20
 
 
 def has_arrow_frames(spark: SparkSession) -> bool:
@@ -28,7 +28,7 @@ def create_frame(spark: SparkSession, rows: pa.Table, schema: StructType) -> Dat
     if has_arrow_frames(spark):
         return spark.createDataFrame(rows, schema)
     width = max(1, rows.nbytes // max(1, rows.num_rows))
-    streams = [(_encode(batch),) for batch in rows.to_batches(max_chunksize=max(1, _STREAM_BYTES // width))]
+    streams = [(_encode(batch),) for batch in rows.to_batches(max_chunksize=max(1, STREAM_BYTES // width))]
     return spark.createDataFrame(streams, _STREAM_DDL).coalesce(1).mapInArrow(_decode_rows, schema)
 
 
