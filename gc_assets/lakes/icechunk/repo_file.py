@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, ObjectChanged, StoreError, is_permanent
@@ -76,6 +77,7 @@ class RepoFile:
             FormatError: If the edits do not fit, or the object contains something that a rewrite
                 would lose.
             ObjectChanged: If a writer replaced the object.
+            StoreError: If the object cannot be read after the replacement.
             OSError: If the store fails.
         """
         now_us = time.time_ns() // 1000
@@ -83,18 +85,26 @@ class RepoFile:
         edited = apply_edits(self.address, stored.info, edits, LogEntry(kind, now_us, backup))
         content = write_repo(self.address, stored.raw, edited)
         copy = f"{self.repository}/overwritten/{backup}"
-        self.objects.create(copy, stored.raw)
+        with suppress(FileExistsError):  # of an attempt whose answer was lost
+            self.objects.create(copy, stored.raw)
         if self.objects.read(copy) != stored.raw:
             raise FormatError(f"{copy}: the bytes read differ from the written ones; nothing was changed; check the storage")
         try:
             self.objects.replace(self.address, content, stored.etag)
         except ObjectChanged:
             # The answer may have been lost after the write, and a writer may have committed since.
-            if not is_made(self.read().info, backup):
+            if not self._has_change(backup):
                 raise
-        if not is_made(self.read().info, backup):
+        if not self._has_change(backup):
             raise ObjectChanged(f"{self.address} was replaced by a writer that did not read it before; the change is lost")
         return backup
+
+    def _has_change(self, backup: str) -> bool:
+        """Check if the change with this copy is part of the object. Raises `StoreError`."""
+        try:
+            return is_made(self.read().info, backup)
+        except (FormatError, OSError) as error:
+            raise StoreError(f"it may have been changed, but cannot be read: {error}; apply again") from error
 
 
 def is_made(info: RepoInfo, backup: str) -> bool:

@@ -213,6 +213,14 @@ def test_undo_of_a_deleted_tag_names_the_way_out():
     assert "another name" in (outcome.error or "")
 
 
+def test_undo_of_a_plan_of_spec_version_1_changes_nothing():
+    info = line(4, main=3)
+    plan = [replace(edit(3, 1, 2), details=None)]
+    decision = decide_restore(plan, info, {})
+    assert not decision.edits
+    assert "upgraded since" in (decision.settled[0].error or "")
+
+
 def test_undo_refuses_a_history_with_a_missing_file():
     info = line(5, main=4)
     plan = [edit(4, 3, 0), *(removal(info, number) for number in (1, 2, 3))]

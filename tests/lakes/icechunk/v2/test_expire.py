@@ -289,6 +289,21 @@ def test_change_that_a_writer_without_conditions_overwrites_is_made_again(tree: 
     assert plan_actions(lake, AS_OF) == []
 
 
+def test_object_that_cannot_be_read_after_its_replacement_is_a_failure(tree: DocumentTree):
+    lake, repo = lake_of(tree.builder.path, tree.cutoff), tree.builder.path / "repo"
+    plan, written = plan_actions(lake, AS_OF), []
+
+    def damage() -> None:
+        written.append(repo.read_bytes())
+        repo.write_bytes(b"damaged")
+
+    outcomes = expire(with_objects(lake, Overwriting(damage)), AS_OF, plan)
+    assert verdicts(outcomes) == {"failed"}
+    assert "may have been changed" in (outcomes[0].error or "")
+    repo.write_bytes(written[0])
+    assert verdicts(expire(lake, AS_OF, plan)) == {"absent"}
+
+
 def test_busy_writers_end_the_expiry_without_a_change(tree: DocumentTree, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gc_assets.lakes.icechunk.repo_file._LONGEST_PAUSE", 0.0)
     repo = tree.builder.path / "repo"
@@ -387,8 +402,17 @@ def test_upgrade_between_plan_and_apply_changes_nothing(icechunk2: Library, tmp_
     assert plan_actions(lake, AS_OF) == []
 
 
-def test_undo_restores_the_history_and_keeps_later_commits(tree: DocumentTree):
-    builder = tree.builder
+@pytest.fixture(params=["created with version 2", "upgraded"])
+def any_tree(request: pytest.FixtureRequest, built: DocumentTree, icechunk2: Library, tmp_path: Path) -> DocumentTree:
+    if request.param != "upgraded":
+        return replace(built, builder=copy_of(built.builder, tmp_path / "repo"))
+    old = document_tree(icechunk2, tmp_path / "repo", START, spec_version=1)
+    old.builder.call("upgrade", delete_v1_files=True)
+    return old
+
+
+def test_undo_restores_the_history_and_keeps_later_commits(any_tree: DocumentTree):
+    tree, builder = any_tree, any_tree.builder
     builder.branch("old", tree.ids[7])
     before, reads = repo_of(builder.path), everything(builder)[1]
     lake = lake_of(builder.path, tree.cutoff, delete_expired_branches=True)
