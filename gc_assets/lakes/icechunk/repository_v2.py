@@ -29,6 +29,7 @@ from gc_assets.lakes.icechunk.repository import repo_address
 from gc_assets.lakes.icechunk.repository_settings import RepositorySettings
 from gc_assets.lakes.icechunk.repository_v1 import FOLDERS
 from gc_assets.lakes.icechunk.snapshot_files import SnapshotFolder, count_shards, describe_unknown_names, is_in_shard, snapshots_of
+from gc_assets.lakes.icechunk.virtual_locations import parse_chunk_containers
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, ContentRoot, FrozenRefs, NamedPrefixes, Ref, RefType
 
 _NAMES: Final = {Availability.ONLINE: "online", Availability.READ_ONLY: "read-only", Availability.OFFLINE: "offline"}
@@ -154,7 +155,7 @@ class RepositoryV2:
         return ContentRoot(f"{self.address}/transactions/{snapshot_id}", Kind.TRANSACTION_LOG, is_container=False)
 
     def _prefixes_of(self, info: RepoInfo) -> NamedPrefixes:
-        return NamedPrefixes({}, "not read yet" if info.config else None)
+        return parse_chunk_containers(f"the configuration in {repo_address(self.address)}", info.config)
 
     def _notes(self, info: RepoInfo, ref_files: tuple[ContentRoot, ...]) -> Iterator[str]:
         if (status := info.status).availability is not Availability.ONLINE:

@@ -16,6 +16,7 @@ from gc_assets.lakes.icechunk.graph import ENTRY
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
 from gc_assets.lakes.icechunk.repo_updates import Availability, RepoStatus
 from gc_assets.lakes.icechunk.repo_writer import write_repo
+from gc_assets.lakes.protocol import NamedPrefixes
 from tests.lakes.icechunk.support import commits_of, deleted_refs, lake_at, move_ref, retention_of, states
 from tests.lakes.icechunk.v2.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.icechunk.v2.library import Library
@@ -77,6 +78,12 @@ def test_claims_are_the_folders_of_the_library(recording: Recording):
 
 def unpack(name: str, folder: Path) -> Path:
     return unpack_recording(name, folder, AS_OF - timedelta(days=100)).path
+
+
+def test_named_prefixes_are_those_of_the_configuration_in_repo(tmp_path: Path):
+    lake = lake_at(unpack("virtual-chunks", tmp_path))
+    expected = NamedPrefixes({"box": "file:///recorded/data/", "my-box": "s3://bucket/prefix/"})
+    assert lake.freeze(AS_OF).named_prefixes == lake.read_prefixes() == expected
 
 
 def test_refs_of_version_1_are_pinned_and_reported(tmp_path: Path):
