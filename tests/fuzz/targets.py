@@ -13,10 +13,16 @@ import pytest
 
 from gc_assets.config.file import load_config
 from gc_assets.config.models import Config
+from gc_assets.core.errors import FormatError
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.kind import identify_table
 from gc_assets.lakes.iceberg.metadata import parse_metadata, parse_view
+from gc_assets.lakes.icechunk.entries import decode as decode_icechunk
+from gc_assets.lakes.icechunk.envelope import HEADER_BYTES
 from gc_assets.lakes.icechunk.refs import parse_head
+from gc_assets.lakes.icechunk.repo_info import parse_repo
+from gc_assets.lakes.icechunk.repo_writer import write_repo
+from gc_assets.lakes.icechunk.virtual_locations import parse_chunk_containers
 from gc_assets.lakes.kinds import config_models
 from gc_assets.lakes.lakefs.lifecycle_rules import parse_rules
 from gc_assets.lakes.protocol import Container
@@ -24,6 +30,8 @@ from gc_assets.s3 import pages
 from gc_assets.state.files import Files
 from gc_assets.state.index import Index, IndexEntry
 from tests.lakes.contract import Read
+from tests.lakes.icechunk.builder import payload_of
+from tests.lakes.icechunk.v2.recordings import unpack_recordings
 from tests.lakes.test_contract import SAMPLES
 
 # Kinds whose samples need no server of their own program. Nessie's containers are Iceberg's.
@@ -75,6 +83,7 @@ def _documents(root: Path) -> Iterator[Seed]:
         yield Seed("icechunk ref", path.read_bytes(), lambda raw: len(parse_head(NAME, raw)))
     yield Seed("lakeFS rules", _RULES, lambda raw: len(parse_rules(NAME, raw.decode("utf-8", "replace"))))
     yield Seed("lakes.yaml", _CONFIG, lambda raw: len(_config(root, raw).lakes))
+    yield from _icechunk_2(root / "recordings")
     state = Files(str(root / "state"))
     index = Index(state, "index")
     index.replace({f"{number}": _entry(number) for number in range(4)})
@@ -82,6 +91,37 @@ def _documents(root: Path) -> Iterator[Seed]:
     page = b"".join(_CONTENTS % (b"key%d" % number) for number in range(5))
     for name in (b"ListBucketResult", b"ListVersionsResult"):
         yield Seed("page of an S3 listing", _PAGE % (name, page, name), _page)
+
+
+def _icechunk_2(root: Path) -> Iterator[Seed]:
+    """Yield recorded objects of spec version 2. Damage reaches the tables of uncompressed ones."""
+    recordings = unpack_recordings(root)
+    for name in ("expired-twice", "settings", "virtual-chunks"):
+        path = recordings[name].path
+        info = parse_repo(NAME, (path / "repo").read_bytes())
+        for raw in _both_forms(path / "repo"):
+            yield Seed("icechunk repo", raw, lambda raw: len(parse_repo(NAME, raw).snapshots))
+            yield Seed("icechunk repo rewrite", raw, lambda raw: len(write_repo(NAME, raw, parse_repo(NAME, raw))))
+        containers = parse_chunk_containers(NAME, info.config)
+        for folder, kind in (("snapshots", Kind.SNAPSHOT), ("manifests", Kind.CHUNK_MANIFEST)):
+            file = max((path / folder).iterdir(), key=lambda item: item.stat().st_size)
+            container = Container(f"file:///{NAME}/{folder}/{file.name}", kind)
+            for raw in _both_forms(file):
+                yield Seed(f"icechunk 2 {kind}", raw, lambda raw, of=container, names=containers: decode_icechunk(of, raw, names).num_rows)
+        if info.config is not None:
+            yield Seed("icechunk configuration", info.config, _containers_in)
+
+
+def _both_forms(path: Path) -> tuple[bytes, bytes]:
+    raw = path.read_bytes()
+    return raw, raw[: HEADER_BYTES - 1] + b"\0" + payload_of(raw)
+
+
+def _containers_in(config: bytes) -> int:
+    found = parse_chunk_containers(NAME, config)
+    if found.error is not None:
+        raise FormatError(found.error)
+    return len(found.prefixes)
 
 
 _RULES: Final = b"""{
