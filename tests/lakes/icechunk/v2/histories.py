@@ -9,7 +9,7 @@ import random
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +35,7 @@ class History:
     """A random history, played with `play`.
 
     Attributes:
+        version_1: If True, the repository keeps spec version 1 until `upgrade`.
         values: Values by chunk of each snapshot that was ever written.
         counts: Number of executed operations by name.
     """
@@ -43,6 +44,7 @@ class History:
     path: Path
     data: Path
     seed: int
+    version_1: bool = False
     values: dict[str, Values] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter[str])
 
@@ -57,6 +59,16 @@ class History:
     def play(self, steps: int) -> None:
         """Create the repository and execute random operations."""
         self._create()
+        self.play_more(steps)
+
+    def copy(self, path: Path) -> History:
+        """Return the history of a copy of the repository, which continues with other operations and names."""
+        copied = replace(self, path=path)
+        copied.rnd.seed(-self.seed)
+        copied.clock = self.clock + 500
+        return copied
+
+    def play_more(self, steps: int) -> None:
         operations: dict[Callable[[], None], int] = {
             self._commit: 10,
             self._amend: 2,
@@ -73,6 +85,8 @@ class History:
             self._collect: 1,
             self._configure: 1,
         }
+        if self.version_1:
+            operations = {operation: weight for operation, weight in operations.items() if operation not in (self._amend, self._flush)}
         for operation in self.rnd.choices(list(operations), list(operations.values()), k=steps):
             operation()
             self.counts[operation.__name__.strip("_")] += 1
@@ -81,21 +95,27 @@ class History:
 
     def _create(self) -> None:
         start = self.rnd.random()
-        if start < 0.7:
+        if not self.version_1 and start < 0.7:
             root = self.call("create", **self._settings())
             self.values[root] = {}
             return
-        if start < 0.85 and version("icechunk").startswith("1."):
+        if self.rnd.random() < 0.5 and version("icechunk").startswith("1."):
             self._write_with_library_1()
+            if self.version_1:
+                self._configure()
         else:
             root = self.call("create", spec_version=1, **self._settings())
             self.values[root] = {}
             for _ in range(self.rnd.randint(1, 4)):
                 self.rnd.choice([self._commit, self._commit, self._create_branch, self._create_tag])()
             self.counts["version 1 by library 2"] += 1
-        # A copy of `refs/` must remain now and then, as if a writer of version 1 were active.
+        if not self.version_1:
+            self.upgrade()
+
+    def upgrade(self) -> None:
+        """Upgrade the repository to spec version 2. Sometimes the files of version 1 are kept, as if a writer were active."""
         self.call("upgrade", delete_v1_files=self.rnd.random() < 0.7)
-        self.call("open", settings=self._settings())
+        self._configure()
         self.counts["upgrade"] += 1
 
     def _write_with_library_1(self) -> None:
@@ -155,7 +175,7 @@ class History:
     def _rewrite_manifests(self) -> None:
         branch = self._branch()
         head = self._head(branch)
-        amend = self.rnd.random() < 0.3 and self.call("ancestry", snapshot=head)[0][1] is not None
+        amend = self.rnd.random() < 0.3 and not self.version_1 and self.call("ancestry", snapshot=head)[0][1] is not None
         if self.values[head]:
             self.values[self.call("rewrite_manifests", branch=branch, how="amend" if amend else "new_commit")] = self.values[head]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,16 +13,35 @@ from typing import Any
 
 import pytest
 
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
 from gc_assets.lakes.icechunk.repo_updates import Update, UpdateKind
 from gc_assets.lakes.icechunk.repo_writer import write_repo
+from gc_assets.lakes.protocol import DELETE_REF
 from tests.depth import example_count
+from tests.lakes.icechunk.support import expire, lake_at, plan_actions
 from tests.lakes.icechunk.v2.builder import microseconds
 from tests.lakes.icechunk.v2.histories import History, write_data_files
 from tests.lakes.icechunk.v2.library import Library
+from tests.lakes.icechunk.v2.marking import mark
+from tests.lakes.icechunk.v2.support import (
+    AS_OF,
+    DANGLING,
+    Expiry,
+    apply,
+    assert_all_readable,
+    assert_library_goes_on,
+    expire_by_library,
+    lake_of,
+    names_in,
+    open_with_data,
+    repo_of,
+)
 from tests.stores.builders import memory_directory
 
-GROUPS, HISTORIES_A_GROUP = example_count(10, 100), 20
+GROUPS, HISTORIES_A_GROUP = example_count(10, 25), 20
+# Each history is edited by one test. In the full suite, all of them edit all histories.
+EVERY_HISTORY = example_count(0, 1) == 1
 STEPS = 15
 
 
@@ -37,7 +58,7 @@ class Case:
 
     @property
     def info(self) -> RepoInfo:
-        return parse_repo("repo", (self.path / "repo").read_bytes())
+        return repo_of(self.path)
 
 
 @pytest.fixture(scope="module", params=range(GROUPS))
@@ -50,6 +71,15 @@ def written(request: pytest.FixtureRequest, icechunk2: Library) -> Iterator[list
             history.play(STEPS)
             group.append(Case(history, history.call("report")))
         yield group
+
+
+def copies(written: Sequence[Case], remainders: Collection[int]) -> Iterator[Case]:
+    """Yield copies of the histories whose seeds have one of the remainders modulo 5."""
+    for item in written:
+        if EVERY_HISTORY or item.history.seed % 5 in remainders:
+            path = Path(shutil.copytree(item.path, item.path.with_name(f"copy-{item.history.seed}")))
+            yield Case(item.history.copy(path), item.report)
+            shutil.rmtree(path)
 
 
 def time_of(text: str) -> int:
@@ -101,6 +131,124 @@ def test_rewritten_repo_means_the_same_to_the_library(written: list[Case]):
         repo.write_bytes(write_repo("repo", raw, item.info))
         assert item.history.call("report") == item.report, item.history.seed
         repo.write_bytes(raw)
+
+
+def test_garbage_equals_that_of_the_library(written: list[Case], icechunk2: Library):
+    """A dry run of the library also counts the logs of removed snapshots as needed, so it collects a copy."""
+    for item in written:
+        copy = Path(shutil.copytree(item.path, item.path.with_name("collected")))
+        icechunk2.run(copy, [("garbage_collect", {}), ("forget", {})])
+        garbage = {f"{path.parent.name}/{path.name}" for path in mark(lake_of(item.path), AS_OF).garbage}
+        assert names_in(item.path) - garbage == names_in(copy), item.history.seed
+        shutil.rmtree(copy)
+
+
+def test_virtual_chunks_equal_those_of_the_library(written: list[Case]):
+    """With and without compression of their locations, and with the name of a container."""
+    for item in written:
+        live = mark(lake_of(item.path), AS_OF).live
+        reached = {entry[0] for ancestry in item.report["ancestry"].values() for entry in ancestry}
+        locations = {location for snapshot in reached for location in item.report["snapshots"][snapshot]["virtual_locations"]}
+        assert live.get(Kind.VIRTUAL_CHUNK, set()) == locations, item.history.seed
+
+
+def test_our_apply_and_the_library_leave_the_same(written: list[Case], icechunk2: Library, tmp_path: Path):
+    for item in copies(written, {0, 1}):
+        expiry, seed = Expiry.of(item.history), item.history.seed
+        theirs = Path(shutil.copytree(item.path, tmp_path / str(seed)))
+        apply(expiry.lake(item.path, "icechunk"))
+        expire_by_library(icechunk2, theirs, expiry)
+        left, expected = item.info, repo_of(theirs)
+        assert (left.branches, left.tags, left.deleted_tags) == (expected.branches, expected.tags, expected.deleted_tags), seed
+        assert left.snapshots == expected.snapshots, seed
+        assert names_in(item.path) == names_in(theirs), seed
+        assert_library_goes_on(item.history)
+
+
+def test_our_apply_equals_the_document(written: list[Case]):
+    for item in copies(written, {2}):
+        expiry, before, seed = Expiry.of(item.history), item.info, item.history.seed
+        apply(expiry.lake(item.path, "seed"))
+        left = item.info
+        edited, deleted = expire_by_document(before, expiry)
+        assert {*before.branches, *before.tags} - {*left.branches, *left.tags} == deleted, seed
+        assert {name: (entry.parent_id, entry.pruned_logs) for name, entry in left.snapshots.items()} == edited, seed
+        assert_library_goes_on(item.history)
+
+
+def expire_by_document(info: RepoInfo, expiry: Expiry) -> tuple[dict[str, tuple[str | None, tuple[str, ...]]], set[str]]:
+    """Apply the steps of the document. Return parent and pruned logs of each remaining snapshot, and the names of deleted refs.
+
+    A ref is deleted if its head is expired and no other ref reaches it afterwards.
+    """
+    parents = {name: entry.parent_id for name, entry in info.snapshots.items()}
+    is_old = {name: entry.flushed_at < expiry.cutoff for name, entry in info.snapshots.items()}
+    refs = {**info.branches, **info.tags}
+    removable = {*(info.tags if expiry.tags else ()), *((info.branches.keys() - {"main"}) if expiry.branches else ())}
+    leaving = {name for name in removable if is_old[refs[name]]}
+    pruned = {name: entry.pruned_logs for name, entry in info.snapshots.items()}
+    for name in sorted(refs.keys() - leaving):
+        line = ancestry(parents, refs[name])
+        if is_old[line[0]]:
+            continue
+        editable = [snapshot for snapshot in line if not is_old[snapshot]][-1]
+        between = line[line.index(editable) + 1 : -1]
+        if between:
+            parents[editable] = line[-1]
+            pruned[editable] = (*(log for item in reversed(between) for log in (*pruned[item], item)), *pruned[editable])
+    kept = {snapshot for name in refs.keys() - leaving for snapshot in ancestry(parents, refs[name])}
+    deleted = {name for name in leaving if refs[name] not in kept}
+    return {name: (parents[name], pruned[name]) for name in kept}, deleted
+
+
+def ancestry(parents: Mapping[str, str | None], head: str) -> list[str]:
+    line = [head]
+    while (parent := parents[line[-1]]) is not None:
+        line.append(parent)
+    return line
+
+
+def test_listed_snapshots_stay_readable_at_any_age(written: list[Case]):
+    """Young dangling snapshots are kept, and files in the grace period."""
+    for item in copies(written, {3}):
+        rnd = random.Random(-item.history.seed)
+        times = sorted(entry.flushed_at for entry in item.info.snapshots.values())
+        cutoff, dangling, grace = (rnd.choice(times) for _ in range(3))
+        retention = {"default": {"keep": cutoff.isoformat()}, "dangling": dangling.isoformat(), "overwritten": DANGLING}
+        lake = lake_at(item.path, retention, semantics=rnd.choice(["seed", "icechunk"]))
+        actions = plan_actions(lake, AS_OF, grace)
+        assert {outcome.verdict for outcome in lake.expire(actions, AS_OF, grace)} <= {"done"}, item.history.seed
+        for file in mark(lake, AS_OF, grace, keep_listed=True).garbage:
+            if datetime.fromtimestamp(file.stat().st_mtime, UTC) < grace:
+                file.unlink()
+        assert_all_readable(item.history)
+
+
+def test_operations_between_plan_and_apply_lose_nothing(written: list[Case]):
+    """Commits, resets, new refs, and an expiry or collection by the library."""
+    verdicts = Counter[str]()
+    for item in copies(written, {4}):
+        history, seed = item.history, item.history.seed
+        lake = Expiry.of(history).lake(item.path, "icechunk" if seed % 2 else "seed")
+        actions = plan_actions(lake, AS_OF)
+        history.library.run(item.path, [open_with_data(history)])
+        history.play_more(4)
+        before = item.info
+        outcomes = expire(lake, AS_OF, actions)
+        verdicts.update(outcome.verdict for outcome in outcomes)
+        made = [outcome.action for outcome in outcomes if outcome.verdict == "done"]
+        deleted = {action.ref_name for action in made if action.action == DELETE_REF}
+        after = item.info
+        heads = {name: head for name, head in {**before.branches, **before.tags}.items() if name not in deleted}
+        assert {**after.branches, **after.tags} == heads, seed
+        assert before.snapshots.keys() - after.snapshots.keys() <= {action.snapshot_id for action in made}, seed
+        for file in mark(lake, AS_OF, keep_listed=True).garbage:
+            file.unlink()
+        assert_all_readable(history)
+        apply(lake)
+        assert_library_goes_on(history)
+    assert verdicts.total() > 0
+    assert verdicts.keys() <= {"done", "changed", "absent"}
 
 
 def test_random_histories_cover_all_operations(written: list[Case]):

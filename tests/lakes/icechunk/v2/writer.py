@@ -5,8 +5,6 @@ the results of its steps. `target` is a directory, or a dictionary with the argu
 the request, unless its arguments contain `"may_fail": true`.
 """
 
-# pyright: basic, reportAttributeAccessIssue=false, reportCallIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 import asyncio
