@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,19 @@ from click.testing import CliRunner, Result
 from gc_assets.cli.main import cli
 from gc_assets.config.file import load_config
 from gc_assets.core.paths import Location
-from gc_assets.lakes.discovery import DiscoveredLake, choose_storages, unique_name
+from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, choose_storages, unique_name
+from gc_assets.lakes.icechunk.discovery import discover
 from gc_assets.lakes.kinds import config_models
+from gc_assets.stores.store import open_objects
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import serve_catalog as rest_catalog
 from tests.lakes.icechunk.builder import RepositoryBuilder
+from tests.lakes.icechunk.v2.builder import RepositoryBuilder as RepositoryBuilder2
+from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeRepository, FakeServer
 from tests.lakes.nessie.scripted_server import CONFIG, serve_answers
+from tests.stages.bucket_mirror import copy_to_bucket
+from tests.stores.s3_bench import open_s3_bench
 
 AT = datetime(2026, 1, 10, tzinfo=UTC)
 
@@ -62,6 +69,40 @@ def test_init_of_a_folder_passes_doctor(data: Path, tmp_path: Path) -> None:
     doctor = CliRunner().invoke(cli, ["doctor", "--config", str(path), "--format", "json"])
     assert doctor.exit_code == 0, doctor.stdout
     assert [row for row in json.loads(doctor.stdout) if row["verdict"] != "ok"] == []
+
+
+def test_init_and_doctor_know_icechunk_2(icechunk2: Library, tmp_path: Path) -> None:
+    builder = RepositoryBuilder2.create(icechunk2, tmp_path / "warehouse" / "weather", AT)
+    path = tmp_path / "lakes.yaml"
+    assert init(str(tmp_path / "warehouse"), "-o", str(path)).exit_code == 0
+    assert [lake["kind"] for lake in read_config(path)["lakes"]] == ["icechunk"]
+
+    def diagnose() -> dict[str, list[str]]:
+        result = CliRunner().invoke(cli, ["doctor", "--config", str(path), "--format", "json"])
+        found: dict[str, list[str]] = {}
+        for row in json.loads(result.stdout):
+            if row["subject"] == "weather":
+                found.setdefault(row["check"], []).append(row["found"])
+        return found
+
+    assert diagnose()["readable"] == ["1 refs, 5 claimed prefixes; spec version 2, online"]
+    assert "note" not in diagnose()
+    builder.call("set_feature_flag", name="delete_tag", setting=False)
+    builder.call("set_status", availability="read_only", reason="audit")
+    assert diagnose()["readable"] == ["1 refs, 5 claimed prefixes; spec version 2, read-only, disabled features: delete_tag"]
+    (note,) = diagnose()["note"]
+    assert "the repository is read-only since" in note
+    assert "audit" in note
+
+
+def test_init_finds_icechunk_2_in_a_bucket(icechunk2: Library, tmp_path: Path) -> None:
+    RepositoryBuilder2.create(icechunk2, tmp_path / "weather", AT)
+    with open_s3_bench("versity", prefix="lakes/") as bench:
+        copy_to_bucket(tmp_path, bench, tmp_path / "weather")
+        target = DiscoveryTarget(f"{bench.store.location}weather/", open_objects(bench.connections), {})
+        (found,) = discover(target)
+        assert found.entry == {"kind": "icechunk", "location": f"{bench.store.location}weather/"}
+        assert list(discover(replace(target, address=bench.store.location))) == []
 
 
 def test_first_line_refers_to_the_schema(data: Path, tmp_path: Path) -> None:

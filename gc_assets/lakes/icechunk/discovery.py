@@ -31,10 +31,13 @@ def _holds(target: DiscoveryTarget, folder: str) -> bool:
 
 
 def _has_repo_object(target: DiscoveryTarget) -> bool:
+    if target.path is not None:
+        path = target.path / "repo"
+        if not path.is_file():  # opening a FIFO would block
+            return False
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
     try:
-        if target.path is not None:
-            with (target.path / "repo").open("rb") as file:
-                return file.read(len(MAGIC)) == MAGIC
         return target.objects.read(repo_address(target.address.rstrip("/"))).startswith(MAGIC)
-    except (FileNotFoundError, IsADirectoryError):
+    except FileNotFoundError:
         return False
