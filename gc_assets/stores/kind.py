@@ -31,7 +31,7 @@ class StoreKind:
             if reports cannot replace a listing.
         settings: The key of a storage that configures access to locations of the scheme, or None.
         read_identity: Returns the identity of the object at any address of the scheme, or None if it
-            cannot be read.
+            cannot be read, or not be compared with identities of the storage at a location.
         find_path_aliases: Returns directories that have two paths in storages (name, location).
         find_links: Returns the symbolic links of a storage (name, location) that a bounded scan
             meets.
@@ -46,7 +46,7 @@ class StoreKind:
     open: Callable[[str, Connections], Store]
     anywhere: Callable[[Connections], EditableObjects]
     report_files: Callable[[Connections], ReportFiles]
-    read_identity: Callable[[str, Connections], str | None]
+    read_identity: Callable[[str, str, Connections], str | None]
     source_bucket: Callable[[str, Connections], SourceBucket] | None = None
     settings: str | None = None
     find_path_aliases: Callable[[Sequence[tuple[str, str]]], list[PathAlias]] = lambda _: []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -73,24 +73,29 @@ def find_links(storage: StorageConfig) -> Iterable[SymbolicLink]:
 def read_identity(address: str, location: str, connections: Connections) -> str | None:
     """Return the identity of an object, comparable with those of the storage at a location.
 
-    Returns None if the object cannot be read, or is in another kind of store.
+    Returns None if the object cannot be read, is in another kind of store, or in a mount whose inode
+    numbers may be others.
     """
     scheme = scheme_of(address)
-    return SCHEMES[scheme].read_identity(address, connections) if scheme in SCHEMES and scheme == scheme_of(location) else None
+    return SCHEMES[scheme].read_identity(address, location, connections) if scheme in SCHEMES and scheme == scheme_of(location) else None
 
 
-def describe_directory(path: str, *, has_buckets: bool) -> str | None:
+def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) -> str | None:
     """Return why a local directory outside all storages may show objects of one, or None.
 
     Files in a directory of this machine are compared with planned files by inode. That is impossible
-    for a directory that only exists on the writer's machine, and for a mounted bucket. An existing
-    directory may be a mount point without its mount: see `local_file_exists` for its files.
+    for a directory that only exists on the writer's machine, for a mounted bucket, and for a mount
+    with other inode numbers than the storages on `disks` (their paths). An existing directory may be
+    a mount point without its mount: see `local_file_exists` for its files.
     """
     if not os.path.isdir(path):  # noqa: PTH112  (False for names that no file system allows)
         return "a directory that does not exist on this machine"
-    from gc_assets.stores.local.mounts import may_hang
+    from gc_assets.stores.local.mounts import has_same_inodes, may_hang
 
-    return "a network or FUSE mount, which may show a bucket" if has_buckets and may_hang(path) else None
+    if has_buckets and may_hang(os.path.realpath(path)):
+        return "a network or FUSE mount, which may show a bucket"
+    is_comparable = all(has_same_inodes(path, disk) for disk in disks)
+    return None if is_comparable else "a network, FUSE or overlay mount, which may show a disk under other inode numbers"
 
 
 def local_file_exists(address: str) -> bool:
@@ -98,7 +103,7 @@ def local_file_exists(address: str) -> bool:
 
     The gate `links` compares such a file by inode.
     """
-    return read_identity(address, f"{FILE}:///", DEFAULT_CONNECTIONS) is not None
+    return SCHEMES[FILE].anywhere(DEFAULT_CONNECTIONS).cached_identity(address) is not None
 
 
 def open_lister(storage: StorageConfig, connections: Connections = DEFAULT_CONNECTIONS) -> Lister:

@@ -6,6 +6,7 @@ neither.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -39,8 +40,12 @@ def _report_files(connections: Connections) -> ReportFiles:
     return LocalReportFiles(connections)
 
 
-def _read_identity(address: str, connections: Connections) -> str | None:
-    return _anywhere(connections).cached_identity(address)
+def _read_identity(address: str, location: str, connections: Connections) -> str | None:
+    from gc_assets.stores.local.mounts import has_same_inodes
+    from gc_assets.stores.local.objects import local_path
+
+    found = _anywhere(connections).cached_identity(address)
+    return found if found is not None and has_same_inodes(os.path.dirname(local_path(address)), local_path(location)) else None  # noqa: PTH120
 
 
 def _find_path_aliases(locations: Sequence[tuple[str, str]]) -> list[PathAlias]:

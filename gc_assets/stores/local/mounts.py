@@ -1,7 +1,8 @@
-"""Effects of mounts on paths: directories with two paths, and paths that may hang.
+"""Effects of mounts on paths: directories with two paths, other inodes, and paths that may hang.
 
 A bind mount, or a file system that is mounted twice, gives a directory two paths. A read from a
-network file system may wait for its server. Pure, except `find_mounted_aliases` and `may_hang`.
+network file system may wait for its server. It may also show a local directory under other inode
+numbers, as sshfs does. Pure, except the functions that read the mounts of this machine.
 
 The source is the kernel's table of mounts (`proc_pid_mountinfo(5)`): which part of which device is
 mounted at which directory. A path does not contain this, and neither does a device number, because
@@ -11,6 +12,7 @@ a bind mount has the number of its source.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +24,10 @@ from gc_assets.core.paths import Location
 from gc_assets.stores.protocol import PathAlias
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
+# Local file systems that store their files. The same file is in no other file system.
+_DISKS: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "ramfs", "tmpfs", "xfs", "zfs"})
 # Local file systems. A read from any other may wait for a server.
-_OF_THIS_MACHINE: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"})
+_OF_THIS_MACHINE: Final = _DISKS | {"overlay"}
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -69,6 +73,31 @@ def may_hang(path: str) -> bool:
     return next((slow for point, slow in read_slow_mounts() if _is_within(path, point)), True)
 
 
+def has_same_inodes(directory: str, other: str) -> bool:
+    """Return True if a file has the same inode number in two directories of this machine.
+
+    False if one of them is in a network, FUSE or overlay mount that the other is not in: such a mount
+    may show the directory of another file system under its own numbers.
+    """
+    paths = [os.path.realpath(path) for path in (directory, other)]
+    try:
+        one, two = (Path(path).stat().st_dev for path in paths)
+    except OSError:
+        return False
+    if one == two:
+        return True
+    types = read_mount_types()
+    return all(next((kind for point, kind in types if _is_within(path, point)), None) in _DISKS for path in paths)
+
+
+def read_mount_types() -> list[tuple[str, str]]:
+    """Return what `find_mount_types` finds on this machine now."""
+    try:
+        return find_mount_types(MOUNTS.read_text("utf-8", "surrogateescape"))
+    except OSError:
+        return []
+
+
 @functools.cache
 def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
     """Return what `find_slow_mounts` finds on this machine. Read once per process."""
@@ -80,11 +109,16 @@ def read_slow_mounts() -> tuple[tuple[str, bool], ...]:
 
 def find_slow_mounts(table: str) -> list[tuple[str, bool]]:
     """Return the mounted directories, the deepest first, each with True if it may hang."""
-    slow: dict[str, bool] = {}
+    return [(point, kind not in _OF_THIS_MACHINE) for point, kind in find_mount_types(table)]
+
+
+def find_mount_types(table: str) -> list[tuple[str, str]]:
+    """Return the mounted directories, the deepest first, each with the type of its file system."""
+    types: dict[str, str] = {}
     for line in table.splitlines():
         fields, _, super_fields = line.partition(" - ")
-        slow[_unescape(fields.split(" ")[4])] = super_fields.split(" ")[0] not in _OF_THIS_MACHINE
-    return sorted(slow.items(), key=lambda item: len(item[0]), reverse=True)
+        types[_unescape(fields.split(" ")[4])] = super_fields.split(" ")[0]
+    return sorted(types.items(), key=lambda item: len(item[0]), reverse=True)
 
 
 def _is_same(names: PathAlias) -> bool:

@@ -39,9 +39,10 @@ def _report_files(connections: Connections) -> ReportFiles:
     return S3ReportFiles(connections)
 
 
-def _read_identity(address: str, connections: Connections) -> str | None:
+def _read_identity(address: str, location: str, connections: Connections) -> str | None:
     from gc_assets.stores.s3.objects import S3Objects
 
+    del location
     return S3Objects(connections).identity(address)
 
 

@@ -28,6 +28,7 @@ from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.read.doctor_lakes import check_addresses
+from gc_assets.stores.local import mounts
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import catalog_of
 from tests.stages.lakehouse import Lakehouse
@@ -157,17 +158,35 @@ def test_file_behind_an_absent_mount_refuses_the_plan(spark: SparkSession, tmp_p
     """
     house = Lakehouse(spark, tmp_path)
     writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
-    mounts = {"bound.parquet": "srv/db/t/data", "renamed.parquet": "mnt/events", "copied.parquet": "srv/db/t/data"}
+    mounted = {"bound.parquet": "srv/db/t/data", "renamed.parquet": "mnt/events", "copied.parquet": "srv/db/t/data"}
     (tmp_path / "srv/db/t/data").mkdir(parents=True)
-    for name, mount in mounts.items():
+    for name, mount in mounted.items():
         address, size_bytes = writer.write(name)
         writer.commit(f"file://{tmp_path}/{mount}/{name}", size_bytes)
     copy = tmp_path / "srv/db/t/data/copied.parquet"
     copy.write_bytes(Path(address.removeprefix("file://")).read_bytes())
     header = writer.plan()
-    assert writer.data_files() == set(mounts)
+    assert writer.data_files() == set(mounted)
     assert house.failed_gates(header) == {GATE}
     message = next(gate.message for gate in header.failed_gates)
     assert "2 planned files" in message, message
     assert "/srv/db/t/data/bound.parquet (a file that does not exist on this machine)" in message
     assert "/mnt/events/renamed.parquet (a directory that does not exist on this machine)" in message
+
+
+def test_file_in_a_mount_with_other_inodes_refuses_the_plan(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sshfs and other FUSE mounts number files on their own. A copy simulates that."""
+    house = Lakehouse(spark, tmp_path)
+    writer = Writer(house, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{house.warehouse}"})
+    address, size_bytes = writer.write("mounted.parquet")
+    mount = tmp_path / "mnt/db/t/data"
+    mount.mkdir(parents=True)
+    (mount / "mounted.parquet").write_bytes(Path(address.removeprefix("file://")).read_bytes())
+    writer.commit(f"file://{mount}/mounted.parquet", size_bytes)
+    monkeypatch.setattr(mounts, "has_same_inodes", lambda directory, _: not directory.startswith(f"{tmp_path}/mnt/"))
+    header = writer.plan()
+    assert house.failed_gates(header) == {GATE}
+    message = next(gate.message for gate in header.failed_gates)
+    assert "mnt/db/t/data/mounted.parquet (a network, FUSE or overlay mount" in message
+    header = writer.plan(aliases=[f"{tmp_path}/mnt/"])
+    assert (header.failed_gates, writer.data_files()) == ([], set())

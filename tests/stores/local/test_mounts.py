@@ -100,6 +100,18 @@ def test_real_bind_mount_is_found_and_a_hidden_one_is_not(bound: Path) -> None:
         subprocess.run(["umount", bound / "b"], check=True)
 
 
+def test_inodes_are_comparable_on_one_device_and_between_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other file system may show a directory of a disk under its own inode numbers."""
+    other, kind = "/dev/shm", "tmpfs"  # noqa: S108
+    monkeypatch.setattr(mounts, "read_mount_types", lambda: [(other, kind), ("", "ext4")])
+    (tmp_path / "link").symlink_to(other)
+    pairs = [(str(tmp_path), "/"), (str(tmp_path), other), (str(tmp_path / "link"), str(tmp_path))]
+    assert [mounts.has_same_inodes(*pair) for pair in pairs] == [True, True, True]
+    for kind in ("fuse.sshfs", "nfs4", "overlay", "unknown"):
+        assert [mounts.has_same_inodes(*pair) for pair in pairs] == [True, False, False], kind
+    assert not mounts.has_same_inodes(str(tmp_path / "missing"), str(tmp_path))
+
+
 def test_only_remote_file_systems_may_hang() -> None:
     table = "\n".join(
         [
