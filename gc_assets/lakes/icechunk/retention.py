@@ -154,22 +154,22 @@ def _find_cut_off(graph: Graph, refs: FrozenRefs) -> set[int]:
     """Return the snapshots that edits of earlier runs cut off.
 
     They are already expired by the rule of their ref, so the rule for unreachable snapshots does not
-    apply to them.
+    apply to them. It applies to listed ones, which a partly executed plan leaves: their removal is
+    another edit, and an apply does not know the earlier ones.
     """
     parent, position = graph.history.forest.parent, graph.history.forest.position
     cut_off: set[int] = set()
     for edit in refs.edits:
         if edit.action == REMOVE_SNAPSHOT:
-            removed = position.get(edit.snapshot_id, NO_PARENT)
-            if removed != NO_PARENT and removed not in graph.entries:
-                cut_off.add(removed)
+            if edit.snapshot_id in position:
+                cut_off.add(position[edit.snapshot_id])
             continue
         index = position.get((edit.snapshot_id if edit.action == DELETE_REF else edit.old_parent_id) or "", NO_PARENT)
         end = position.get(edit.new_parent_id or "", NO_PARENT)
         while index not in {NO_PARENT, end} and index not in cut_off:
             cut_off.add(index)
             index = parent[index]
-    return cut_off
+    return cut_off - graph.entries.keys()
 
 
 def _refuse_unreadable(lake: str, graph: Graph, protected: Mapping[int, str]) -> None:

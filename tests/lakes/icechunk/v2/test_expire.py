@@ -21,7 +21,7 @@ from gc_assets.lakes.icechunk.snapshots import parse_snapshot
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 from gc_assets.stores.local.editing import EditableLocalObjects
 from tests.depth import example_count
-from tests.lakes.icechunk.support import expire, lake_at, plan_actions, verdicts
+from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, expire, graph_of, lake_at, plan_actions, verdicts
 from tests.lakes.icechunk.v2.builder import (
     DocumentTree,
     RandomTree,
@@ -341,6 +341,16 @@ def test_entry_of_a_writer_with_a_clock_in_the_future_is_followed_by_a_later_one
     assert repo_of(builder.path).updates[0].updated_us == at + 1
     builder.call("open")
     assert "Expiration" in builder.call("ops_log")[0][0]
+
+
+def test_plan_and_apply_agree_on_snapshots_that_a_partly_executed_plan_left(tree: DocumentTree):
+    retention = {"default": {"keep": tree.cutoff.isoformat()}, "dangling": "forever"}
+    lake = lake_at(tree.builder.path, retention, semantics="icechunk")
+    part = [action for action in plan_actions(lake, AS_OF) if action.action == "edit_parent"]
+    assert_done(expire(lake, AS_OF, part))
+    refs = replace(lake.freeze(AS_OF), edits=tuple(part))
+    later = [ExpiryAction(**row) for row in lake.retain(refs, graph_of(commits_of(lake, refs)), AS_OF, FAR_FUTURE).expiry.to_pylist()]
+    assert_done(expire(lake, AS_OF, later))
 
 
 def test_second_expiry_is_absent_and_changes_nothing(tree: DocumentTree):
