@@ -153,6 +153,6 @@ def _write_value(builder: Any, value: Any, type_: Any, values: Values) -> int:
     return builder.EndVector()
 
 
-def _write_id(builder: Any, value: bytes) -> None:
+def _write_id(builder: Any, value: Any) -> None:
     for byte in reversed(value):
         builder.PrependByte(byte)
