@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.graph import ENTRY
+from gc_assets.lakes.icechunk.repository_settings import ONLINE, RepositorySettings
 from gc_assets.lakes.icechunk.retention import retain
-from gc_assets.lakes.protocol import Commit, ExpiryAction, FrozenRefs, Ref, Retention
+from gc_assets.lakes.protocol import Commit, CommitSource, ExpiryAction, FrozenRefs, Ref, Retention
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 from tests.lakes.icechunk.support import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, states
 
@@ -36,6 +40,7 @@ def decide(
     retention: dict[str, Any] | None = None,
     grace_cutoff: datetime = FAR_FUTURE,
     made: tuple[ExpiryAction, ...] = (),
+    spec_version: int = 1,
     **expiry: Any,
 ) -> Retention:
     config = {
@@ -47,7 +52,8 @@ def decide(
     }
     refs = [Ref(name, "branch", head) for name, head in (branches or {}).items()]
     refs += [Ref(name, "tag", head) for name, head in (tags or {}).items()]
-    frozen = FrozenRefs("x", "icechunk", tuple(refs), (), (), (), edits=made)
+    source = CommitSource("/x", properties=RepositorySettings(spec_version, ONLINE, frozenset()).to_properties())
+    frozen = FrozenRefs("x", "icechunk", tuple(refs), (source,), (), (), edits=made)
     return retain(frozen, graph_of(commits), AS_OF, grace_cutoff, IcechunkLakeConfig.model_validate(config))
 
 
@@ -255,3 +261,78 @@ def test_tables_have_published_schemas():
     assert retention.reachable.schema == REACHABLE_SNAPSHOTS.schema
     assert retention.expiry.schema == EXPIRY_PLAN.schema
     assert retention.reachable["commit_id"].to_pylist() == [commit.commit_id for commit in LINE]
+
+
+def listed(commits: list[Commit]) -> list[Commit]:
+    """Return the commits as entries of `repo`."""
+    return [replace(commit, summary={ENTRY: f"entry of {commit.commit_id}"}) for commit in commits]
+
+
+def rows(retention: Retention, action: str) -> list[tuple[str, str | None, str | None]]:
+    found = [row for row in retention.expiry.to_pylist() if row["action"] == action]
+    assert all(row["details"] for row in found)
+    return [(row["snapshot_id"], row["old_parent_id"], row["new_parent_id"]) for row in found]
+
+
+def test_icechunk_semantics_follow_the_spec_version():
+    tags, branches = {"t": "c"}, {"main": "e"}
+    for name in ("icechunk", "icechunk-v1"):
+        assert edits(decide(LINE, branches, tags, semantics=name)) == {"c": "a", "d": "a"}
+        assert edits(decide(listed(LINE), branches, tags, semantics=name, spec_version=2)) == {"c": "a"}
+
+
+def test_listed_snapshot_is_removed_by_an_edit_and_an_unlisted_one_is_not():
+    commits = [*listed(LINE), *history(("f", None, 3))]
+    retention = decide(commits, {"main": "e"}, spec_version=2)
+    assert rows(retention, "edit_parent") == [("d", "c", "a")]
+    assert rows(retention, "remove_snapshot") == [("b", "a", None), ("c", "b", None)]
+    assert in_state(retention, "dangling") == {"f"}
+
+
+def test_listed_snapshot_in_the_grace_period_stays_listed_with_its_ancestors():
+    commits = listed([*LINE, *history(("x", "b", 4), ("y", "x", 28))])
+    retention = decide(commits, {"main": "e"}, spec_version=2, grace_cutoff=day(27))
+    assert rows(retention, "remove_snapshot") == [("c", "b", None)]
+    assert rows(retention, "edit_parent") == [("d", "c", "a")]
+
+
+def test_expired_tag_on_the_head_of_a_branch_is_deleted_only_by_the_library_rule():
+    commits, expiry = listed(LINE[:3]), {"delete_expired_tags": True}
+    retention = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
+    for semantics, gone in (("seed", set[str]()), ("icechunk", {"t"})):
+        found = decide(commits, {"main": "c"}, {"t": "c"}, retention, semantics=semantics, spec_version=2, **expiry)
+        assert deleted_refs(found) == gone
+        assert "c" in in_state(found, "retained")
+
+
+def test_tag_on_the_first_snapshot_is_never_deleted_by_the_library_rule():
+    retention = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
+    found = decide(listed(LINE), {"main": "e"}, {"t": "a"}, retention, semantics="icechunk", spec_version=2, delete_expired_tags=True)
+    assert deleted_refs(found) == set()
+
+
+@pytest.mark.parametrize("semantics", ["seed", "icechunk"])
+def test_every_kept_snapshot_keeps_a_listed_parent(semantics: str):
+    rnd = random.Random(7)
+    for _ in range(300):
+        count = rnd.randint(1, 12)
+        commits = history(*((str(n), str(rnd.randrange(n)) if n else None, n + 1) for n in range(count)))
+        branches = {"main": str(rnd.randrange(count)), "dev": str(rnd.randrange(count))}
+        tags = {f"t{n}": str(rnd.randrange(count)) for n in range(rnd.randint(0, 3))}
+        at = day(rnd.randint(1, 14)).isoformat()
+        retention = {
+            "default": {"keep": at},
+            "dangling": day(rnd.randint(1, 14)).isoformat(),
+            "tags": rnd.choice(["policy", "keep", "ignore"]),
+        }
+        retention["refs"] = [{"match": "dev", "keep": rnd.choice(["forever", 2, day(3).isoformat()])}]
+        expiry = {"delete_expired_tags": rnd.random() < 0.5, "delete_expired_branches": rnd.random() < 0.5}
+        found = decide(listed(commits), branches, tags, retention, day(rnd.randint(8, 20)), semantics=semantics, spec_version=2, **expiry)
+        parents = {commit.commit_id: next(iter(commit.parents), None) for commit in commits} | edits(found)
+        removed = {snapshot for snapshot, _, _ in rows(found, "remove_snapshot")}
+        assert all(parents[commit] not in removed for commit in parents.keys() - removed)
+        assert removed == parents.keys() - in_state(found, "retained")
+        gone = {(row["ref_type"], row["ref_name"]) for row in found.expiry.to_pylist() if row["action"] == "delete_ref"}
+        heads = [head for name, head in branches.items() if ("branch", name) not in gone]
+        assert not removed.intersection([*heads, *(head for name, head in tags.items() if ("tag", name) not in gone)])
+        assert ("branch", "main") not in gone
