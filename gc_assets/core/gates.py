@@ -132,8 +132,8 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
 def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Sequence[str] = ()) -> GateResult:
     """Fail if a candidate equals a live key after normalisation, and that key is not in the inventory.
 
-    Normalisation removes percent-encoding, repeated slashes and Unicode differences. If the live
-    key is in the inventory, only the candidate is kept.
+    Normalisation removes percent-encoding, repeated slashes and Unicode differences, and on disks
+    differences in case. If the live key is in the inventory, only the candidate is kept.
 
     Args:
         hits: Number of candidates whose live key is not in the inventory.
@@ -144,7 +144,7 @@ def spelling(hits: int, samples: Sequence[str], kept: int = 0, kept_samples: Seq
     message = "no candidate is another spelling of a missing live key."
     if hits:
         message = f"{hits:,} candidates differ only in spelling from a live key that does not exist: {show_list(samples)}. "
-        message += "Rename the file or repair the reference."
+        message += "Rename the file, repair the reference, or add the file to `protect`."
     if kept:
         message += f" {kept:,} files differ from an existing live file only in the spelling of their names and are kept: "
         message += f"{show_list(kept_samples)}. Delete them manually if they are not needed."

@@ -43,24 +43,30 @@ def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: l
     size_bytes = sum(context.state.files.size(path) for path in candidate_paths)
     if size_bytes > IN_MEMORY_CANDIDATES:
         return True  # too many for the memory of a worker: `find_hits` decides
-    equal = _CountEqual(context.state.files, tuple(candidate_paths))
+    equal = _CountEqual(context.state.files, tuple(candidate_paths), ignores_case(context, storage_name))
     found = LiveColumn.of(spark, context, storage_name, live, "key").run_task(equal, "hits long", size_bytes)
     return sum(row["hits"] for row in found) > 0
 
 
-def find_hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
+def ignores_case(context: RunContext, storage_name: str) -> bool:
+    """Return True if names that differ only in case may be one file, as on an SMB mount."""
+    return context.store(storage_name).has_aliases
+
+
+def find_hits(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> DataFrame:
     """Find the candidates that equal a live key (columns key, exact).
 
     `exact` is false if only the spelling-insensitive forms are equal. This is a join, so it runs
     only if `may_hit` returns True.
     """
-    return find_twins(candidates, keys).groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
+    twins = find_twins(candidates, keys, ignore_case=ignore_case)
+    return twins.groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
 
 
-def find_twins(candidates: DataFrame, keys: DataFrame) -> DataFrame:
+def find_twins(candidates: DataFrame, keys: DataFrame, *, ignore_case: bool) -> DataFrame:
     """Join candidates and live keys by their spelling-insensitive form (columns key, live_key)."""
-    spelled = map_arrow(candidates.select("key"), _AddLooseForm("key"), _AddLooseForm.schema("key"))
-    live_spelled = map_arrow(keys.select("key"), _AddLooseForm("live_key"), _AddLooseForm.schema("live_key"))
+    spelled = map_arrow(candidates.select("key"), _AddLooseForm("key", ignore_case), _AddLooseForm.schema("key"))
+    live_spelled = map_arrow(keys.select("key"), _AddLooseForm("live_key", ignore_case), _AddLooseForm.schema("live_key"))
     return spelled.join(live_spelled, "loose").select("key", "live_key")
 
 
@@ -69,6 +75,7 @@ class _AddLooseForm:
     """Add the spelling-insensitive form of keys, and rename the key column to `name`."""
 
     name: str
+    ignore_case: bool
 
     @staticmethod
     def schema(name: str) -> pa.Schema:
@@ -77,7 +84,7 @@ class _AddLooseForm:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             keys = batch.column(0)
-            yield pa.RecordBatch.from_arrays([keys, loosen_spelling(keys)], schema=self.schema(self.name))
+            yield pa.RecordBatch.from_arrays([keys, _loosen(keys, self.ignore_case)], schema=self.schema(self.name))
 
 
 @dataclass(frozen=True)
@@ -89,15 +96,21 @@ class _CountEqual:
 
     files: Files
     candidates: tuple[str, ...]
+    ignore_case: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        candidates = _loose_candidates(self.files, self.candidates)
+        candidates = _loose_candidates(self.files, self.candidates, self.ignore_case)
         hits = 0
         for batch in batches:
-            hits += pc.sum(pc.is_in(loosen_spelling(batch.column("key")), value_set=candidates)).as_py() or 0
+            hits += pc.sum(pc.is_in(_loosen(batch.column("key"), self.ignore_case), value_set=candidates)).as_py() or 0
         yield pa.RecordBatch.from_pydict({"hits": [hits]})
 
 
 @lru_cache(maxsize=1)
-def _loose_candidates(files: Files, paths: tuple[str, ...]) -> pa.Array:
-    return loosen_spelling(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key").combine_chunks())
+def _loose_candidates(files: Files, paths: tuple[str, ...], ignore_case: bool) -> pa.Array:
+    return _loosen(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key").combine_chunks(), ignore_case)
+
+
+def _loosen(keys: pa.Array, ignore_case: bool) -> pa.Array:
+    loose = loosen_spelling(keys)
+    return pc.utf8_lower(loose) if ignore_case else loose

@@ -53,6 +53,7 @@ from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
+from gc_assets.stages.sweep.exact_comparison import ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_notes, foreign_rules, protected_keys
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
@@ -350,7 +351,9 @@ def _find_misspelled(spark: SparkSession, sweep: _Sweep, written: WrittenParts, 
     session = choose_session(spark, *_size_of_all(state, sweep.inventory, sweep.live))
     near_misses = read_paths(session, state.files, ORPHAN_FILES.schema, side_paths(run, written, NEAR_MISSES_SIDE))
     waiting = quarantine_ledger(session, state, sweep.storage, rehearsal=context.clock.is_rehearsal)
-    return find_misspelled(near_misses, sweep.live_keys(session), sweep.read_inventory(session), waiting, sweep.lister)
+    keys, listed = sweep.live_keys(session), sweep.read_inventory(session)
+    ignore_case = ignores_case(context, sweep.storage)
+    return find_misspelled(near_misses, keys, listed, waiting, sweep.lister, ignore_case=ignore_case)
 
 
 def _publish(sweep: _Sweep, claims: Claims, probed: WrittenParts, checks: _Checks, written: WrittenParts, run: TableRun) -> PublishedTable:

@@ -16,7 +16,7 @@ from gc_assets.core.foreign import OTHER_FORMAT
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE, frame_from_arrow, map_arrow, read_paths
 from gc_assets.stages.mark.released_files import find_released_files
-from gc_assets.stages.sweep.exact_comparison import find_hits, may_hit
+from gc_assets.stages.sweep.exact_comparison import find_hits, ignores_case, may_hit
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.live_filter import live_keys
 from gc_assets.state.arrow_types import STRING
@@ -63,7 +63,8 @@ def find_reasons(
         candidates = map_arrow(candidates, foreign, RULED_CANDIDATES)
     compared = candidates.withColumn("exact", F.lit(None).cast("boolean"))
     if may_hit(spark, context, storage_name, live, candidate_paths):
-        compared = candidates.join(find_hits(candidates, live_keys(spark, context, storage_name, live)), "key", "left")
+        keys, ignore_case = live_keys(spark, context, storage_name, live), ignores_case(context, storage_name)
+        compared = candidates.join(find_hits(candidates, keys, ignore_case=ignore_case), "key", "left")
     joined = compared.join(_witnesses(spark, context, storage_name, live), "key", "left")
     joined = joined.join(_dangling_commits(spark, context, storage_name), "key", "left")
     named = F.col("w").isNotNull()

@@ -186,12 +186,14 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     )
 
 
-def find_misspelled(near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: Lister) -> tuple[str, ...]:
+def find_misspelled(
+    near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: Lister, *, ignore_case: bool
+) -> tuple[str, ...]:
     """Return the near misses whose live key must exist and does not, at most `MAX_NAMED`.
 
     If a live key exists under its own name, the near miss is another object.
     """
-    twins = find_twins(near_misses, keys.filter("must_exist")).distinct()
+    twins = find_twins(near_misses, keys.filter("must_exist"), ignore_case=ignore_case).distinct()
     absent = twins.join(listed.select(F.col("key").alias("live_key")), "live_key", "left_anti")
     absent = absent.join(quarantined.select(F.col("key").alias("live_key")), "live_key", "left_anti")
     rows = collect(absent.limit(MAX_NAMED))

@@ -63,6 +63,7 @@ def strays(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Str
         live.with_name(live.name.replace("-", "%252D")),
         named.with_name(unicodedata.normalize("NFD", named.name)),
         old.with_name(old.name.replace("-", "%2D", 1)),
+        live.with_name(live.name.upper()),
     ]
     old.unlink()
     house.lakes = [lake.config("sales")]
@@ -89,3 +90,19 @@ def test_gate_reports_the_kept_files(strays: Strays) -> None:
 
 def test_live_file_that_exists_under_another_spelling_only_refuses_the_plan(strays: Strays) -> None:
     assert "spelling" in strays.refused_by[1]
+
+
+def test_live_file_under_a_name_in_another_case_refuses_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """On an SMB mount, both names lead to the file, and a listing returns one of them."""
+    house = Lakehouse(spark, tmp_path, settings={"gates": {"max_delete_share": 1.0}})
+    lake = LakeBuilder(house.root)
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [lake.config("sales")]
+    [live] = (house.warehouse / "db/t/data").glob("*.parquet")
+    listed = live.rename(live.with_name(live.name.upper()))
+    refused_by = house.failed_gates(house.plan())
+    assert "spelling" in refused_by
+    assert house.key(listed) not in house.planned_actions()
+    house.settings["protect"] = [house.key(listed)]
+    assert "spelling" not in house.failed_gates(house.plan())
