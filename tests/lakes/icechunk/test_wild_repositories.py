@@ -1,4 +1,4 @@
-"""Repositories of the icechunk project that several versions of the library wrote and expired."""
+"""Repositories of spec version 1 of the icechunk project that several versions of the library wrote and expired."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import icechunk
 import pytest
 
-from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import entries
 from gc_assets.lakes.protocol import Commit, Container
@@ -18,7 +17,6 @@ from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, container, in_s
 
 WILD = Path(__file__).parents[4] / "shared" / "fixtures" / "icechunk-wild"
 V1 = ["expire-repo-v1-by-2.0.5", "split-repo-v1", "test-repo-v1"]
-V2 = ["expire-repo-v2-by-2.0.5", "test-repo-v2"]
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 EXPIRED = Path(__file__).parents[2] / "data" / "icechunk" / "expire-repo-v1-by-2.0.5"
 
@@ -93,13 +91,6 @@ def test_dangling_snapshots_equal_the_library_garbage(wild: Path):
     retention = retention_of(lake_at(wild, {"default": {"keep": "2100-01-01"}, "refs": [{"match": ".*", "keep": "forever"}]}), NOW)
     summary = repository(wild).garbage_collect(FAR_FUTURE, dry_run=True)
     assert len(in_state(retention, "dangling")) == summary.snapshots_deleted
-
-
-@needs_wild
-@pytest.mark.parametrize("wild", V2, indirect=True)
-def test_freeze_refuses_recorded_spec_version_2(wild: Path):
-    with pytest.raises(LakeUnreadable, match="spec version 2"):
-        lake_at(wild).freeze(NOW)
 
 
 @pytest.mark.parametrize("default", ["forever", "1d"])

@@ -20,7 +20,7 @@ from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import DELETE_REF
 from tests.depth import example_count
 from tests.lakes.icechunk.support import expire, lake_at, plan_actions
-from tests.lakes.icechunk.v2.builder import microseconds
+from tests.lakes.icechunk.v2.builder import microseconds, numbers
 from tests.lakes.icechunk.v2.histories import History, write_data_files
 from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.icechunk.v2.marking import mark
@@ -249,6 +249,28 @@ def test_operations_between_plan_and_apply_lose_nothing(written: list[Case]):
         assert_library_goes_on(history)
     assert verdicts.total() > 0
     assert verdicts.keys() <= {"done", "changed", "absent"}
+
+
+def test_undo_restores_random_histories(written: list[Case]):
+    """A commit since the expiry stays. A deleted tag cannot be created again."""
+    restored = 0
+    for item in copies(written, {0, 3}):
+        history, before, seed = item.history, item.info, item.history.seed
+        lake = Expiry.of(history).lake(item.path, "icechunk" if seed % 2 else "seed")
+        actions = plan_actions(lake, AS_OF)
+        expire(lake, AS_OF, actions)
+        head = history.call("refs")["branches"]["main"]
+        commit = history.call("commit", writes=[numbers("between", [5])])
+        history.values[commit] = {**history.values[head], "between/c/0": 5}
+        outcomes = list(lake.undo(actions))
+        refused = {(outcome.action.action, outcome.action.ref_type) for outcome in outcomes if outcome.verdict != "done"}
+        assert refused <= {(DELETE_REF, "tag")}, seed
+        after = item.info
+        assert after.snapshots == {**before.snapshots, commit: after.snapshots[commit]}, seed
+        assert after.branches == {**before.branches, "main": commit}, seed
+        assert_all_readable(history)
+        restored += len(outcomes) - len(refused)
+    assert restored > 0
 
 
 def test_random_histories_cover_all_operations(written: list[Case]):
