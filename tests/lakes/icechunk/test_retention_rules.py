@@ -263,7 +263,7 @@ def test_tables_have_published_schemas():
     assert retention.reachable["commit_id"].to_pylist() == [commit.commit_id for commit in LINE]
 
 
-def listed(commits: list[Commit]) -> list[Commit]:
+def to_entries(commits: list[Commit]) -> list[Commit]:
     """Return the commits as entries of `repo`."""
     return [replace(commit, summary={ENTRY: f"entry of {commit.commit_id}"}) for commit in commits]
 
@@ -278,11 +278,11 @@ def test_icechunk_semantics_follow_the_spec_version():
     tags, branches = {"t": "c"}, {"main": "e"}
     for name in ("icechunk", "icechunk-v1"):
         assert edits(decide(LINE, branches, tags, semantics=name)) == {"c": "a", "d": "a"}
-        assert edits(decide(listed(LINE), branches, tags, semantics=name, spec_version=2)) == {"c": "a"}
+        assert edits(decide(to_entries(LINE), branches, tags, semantics=name, spec_version=2)) == {"c": "a"}
 
 
 def test_listed_snapshot_is_removed_by_an_edit_and_an_unlisted_one_is_not():
-    commits = [*listed(LINE), *history(("f", None, 3))]
+    commits = [*to_entries(LINE), *history(("f", None, 3))]
     retention = decide(commits, {"main": "e"}, spec_version=2)
     assert rows(retention, "edit_parent") == [("d", "c", "a")]
     assert rows(retention, "remove_snapshot") == [("b", "a", None), ("c", "b", None)]
@@ -290,14 +290,14 @@ def test_listed_snapshot_is_removed_by_an_edit_and_an_unlisted_one_is_not():
 
 
 def test_listed_snapshot_in_the_grace_period_stays_listed_with_its_ancestors():
-    commits = listed([*LINE, *history(("x", "b", 4), ("y", "x", 28))])
+    commits = to_entries([*LINE, *history(("x", "b", 4), ("y", "x", 28))])
     retention = decide(commits, {"main": "e"}, spec_version=2, grace_cutoff=day(27))
     assert rows(retention, "remove_snapshot") == [("c", "b", None)]
     assert rows(retention, "edit_parent") == [("d", "c", "a")]
 
 
 def test_expired_tag_on_the_head_of_a_branch_is_deleted_only_by_the_library_rule():
-    commits, expiry = listed(LINE[:3]), {"delete_expired_tags": True}
+    commits, expiry = to_entries(LINE[:3]), {"delete_expired_tags": True}
     retention = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
     for semantics, gone in (("seed", set[str]()), ("icechunk", {"t"})):
         found = decide(commits, {"main": "c"}, {"t": "c"}, retention, semantics=semantics, spec_version=2, **expiry)
@@ -307,7 +307,7 @@ def test_expired_tag_on_the_head_of_a_branch_is_deleted_only_by_the_library_rule
 
 def test_tag_on_the_first_snapshot_is_never_deleted_by_the_library_rule():
     retention = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
-    found = decide(listed(LINE), {"main": "e"}, {"t": "a"}, retention, semantics="icechunk", spec_version=2, delete_expired_tags=True)
+    found = decide(to_entries(LINE), {"main": "e"}, {"t": "a"}, retention, semantics="icechunk", spec_version=2, delete_expired_tags=True)
     assert deleted_refs(found) == set()
 
 
@@ -327,7 +327,9 @@ def test_every_kept_snapshot_keeps_a_listed_parent(semantics: str):
         }
         retention["refs"] = [{"match": "dev", "keep": rnd.choice(["forever", 2, day(3).isoformat()])}]
         expiry = {"delete_expired_tags": rnd.random() < 0.5, "delete_expired_branches": rnd.random() < 0.5}
-        found = decide(listed(commits), branches, tags, retention, day(rnd.randint(8, 20)), semantics=semantics, spec_version=2, **expiry)
+        found = decide(
+            to_entries(commits), branches, tags, retention, day(rnd.randint(8, 20)), semantics=semantics, spec_version=2, **expiry
+        )
         parents = {commit.commit_id: next(iter(commit.parents), None) for commit in commits} | edits(found)
         removed = {snapshot for snapshot, _, _ in rows(found, "remove_snapshot")}
         assert all(parents[commit] not in removed for commit in parents.keys() - removed)
