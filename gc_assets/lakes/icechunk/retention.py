@@ -46,7 +46,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     protecting = [pointer for pointer in graph.pointers if _is_protecting(graph, pointer, config, fixed)]
     deletable = [pointer for pointer in protecting if id(pointer) not in fixed and _is_deletable(pointer, config)]
     semantics = resolve_semantics(config.expiry.semantics, settings.spec_version)
-    compared = {
+    compared: dict[Semantics, Expiration] = {
         name: expire(graph.history, protecting, deletable, name) for name in ("seed", resolve_semantics("icechunk", settings.spec_version))
     }
     expiration = compared[semantics]

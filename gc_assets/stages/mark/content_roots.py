@@ -184,8 +184,8 @@ def _inherited_logs(tables: RootTables, of_commits: pa.Table, expiry: pa.Table) 
     first_parent = {row["commit_id"]: next(iter(row["parents"] or ()), None) for row in graph.to_pylist()}
     heir: dict[str, str] = {}
     for edit in edits.to_pylist():
-        current = edit["old_parent_id"]
-        while current in first_parent and current != edit["new_parent_id"] and current not in heir:
+        current: str | None = edit["old_parent_id"]
+        while current is not None and current in first_parent and current != edit["new_parent_id"] and current not in heir:
             heir[current] = edit["snapshot_id"]
             current = first_parent[current]
     owners = [heir.get(commit_id) for commit_id in logs.column("commit_id").to_pylist()]

@@ -45,7 +45,7 @@ def copies(built: RepositoryBuilder) -> list[Path]:
     return sorted((built.path / "overwritten").iterdir())
 
 
-def kept(built: RepositoryBuilder, as_of: datetime, overwritten: str | None = None) -> set[str]:
+def list_kept(built: RepositoryBuilder, as_of: datetime, overwritten: str | None = None) -> set[str]:
     refs = lake_at(built.path, {"overwritten": overwritten} if overwritten else {}).freeze(as_of)
     prefix = f"{built.location}/overwritten/"
     return {root.address.removeprefix(prefix) for root in refs.pinned if root.address.startswith(prefix)}
@@ -70,7 +70,7 @@ def delete_others(built: RepositoryBuilder, names: Sequence[str] | set[str]) -> 
 
 def test_operations_log_is_complete_without_the_other_copies(built: RepositoryBuilder):
     log = built.call("ops_log")
-    deleted = delete_others(built, kept(built, later(built)))
+    deleted = delete_others(built, list_kept(built, later(built)))
     assert deleted > COMMITS // 2
     built.call("open")
     assert built.call("ops_log") == log
@@ -79,7 +79,7 @@ def test_operations_log_is_complete_without_the_other_copies(built: RepositoryBu
 
 def test_each_copy_with_a_part_of_the_log_is_needed(built: RepositoryBuilder):
     """Without it, the library returns a shorter log and no error."""
-    log, named = built.call("ops_log"), kept(built, later(built))
+    log, named = built.call("ops_log"), list_kept(built, later(built))
     chain = [name for name in named if (built.path / "overwritten" / name).exists() and name not in newest_backups(built)]
     assert len(chain) >= 3
     for name in chain:
@@ -99,37 +99,37 @@ def test_copies_within_the_limit_are_kept(built: RepositoryBuilder):
     names = {path.name for path in copies(built)}
     for path in copies(built):
         os.utime(path, (START.timestamp(), START.timestamp()))
-    assert kept(built, later(built) - timedelta(days=2)) == names, "the name has the time"
-    assert kept(built, later(built), "forever") == names
-    assert kept(built, later(built), "60d") == names
-    assert kept(built, later(built)) < names
+    assert list_kept(built, later(built) - timedelta(days=2)) == names, "the name has the time"
+    assert list_kept(built, later(built), "forever") == names
+    assert list_kept(built, later(built), "60d") == names
+    assert list_kept(built, later(built)) < names
 
 
 def test_copy_that_the_storage_received_later_is_young(built: RepositoryBuilder):
     as_of = later(built)
-    copy = next(path for path in copies(built) if path.name not in kept(built, as_of))
+    copy = next(path for path in copies(built) if path.name not in list_kept(built, as_of))
     os.utime(copy, (as_of.timestamp(), as_of.timestamp()))
-    assert copy.name in kept(built, as_of)
+    assert copy.name in list_kept(built, as_of)
 
 
 def test_object_with_another_name_is_kept(built: RepositoryBuilder):
     (built.path / "overwritten" / "config.1").write_bytes(b"unknown")
-    assert "config.1" in kept(built, later(built))
+    assert "config.1" in list_kept(built, later(built))
     assert "'config.1'" in notes(built, later(built))
 
 
 def test_damaged_copy_in_the_log_keeps_all_copies(built: RepositoryBuilder):
     as_of = later(built)
-    chain = kept(built, as_of) - newest_backups(built)
+    chain = list_kept(built, as_of) - newest_backups(built)
     damaged = built.path / "overwritten" / max(chain)
     damaged.write_bytes(damaged.read_bytes()[:-3])
-    assert kept(built, as_of) == {path.name for path in copies(built)}
+    assert list_kept(built, as_of) == {path.name for path in copies(built)}
     assert f"{damaged.name} cannot be read, so all copies" in notes(built, as_of)
 
 
 def test_missing_copy_in_the_log_is_reported(built: RepositoryBuilder):
     as_of = later(built)
-    gone = built.path / "overwritten" / max(kept(built, as_of) - newest_backups(built))
+    gone = built.path / "overwritten" / max(list_kept(built, as_of) - newest_backups(built))
     gone.unlink()
     assert f"{gone.name} is missing" in notes(built, as_of)
 
@@ -143,7 +143,7 @@ def test_log_is_not_read_if_all_copies_are_young(built: RepositoryBuilder, monke
         return read(self, address)
 
     monkeypatch.setattr(EditableLocalObjects, "read", refuse)
-    assert kept(built, later(built) - timedelta(days=20)) == names
+    assert list_kept(built, later(built) - timedelta(days=20)) == names
 
 
 def test_copies_are_pinned_and_may_be_missing(built: RepositoryBuilder):
