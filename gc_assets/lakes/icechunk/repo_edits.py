@@ -91,11 +91,10 @@ def apply_edits(source: str, info: RepoInfo, edits: RepoEdits, entry: LogEntry) 
         snapshots.pop(snapshot_id, None)
     snapshots |= edits.restored
     deleted = {name for ref_type, name in edits.deleted_refs if ref_type == "tag" and name in info.tags}
+    branches = {name: head for name, head in info.branches.items() if ("branch", name) not in edits.deleted_refs}
     edited = replace(
         info,
-        branches=_sort_names(
-            {name: head for name, head in info.branches.items() if ("branch", name) not in edits.deleted_refs} | edits.created_branches
-        ),
+        branches=_sort_names({**branches, **edits.created_branches}),
         tags=_sort_names({name: head for name, head in info.tags.items() if name not in deleted}),
         deleted_tags=tuple(sorted({*info.deleted_tags, *deleted})),
         snapshots=_sort_names(snapshots),
