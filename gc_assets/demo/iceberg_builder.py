@@ -268,8 +268,8 @@ class _AppendDeletes(_FastAppendFiles):
         self._file = file
 
     def _manifests(self) -> list[ManifestFile]:
-        spec = self._transaction.table_metadata.spec()
-        with _DeleteManifestWriter(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression) as writer:
+        metadata, output = self._transaction.table_metadata, self.new_manifest_output()
+        with _DeleteManifestWriter(metadata.spec(), metadata.schema(), output, self._snapshot_id, self._compression) as writer:
             entry = ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,
                 snapshot_id=self._snapshot_id,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, quote_plus
 from uuid import UUID
 
@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.typedef import Identifier
 from pyiceberg.utils.config import Config
-from sqlalchemy import Executable, Select, false, not_, select, update
+from sqlalchemy import ColumnElement, Executable, Select, String, column, false, inspect, not_, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
@@ -65,6 +65,8 @@ _CANNOT_LOAD = (
     AttributeError,
     NotImplementedError,
 )
+# Schema version v1 of an SQL catalog: TABLE or VIEW, or NULL for a table of schema version v0.
+_TYPE_COLUMN: Final = "iceberg_type"
 
 
 class CommitRejected(GcError):
@@ -199,10 +201,10 @@ class CatalogClient:
             yield UnlistedViews("", self._redact(_describe(error)))
 
     def _list_sql_views(self, client: SqlCatalog) -> Iterator[ViewPointer | UnlistedViews]:
-        is_table = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # see `_list_sql_pointers`
-        if is_table is None:
-            return
         try:
+            is_table = self._call("views", lambda: _table_filter(client))
+            if is_table is None:
+                return
             found = self._call("views", lambda: _fetch_rows(client, _select_pointers(client).where(not_(is_table))))
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             yield UnlistedViews("", self._redact(_describe(error)))
@@ -242,8 +244,8 @@ class CatalogClient:
         pyiceberg cannot load them.
         """
         query = _select_pointers(client)
-        type_filter = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # views are in the same table
         try:
+            type_filter = self._call("tables", lambda: _table_filter(client))  # views are in the same database table
             found = self._call("tables", lambda: _fetch_rows(client, query if type_filter is None else query.where(type_filter)))
         except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
             raise self._listing_error(error) from None
@@ -475,6 +477,18 @@ def _describe(error: Exception) -> str:
 def _select_pointers(client: SqlCatalog) -> Select[str, str, str | None]:
     query = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
     return query.where(IcebergTables.catalog_name == client.name)
+
+
+def _table_filter(client: SqlCatalog) -> ColumnElement[bool] | None:
+    """Return the condition for rows of tables, or None for a database without views."""
+    inspector = inspect(client.engine)
+    if not inspector.has_table(IcebergTables.__tablename__):
+        return None  # the query itself raises an error that names the table
+    if _TYPE_COLUMN not in {item["name"] for item in inspector.get_columns(IcebergTables.__tablename__)}:
+        return None
+    # pyiceberg before 0.12 does not know the column.
+    kind: ColumnElement[str | None] = column(_TYPE_COLUMN, String())
+    return (kind == "TABLE") | kind.is_(None)
 
 
 def _name_rows(rows: Sequence[Any]) -> list[tuple[str, Any]]:

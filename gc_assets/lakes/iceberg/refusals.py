@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from http import HTTPStatus
 from typing import Any, Final
 
 from pyiceberg.exceptions import BadRequestError, ForbiddenError, NotInstalledError, RESTError, UnauthorizedError
@@ -27,7 +28,9 @@ _PERMANENT: Final = (ForbiddenError, UnauthorizedError, BadRequestError, NotImpl
 def is_refusal(error: Exception) -> bool:
     """Check if an error of a catalog refuses the request, so that a retry cannot help."""
     # pyiceberg raises this class itself for answers with a 4xx code that has no class of its own.
-    if isinstance(error, _PERMANENT) or type(error) is RESTError or is_permanent(error):
+    # Before 0.12 that includes 429, Too Many Requests.
+    is_rejected = type(error) is RESTError and _http_status(error.__cause__) != HTTPStatus.TOO_MANY_REQUESTS
+    if isinstance(error, _PERMANENT) or is_rejected or is_permanent(error):
         return True
     if isinstance(error, OSError):
         return _DENIED_BY_S3.search(str(error)) is not None
@@ -35,6 +38,10 @@ def is_refusal(error: Exception) -> bool:
     if isinstance(response, dict) and response.get("Error", {}).get("Code") in _AWS_CODES:  # pyright: ignore[reportUnknownMemberType]
         return True
     return _is_denied_by_database(getattr(error, "orig", None))
+
+
+def _http_status(error: BaseException | None) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _is_denied_by_database(error: Any) -> bool:

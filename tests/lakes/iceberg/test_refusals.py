@@ -19,6 +19,7 @@ from pyiceberg.exceptions import (
     TooManyRequestsError,
     UnauthorizedError,
 )
+from requests import HTTPError, Response
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from gc_assets.lakes.iceberg.refusals import is_refusal
@@ -26,6 +27,15 @@ from gc_assets.lakes.iceberg.refusals import is_refusal
 
 def aws(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "not today"}}, "UpdateTable")
+
+
+def answer(status: int) -> Exception:
+    """Return the error that pyiceberg raises for an answer whose status has no class of its own."""
+    response = Response()
+    response.status_code = status
+    error = RESTError("no JSON")
+    error.__cause__ = HTTPError(response=response)
+    return error
 
 
 class DriverError(Exception):
@@ -48,7 +58,7 @@ REFUSED = [
     ForbiddenError("403"),
     UnauthorizedError("401"),
     BadRequestError("400"),
-    RESTError("405"),
+    answer(405),
     NotImplementedError("views"),
     PermissionError(errno.EACCES, "Permission denied"),
     OSError(errno.EROFS, "Read-only file system"),
@@ -62,6 +72,7 @@ FAILED = [
     ServerError("500"),
     ServiceUnavailableError("503"),
     TooManyRequestsError("429"),
+    answer(429),  # of pyiceberg before 0.12
     AuthorizationExpiredError("419"),
     CommitFailedException("409"),
     CommitStateUnknownException("504"),
