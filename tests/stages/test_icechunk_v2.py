@@ -19,7 +19,8 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.records.plans import find_plan
-from tests.lakes.icechunk.v2.builder import DocumentTree, document_tree, microseconds, numbers
+from tests.dates import next_noon
+from tests.lakes.icechunk.v2.builder import DocumentTree, RepositoryBuilder, document_tree, microseconds, numbers
 from tests.lakes.icechunk.v2.library import Library
 from tests.s3.servers import REGION
 from tests.stages.bucket_house import BucketHouse
@@ -165,3 +166,22 @@ def test_later_runs_quarantine_and_purge(story: WeatherStory) -> None:
     assert outcomes(house.approve_and_apply(purge)) == {"done"}
     assert story.files() == story.before - planned
     assert story.garbage() == NOTHING
+
+
+def test_old_copies_of_repo_are_collected_and_the_log_stays_complete(spark: SparkSession, icechunk2: Library, tmp_path: Path) -> None:
+    house = Lakehouse(spark, tmp_path, now=next_noon(days=40))
+    house.lakes = [house.weather()]
+    builder = RepositoryBuilder.create(icechunk2, house.warehouse / "weather", days_ago(60), updates_in_a_file=3)
+    for number in range(12):
+        builder.commit("main", days_ago(50 - number), numbers("values", [number]))
+    log, copies = builder.call("ops_log"), len(list((builder.path / "overwritten").iterdir()))
+    house.plan()
+    planned = house.orphans("weather/")
+    assert {key.split("/")[0] for key in planned} == {"overwritten"}
+    assert set(planned.values()) == {"unreferenced"}
+    assert copies // 3 < len(planned) < copies
+    assert planned.keys() == house.planned_actions("weather/").keys()
+    for key in planned:
+        (builder.path / key).unlink()
+    builder.call("open")
+    assert builder.call("ops_log") == log
