@@ -209,8 +209,10 @@ def ancestry(parents: Mapping[str, str | None], head: str) -> list[str]:
 
 
 def test_listed_snapshots_stay_readable_at_any_age(written: list[Case]):
-    """Young dangling snapshots are kept, and files in the grace period."""
+    """Young dangling snapshots are kept, and files in the grace period. So an open session can still commit."""
     for item in copies(written, {3}):
+        history = item.history
+        history.library.run(item.path, [open_with_data(history), ("start_session", {}), ("write", {"writes": [numbers("open", [7])]})])
         rnd = random.Random(-item.history.seed)
         times = sorted(entry.flushed_at for entry in item.info.snapshots.values())
         cutoff, dangling, grace = (rnd.choice(times) for _ in range(3))
@@ -221,7 +223,9 @@ def test_listed_snapshots_stay_readable_at_any_age(written: list[Case]):
         for file in mark(lake, AS_OF, grace, keep_listed=True).garbage:
             if datetime.fromtimestamp(file.stat().st_mtime, UTC) < grace:
                 file.unlink()
-        assert_all_readable(item.history)
+        head = history.call("refs")["branches"]["main"]
+        history.values[history.call("finish")] = {**history.values[head], "open/c/0": 7}
+        assert_all_readable(history)
 
 
 def test_operations_between_plan_and_apply_lose_nothing(written: list[Case]):
