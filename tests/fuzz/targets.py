@@ -99,9 +99,11 @@ def _icechunk_2(root: Path) -> Iterator[Seed]:
     for name in ("expired-twice", "settings", "virtual-chunks"):
         path = recordings[name].path
         info = parse_repo(NAME, (path / "repo").read_bytes())
-        for raw in _both_forms(path / "repo"):
+        forms = _both_forms(path / "repo")
+        for raw in forms:
             yield Seed("icechunk repo", raw, lambda raw: len(parse_repo(NAME, raw).snapshots))
-            yield Seed("icechunk repo rewrite", raw, lambda raw: len(write_repo(NAME, raw, parse_repo(NAME, raw))))
+        # The search for the level of a damaged frame takes 50 ms, so only the uncompressed form is rewritten.
+        yield Seed("icechunk repo rewrite", forms[-1], lambda raw: len(write_repo(NAME, raw, parse_repo(NAME, raw))))
         containers = parse_chunk_containers(NAME, info.config)
         for folder, kind in (("snapshots", Kind.SNAPSHOT), ("manifests", Kind.CHUNK_MANIFEST)):
             file = max((path / folder).iterdir(), key=lambda item: item.stat().st_size)
