@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -57,18 +58,25 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _run_cells(cells: Sequence[Cell]) -> list[Result]:
-    with tempfile.TemporaryDirectory(prefix="gc-assets-compat-") as folder, build_scene(Path(folder)) as scene:
+    """Run one cell after the other. The next environment is made during the tests of a cell."""
+    with (
+        ThreadPoolExecutor(max_workers=1) as pool,
+        tempfile.TemporaryDirectory(prefix="gc-assets-compat-") as folder,
+        build_scene(Path(folder)) as scene,
+    ):
+        environments = [(cell, pool.submit(make_environment, cell)) for cell in cells]
         scene.write(Path(folder, "scene.json"))
         _show("reference", fault := _pytest(Path(sys.executable), Path(folder), [CHECKS], "reference"))
         if fault:
+            pool.shutdown(cancel_futures=True)
             raise SystemExit(f"the checks fail in the environment of this checkout: see {BUILD / 'reference.log'}")
-        return [_run_cell(cell, Path(folder)) for cell in cells]
+        return [_run_cell(cell, made, Path(folder)) for cell, made in environments]
 
 
-def _run_cell(cell: Cell, folder: Path) -> Result:
+def _run_cell(cell: Cell, made: Future[Path], folder: Path) -> Result:
     start = time.monotonic()
     try:
-        python = make_environment(cell)
+        python = made.result()
     except NoEnvironment as error:
         missing = find_interpreter(cell.python) is None
         fault, versions = f"{'not run' if missing else 'failed'}: {error}", {}
