@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, SecretStr, ValidationError
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 from tenacity.wait import wait_base
 
 from gc_assets.core.deadline import READ_SECONDS, run_with_deadline
@@ -82,7 +82,8 @@ class NessieClient:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
         # The lake configuration is complete, so environment settings are ignored.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=_certificates(), trust_env=False)
-        self._wait = _WaitRetryAfter(wait_exponential_jitter(multiplier=max_wait / 40, max=max_wait, jitter=max_wait / 40))
+        # `wait_exponential_jitter` has other parameters in each major version of tenacity.
+        self._wait = _WaitRetryAfter(wait_exponential(multiplier=max_wait / 40, max=max_wait) + wait_random(0, max_wait / 40))
 
     def __enter__(self) -> Self:
         return self
