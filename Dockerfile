@@ -10,7 +10,7 @@ RUN apt-get update \
 WORKDIR /opt/gc-assets
 COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY gc_assets gc_assets
-RUN pip install --no-cache-dir -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui,postgres]'
+RUN pip install --no-cache-dir -c constraints.txt '.[iceberg,iceberg-fast,icechunk,lakefs,nessie,ui,postgres]'
 
 # A new volume at /data has the owner of this directory.
 RUN useradd --uid 1000 --create-home collector && install -d -o collector -g collector /data /opt/dagster

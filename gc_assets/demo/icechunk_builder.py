@@ -1,7 +1,8 @@
 """Build Icechunk repositories on a local disk with chosen histories and file ages.
 
-The official library writes them. Afterwards only times are changed: `flushed_at` in snapshots (8
-bytes) and the modification times of files.
+The official library writes them, version 1 of the format with icechunk 1 and version 2 with
+icechunk 2. Afterwards only times are changed: `flushed_at` in snapshots (8 bytes) and in `repo`, and
+the modification times of files.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,8 @@ import zarr
 import zstandard
 
 from gc_assets.lakes.icechunk.envelope import HEADER_BYTES
+from gc_assets.lakes.icechunk.repo_info import parse_repo
+from gc_assets.lakes.icechunk.repo_writer import write_repo
 
 FLUSHED_AT = 3
 DATA_FOLDERS = ("snapshots", "manifests", "transactions", "chunks")
@@ -64,6 +67,14 @@ def set_flushed_at(snapshot: Path, at: datetime) -> None:
     struct.pack_into("<Q", payload, position, (at - EPOCH) // timedelta(microseconds=1))
     snapshot.write_bytes(with_payload(raw, payload))
     set_file_time(snapshot, at)
+
+
+def set_entry_time(repo: Path, snapshot: str, at: datetime) -> None:
+    """Set the time of a snapshot in `repo` of spec version 2."""
+    raw = repo.read_bytes()
+    info = parse_repo(str(repo), raw)
+    entry = replace(info.snapshots[snapshot], flushed_us=(at - EPOCH) // timedelta(microseconds=1))
+    repo.write_bytes(write_repo(str(repo), raw, replace(info, snapshots={**info.snapshots, snapshot: entry})))
 
 
 @dataclass
@@ -129,6 +140,8 @@ class RepositoryBuilder:
     def set_time(self, snapshot: str, at: datetime) -> None:
         """Change the time of a snapshot and of the files of its commit."""
         set_flushed_at(self.snapshot_file(snapshot), at)
+        if (self.path / "repo").exists():
+            set_entry_time(self.path / "repo", snapshot, at)
         for path in self.created[snapshot]:
             set_file_time(path, at)
 
