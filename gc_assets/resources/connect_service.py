@@ -50,13 +50,28 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
         raise UsageError(f"the Spark Connect server at {place} refused a session: {error}. Check `spark.token`.") from error
     try:
         require_equal(version, f"the Spark Connect server at {place}")
+        send_artifacts(spark, conf, place)
     except UsageError:
         spark.stop()
         raise
-    spark.addArtifacts(str(build_package()), pyfile=True)
-    for archive in filter(None, conf.get(_ARCHIVES, "").split(",")):
-        spark.addArtifacts(archive.strip(), archive=True)
     return spark
+
+
+def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> None:
+    """Send this package and `spark.archives` to the server.
+
+    Raises:
+        UsageError: If the server does not accept them, because it is not Spark's.
+    """
+    try:
+        spark.addArtifacts(str(build_package()), pyfile=True)
+        for archive in filter(None, conf.get(_ARCHIVES, "").split(",")):
+            spark.addArtifacts(archive.strip(), archive=True)
+    except PySparkException as error:
+        raise UsageError(
+            f"the server at {place} does not accept the package of gc-assets: {error}. Other engines with Spark Connect's protocol are not "
+            "supported (docs/clusters.md). Set `spark.remote` to a server of Apache Spark."
+        ) from error
 
 
 def _stop_refused(others: SparkSession | None) -> None:
