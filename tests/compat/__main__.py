@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         cells = [found]
     else:
         cells = select_cells(options.python, options.spark, options.cell)
-    results = _run_cells(cells)
+    results = _run_cells(cells, is_quick=options.by_commit)
     sys.stdout.write(render(results))
     if not options.by_commit:
         update_page(CHECKOUT / "docs" / "compatibility.md", results)
@@ -57,8 +57,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run_cells(cells: Sequence[Cell]) -> list[Result]:
-    """Run one cell after the other. The next environment is made during the tests of a cell."""
+def _run_cells(cells: Sequence[Cell], *, is_quick: bool) -> list[Result]:
+    """Run one cell after the other. The next environment is made during the tests of a cell.
+
+    Unless `is_quick`, the cells of a Spark version also use servers of Spark Connect and clusters.
+    """
     with (
         ThreadPoolExecutor(max_workers=1) as pool,
         tempfile.TemporaryDirectory(prefix="gc-assets-compat-") as folder,
@@ -70,10 +73,11 @@ def _run_cells(cells: Sequence[Cell]) -> list[Result]:
         if fault:
             pool.shutdown(cancel_futures=True)
             raise SystemExit(f"the checks fail in the environment of this checkout: see {BUILD / 'reference.log'}")
-        return [_run_cell(cell, made, Path(folder)) for cell, made in environments]
+        depths = {cell: "all" if cell.spark and not is_quick else "" for cell in cells}
+        return [_run_cell(cell, made, Path(folder), depths[cell]) for cell, made in environments]
 
 
-def _run_cell(cell: Cell, made: Future[Path], folder: Path) -> Result:
+def _run_cell(cell: Cell, made: Future[Path], folder: Path, depth: str) -> Result:
     start = time.monotonic()
     try:
         python = made.result()
@@ -81,7 +85,6 @@ def _run_cell(cell: Cell, made: Future[Path], folder: Path) -> Result:
         missing = find_interpreter(cell.python) is None
         fault, versions = f"{'not run' if missing else 'failed'}: {error}", {}
     else:
-        depth = "all" if cell.spark else ""
         fault, versions = _pytest(python, folder, [CHECKS, *marked_files()], cell.name, depth), installed_versions(cell)
     _show(cell.name, fault, time.monotonic() - start)
     return Result(cell, fault, versions)
@@ -94,10 +97,7 @@ def marked_files() -> list[str]:
 
 
 def _pytest(python: Path, folder: Path, files: Sequence[str], name: str, depth: str = "") -> str:
-    """Run the marked tests of these files. Return an empty string, or the first failure.
-
-    A `depth` of `all` adds servers of Spark Connect and clusters.
-    """
+    """Run the marked tests of these files. Return an empty string, or the first failure."""
     BUILD.mkdir(parents=True, exist_ok=True)
     log = BUILD / f"{name}.log"
     environment = {**os.environ, "GC_ASSETS_COMPAT": str(folder), "GC_ASSETS_TEST_NESSIE": "required", "GC_ASSETS_TEST_DEPTH": depth}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -46,22 +48,32 @@ def make_environment(cell: Cell) -> Path:
     if interpreter is None:
         raise NoEnvironment(f"Python {cell.python} not found on PATH or in ~/.pyenv/versions")
     folder = BUILD / cell.name
-    python = folder / "bin" / "python"
-    BUILD.mkdir(parents=True, exist_ok=True)
-    if not python.exists():
+    python, stamp = folder / "bin" / "python", folder / "resolved"
+    if not stamp.exists() or stamp.read_text() != _inputs(cell):
+        BUILD.mkdir(parents=True, exist_ok=True)
         _uv("venv", "-q", "--clear", "-p", str(interpreter), str(folder))
-    product, tools, everything = (BUILD / f"{cell.name}.{part}" for part in ("product.txt", "tools.in", "txt"))
-    compile_command = ["pip", "compile", "-q", "--no-annotate", "--no-header", "-p", str(python)]
+        _install(cell, python)
+        stamp.write_text(_inputs(cell))
+    return python
+
+
+def _inputs(cell: Cell) -> str:
+    """Return a digest of what a resolution depends on. The packages that PyPI offers are read once a day."""
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    return hashlib.sha256(repr((cell, EXTRAS, TOOLS, project, datetime.now(UTC).date())).encode()).hexdigest()
+
+
+def _install(cell: Cell, python: Path) -> None:
+    product, tools, bounds, everything = (BUILD / f"{cell.name}.{part}" for part in ("product.txt", "tools.in", "bounds.txt", "txt"))
     tools.write_text("\n".join(TOOLS) + "\n")
-    bounds = BUILD / f"{cell.name}.bounds.txt"
     bounds.write_text(f"pyspark=={cell.spark}.*\n" if cell.spark else "")
+    compile_command = ["pip", "compile", "-q", "--no-annotate", "--no-header", "-p", str(python), *_only_wheels()]
     extras = [option for extra in EXTRAS for option in ("--extra", extra)]
-    resolution = ["--resolution", _RESOLUTIONS[cell.resolution], *_only_wheels()]
+    resolution = ["--resolution", _RESOLUTIONS[cell.resolution]]
     _uv(*compile_command, *resolution, *extras, "-c", str(bounds), "pyproject.toml", "-o", str(product), "--upgrade")
-    _uv(*compile_command, *_only_wheels(), str(product), str(tools), "-o", str(everything), "--upgrade")
+    _uv(*compile_command, str(product), str(tools), "-o", str(everything), "--upgrade")
     _uv("pip", "sync", "-q", "-p", str(python), *_only_wheels(), str(everything))
     _uv("pip", "install", "-q", "-p", str(python), "--no-deps", "-e", ".")
-    return python
 
 
 def installed_versions(cell: Cell) -> dict[str, str]:
