@@ -198,6 +198,7 @@ TESTED_BY = {
     ("cli.md", "$ gc-assets doctor"): "test_commands_of_the_page_work_in_order",
     ("clusters.md", "python3.11 -m venv /opt/gc"): "no: it installs into /opt; tests/cluster.py makes such a Python",
     ("clusters.md", "pip install 'pyspark==4.3.0'"): ON_CLUSTER,
+    ("clusters.md", "pip install 'gc-assets[iceberg]'"): "no: it replaces the Spark of the tests",
     (
         "clusters.md",
         "$SPARK_HOME/bin/spark-class org.apache.spark.deploy.worker.Worker --cores 4 --memory 8g spark://spark.example.org:7077",
