@@ -161,7 +161,7 @@ def test_commands_in_sentences_exist() -> None:
 @pytest.mark.parametrize(
     "page, wrong",
     [
-        ("```console\n$ gc-assets shwo plan   # a table\n```", "gc-assets shwo plan: No such command 'shwo'. Did you mean 'show'?"),
+        ("```console\n$ gc-assets shwo plan   # a table\n```", "gc-assets shwo plan: No such command 'shwo'; did you mean show?"),
         ("1. Then\n   ```console\n   gc-assets apply\n   ```", "gc-assets apply: Missing argument 'PLAN_ID'."),
         ("Run `gc-assets approve PLAN\n--who ada`.", "gc-assets approve PLAN --who ada: No such option '--who'."),
         ("Run `gc-assets run --run-date today`.", "gc-assets run --run-date today: Invalid value for '--run-date'"),
