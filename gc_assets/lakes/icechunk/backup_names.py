@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+BACKUP_FOLDER: Final = "overwritten"
 # Year 3000 in milliseconds. A name starts with the time that is left until then, so that a listing
 # has the newest copy first.
 _END_MS: Final = 32_503_680_000_000

@@ -21,6 +21,8 @@ from gc_assets.state.schemas import COMMIT_GRAPH
 # version 2 its entry in `repo` as JSON. A snapshot file that `repo` does not list has no entry.
 UNREADABLE = "unreadable"
 ENTRY = "entry"
+# The storage time of the object of a listed snapshot, in microseconds since 1970.
+STORED = "stored_us"
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,6 +35,7 @@ class Graph:
         missing_parent: By position, the id of a parent that is not among the snapshots.
         unreadable: By position, the reason for which a snapshot is unreadable.
         entries: By position, the entries of snapshots that `repo` lists. Empty for spec version 1.
+        stored: By position, the storage times of their objects in microseconds since 1970.
         pointers: The refs, tags first, by name.
         reach: By position, the refs that reach the snapshot before any edit.
     """
@@ -41,6 +44,7 @@ class Graph:
     missing_parent: Mapping[int, str]
     unreadable: Mapping[int, str]
     entries: Mapping[int, str]
+    stored: Mapping[int, int]
     pointers: Sequence[Pointer]
     reach: Sequence[Reach]
 
@@ -84,9 +88,11 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     missing = {index: parent for index, parent in enumerate(parents) if parent is not None and parent not in forest.position}
     stamps = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).to_pylist()
     summaries = commits["summary"].to_pylist(maps_as_pydicts="lossy")
-    unreadable, entries = (
-        {index: summary[key] for index, summary in enumerate(summaries) if summary and key in summary} for key in (UNREADABLE, ENTRY)
+    unreadable, entries, stored = (
+        {index: summary[key] for index, summary in enumerate(summaries) if summary and key in summary}
+        for key in (UNREADABLE, ENTRY, STORED)
     )
+    stored_us = {index: int(value) for index, value in stored.items()}
     pointers: list[Pointer] = []
     for ref in sorted(refs.refs, key=lambda ref: (ref.ref_type != "tag", ref.ref_name)):
         if ref.head_commit_id is None or ref.head_commit_id not in forest.position:
@@ -100,7 +106,7 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
     shared = shared_names(pointers)
     for pointer in pointers:
         heads[pointer.head].append(pointer.label if pointer.ref.ref_name in shared else pointer.ref.ref_name)
-    return Graph(History.of(forest, stamps, missing), missing, unreadable, entries, pointers, refs_reaching(forest, heads))
+    return Graph(History.of(forest, stamps, missing), missing, unreadable, entries, stored_us, pointers, refs_reaching(forest, heads))
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:

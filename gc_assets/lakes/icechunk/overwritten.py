@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import envelope
-from gc_assets.lakes.icechunk.backup_names import backup_time_us
+from gc_assets.lakes.icechunk.backup_names import BACKUP_FOLDER, backup_time_us
 from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer, TableReader
 from gc_assets.lakes.icechunk.graph import micros
 from gc_assets.lakes.icechunk.repo_info import BEFORE_UPDATES, IDENTIFIER, REPO_FIELDS, RepoInfo
 from gc_assets.lakes.protocol import ContentRoot
-
-FOLDER: Final = "overwritten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +73,10 @@ def find_needed_backups(lake: str, objects: Objects, repository: str, info: Repo
     notes = [f"lake {lake}: the operations log cannot be read completely: {problem}"] if problem is not None else []
     if unknown:
         notes.append(
-            f"lake {lake}: {len(unknown):,} objects in {FOLDER}/ have names that are not those of copies of `repo` "
+            f"lake {lake}: {len(unknown):,} objects in {BACKUP_FOLDER}/ have names that are not those of copies of `repo` "
             f"(for example {unknown[0]!r}); they are kept"
         )
-    return NeededBackups(tuple(_content_roots(f"{repository}/{FOLDER}/", listed, needed)), tuple(notes))
+    return NeededBackups(tuple(_content_roots(f"{repository}/{BACKUP_FOLDER}/", listed, needed)), tuple(notes))
 
 
 def _content_roots(prefix: str, listed: Mapping[str, tuple[int, datetime]], names: Iterable[str]) -> Iterator[ContentRoot]:
@@ -89,7 +86,7 @@ def _content_roots(prefix: str, listed: Mapping[str, tuple[int, datetime]], name
 
 
 def _list_folder(lake: str, objects: Objects, repository: str) -> Mapping[str, tuple[int, datetime]]:
-    prefix = f"{repository}/{FOLDER}/"
+    prefix = f"{repository}/{BACKUP_FOLDER}/"
     try:
         return {address.removeprefix(prefix): (size, modified) for address, size, modified in objects.list(prefix)}
     except OSError as error:
@@ -115,7 +112,7 @@ class _OperationsLog:
         while name is not None and name not in visited:
             visited.add(name)
             needed.add(name)
-            address = f"{self.repository}/{FOLDER}/{name}"
+            address = f"{self.repository}/{BACKUP_FOLDER}/{name}"
             try:
                 name = _parse_continuation(address, self.objects.read(address))
             except FileNotFoundError:

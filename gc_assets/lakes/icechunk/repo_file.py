@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, ObjectChanged, StoreError, is_permanent
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.icechunk.backup_names import backup_name
+from gc_assets.lakes.icechunk.backup_names import BACKUP_FOLDER, backup_name
 from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
 from gc_assets.lakes.icechunk.repo_edits import LogEntry, RepoEdits, apply_edits
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
@@ -84,7 +84,7 @@ class RepoFile:
         backup = backup_name(now_us, spell_one(secrets.token_bytes(ID_BYTES)))
         edited = apply_edits(self.address, stored.info, edits, LogEntry(kind, now_us, backup))
         content = write_repo(self.address, stored.raw, edited)
-        copy = f"{self.repository}/overwritten/{backup}"
+        copy = f"{self.repository}/{BACKUP_FOLDER}/{backup}"
         with suppress(FileExistsError):  # of an attempt whose answer was lost
             self.objects.create(copy, stored.raw)
         if self.objects.read(copy) != stored.raw:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
+from gc_assets.lakes.icechunk.backup_names import BACKUP_FOLDER, backup_time_us
 from gc_assets.lakes.protocol import Commit, CommitSource, FrozenRefs, NamedPrefixes
 
 
@@ -38,12 +39,36 @@ def repo_address(repository: str) -> str:
 
 
 def has_repo_object(lake: str, objects: Objects, repository: str) -> bool:
-    """Check if a repository has spec version 2. Raises `LakeUnreadable` if the store fails."""
+    """Check if a repository has spec version 2.
+
+    Raises:
+        LakeUnreadable: If the store fails, or if `repo` is missing but has copies. The refs of spec
+            version 1 that an upgrade can leave are outdated then.
+    """
     address = repo_address(repository)
+    try:
+        if _exists(objects, address):
+            return True
+        copy = _find_copy(objects, f"{repository}/{BACKUP_FOLDER}/")
+        if copy is None or _exists(objects, address):  # an upgrade may have just finished
+            return copy is not None
+    except OSError as error:
+        raise LakeUnreadable(f"lake {lake}: cannot determine whether {address} exists: {error}") from error
+    raise LakeUnreadable(
+        f"lake {lake}: {address} is missing, but {copy} is a copy of it, so the repository has spec version 2; restore `repo` from a "
+        "backup, or from the newest copy in overwritten/ (the first by name), which lacks the last change"
+    )
+
+
+def _exists(objects: Objects, address: str) -> bool:
     try:
         objects.size(address)
     except FileNotFoundError:
         return False
-    except OSError as error:
-        raise LakeUnreadable(f"lake {lake}: cannot determine whether {address} exists: {error}") from error
     return True
+
+
+def _find_copy(objects: Objects, folder: str) -> str | None:
+    """Return the address of a copy of `repo`, if there is one."""
+    addresses = (address for address, _, _ in objects.list(folder))
+    return next((address for address in addresses if backup_time_us(address.removeprefix(folder)) is not None), None)

@@ -18,8 +18,8 @@ from gc_assets.core.objects import Objects
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import envelope
-from gc_assets.lakes.icechunk.graph import ENTRY
-from gc_assets.lakes.icechunk.overwritten import FOLDER as OVERWRITTEN
+from gc_assets.lakes.icechunk.backup_names import BACKUP_FOLDER
+from gc_assets.lakes.icechunk.graph import ENTRY, STORED, micros
 from gc_assets.lakes.icechunk.overwritten import find_needed_backups
 from gc_assets.lakes.icechunk.refs import list_ref_files
 from gc_assets.lakes.icechunk.repo_edits import entry_document
@@ -28,7 +28,14 @@ from gc_assets.lakes.icechunk.repo_updates import Availability
 from gc_assets.lakes.icechunk.repository import repo_address
 from gc_assets.lakes.icechunk.repository_settings import RepositorySettings
 from gc_assets.lakes.icechunk.repository_v1 import FOLDERS
-from gc_assets.lakes.icechunk.snapshot_files import SnapshotFolder, count_shards, describe_unknown_names, is_in_shard, snapshots_of
+from gc_assets.lakes.icechunk.snapshot_files import (
+    SnapshotFile,
+    SnapshotFolder,
+    count_shards,
+    describe_unknown_names,
+    is_in_shard,
+    snapshots_of,
+)
 from gc_assets.lakes.icechunk.virtual_locations import parse_chunk_containers
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, ContentRoot, FrozenRefs, NamedPrefixes, Ref, RefType
 
@@ -97,7 +104,7 @@ class RepositoryV2:
         collect = info.status.availability is Availability.ONLINE
         return replace(
             self.state_without_files(info, shards),
-            claims=tuple(Claim(f"{self.address}/{folder}/", collect=collect) for folder in (*FOLDERS, OVERWRITTEN)),
+            claims=tuple(Claim(f"{self.address}/{folder}/", collect=collect) for folder in (*FOLDERS, BACKUP_FOLDER)),
             pinned=(repo, config, *ref_files, *backups.files),
             notes=(*describe_unknown_names(self.lake, files), *backups.notes, *self._notes(info, ref_files)),
         )
@@ -116,7 +123,7 @@ class RepositoryV2:
         )
 
     def listed_commits(self, info: RepoInfo) -> Iterator[Commit]:
-        """Yield the listed snapshots, without the sizes of their files and without requests."""
+        """Yield the listed snapshots without requests, so without sizes and storage times."""
         return (self._listed_commit(entry, None) for entry in info.snapshots.values())
 
     def commits_of(self, info: RepoInfo, shard: int = 0, shards: int = 1) -> Iterator[Commit]:
@@ -130,15 +137,17 @@ class RepositoryV2:
                 f"lake {self.lake}: {self._snapshots.address} is empty on {socket.gethostname()}, but `repo` lists snapshots; "
                 "mount the same storage on every machine (docs/clusters.md), or restore the snapshots"
             )
-        sizes = {file.name: file.size_bytes for file in files}
+        by_name = {file.name: file for file in files}
         for entry in info.snapshots.values():
             if is_in_shard(entry.snapshot_id, shard, shards):
-                yield self._listed_commit(entry, sizes.get(entry.snapshot_id))
+                yield self._listed_commit(entry, by_name.get(entry.snapshot_id))
         yield from self._snapshots.read(
             [file for file in files if file.name not in info.snapshots and is_in_shard(file.name, shard, shards)]
         )
 
-    def _listed_commit(self, entry: SnapshotInfo, size_bytes: int | None) -> Commit:
+    def _listed_commit(self, entry: SnapshotInfo, file: SnapshotFile | None) -> Commit:
+        size_bytes = None if file is None else file.size_bytes
+        stored = {} if file is None else {STORED: str(micros(file.last_modified))}
         snapshot = ContentRoot(f"{self._snapshots.address}{entry.snapshot_id}", Kind.SNAPSHOT, is_container=True, size_bytes=size_bytes)
         # The first snapshot of an upgraded repository has no log.
         own_log = replace(self._log(entry.snapshot_id), must_exist=False)
@@ -148,7 +157,7 @@ class RepositoryV2:
             committed_at=entry.flushed_at,
             content_roots=(snapshot, own_log, *map(self._log, entry.pruned_logs)),
             message=entry.message,
-            summary={ENTRY: entry_document(entry)},
+            summary={ENTRY: entry_document(entry)} | stored,
         )
 
     def _log(self, snapshot_id: str) -> ContentRoot:

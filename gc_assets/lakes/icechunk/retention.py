@@ -122,6 +122,8 @@ def _find_protected(
     for index, stamp in enumerate(graph.history.stamps):
         if index in expiration.reached:
             continue
+        if index in unreached:  # as in the library's collector, because the writer's clock may be late
+            stamp = max(stamp, graph.stored.get(index, stamp))
         if stamp >= grace_cutoff:
             young.append((index, "kept: younger than the grace period"))
         elif index in unreached and moment is None:

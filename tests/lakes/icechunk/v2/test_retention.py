@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gc_assets.demo.icechunk_builder import set_file_time
 from gc_assets.lakes.icechunk.graph import ENTRY
 from gc_assets.lakes.protocol import EDIT_PARENT, REMOVE_SNAPSHOT, ExpiryAction
 from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, expire, graph_of, lake_at, plan_actions, retention_of, states
@@ -36,6 +37,16 @@ def test_listed_snapshot_that_no_ref_reaches_is_removed_after_the_dangling_time(
     (dangling,) = [snapshot for snapshot, at in built.times.items() if at == START + timedelta(days=6)]
     assert removals(plan_actions(lake, START + timedelta(days=12))) == set()
     assert removals(plan_actions(lake, START + timedelta(days=14))) == {dangling}
+
+
+def test_listed_snapshot_of_a_writer_with_a_late_clock_is_kept(built: RepositoryBuilder):
+    """The library compares the storage time too."""
+    (dangling,) = [snapshot for snapshot, at in built.times.items() if at == START + timedelta(days=6)]
+    as_of = START + timedelta(days=30)
+    set_file_time(built.snapshot_file(dangling), as_of - timedelta(days=2))
+    lake = lake_at(built.path)
+    assert removals(plan_actions(lake, as_of)) == set()
+    assert removals(plan_actions(lake, as_of + timedelta(days=6))) == {dangling}
 
 
 def test_snapshot_in_the_grace_period_is_not_removed(built: RepositoryBuilder):
