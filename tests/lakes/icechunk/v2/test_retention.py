@@ -49,6 +49,15 @@ def test_listed_snapshot_of_a_writer_with_a_late_clock_is_kept(built: Repository
     assert removals(plan_actions(lake, as_of + timedelta(days=6))) == {dangling}
 
 
+def test_commits_after_a_restored_copy_of_repo_are_kept_for_the_dangling_time(built: RepositoryBuilder):
+    older = (built.path / "repo").read_bytes()
+    newest = built.commit("main", START + timedelta(days=8), set_value("values", 0, 8))
+    (built.path / "repo").write_bytes(older)
+    lake = lake_at(built.path)
+    assert states(retention_of(lake, START + timedelta(days=14)))[newest] == "retained"
+    assert newest not in removals(plan_actions(lake, START + timedelta(days=40))), "it is not listed"
+
+
 def test_snapshot_in_the_grace_period_is_not_removed(built: RepositoryBuilder):
     lake = lake_at(built.path, {"default": {"keep_last": 2}, "dangling": "1d"})
     as_of = START + timedelta(days=14)
