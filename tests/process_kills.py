@@ -20,6 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from gc_assets.stores.local.safe_paths import Entry
+
 CHECKOUT = Path(__file__).parents[1]
 # Children are forked from a process that has imported their work, so that they start in milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -35,10 +37,11 @@ PROCESSES.set_forkserver_preload(
 
 
 def kill_before(step: int, names: Sequence[str], work: Callable[..., object], *arguments: Any) -> None:
-    """Run the work, and kill the process before its `step`-th call of the functions `names` of `os`."""
+    """Run the work, and kill the process before its `step`-th call of the functions `names` of `os` or of a local entry."""
     numbers = count(1)
     for name in names:
-        setattr(os, name, _count_and_kill(getattr(os, name), numbers, step))
+        owner = os if hasattr(os, name) else Entry
+        setattr(owner, name, _count_and_kill(getattr(owner, name), numbers, step))
     work(*arguments)
 
 

@@ -25,11 +25,11 @@ from tests.stores.builders import memory_directory
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
 LEFTOVER = re.compile(r".*/([0-9A-Z]{20}|ref\.json(\.deleted)?)#[0-9]+")
-# Mode, two syncs, a rename and an unlink for each of four edits, and three refs. Fewer steps mean that the count is wrong.
+# Mode, two syncs, an exchange and an unlink for each of four edits, and three refs. Fewer steps mean that the count is wrong.
 FEWEST_STEPS = 4 * 5 + 3 * 3
 
 
-STEPS = ("fchmod", "fsync", "rename", "link", "unlink")
+STEPS = ("fchmod", "fsync", "rename", "exchange_with", "link", "unlink")
 
 
 @pytest.fixture(scope="module")
