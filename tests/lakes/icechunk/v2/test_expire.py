@@ -36,7 +36,7 @@ from tests.process_kills import exit_code, kill_before
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
-STEPS = ("fchmod", "fsync", "rename", "link", "unlink")
+STEPS = ("fchmod", "fsync", "rename", "exchange_with", "link", "unlink")
 GROUPS, TREES_A_GROUP = example_count(1, 12), 12
 
 
