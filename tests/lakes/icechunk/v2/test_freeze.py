@@ -16,8 +16,8 @@ from gc_assets.lakes.icechunk.graph import ENTRY
 from gc_assets.lakes.icechunk.repo_info import RepoInfo, parse_repo
 from gc_assets.lakes.icechunk.repo_updates import Availability, RepoStatus
 from gc_assets.lakes.icechunk.repo_writer import write_repo
-from gc_assets.lakes.protocol import NamedPrefixes
-from tests.lakes.icechunk.support import commits_of, deleted_refs, lake_at, move_ref, retention_of, states
+from gc_assets.lakes.protocol import ExpiryAction, NamedPrefixes
+from tests.lakes.icechunk.support import commits_of, deleted_refs, expire, lake_at, move_ref, retention_of, states
 from tests.lakes.icechunk.v2.builder import RepositoryBuilder, numbers, set_value
 from tests.lakes.icechunk.v2.library import Library
 from tests.lakes.icechunk.v2.recordings import NAMES, Recording, unpack_recording
@@ -172,10 +172,29 @@ def test_snapshot_of_version_2_without_repo_object_is_unreadable(built: Reposito
     """Without `repo`, the history of version 2 would look dangling to the refs that an upgrade left."""
     head = built.head()
     (built.path / "repo").unlink()
+    shutil.rmtree(built.path / "overwritten")
     move_ref(built.path, "branch.main", head)
     lake = lake_at(built.path)
     with pytest.raises(LakeUnreadable, match=r"has spec version 2; .*newest copy in overwritten/"):
         commits_of(lake, lake.freeze(AS_OF))
+
+
+def test_refs_beside_a_missing_repo_object_are_outdated(icechunk2: Library, tmp_path: Path):
+    """An upgrade can leave the refs of version 1. They lack changes since, which copies of `repo` prove."""
+    builder = RepositoryBuilder.create(icechunk2, tmp_path / "repo", START, spec_version=1)
+    commit = builder.commit("main", START + timedelta(days=1), numbers("values", range(4)))
+    builder.call("upgrade", delete_v1_files=False)
+    refs = lake_at(builder.path).freeze(AS_OF).refs
+    builder.branch("later", commit)
+    assert refs != (frozen := lake_at(builder.path).freeze(AS_OF)).refs
+    (builder.path / "repo").rename(tmp_path / "aside")
+    lake = lake_at(builder.path)
+    with pytest.raises(LakeUnreadable, match=r"repo is missing, but .*/overwritten/repo[.].* is a copy of it"):
+        lake.freeze(AS_OF)
+    edit = ExpiryAction("edit_parent", commit, "")
+    assert [outcome.verdict for outcome in expire(lake, AS_OF, [edit])] == ["failed"]
+    (tmp_path / "aside").rename(builder.path / "repo")
+    assert lake.freeze(AS_OF).refs == frozen.refs
 
 
 def test_damaged_repo_object_is_unreadable(built: RepositoryBuilder):
