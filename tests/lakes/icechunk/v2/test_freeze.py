@@ -179,7 +179,7 @@ def test_snapshot_of_version_2_without_repo_object_is_unreadable(built: Reposito
         commits_of(lake, lake.freeze(AS_OF))
 
 
-def test_refs_beside_a_missing_repo_object_are_outdated(icechunk2: Library, tmp_path: Path):
+def test_refs_next_to_a_missing_repo_object_are_outdated(icechunk2: Library, tmp_path: Path):
     """An upgrade can leave the refs of version 1. They lack changes since, which copies of `repo` prove."""
     builder = RepositoryBuilder.create(icechunk2, tmp_path / "repo", START, spec_version=1)
     commit = builder.commit("main", START + timedelta(days=1), numbers("values", range(4)))
