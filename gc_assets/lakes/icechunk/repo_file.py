@@ -22,8 +22,10 @@ from gc_assets.lakes.icechunk.repo_updates import Availability, UpdateKind
 from gc_assets.lakes.icechunk.repo_writer import write_repo
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
 
-# Writers commit at most a few times per second, and an attempt takes a few requests.
-_MAX_ATTEMPTS = 12
+# An attempt takes a few requests, and some seconds for 100,000 snapshots. Writers that commit every
+# second let one of several attempts pass.
+_FEWEST_ATTEMPTS = 12
+_LEAST_SECONDS = 60
 _LONGEST_PAUSE = 2.0
 
 
@@ -143,7 +145,8 @@ def edit_repo(
         pause: Waits between attempts.
     """
     error: Exception | None = None
-    for attempt in range(_MAX_ATTEMPTS):
+    started, attempt = time.monotonic(), 0
+    while attempt < _FEWEST_ATTEMPTS or time.monotonic() < started + _LEAST_SECONDS:
         if attempt:
             pause(min(0.01 * 2**attempt, _LONGEST_PAUSE) * (0.5 + secrets.randbelow(100) / 100))
         try:
@@ -159,6 +162,7 @@ def edit_repo(
             file.replace(stored, decision.edits, kind(decision.edits))
         except ObjectChanged as found:
             error = found
+            attempt += 1
             continue
         except (FormatError, OSError, StoreError) as found:
             yield from decision.settled
@@ -168,7 +172,7 @@ def edit_repo(
         yield from decision.settled
         yield from (ExpiryOutcome(action, "done") for action in decision.accepted)
         return
-    message = f"{file.address} was replaced by writers during each of {_MAX_ATTEMPTS} attempts ({error}); apply again with fewer writes"
+    message = f"{file.address} was replaced by writers during each of {attempt:,} attempts ({error}); apply again with fewer writes"
     yield from (ExpiryOutcome(action, "failed", message) for action in actions)
 
 

@@ -149,19 +149,19 @@ class RepositoryV2:
         size_bytes = None if file is None else file.size_bytes
         stored = {} if file is None else {STORED: str(micros(file.last_modified))}
         snapshot = ContentRoot(f"{self._snapshots.address}{entry.snapshot_id}", Kind.SNAPSHOT, is_container=True, size_bytes=size_bytes)
-        # The first snapshot of an upgraded repository has no log.
-        own_log = replace(self._log(entry.snapshot_id), must_exist=False)
         return Commit(
             commit_id=entry.snapshot_id,
             parents=() if entry.parent_id is None else (entry.parent_id,),
             committed_at=entry.flushed_at,
-            content_roots=(snapshot, own_log, *map(self._log, entry.pruned_logs)),
+            content_roots=(snapshot, self._log(entry.snapshot_id), *map(self._log, entry.pruned_logs)),
             message=entry.message,
             summary={ENTRY: entry_document(entry)} | stored,
         )
 
     def _log(self, snapshot_id: str) -> ContentRoot:
-        return ContentRoot(f"{self.address}/transactions/{snapshot_id}", Kind.TRANSACTION_LOG, is_container=False)
+        # The first snapshot of an upgraded repository has no log, and icechunk 2.0 deletes those of
+        # expired ancestors. Readers do not need them.
+        return ContentRoot(f"{self.address}/transactions/{snapshot_id}", Kind.TRANSACTION_LOG, is_container=False, must_exist=False)
 
     def _prefixes_of(self, info: RepoInfo) -> NamedPrefixes:
         return parse_chunk_containers(f"the configuration in {repo_address(self.address)}", info.config)

@@ -64,8 +64,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 def _retain_all(lake: str, graph: Graph, reason: str) -> Retention:
-    """Return all snapshots as retained, without an edit."""
-    _refuse_unreadable(lake, graph, dict.fromkeys(range(len(graph.ids)), reason))
+    """Return all snapshots as retained, without an edit. Damaged ones that no ref reaches are too."""
+    _refuse_unreadable(lake, graph, {})
     rows = [
         {"commit_id": commit_id, "state": RETAINED, "refs": list(reach.names), "refs_count": reach.count, "reason": reason}
         for commit_id, reach in zip(graph.ids, graph.reach, strict=True)

@@ -120,6 +120,24 @@ def test_repository_that_is_not_online_is_left_alone(built: RepositoryBuilder, a
     assert not found.expiry.num_rows
 
 
+def test_damaged_unlisted_snapshot_is_left_alone_in_a_read_only_repository(built: RepositoryBuilder):
+    lost = built.abandon_snapshot("main", START + timedelta(days=6), set_value("values", 0, 6))
+    built.snapshot_file(lost).write_bytes(b"damaged")
+    status = RepoStatus(Availability.READ_ONLY, 0, None)
+    change_repo(built.path, lambda info: replace(without_entries(info, {lost}), status=status))
+    assert states(retention_of(lake_at(built.path), AS_OF))[lost] == "retained"
+
+
+def test_missing_log_of_expired_ancestor_is_no_lost_file(built: RepositoryBuilder):
+    """icechunk 2.0 deletes these logs, and readers do not need them. `live_listed` counts lost files."""
+    lake = lake_at(built.path, {"default": "1d"}, semantics="icechunk")
+    expire(lake, AS_OF)
+    (tip,) = [commit for commit in commits_of(lake, lake.freeze(AS_OF)) if commit.commit_id == built.head()]
+    logs = [root for root in tip.content_roots if "/transactions/" in root.address]
+    assert len(logs) == 3, "its own and those of two expired ancestors"
+    assert not any(root.must_exist for root in logs)
+
+
 @pytest.mark.parametrize("tags", ["ignore", "policy"])
 @pytest.mark.parametrize("is_allowed", [True, False])
 def test_tag_is_deleted_only_if_the_repository_allows_it(built: RepositoryBuilder, tags: str, is_allowed: bool):
