@@ -373,7 +373,19 @@ def test_demo_without_libraries_names_the_extra(installed_python: Callable[..., 
 def test_code_location_is_imported_without_lake_libraries(
     installed_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    hidden = ("pyiceberg", "fastavro", "datafusion", "icechunk", "zarr", "lakefs_sdk", "google_crc32c", "httpx", "tenacity", "boto3")
+    hidden = (
+        "pyiceberg",
+        "fastavro",
+        "datafusion",
+        "icechunk",
+        "flatbuffers",
+        "zarr",
+        "lakefs_sdk",
+        "google_crc32c",
+        "httpx",
+        "tenacity",
+        "boto3",
+    )
     result = installed_python(
         "-c", f"import sys\nsys.modules |= dict.fromkeys({hidden!r})\nimport gc_assets.definitions, gc_assets.cli.main"
     )
