@@ -10,6 +10,7 @@ import pytest
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import Finding
+from gc_assets.stores.local.safe_paths import Entry
 from gc_assets.stores.store import open_store
 from tests.stores.builders import NOW
 
@@ -51,6 +52,7 @@ def test_doctor_fails_for_trash_without_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quarantine: str, verdict: str, way_out: str
 ) -> None:
     lacking(monkeypatch, "rename")
+    monkeypatch.setattr(Entry, "exchange_with", lambda *_: False)
     found = findings(tmp_path, mode="apply", quarantine=quarantine)
     assert (found["traits"].verdict, way_out in found["traits"].todo + found["traits"].found) == (verdict, True)
     assert list((tmp_path / ".gc-assets").iterdir()) == []
