@@ -5,6 +5,7 @@ State and storage are on S3. The Python of the executors is sent as an archive w
 
 from __future__ import annotations
 
+import sys
 import tarfile
 import venv
 from contextlib import ExitStack
@@ -150,7 +151,7 @@ def test_executor_cannot_read_the_disk_of_the_driver(story: ClusterStory) -> Non
         ("no program", "have no program /no/such/python3. Set `spark.python`"),
         ("no libraries", "have no module pandas in their Python"),
         ("no executor", "no executor of spark://cluster accepted a task within 1 s. Check that one is free and has the cores and memory"),
-        ("another Python", "run Python 3.11, but this process runs"),
+        ("another Python", f"run Python {sys.version_info.major}.{sys.version_info.minor}, but this process runs"),
         ("speculation", "has spark.speculation enabled. Two attempts of a task would change the same files"),
     ],
 )
