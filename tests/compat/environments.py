@@ -7,11 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from gc_assets.resources.spark_version import NEWEST, OLDEST
 from tests.compat.cells import Cell
 from tests.interpreters import find_interpreter
 
@@ -66,13 +66,15 @@ def _inputs(cell: Cell) -> str:
 def _install(cell: Cell, python: Path) -> None:
     product, tools, bounds, everything = (BUILD / f"{cell.name}.{part}" for part in ("product.txt", "tools.in", "bounds.txt", "txt"))
     tools.write_text("\n".join(TOOLS) + "\n")
-    bounds.write_text(f"pyspark=={cell.spark}.*\n" if cell.spark else "")
-    compile_command = ["pip", "compile", "-q", "--no-annotate", "--no-header", "-p", str(python), *_only_wheels()]
+    wheel = _spark_wheel(cell)
+    bounds.write_text(f"pyspark=={wheel.name.split('-')[1]}\n")
+    options = ["-p", str(python), "--only-binary", ":all:", "--find-links", str(wheel.parent)]
+    compile_command = ["pip", "compile", "-q", "--no-annotate", "--no-header", *options]
     extras = [option for extra in EXTRAS for option in ("--extra", extra)]
     resolution = ["--resolution", _RESOLUTIONS[cell.resolution]]
     _uv(*compile_command, *resolution, *extras, "-c", str(bounds), "pyproject.toml", "-o", str(product), "--upgrade")
     _uv(*compile_command, str(product), str(tools), "-o", str(everything), "--upgrade")
-    _uv("pip", "sync", "-q", "-p", str(python), *_only_wheels(), str(everything))
+    _uv("pip", "sync", "-q", *options, str(everything))
     _uv("pip", "install", "-q", "-p", str(python), "--no-deps", "-e", ".")
 
 
@@ -83,17 +85,30 @@ def installed_versions(cell: Cell) -> dict[str, str]:
     return {name: pins.get(name, "-") for name in SHOWN_PACKAGES}
 
 
-def _only_wheels() -> Sequence[str]:
-    """Skip versions that would be compiled. pyspark is pure Python without wheels."""
-    return ("--only-binary", ":all:", "--no-binary", "pyspark")
+def _spark_wheel(cell: Cell) -> Path:
+    """Build a wheel of the cell's pyspark, which PyPI has as a source only.
+
+    uv would download and unpack the source (1.2 GB) again for each of its commands, and keep all copies.
+    """
+    lowest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
+    wanted = f"{cell.spark}.*" if cell.spark else lowest if cell.resolution == "lowest" else f"{newest}.*"
+    folder = BUILD / "wheels" / wanted.removesuffix(".*")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(sys.executable, "-m", "pip", "wheel", "-q", "--use-pep517", "--no-deps", "-w", str(folder), f"pyspark=={wanted}")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def _uv(*arguments: str) -> None:
     program = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if program is None:
         raise NoEnvironment("uv is missing: run make env")
+    _run(program, *arguments)
+
+
+def _run(*command: str) -> None:
     # Output of the environment of the tool would change that of the cell.
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    done = subprocess.run([program, *arguments], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NoEnvironment(f"uv {' '.join(arguments[:2])}: {done.stderr.strip()[-2000:]}")
+        raise NoEnvironment(f"{' '.join(command[:4])}: {done.stderr.strip()[-2000:]}")
