@@ -88,10 +88,13 @@ def describe_directory(path: str, *, has_buckets: bool, disks: Sequence[str]) ->
     with other inode numbers than the storages on `disks` (their paths). An existing directory may be
     a mount point without its mount: see `local_file_exists` for its files.
     """
+    from gc_assets.stores.local.mounts import has_same_inodes, is_in_one_mount, may_hang
+
+    # Without an access, because a dead server would stop the run.
+    if may_hang(path) and (has_buckets or not all(is_in_one_mount(path, disk) for disk in disks)):
+        return "a network or FUSE mount, which may show a bucket, or a disk under other inode numbers"
     if not os.path.isdir(path):  # noqa: PTH112  (False for names that no file system allows)
         return "a directory that does not exist on this machine"
-    from gc_assets.stores.local.mounts import has_same_inodes, may_hang
-
     if has_buckets and may_hang(os.path.realpath(path)):
         return "a network or FUSE mount, which may show a bucket"
     is_comparable = all(has_same_inodes(path, disk) for disk in disks)

@@ -102,7 +102,7 @@ def describe_decoder() -> str:
     """Return which library decodes large manifests on this machine."""
     if has_datafusion():
         return "DataFusion decodes large manifests"
-    return "fastavro decodes manifests; for large ones, pip install 'gc-assets[iceberg-fast]' is several times faster"
+    return "fastavro decodes manifests; for large ones, install the much faster extra: pip install 'gc-assets[iceberg-fast]'"
 
 
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:

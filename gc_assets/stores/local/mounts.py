@@ -73,6 +73,13 @@ def may_hang(path: str) -> bool:
     return next((slow for point, slow in read_slow_mounts() if _is_within(path, point)), True)
 
 
+def is_in_one_mount(path: str, other: str) -> bool:
+    """Return True if two absolute paths are in the same mount. The paths are not accessed."""
+    points = [point for point, _ in read_mount_types()]
+    one, two = (next((point for point in points if _is_within(path, point)), None) for path in (path, other))
+    return one == two
+
+
 def has_same_inodes(directory: str, other: str) -> bool:
     """Return True if a file has the same inode number in two directories of this machine.
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gc_assets.core.deadline import run_with_deadline
 from gc_assets.stores.local import mounts
 from gc_assets.stores.local.editing import EditableLocalObjects
 from gc_assets.stores.local.mounts import find_mounted_aliases, find_path_aliases, find_slow_mounts, parse_mounts
+from gc_assets.stores.store import describe_directory
 
 ROOT = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw"
 TMPFS = "25 27 0:23 / /data/tmp rw - tmpfs tmpfs rw"
@@ -151,3 +153,10 @@ def test_read_from_a_hanging_mount_raises_with_the_object(hanging_mount: Path, r
     with pytest.raises(TimeoutError, match=r"no complete answer in 0\.3 s .*/hung/manifest"):
         getattr(objects, read)(f"file://{hanging_mount}/manifest")
     assert not mounts.may_hang(str(hanging_mount.parent)), "a disk of this machine is read without a thread"
+
+
+@pytest.mark.parametrize("has_buckets", [True, False])
+def test_directory_in_a_hanging_mount_is_unknown_without_an_access(hanging_mount: Path, has_buckets: bool) -> None:
+    directory, disk = f"{hanging_mount}/table/data", str(hanging_mount.parent)
+    found = run_with_deadline(2, directory, lambda: describe_directory(directory, has_buckets=has_buckets, disks=(disk,)))
+    assert (found or "").startswith("a network or FUSE mount")
