@@ -86,6 +86,20 @@ CONTAINERS: Final = schema_of(
     column("etag", STRING, "ETag of the object that was decoded.", since="0.4"),
     column("digest", STRING, "XXH64 of its bytes in hexadecimal.", since="0.4"),
     column("recorded_size_bytes", LONG, "Length that its parent records; null if it is the same.", since="0.4"),
+    column("files", LONG, "Number of its rows in `HASHES_SIDE`.", since="0.4"),
+)
+
+# File entries that are needed if their container is live, in the order of the entries. Strings
+# repeat, so that a row costs about 10 bytes.
+HASHES_SIDE: Final = "_hashes"
+HASHES: Final = schema_of(
+    column("container", STRING, "Address of the container that names the file."),
+    column("storage", STRING, "Storage of the file; null for an external address."),
+    column("kind", STRING, "File kind."),
+    column("key_hash", LONG, "`xxhash64` of the key, or of the address if it is external."),
+    column("loose_hash", LONG, "`xxhash64` of the spelling-insensitive key; null if it equals the key."),
+    column("size_bytes", LONG, "Size of the file, if the container records it."),
+    column("must_exist", BOOL, "False if the format allows the file to be absent."),
 )
 
 EDGES_SIDE: Final = "_edges"
@@ -239,6 +253,11 @@ NEEDS: Final = pa.schema(
         ("expands", pa.bool_()),
     ]
 )
+# State of the live set: one row per known container and per directly referenced file. `expands` is
+# true if the entries of a container are needed at this rank. `files` is the number of hash rows of
+# the container in all cache segments; null for files.
+STATES_SIDE: Final = "_states"
+STATES: Final = NEEDS.append(pa.field("files", pa.int64()))
 # Side tables written by the walk and published with `live_files`.
 PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, UNREADABLE_ROOTS_SIDE, NEEDS_SIDE)
 

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths
+from gc_assets.stages.mark.file_entries import IS_FILE_ENTRY
 from gc_assets.stages.mark.manifest_entries import count_file_rows, find_segments
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
@@ -49,7 +50,7 @@ class CachedEntries:
         # The address column is as large as all other columns together.
         columns = [name for name in self.schema.names if self.has_external or name != "address"]
         rows = read_paths(spark, files, self.schema, self.paths, columns, only=("is_container", False))
-        return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
+        return rows.filter(IS_FILE_ENTRY)
 
 
 def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:

@@ -18,6 +18,7 @@ from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import LOCATION_KINDS
 from gc_assets.lakes.protocol import Container, Lake, decode_batch
+from gc_assets.stages.mark.file_entries import build_hashes
 from gc_assets.stages.mark.resolution import build_links
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
@@ -28,6 +29,8 @@ from gc_assets.state.side_tables import (
     CONTAINERS_SIDE,
     EDGES,
     EDGES_SIDE,
+    HASHES,
+    HASHES_SIDE,
     LINKS,
     LINKS_SIDE,
     LOCATIONS,
@@ -200,6 +203,7 @@ class _SegmentWriter:
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)
         self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
+        self._hashes = PartWriter(files, run.path, HASHES, HASHES_SIDE)
         self._locations = PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE)
         self._unreadable = PartWriter(files, run.path, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE)
         self._unresolved = PartWriter(files, run.path, UNRESOLVED, UNRESOLVED_SIDE)
@@ -216,8 +220,9 @@ class _SegmentWriter:
         self._inner.write(inner)
         self._locations.write(children.filter(is_location))
         self._edges.write(inner)
-        value_counts = pc.value_counts(entries.column("container"))
-        counts = dict(zip(value_counts.field("values").to_pylist(), value_counts.field("counts").to_pylist(), strict=True))
+        hashes = build_hashes(entries)
+        self._hashes.write(hashes)
+        counts, files = _count_by_container(entries), _count_by_container(hashes)
         rows = [
             {
                 "container": item.task["address"],
@@ -227,6 +232,7 @@ class _SegmentWriter:
                 "etag": item.etag,
                 "digest": item.content_digest,
                 "recorded_size_bytes": item.recorded_length,
+                "files": files.get(item.task["address"], 0),
             }
             for item in decoded
         ]
@@ -255,7 +261,7 @@ class _SegmentWriter:
 
     def close(self) -> pa.RecordBatch:
         """Close the parts and return the task report for the driver."""
-        writers = (self._entries, self._inner, self._containers, self._edges, self._locations)
+        writers = (self._entries, self._inner, self._hashes, self._containers, self._edges, self._locations)
         writers += (self._unreadable, self._unresolved, self._links)
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._counts)
 
@@ -269,6 +275,11 @@ def _find_aborted(reads: list[_Read], aborted: Mapping[tuple[str, str], str]) ->
         if task["address"] in addresses and not isinstance(result, OSError)
     }
     return {address: aborted[address, digest] for address, digest in digests.items() if (address, digest) in aborted}
+
+
+def _count_by_container(rows: pa.RecordBatch) -> dict[str, int]:
+    found = pc.value_counts(rows.column("container"))
+    return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True))
 
 
 def _to_container(task: dict[str, Any]) -> Container:

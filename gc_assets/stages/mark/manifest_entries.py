@@ -46,6 +46,7 @@ from gc_assets.state.side_tables import (
     CONTAINERS,
     CONTAINERS_SIDE,
     EDGES_SIDE,
+    HASHES,
     LINKS,
     LINKS_SIDE,
     LOCATIONS_SIDE,
@@ -117,7 +118,8 @@ def cache_fingerprint(context: RunContext, lake_name: str) -> str:
     A new release may improve a decoder, so all containers are then decoded again.
     """
     settings = context.config.lake(lake_name).decoding_settings([storage.location for storage in context.config.storages])
-    return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, CONTAINERS.names, *settings]).encode()).hexdigest()
+    columns = [MANIFEST_ENTRIES.schema.names, CONTAINERS.names, HASHES.names]
+    return hashlib.sha256(json.dumps([__version__, *columns, *settings]).encode()).hexdigest()
 
 
 def count_segment_rows(runs: Sequence[PastRun], side: str) -> int:

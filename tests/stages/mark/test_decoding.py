@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.tables import WrittenParts, merge_written, side_paths, write_parts
 from gc_assets.lakes.iceberg import manifests as iceberg_manifests
@@ -22,7 +24,16 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
-from gc_assets.state.side_tables import CONTAINERS, CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE
+from gc_assets.state.side_tables import (
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    HASHES,
+    HASHES_SIDE,
+    TASKS,
+    TASKS_SIDE,
+    UNREADABLE_CONTAINERS,
+    UNREADABLE_CONTAINERS_SIDE,
+)
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 
@@ -90,6 +101,28 @@ def test_entries_have_their_container_for_any_batch_size(
         (f"file://{path}", sum(1 for _ in fastavro.reader(path.open("rb")))) for path in manifests
     }
     assert unreadable.num_rows == 0
+
+
+@pytest.mark.parametrize("batch_entries", [1, 65_536])
+def test_files_of_a_container_are_the_hashes_of_its_entries_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_entries: int
+) -> None:
+    monkeypatch.setattr(decoding, "BATCH_ENTRIES", batch_entries)
+    builder = LakeBuilder(tmp_path)
+    table = builder.table("db.t", NOW - timedelta(days=40))
+    table.append(NOW - timedelta(days=30), part="a")
+    table.append(NOW - timedelta(days=20), part="b")
+    table.delete(NOW - timedelta(days=10), "part == 'a'")
+    files, run, written = run_task(sorted(builder.warehouse.rglob("*.avro")), tmp_path)
+    rows = read_parts(files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema).to_pylist()
+    counted = [row for row in rows if not row["is_container"] and row["entry_status"] != "deleted"]
+    assert len(counted) < sum(not row["is_container"] for row in rows)
+    hashes = read_parts(files, side_paths(run, written, HASHES_SIDE), HASHES)
+    expected = zip([row["container"] for row in counted], xxhash64(pa.array([row["key"] for row in counted])).tolist(), strict=True)
+    assert list(zip(hashes.column("container").to_pylist(), hashes.column("key_hash").to_pylist(), strict=True)) == list(expected)
+    containers = read_parts(files, side_paths(run, written, CONTAINERS_SIDE), CONTAINERS).to_pylist()
+    assert {row["container"]: row["files"] for row in containers if row["files"]} == Counter(row["container"] for row in counted)
+    assert {row["files"] for row in containers if row["kind"] == "manifest_list"} == {0}
 
 
 def test_container_with_a_relative_address_is_unreadable(manifests: list[Path], tmp_path: Path) -> None:

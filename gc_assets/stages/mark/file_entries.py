@@ -1,0 +1,50 @@
+"""Select the entries that name live files, and hash their keys.
+
+Containers are entries too, but the walk follows them by their edges. An entry that a manifest marks
+as deleted names a file that the manifest does not need.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.key_resolver import loosen_spelling
+from gc_assets.state.side_tables import HASHES
+
+_DELETED: Final = "deleted"
+# Columns of entries that `build_hashes` needs.
+_HASHED: Final = ["container", "storage", "kind", "key", "address", "size_bytes", "must_exist"]
+# The rule of `is_file_entry` in SQL.
+IS_FILE_ENTRY: Final = f"not is_container and (entry_status is null or entry_status <> '{_DELETED}')"
+
+
+def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """Return a mask of the entries that name live files if their container is live.
+
+    Args:
+        entries: Columns `is_container` and `entry_status` of `manifest_entries`.
+    """
+    is_deleted = pc.fill_null(pc.equal(entries.column("entry_status"), _DELETED), fill_value=False)
+    return pc.invert(pc.or_(entries.column("is_container"), is_deleted))
+
+
+def build_hashes(entries: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows of `HASHES` for the file entries, in the order of the entries.
+
+    Args:
+        entries: Columns of `manifest_entries`.
+    """
+    files = entries.select(_HASHED).filter(is_file_entry(entries))
+    keys = files.column("key")
+    loose = loosen_spelling(keys)
+    respelled = pc.fill_null(pc.not_equal(loose, keys), fill_value=False)
+    columns = {
+        "key_hash": pa.array(xxhash64(pc.coalesce(keys, files.column("address")) if keys.null_count else keys)),
+        "loose_hash": pc.replace_with_mask(pa.nulls(files.num_rows, pa.int64()), respelled, pa.array(xxhash64(loose.filter(respelled)))),
+    }
+    arrays = [columns[name] if name in columns else files.column(name) for name in HASHES.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=HASHES)
