@@ -76,7 +76,7 @@ class _OpenPart:
         self._bytes = 0
         self._schema = schema
         self._sink = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1, use_dictionary=_repeating(schema))
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
 
@@ -104,6 +104,16 @@ class _OpenPart:
             table = pa.Table.from_batches(self._waiting).select(self._schema.names).cast(self._schema)
             self._writer.write_table(table, row_group_size=GROUP_ROWS)
             self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+
+def _repeating(schema: pa.Schema) -> bool | list[str]:
+    """Return the columns that a dictionary may compress: all except hashes, which do not repeat.
+
+    Nested columns have other names in Parquet, so that they are either all listed or none.
+    """
+    names = [field.name for field in schema if not field.name.endswith("_hash")]
+    is_flat = not any(pa.types.is_nested(field.type) for field in schema)
+    return names if is_flat and len(names) < len(schema) else True
 
 
 def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh64_intdigest
 
 from gc_assets.core.hashing import digest, row_hashes, xxhash64
 from gc_assets.state.arrow_types import CONTENT_ROOT, STRINGS, TIMESTAMP
@@ -90,6 +92,28 @@ def test_known_spark_hashes_are_reproduced() -> None:
     # SQL: select xxhash64(''), xxhash64(cast(null as string))
     assert xxhash64(pa.array(["", None])).tolist() == [-7444071767201028348, 42]
     assert row_hashes(pa.table({"a": ["Spark"], "b": pa.array([None], pa.string())})).tolist() == xxhash64(pa.array(["Spark"])).tolist()
+
+
+def test_strings_of_any_length_number_and_layout_have_spark_hashes() -> None:
+    rng = random.Random(31)
+    lengths = [0, 1, 3, 4, 7, 8, 9, 31, 32, 33, 63, 64, 65, 78, 1_024, 1_025]
+    frequent = [rng.randbytes(length) for length in lengths for _ in range(600)]
+    rare = [rng.randbytes(rng.randrange(200)) for _ in range(500)]
+    values = [*frequent, *rare, *([None] * 700)]
+    rng.shuffle(values)
+    expected = [42 if value is None else xxh64_intdigest(value, 42) for value in values]
+    column = pa.array(values, pa.binary())
+    layouts = (column, column.slice(17, 9_000), pa.chunked_array([column.slice(5), column.slice(0, 5), column.slice(0, 0)]))
+    orders = (expected, expected[17:9_017], [*expected[5:], *expected[:5]])
+    for layout, order in zip(layouts, orders, strict=True):
+        assert xxhash64(layout).view(np.uint64).tolist() == order
+
+
+@pytest.mark.parametrize("values", [[], [""] * 600, [None] * 600, ["a"] * 600])
+def test_columns_without_content_are_hashed(values: list[str | None]) -> None:
+    expected = [42 if value is None else xxh64_intdigest(value.encode(), 42) for value in values]
+    assert xxhash64(pa.array(values, pa.string())).view(np.uint64).tolist() == expected
+    assert xxhash64(pa.chunked_array([], pa.string())).tolist() == []
 
 
 def test_digest_ignores_order_and_chunks() -> None:

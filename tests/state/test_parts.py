@@ -137,3 +137,12 @@ def test_batches_round_trip(tmp_path_factory: pytest.TempPathFactory, rows: list
     found = read_parts(files, [f"t/{part.name}" for part in written], SCHEMA)
     assert found.column("key").to_pylist() == [key for keys in rows for key in keys]
     assert sum(part.rows for part in written) == found.num_rows
+
+
+def test_hashes_have_no_dictionary(files: Files, tmp_path: Path) -> None:
+    schema = pa.schema([("kind", pa.string()), ("key_hash", pa.int64())])
+    writer = PartWriter(files, "t", schema)
+    writer.write(pa.RecordBatch.from_pydict({"kind": ["data"] * 9, "key_hash": list(range(9))}, schema=schema))
+    (part,) = writer.close()
+    group = pq.read_metadata(tmp_path / "t" / part.name).row_group(0)
+    assert [group.column(number).has_dictionary_page for number in range(2)] == [True, False]
