@@ -521,6 +521,24 @@ class FilteredLake(Lake, Protocol):
         ...
 
 
+@runtime_checkable
+class RemoteLake(Lake, Protocol):
+    """Lake behind a catalog or server."""
+
+    def check_access(self) -> None:
+        """Send one small request.
+
+        Raises:
+            LakeUnreadable: If the catalog or server does not answer it.
+        """
+        ...
+
+
+def as_remote(lake: Lake) -> RemoteLake | None:
+    """Return the lake if it is behind a catalog or server."""
+    return lake if isinstance(lake, RemoteLake) else None
+
+
 def as_expiring(lake: Lake) -> ExpiringLake | None:
     """Return the lake if its history can be edited."""
     return lake if isinstance(lake, ExpiringLake) else None

@@ -88,8 +88,13 @@ def _refuse_speculation(spark: SparkSession, address: str) -> None:
         )
 
 
-def describe_executors(spark: SparkSession, address: str) -> Row:
-    """Return the versions of one executor (columns of `EXECUTOR_DDL`).
+def describe_executors(spark: SparkSession, address: str, seconds: float = TIMEOUT_SECONDS) -> Row:
+    """Run one Python task, and return the versions of its executor (columns of `EXECUTOR_DDL`).
+
+    Args:
+        spark: The session.
+        address: The address of the Spark master or server, for messages.
+        seconds: The time after which the task is given up.
 
     Raises:
         UsageError: If its Python cannot run gc-assets.
@@ -101,14 +106,14 @@ def describe_executors(spark: SparkSession, address: str) -> Row:
         given_up.set()
         spark.interruptAll() if hasattr(spark, "interruptAll") else spark.sparkContext.cancelAllJobs()  # Spark 3.5
 
-    patience = threading.Timer(TIMEOUT_SECONDS, give_up)
+    patience = threading.Timer(seconds, give_up)
     patience.start()
     try:
         (info,) = spark.range(0, 1, 1, 1).mapInArrow(describe_executor, EXECUTOR_DDL).collect()
     except (PySparkException, Py4JError) as error:
         if given_up.is_set():
             raise GcError(
-                f"no executor of {address} accepted a task within {TIMEOUT_SECONDS:,.0f} s. Check that one is free and has the cores and "
+                f"no executor of {address} accepted a task within {seconds:,.0f} s. Check that one is free and has the cores and "
                 "memory of `spark.conf`."
             ) from error
         raise UsageError(f"executors of {address} {_explain_error(str(error))} (docs/clusters.md)") from error

@@ -10,8 +10,9 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from gc_assets.state.local_files import LocalFiles
 # Maximum attempts of a conditional write that keeps losing to other writers.
 _ATTEMPTS: Final = 200
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,12 @@ class Files:
         """Replace the content atomically, so readers see either the old or the new content.
 
         If this raises on an object store, the write may still have succeeded or may succeed later.
+
+        Raises:
+            StateError: If the disk or its quota is full.
         """
-        self._backend().replace(path, content)
+        with self._explain_full_disk(path):
+            self._backend().replace(path, content)
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Read a file and its version for `replace_if`.
@@ -112,9 +118,26 @@ class Files:
             The new version, or None if the file was not replaced.
 
         Raises:
-            StateError: If the store does not support conditions.
+            StateError: If the store does not support conditions, or the disk or its quota is full.
         """
-        return self._backend().replace_if(path, content, version)
+        with self._explain_full_disk(path):
+            return self._backend().replace_if(path, content, version)
+
+    @contextmanager
+    def _explain_full_disk(self, path: str) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise StateError(
+                f"Cannot write {self.uri(path)}: {os.strerror(error.errno)}. The disk of the state {self.root} is full. Free some space "
+                "there, for example with `gc-assets prune`, and repeat the command."
+            ) from error
+
+    def free_bytes(self) -> int | None:
+        """Return the free space for the state, or None in an object store."""
+        return self._backend().free_bytes()
 
     def check_conditions(self) -> str:
         """Check that `replace_if` is reliable, and return the reason.

@@ -78,6 +78,12 @@ class LocalFiles:
     def check_conditions(self) -> str:
         return "a file lock lets exactly one of several writers succeed"
 
+    def free_bytes(self) -> int | None:
+        # A state that does not exist yet is created in the nearest directory that does.
+        root = next(path for path in (Path(self.root), *Path(self.root).parents) if path.is_dir())
+        found = os.statvfs(root)
+        return found.f_bavail * found.f_frsize
+
     def size(self, path: str) -> int:
         try:
             info = Path(f"{self.root}/{path}").stat()

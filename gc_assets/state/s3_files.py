@@ -105,6 +105,9 @@ class S3Files:
         conditions.check_races(self)
         return "the server evaluates conditions and lets exactly one of several writers succeed"
 
+    def free_bytes(self) -> int | None:
+        return None
+
     def size(self, path: str) -> int:
         return self._head(path)["ContentLength"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -10,11 +11,14 @@ from typing import Final
 import pyarrow as pa
 
 from gc_assets.config.models import StorageConfig
+from gc_assets.core.errors import StoreError
 from gc_assets.core.findings import Finding
 from gc_assets.state.schemas import STORAGE_INVENTORY
-from gc_assets.stores.protocol import Directory, ListingPlan, Store
+from gc_assets.stores.protocol import Directory, ListingPlan, Store, StoredObject
 
 INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
+# Requests of a task at the same time. The rate limiter of the store applies to all of them.
+CONCURRENT_REQUESTS: Final = 16
 _YEAR_10000_US: Final = 253_402_300_800_000_000
 
 
@@ -42,6 +46,36 @@ class StoreLister:
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         del storage, now
         yield from ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLookUp:
+    """Looks up objects that an earlier listing does not contain, by one request each."""
+
+    store: Store
+
+    def look_up(self, keys: Sequence[str]) -> list[int | None]:
+        return [None if found is None else found.size_bytes for found in find_objects(self.store, keys)]
+
+
+def find_objects(store: Store, keys: Sequence[str]) -> list[StoredObject | None]:
+    """Return the objects at these keys, by one request each.
+
+    Raises:
+        StoreError: If the store cannot answer a request.
+    """
+
+    def find(key: str) -> StoredObject | None:
+        try:
+            return store.find_object(key)
+        except OSError as error:
+            raise StoreError(
+                f"cannot look up {store.location.rstrip('/')}/{key}: {error.strerror or error}. A run without a listing looks up each "
+                "file that it would plan. Run again, or list the storage with `gc-assets run --listing`."
+            ) from error
+
+    with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
+        return list(pool.map(find, keys))
 
 
 def parse_modification_times(etags: pa.Array, parse_us: Callable[[str], int | None]) -> pa.Array:

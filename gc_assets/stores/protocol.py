@@ -346,6 +346,19 @@ class ListingTask(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as the store answers a request for it.
+
+    Attributes:
+        etag: Its identity, as in listings.
+        size_bytes: Its size.
+    """
+
+    etag: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A finished inventory report that replaces the listing of a storage.
 
@@ -371,7 +384,19 @@ class ListingPlan:
     report: Report | None = None
 
 
-class Lister(Protocol):
+class LookUp(Protocol):
+    """Looks up objects of one storage that an inventory does not contain. Pickles."""
+
+    def look_up(self, keys: Sequence[str]) -> list[int | None]:
+        """Return the sizes in bytes of objects that were not listed, None for missing ones.
+
+        A storage that was listed itself is not read again: an object that was not listed does not
+        exist.
+        """
+        ...
+
+
+class Lister(LookUp, Protocol):
     """Lists the objects of one storage, directly or from an inventory report. Pickles."""
 
     def plan(
@@ -390,14 +415,6 @@ class Lister(Protocol):
 
     def select_unchanged_objects(self, objects: pa.RecordBatch, unchanged: pa.Array) -> pa.RecordBatch:
         """Return rows of an earlier listing, like `Store.select_unchanged_objects`."""
-        ...
-
-    def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the sizes in bytes of objects that were not listed, None for missing ones.
-
-        A storage that was listed itself is not read again: an object that was not listed does not
-        exist.
-        """
         ...
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
@@ -491,6 +508,14 @@ class Store(Protocol):
         """Return objects that can be changed, on the condition that they are those that were read."""
         ...
 
+    def check_access(self) -> None:
+        """List a few objects, with few attempts.
+
+        Raises:
+            StoreError: If the location does not exist or cannot be listed.
+        """
+        ...
+
     def plan_listing(
         self,
         parallelism: int,
@@ -535,6 +560,16 @@ class Store(Protocol):
 
         Raises:
             StoreError: If the address cannot be resolved.
+        """
+        ...
+
+    def find_object(self, key: str) -> StoredObject | None:
+        """Return the object at a key by one request, or None if it does not exist.
+
+        Links, directories and special files are no objects.
+
+        Raises:
+            OSError: If the store cannot answer, for example without permission.
         """
         ...
 

@@ -185,6 +185,17 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     return WriteAheadLog(files, directory, plan_id, header["shares"])
 
 
+def find_log(files: Files, directory: str, plan_id: str) -> WriteAheadLog | None:
+    """Return the log of a plan in a directory, or None if no execution has created one.
+
+    Raises:
+        StateError: If the directory contains the log of another plan.
+    """
+    if not any(item.name == "log.json" for item in files.list(directory)):
+        return None
+    return open_log(files, directory, plan_id, 1)
+
+
 def _require_plan(path: str, header: dict[str, Any], plan_id: str) -> None:
     if header.get("plan_id") != plan_id or not isinstance(header.get("shares"), int):
         raise StateError(f"{path} in the state: expected the log of plan {plan_id}, found {header}")

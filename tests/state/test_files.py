@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import shutil
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -308,3 +310,38 @@ def test_unchanged_seen_content_is_verified(files: Files) -> None:
 def test_check_conditions_passes(files: Files) -> None:
     assert "one of several writers" in files.check_conditions()
     assert files.list("", recursive=True) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("write", ["replace", "replace_if", "change"])
+def test_full_disk_names_the_state_and_keeps_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, number: int
+) -> None:
+    files, root = Files(str(tmp_path / "state")), tmp_path / "state"
+    files.replace("a/b.json", b"old")
+    arguments = {"replace": [b"new"], "replace_if": [b"new", files.read_version("a/b.json")[1]], "change": [lambda _: b"new"]}
+
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StateError, match=f"Cannot write file://{root}/a/b.json: ") as error:
+        getattr(files, write)("a/b.json", *arguments[write])
+    assert f"The disk of the state {root} is full." in str(error.value)
+    assert files.read("a/b.json") == b"old"
+    assert [path.name for path in (root / "a").iterdir() if path.suffix == ".tmp"] == []
+
+
+def test_other_errors_of_a_write_are_not_changed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(NotADirectoryError):
+        Files(str(tmp_path)).replace("a/b.json", b"")
+
+
+def test_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
+    for root in (tmp_path, tmp_path / "not" / "yet"):
+        free = Files(str(root)).free_bytes()
+        assert free is not None
+        assert 0 < free <= shutil.disk_usage(tmp_path).free * 2
+    with unused_location() as (location, settings):
+        assert Files(location, settings).free_bytes() is None

@@ -255,6 +255,23 @@ class CatalogClient:
             else:
                 yield UnreadableTable(name, str(self.unreadable(f"table {name}", "the catalog has no location of its metadata.json")))
 
+    def check_access(self) -> None:
+        """Send one small request.
+
+        Raises:
+            LakeUnreadable: If the catalog does not answer it.
+        """
+        try:
+            client = self._connect()
+            if isinstance(client, SqlCatalog):
+                self._call("tables", lambda: _fetch_rows(client, _select_pointers(client).limit(1)))
+            else:
+                self._call("namespaces", client.list_namespaces)
+        except LakeUnreadable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a catalog raises any error of its driver
+            raise self._listing_error(error) from None
+
     # Errors are raised `from None`: the traceback of a driver may contain the connection string.
     def list_identifiers(self) -> list[Identifier]:
         """Return the identifiers of all tables, ordered by name.

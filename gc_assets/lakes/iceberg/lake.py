@@ -77,6 +77,12 @@ class IcebergLake:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}})}
 
+    def check_access(self) -> None:
+        """Send one small request to the catalog. Raises `LakeUnreadable` if it fails."""
+        from gc_assets.lakes.iceberg.catalog import CatalogClient  # as in `freeze`
+
+        CatalogClient(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds).check_access()
+
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; Iceberg refs have no timestamp
         """Return every branch and tag in the current metadata of every table.
 

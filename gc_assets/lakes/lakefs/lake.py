@@ -67,6 +67,10 @@ class LakeFsLake:
         config = self._config.model_copy(update={"access_key_id": nothing, "secret_access_key": nothing})
         return {**self.__dict__, "_config": config}
 
+    def check_access(self) -> None:
+        """Read the repository's entry. Raises `LakeUnreadable` if it fails."""
+        RepositoryClient(self._server(), self._config.repository).repository()
+
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; the current refs are read
         """Read all branches, including hidden ones, all tags, and all staged objects.
 

@@ -47,6 +47,11 @@ class NessieLake:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_config": self._config.model_copy(update={"token": None})}
 
+    def check_access(self) -> None:
+        """Read the settings of the server. Raises `LakeUnreadable` if it fails."""
+        with self._client() as client:
+            client.get_config()
+
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - part of the protocol; refs are pinned now
         """Return every branch and tag, pinned to its hash.
 

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused
+from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import ABORT, EXPIRE, PHASES, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.progress import log_progress
@@ -96,9 +97,11 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
     """Return why applying the plan would have no effect, or None if it can be executed."""
     if plan.restored_at is not None:
         return f"files of this plan were restored at {plan.restored_at.isoformat()}; make a new plan"
-    if plan.finished is not None:
-        return f"this plan was applied completely at {plan.finished['at']}; applying it again changes nothing"
-    return None
+    if plan.finished is None:
+        return None
+    if plan.not_done:
+        return f"this plan ended at {plan.finished['at']} and was applied in part: {describe_not_done(plan.not_done)} were not changed"
+    return f"this plan was applied completely at {plan.finished['at']}; applying it again changes nothing"
 
 
 def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.outcomes import select_not_done
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, FAILED, PHASES, PURGE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, completed_header
 from gc_assets.core.units import format_bytes
@@ -46,10 +47,7 @@ from gc_assets.stages.delete.uploads import abort_uploads, end_uploads
 from gc_assets.stages.delete.verification import PlanRows, VerificationMark, verification_context
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.ledger import quarantine_ledger
-from gc_assets.stages.records.plans import (
-    StoredPlan,
-    record_finished,
-)
+from gc_assets.stages.records.plans import StoredPlan, record_finished
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
@@ -73,12 +71,17 @@ class ApplyResult:
         by_outcome: Files and bytes by phase and outcome. Rows of phase `expire` are history edits.
         nothing_to_do: Reason why the plan required no action, or None.
         done_edits: Number of history edits with the outcome `done`, by lake.
+        not_done: Files, uploads and edits that were not changed, by `phase/outcome`.
     """
 
     published: PublishedTable | None
     by_outcome: dict[tuple[str, str], Totals]
     nothing_to_do: str | None = None
     done_edits: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def not_done(self) -> dict[str, int]:
+        return select_not_done({f"{phase}/{outcome}": total.rows for (phase, outcome), total in self.by_outcome.items()})
 
     @property
     def edited(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, UNDONE
 from gc_assets.core.plan import PlanHeader, Unreadable
@@ -315,9 +316,15 @@ def _execute(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease
     log_activity(f"expire: {len(actions):,} edits of the history of lake {record.lake}")
     outcomes = context.expiring_lake(record.lake).expire(actions, record.header.as_of, clock.now() - context.longest_grace())
     found: list[EditOutcome] = []
-    for outcome in track(outcomes, "edits", len(actions)):
-        found.append(_to_edit_outcome(outcome, clock.now(), resumed=resumed))
-        lease.check()
+    try:
+        for outcome in track(outcomes, "edits", len(actions)):
+            found.append(_to_edit_outcome(outcome, clock.now(), resumed=resumed))
+            lease.check()
+    except KeyboardInterrupt:
+        with suppress(GateRefused):  # without the lease, the next attempt checks the edits
+            lease.check()
+            record.record_outcomes(found, lease.token)
+        raise
     answered = {item.action for item in found}
     silent = [
         EditOutcome(action, FAILED, "the lake returned no outcome for it", clock.now()) for action in actions if action not in answered

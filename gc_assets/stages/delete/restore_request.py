@@ -19,8 +19,9 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
-from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.ledger import CopySelection, read_quarantine
 from gc_assets.stages.records.plans import MIN_PLAN_ID, StoredPlan, find_plan
+from gc_assets.stages.records.purged_files import PurgedFiles, find_purged
 from gc_assets.state.journal import PublishedTable
 
 HISTORY: Final = "history"
@@ -52,12 +53,13 @@ class RestoreResult:
     """Result of a restore.
 
     `by_outcome` has the keys `restore/<outcome>` and, if history edits were undone,
-    `history/<outcome>`.
+    `history/<outcome>`. `purged` are requested files that were purged, or None.
     """
 
     request: RestoreRequest
     log: PublishedTable
     by_outcome: Mapping[str, Totals]
+    purged: PurgedFiles | None = None
 
     @property
     def files(self) -> Totals:
@@ -65,8 +67,14 @@ class RestoreResult:
 
     @property
     def missing(self) -> str | None:
-        """A message if some files were not restored, otherwise None."""
-        return _NOT_ALL if self.by_outcome.keys() - {_RESTORED_FILES, f"{HISTORY}/{UNDONE}"} else None
+        """A message if some files were not restored, otherwise None.
+
+        If files under a prefix were restored, others under it that were purged earlier do not count.
+        """
+        failed = _NOT_ALL if self.by_outcome.keys() - {_RESTORED_FILES, f"{HISTORY}/{UNDONE}"} else None
+        is_prefix_restored = self.request.prefix is not None and self.by_outcome
+        purged = str(self.purged) if self.purged is not None and not is_prefix_restored else None
+        return " ".join(filter(None, (purged, failed))) or None
 
 
 def resolve_request(
@@ -107,7 +115,8 @@ def restore_files(session: Callable[[], SparkSession], context: RunContext, requ
         request: The files to restore.
     """
     log, by_outcome = restore(session, context, request.storage, request.plan_id, request.prefix, request.key)
-    return RestoreResult(request, log, {f"{RESTORE}/{outcome}": total for outcome, total in by_outcome.items()})
+    purged = find_purged(context.state, request.storage, CopySelection(request.plan_id, request.prefix, request.key))
+    return RestoreResult(request, log, {f"{RESTORE}/{outcome}": total for outcome, total in by_outcome.items()}, purged)
 
 
 def undo_history(context: RunContext, result: RestoreResult) -> RestoreResult | None:

@@ -2,7 +2,7 @@
 
 The checks read lakes and storages and do not change them. They write only probes, which they remove
 immediately: one in the state, and canaries under the collector's own prefix in storages with mode
-`apply`. No Spark is needed.
+`apply`. The command checks Spark itself.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
-from gc_assets.core.units import format_duration
+from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
@@ -23,6 +24,8 @@ from gc_assets.stages.read import doctor_lakes as lake_checks
 from gc_assets.stages.read import doctor_records as records
 from gc_assets.stores.store import examine_state
 
+# Less free space for the state is a warning. A run with a million files writes about 100 MB.
+_LOW_SPACE: Final = 2**30
 # The subject, the name of the check, and the function that runs it.
 Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
@@ -43,6 +46,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
     frozen: dict[str, FrozenRefs] = {}
     reachable: set[str] = set()
     yield "state", "clock", lambda: _check_clock(context)
+    yield "state", "space", lambda: _check_space(context)
     yield "state", "conditions", lambda: _check_conditional_writes(context)
     yield "state", "index", lambda: _check_index(context)
     yield "state", "lifecycle", lambda: examine_state(f"{context.config.state.rstrip('/')}/", context.config.connections())
@@ -101,21 +105,41 @@ def _environment(context: RunContext) -> Iterator[Finding]:
 
 
 def _check_clock(context: RunContext) -> Iterator[Finding]:
-    """Compare the clock of the state with the local one, by a file that is written and removed."""
-    files = context.state.files
-    name = f".doctor-{uuid.uuid4().hex}"
-    files.replace(name, b"probe")
+    """Compare the clock of the state with the local one, by a file that is written, read and
+    removed.
+    """
+    files, content = context.state.files, uuid.uuid4().hex.encode()
+    name = f".doctor-{content.decode()}"
+    files.replace(name, content)
     try:
-        ours, theirs = datetime.now(UTC), files.modified_at(name)
+        ours, theirs, answer = datetime.now(UTC), files.modified_at(name), files.read(name)
     finally:
         files.delete(name)
+    if answer != content:
+        found = f"{files.uri(name)} was written, but another content was read from it"
+        yield Finding("state", "readable", FAIL, found, "Check the disk or the store: runs and plans would be damaged.")
     skew = abs(theirs - ours)
-    found = f"{files.root} is writable, its clock differs by {skew.total_seconds():.1f} s"
+    found = f"{files.root} can be written and read, its clock differs by {skew.total_seconds():.1f} s"
     if skew <= MAX_SKEW:
         yield Finding("state", "clock", OK, found)
     else:
         limit = format_duration(MAX_SKEW)
         yield Finding("state", "clock", FAIL, found, f"Synchronize the clocks: a difference above {limit} reduces the grace period.")
+
+
+def _check_space(context: RunContext) -> Iterator[Finding]:
+    """Report the free space of a state on a disk."""
+    files = context.state.files
+    free = files.free_bytes()
+    if free is None:
+        return
+    found = f"{format_bytes(free)} are free for {files.root}"
+    if free < _LOW_SPACE:
+        yield Finding(
+            "state", "space", WARN, found, "Free some space, for example with `gc-assets prune`: a run stops if the disk is full."
+        )
+    else:
+        yield Finding("state", "space", OK, found)
 
 
 def _check_conditional_writes(context: RunContext) -> Iterator[Finding]:

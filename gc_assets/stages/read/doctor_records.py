@@ -29,8 +29,6 @@ from gc_assets.state.registry import read_registry
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Holder
 
-# Statuses of plans that can still be approved or applied.
-_OPEN: Final = frozenset({"ready", "refused", "approved"})
 # Gates that doctor evaluates itself, whatever their result in the last run.
 _CHECKED_AGAIN: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_present", "damaged_histories"})
 
@@ -39,7 +37,7 @@ def check_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding
     """Read every plan that can still be applied completely, as an approval does."""
     state, count = context.state, 0
     for plan in list_plans(context.config, storage.name):
-        if plan.status_at(context.clock.now()) not in _OPEN:
+        if not plan.is_open(context.clock.now()):
             continue
         count += 1
         name = plan.header.plan_id[:12]

@@ -7,8 +7,10 @@ lake.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from gc_assets.config.models import Config
@@ -19,7 +21,15 @@ from gc_assets.core.units import format_bytes
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of
 
+# Outcome of an action that was begun and has none yet. It may have been executed.
+UNKNOWN: Final = "unknown"
+# Reasons that are listed for each outcome.
+MAX_REASONS: Final = 3
+NOTHING_CHANGED: Final = "Nothing was changed."
 _NOTHING: Final = "nothing"
+_NO_REASONS: Final[Mapping[tuple[str, str], Mapping[str, int]]] = MappingProxyType({})
+# Tables that are named in one sentence.
+_MAX_TABLES: Final = 5
 _SUBJECTS: Final = {
     RESTORE: ("files", "restored"),
     EXPIRE: ("history edits", "made"),
@@ -74,12 +84,16 @@ def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool
     )
 
 
-def describe_outcomes(header: PlanHeader, by_outcome: Mapping[tuple[str, str], int]) -> Iterator[str]:
+def describe_outcomes(
+    header: PlanHeader, by_outcome: Mapping[tuple[str, str], int], reasons: Mapping[tuple[str, str], Mapping[str, int]] = _NO_REASONS
+) -> Iterator[str]:
     """Yield one sentence for each phase of an apply: what was done, skipped and failed, and why.
 
     Args:
         header: The plan.
         by_outcome: Number of files, edits or uploads by phase and outcome.
+        reasons: Their number by reason, for each phase and outcome. Each of the most frequent ones
+            is a further sentence.
     """
     for phase in PHASES:
         counts = {outcome: count for (of, outcome), count in by_outcome.items() if of == phase and count}
@@ -92,6 +106,82 @@ def describe_outcomes(header: PlanHeader, by_outcome: Mapping[tuple[str, str], i
         others = [f"{counts[outcome]:,} {text}" for outcome, text in texts.items() if outcome in counts]
         skipped = f"; {', '.join(others)}" if others else ""
         yield f"{phase.capitalize()}: {counts.get(DONE, 0):,} {subject} {done}{skipped}."
+        for outcome in texts:
+            yield from _describe_reasons(outcome, Counter(reasons.get((phase, outcome), {})))
+
+
+def _describe_reasons(outcome: str, reasons: Counter[str]) -> Iterator[str]:
+    listed = reasons.most_common(MAX_REASONS)
+    for reason, count in listed:
+        yield f"- {count:,} {outcome}: {reason.rstrip('.')}."
+    if len(reasons) > len(listed):
+        others = reasons.total() - sum(count for _, count in listed)
+        yield f"- {others:,} {outcome} for {len(reasons) - len(listed):,} other reasons."
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedActions:
+    """Actions that an unfinished apply has recorded.
+
+    Attributes:
+        counts: Number of files and uploads by phase and outcome.
+        edits: Number of history edits by lake and outcome.
+        tables: Tables with edits that were made, by lake.
+        is_complete: False if the log is too large to read it completely now.
+    """
+
+    counts: Mapping[tuple[str, str], int]
+    edits: Mapping[str, Mapping[str, int]]
+    tables: Mapping[str, tuple[str, ...]]
+    is_complete: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing was changed and nothing may have been."""
+        changed = sum(count for (_, outcome), count in self.counts.items() if outcome in {DONE, UNKNOWN})
+        return not changed and not any(by.get(DONE) or by.get(UNKNOWN) for by in self.edits.values())
+
+
+def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Config) -> Iterator[str]:
+    """Yield sentences about what an unfinished apply has already changed, irreversible first.
+
+    Args:
+        header: The plan.
+        recorded: The recorded actions.
+        config: The configuration.
+    """
+    if recorded.is_empty:
+        yield NOTHING_CHANGED
+        return
+    at_least = "" if recorded.is_complete else "at least "
+    for lake, planned in header.expiry_actions.items():
+        yield from _describe_recorded_edits(header, lake, planned, recorded, config)
+    for phase, is_final in ((PURGE, True), (ABORT, True), (QUARANTINE, False), (RESTORE, False)):
+        subject, done = _SUBJECTS[phase]
+        planned = header.uploads.count if phase == ABORT else header.totals.get(phase, Amount()).files
+        count, unknown = recorded.counts.get((phase, DONE), 0), recorded.counts.get((phase, UNKNOWN), 0)
+        if count or unknown:
+            back = f" `{command('restore', plan=header.plan_id[:12])}` moves them back." if phase == QUARANTINE and count else ""
+            final = " This cannot be undone." if is_final and count else ""
+            yield f"{phase.capitalize()}: {at_least}{count:,} of {planned:,} {subject} {done}.{final}{back}{_may_be_done(unknown)}"
+
+
+def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, recorded: RecordedActions, config: Config) -> Iterator[str]:
+    by_outcome, kind = recorded.edits.get(lake, {}), _kind(config, lake)
+    count, unknown = by_outcome.get(DONE, 0), by_outcome.get(UNKNOWN, 0)
+    if not count and not unknown:
+        return
+    undoes = kind is not None and kind.undoes_edits
+    undo = f" `{command('restore', plan=header.plan_id[:12], history=True)}` undoes them." if undoes else " They are final."
+    names = recorded.tables.get(lake, ())
+    more = f" and {len(names) - _MAX_TABLES:,} more" if len(names) > _MAX_TABLES else ""
+    tables = f" ({', '.join(names[:_MAX_TABLES])}{more})" if names else ""
+    made = f"{count:,} of {planned:,} edits of the history of lake {lake} made{tables}."
+    yield f"{EXPIRE.capitalize()}: {made}{undo if count else ''}{_may_be_done(unknown)}"
+
+
+def _may_be_done(count: int) -> str:
+    return f" {count:,} more may have been executed; the next apply checks them." if count else ""
 
 
 def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:

@@ -20,6 +20,8 @@ from gc_assets.core.commands import command
 from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.deprecation import REMOVED_IN, RenamedAttribute
 from gc_assets.core.errors import GateRefused, StateError, UsageError
+from gc_assets.core.outcomes import select_not_done
+from gc_assets.core.phases import EXPIRE
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, completed_header, gate_name, is_intact
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.suggest import did_you_mean
@@ -34,8 +36,11 @@ APPROVALS: Final = "approvals"
 # Characters of a plan id that identify it in commands.
 MIN_PLAN_ID: Final = 8
 _RECORDS: Final = "_records.json"
-_FINISHED, _RESTORED = "finished.json", "restored.json"
-_ENDS: Final = ("finished_at", "restored_at")
+_FINISHED, _RESTORED, _LOG = "finished.json", "restored.json", "log.json"
+_ENDS: Final = ("finished_at", "restored_at", "not_done")
+PARTIALLY_APPLIED: Final = "partially applied"
+# Statuses of plans that wait for a decision or for an apply.
+_OPEN: Final = frozenset({"ready", "refused", "approved"})
 # The first event of a plan has the file name that releases before 0.4 used for its only approval.
 _NAME: Final = re.compile(r"(?P<plan_id>[0-9a-f]{64})(-(?P<number>[1-9][0-9]*))?\.json")
 
@@ -47,11 +52,20 @@ class _RestoreRecord(BaseModel):
 
 
 class _FinishRecord(BaseModel):
-    """Fields that lists show of the record that `apply` writes for a plan it executed
-    completely.
+    """Fields that lists show of the record that `apply` writes for a plan that has ended.
+
+    Releases before 0.4 wrote only the time.
     """
 
     at: datetime
+    by_outcome: dict[str, Amount] = Field(default_factory=dict[str, Amount])
+    edits: dict[str, int] = Field(default_factory=dict[str, int])
+
+    @property
+    def not_done(self) -> dict[str, int] | None:
+        """Files, uploads and edits that were not changed, by `phase/outcome`. None if all were."""
+        counts = {name: amount.files for name, amount in self.by_outcome.items()}
+        return select_not_done(counts | {f"{EXPIRE}/{outcome}": count for outcome, count in self.edits.items()}) or None
 
 
 class _Record(RootModel[dict[str, Any]]):
@@ -59,7 +73,16 @@ class _Record(RootModel[dict[str, Any]]):
 
 
 class PlanRecord(RenamedKeys):
-    """Approval events of one plan by file name, and the end of its execution."""
+    """Approval events of one plan by file name, and the end of its execution.
+
+    Attributes:
+        approval_events: The events, by the names of their files.
+        finished_at: When its execution ended, or None.
+        restored_at: When files of the plan were restored, or None.
+        not_done: Files, uploads and edits that were not changed, by `phase/outcome`. None if all
+            were, or if the plan ended before 0.4.
+        is_begun: True if its execution began. Not stored.
+    """
 
     model_config = ConfigDict(frozen=True, defer_build=DEFER_BUILD)
     RENAMED: ClassVar = {"words": "approval_events"}
@@ -67,6 +90,8 @@ class PlanRecord(RenamedKeys):
     approval_events: dict[str, ApprovalEvent] = Field(default_factory=dict[str, ApprovalEvent])
     finished_at: datetime | None = None
     restored_at: datetime | None = None
+    not_done: dict[str, int] | None = None
+    is_begun: bool = Field(default=False, exclude=True)
 
     words = RenamedAttribute("approval_events")
 
@@ -77,7 +102,11 @@ class PlanRecord(RenamedKeys):
         if self.restored_at is not None:
             return "restored"
         if self.finished_at is not None:
-            return "applied"
+            return PARTIALLY_APPLIED if self.not_done else "applied"
+        return PARTIALLY_APPLIED if self.is_begun else self.decision_status(plan, now, verdict)
+
+    def decision_status(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
+        """Return the status of the plan as if no apply had begun."""
         status = plan.status_at(now)
         if status in {"ready", "refused"} and (verdict.rejections or verdict.is_approved):
             return "rejected" if verdict.rejections else "approved"
@@ -103,6 +132,19 @@ class ListedPlan:
     def status_at(self, now: datetime) -> str:
         return self.record.status_of(self.header, now, self.verdict)
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the plan was applied or restored, so that it is used up."""
+        return self.record.finished_at is not None or self.record.restored_at is not None
+
+    def is_open(self, now: datetime) -> bool:
+        """Check if the plan can still be approved or applied."""
+        return not self.has_ended and self.record.decision_status(self.header, now, self.verdict) in _OPEN
+
+    def awaits_apply(self, now: datetime) -> bool:
+        """Check if the plan is approved and can be applied now, also if an apply has begun."""
+        return not self.has_ended and self.record.decision_status(self.header, now, self.verdict) == "approved"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
@@ -111,6 +153,7 @@ class StoredPlan:
     Attributes:
         finished: The record that `record_finished` wrote, or None.
         restored_at: When files of the plan were restored, or None.
+        is_begun: True if an apply of the plan began.
     """
 
     header: PlanHeader
@@ -118,6 +161,12 @@ class StoredPlan:
     verdict: Verdict
     finished: dict[str, Any] | None
     restored_at: datetime | None
+    is_begun: bool = False
+
+    @property
+    def not_done(self) -> dict[str, int]:
+        """Files, uploads and edits that its finished execution left undone, by `phase/outcome`."""
+        return (_FinishRecord.model_validate(self.finished).not_done if self.finished is not None else None) or {}
 
     @property
     def effective_header(self) -> PlanHeader:
@@ -131,7 +180,7 @@ class StoredPlan:
 
     def status_at(self, now: datetime) -> str:
         finished_at = datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
-        record = PlanRecord(finished_at=finished_at, restored_at=self.restored_at)
+        record = PlanRecord(finished_at=finished_at, restored_at=self.restored_at, not_done=self.not_done or None, is_begun=self.is_begun)
         return record.status_of(self.header.summary, now, self.verdict)
 
 
@@ -179,16 +228,20 @@ def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     state = State.of(config)
     header = _header(state, published)
     verdict = PlanRecord(approval_events=_read_events(state, header)).verdict(config.storage(header.storage).approvals_needed)
-    if verdict.rejections and has_begun(state, header):
+    directory = execution_directory(header)
+    names = {item.name for item in state.files.list(directory)}
+    begun = _LOG in names
+    if verdict.rejections and begun:
         verdict = verdict.without_late_rejections()
-    restored = _read(state, f"{execution_directory(header)}/{_RESTORED}", _RestoreRecord)
-    finished = _read(state, f"{execution_directory(header)}/{_FINISHED}", _Record)
+    restored = _read(state, f"{directory}/{_RESTORED}", _RestoreRecord) if _RESTORED in names else None
+    finished = _read(state, f"{directory}/{_FINISHED}", _Record) if _FINISHED in names else None
     return StoredPlan(
         header,
         published,
         verdict,
         dict(finished.root) if finished is not None else None,
         restored.at if restored is not None else None,
+        begun,
     )
 
 
@@ -271,8 +324,8 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     return plan
 
 
-def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> ApprovalEvent:
-    """Record an approval, in addition to earlier events.
+def find_approvable_plan(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = ()) -> StoredPlan:
+    """Find a plan that this name may approve now with these overrides.
 
     Raises:
         GateRefused: If the plan must not be approved. The message names the gates and their overrides.
@@ -290,13 +343,25 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
         raise UsageError(f"plan {header.plan_id} has no work, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(
-            f"plan {header.plan_id} could be approved until {header.approve_before.isoformat()}, and it is {now.isoformat()} now. "
+            f"plan {header.plan_id} had to be approved before {header.approve_before:%Y-%m-%d %H:%M}Z. It is {now:%Y-%m-%d %H:%M}Z now. "
             "Make a new one with `gc-assets run`."
         )
     refuse_gates(header, overrides)
-    _warn_renamed_gates(header, overrides)
+    return plan
+
+
+def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> ApprovalEvent:
+    """Record an approval, in addition to earlier events.
+
+    Raises:
+        GateRefused: As `find_approvable_plan`.
+        UsageError: As `find_approvable_plan`.
+    """
+    plan, now = find_approvable_plan(config, clock, plan_id, by, overrides), clock.now()
+    _warn_renamed_gates(plan.header, overrides)
     names = tuple(sorted(set(map(gate_name, overrides))))
-    return _record(State.of(config), header, ApprovalEvent(plan_id=header.plan_id, by=by.strip(), at=now, overrides=names, comment=comment))
+    event = ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=now, overrides=names, comment=comment)
+    return _record(State.of(config), plan.header, event)
 
 
 def _warn_renamed_gates(header: PlanHeader, overrides: Iterable[str]) -> None:
@@ -337,7 +402,7 @@ def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> Stor
 
 def has_begun(state: State, header: PlanHeader) -> bool:
     """Check if an apply of the plan began. A restore alone does not begin it."""
-    return any(item.name == "log.json" for item in state.files.list(execution_directory(header)))
+    return any(item.name == _LOG for item in state.files.list(execution_directory(header)))
 
 
 def refuse_unapproved(plan: StoredPlan) -> None:
@@ -415,13 +480,14 @@ def execution_directory(header: PlanHeader | PlanSummary) -> str:
 
 
 def record_finished(state: State, header: PlanHeader, finished: Mapping[str, Any]) -> None:
-    """Record that the plan was executed completely.
+    """Record that the execution of the plan has ended.
 
     Args:
         finished: The end of the execution (`at`) and the outcomes.
     """
     state.files.replace(f"{execution_directory(header)}/{_FINISHED}", json.dumps(finished, indent=1).encode())
-    _RecordsFile(state, header.storage).update_plan(header.plan_id, finished_at=_FinishRecord.model_validate(finished).at)
+    record = _FinishRecord.model_validate(finished)
+    _RecordsFile(state, header.storage).update_plan(header.plan_id, finished_at=record.at, not_done=record.not_done)
 
 
 def record_restored(state: State, storage_name: str, plan_id: str, at: datetime, restore_id: str) -> None:
@@ -553,14 +619,16 @@ def _records(state: State, storage_name: str, begun: Sequence[str] | None = None
         approval_events = {
             name: record.approval_events.get(name) or _read_event(state, storage_name, plan_id, name) for name in names.get(plan_id, ())
         }
-        record = record.model_copy(update={"approval_events": approval_events})
+        record = record.model_copy(update={"approval_events": approval_events, "is_begun": plan_id in begun_ids})
         if plan_id in begun_ids and record.finished_at is None and record.restored_at is None:
             directory = f"{storage_name}/apply/{plan_id}"
             finished, restored = (
                 _read(state, f"{directory}/{_FINISHED}", _FinishRecord),
                 _read(state, f"{directory}/{_RESTORED}", _RestoreRecord),
             )
-            ended = {"finished_at": finished.at if finished else None, "restored_at": restored.at if restored else None}
+            ended: dict[str, Any] = {"restored_at": restored.at if restored else None}
+            if finished is not None:
+                ended |= {"finished_at": finished.at, "not_done": finished.not_done}
             record = record.model_copy(update=ended)
         found[plan_id] = record
     if any(_has_news(record, known.get(plan_id, PlanRecord())) for plan_id, record in found.items()):

@@ -21,7 +21,7 @@ from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.core.regular_files import NEVER_WAIT, require_regular
 from gc_assets.core.untrusted_input import MAX_OBJECT_BYTES
 from gc_assets.stores.local.mounts import may_hang
-from gc_assets.stores.protocol import RESERVED_PREFIX
+from gc_assets.stores.protocol import RESERVED_PREFIX, StoredObject
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
@@ -79,6 +79,17 @@ def identity(address: str) -> str | None:
             "Make it readable for this process, or repair the link"
         ) from error
     return etag_of(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def find_object(address: str) -> StoredObject | None:
+    """Return the regular file at an address, as `Store.find_object` specifies."""
+    try:
+        status = os.lstat(_path_bytes(address))
+    except OSError as error:
+        if error.errno in _NO_OBJECT:
+            return None
+        raise
+    return StoredObject(etag_of(status), status.st_size) if stat.S_ISREG(status.st_mode) else None
 
 
 def modified_ns(status: os.stat_result) -> int:

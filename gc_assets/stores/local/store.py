@@ -17,7 +17,7 @@ from gc_assets.stores.listing import parse_modification_times
 from gc_assets.stores.local import lease, listing
 from gc_assets.stores.local.doctor_checks import examine
 from gc_assets.stores.local.editing import EditableLocalObjects
-from gc_assets.stores.local.objects import LocalObjects, identity, modified_us
+from gc_assets.stores.local.objects import LocalObjects, find_object, identity, modified_us
 from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import (
@@ -29,6 +29,7 @@ from gc_assets.stores.protocol import (
     OldUploads,
     Quarantine,
     QuarantineMode,
+    StoredObject,
     Traits,
     UploadAborter,
 )
@@ -52,6 +53,9 @@ class LocalStore:
     @property
     def editable(self) -> EditableLocalObjects:
         return EditableLocalObjects()
+
+    def check_access(self) -> None:
+        listing.plan_listing(self.location, 1)
 
     def plan_listing(
         self,
@@ -79,6 +83,9 @@ class LocalStore:
 
     def identity(self, address: str) -> str | None:
         return identity(address)
+
+    def find_object(self, key: str) -> StoredObject | None:
+        return find_object(f"{self.location.rstrip('/')}/{key}")
 
     def count_unfinished_uploads(self, before: datetime) -> None:
         """Return None: a disk has no multipart uploads."""

@@ -24,11 +24,13 @@ from gc_assets.stores.protocol import (
     OldUploads,
     Quarantine,
     QuarantineMode,
+    StoredObject,
     Traits,
     UploadAborter,
     UploadCounts,
 )
 from gc_assets.stores.s3 import lease, listing, uploads
+from gc_assets.stores.s3.access import check_access
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.copying import CopyMetadata
 from gc_assets.stores.s3.doctor_checks import examine
@@ -60,6 +62,9 @@ class S3Store:
     def editable(self) -> S3Objects:
         return S3Objects(self.connections)
 
+    def check_access(self) -> None:
+        check_access(self.bucket)
+
     def plan_listing(
         self,
         parallelism: int,
@@ -85,6 +90,10 @@ class S3Store:
 
     def identity(self, address: str) -> None:
         del address
+
+    def find_object(self, key: str) -> StoredObject | None:
+        head = self.bucket.head(key, "read")
+        return None if head is None else StoredObject(head.identity, head.answer["ContentLength"])
 
     def count_unfinished_uploads(self, before: datetime) -> UploadCounts:
         return uploads.count_unfinished_uploads(self.bucket, before)

@@ -99,6 +99,39 @@ def test_lease_is_renewed_during_edits(monkeypatch: pytest.MonkeyPatch, context:
     assert run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4, slowly)) == dict.fromkeys("0123", "done")
 
 
+def test_interrupted_edits_are_recorded(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
+    record, left = ExpiryRecord(context, plan.header, "sales"), [None, None]
+
+    def interrupt_after_two() -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+
+    lease = take_lease(plan, context.clock)
+    with pytest.raises(KeyboardInterrupt):
+        run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4, interrupt_after_two))
+    assert {action.snapshot_id: item.verdict for action, item in record.outcomes().items()} == dict.fromkeys("01", "done")
+    assert run_edits(monkeypatch, record, lease, ScriptedLake([("absent",), ("done",)])) == dict.fromkeys("0123", "done")
+
+
+def test_interrupted_edits_under_a_lost_lease_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
+) -> None:
+    record, lease = ExpiryRecord(context, plan.header, "sales"), take_lease(plan, context.clock)
+
+    left = [None]
+
+    def lose_after_one() -> None:
+        if not left:
+            lease.release()
+            raise KeyboardInterrupt
+        left.pop()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_edits(monkeypatch, record, lease, ScriptedLake([("done",)] * 4, lose_after_one))
+    assert record.outcomes() == {}
+
+
 def test_run_without_lease_stops_and_the_next_finds_its_edits(
     monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:

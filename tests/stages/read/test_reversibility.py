@@ -12,7 +12,14 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.read.reversibility import apply_command, describe_reversibility, summarize_reversibility
+from gc_assets.stages.read.reversibility import (
+    RecordedActions,
+    apply_command,
+    describe_outcomes,
+    describe_recorded,
+    describe_reversibility,
+    summarize_reversibility,
+)
 from tests.assets.platforms import platform, stored_plan
 
 
@@ -100,3 +107,42 @@ def test_apply_command_fits_the_mode_of_the_storage(tmp_path: Path, mode: str, m
     at = platform(tmp_path, mode=mode)
     header = plan(at)
     assert apply_command(header, at.config) == f"gc-assets apply {header.plan_id[:12]}{more}"
+
+
+def test_outcomes_name_the_most_frequent_reasons_with_their_numbers(at: Platform) -> None:
+    counts = {(QUARANTINE, "done"): 1, (QUARANTINE, "denied"): 9, (QUARANTINE, "failed"): 1}
+    reasons = {
+        (QUARANTINE, "denied"): {"no right": 2, "locked": 3, "read-only": 1, "too long.": 2, "other": 1},
+        (QUARANTINE, "failed"): {"EIO": 1},
+    }
+    assert list(describe_outcomes(plan(at), counts, reasons)) == [
+        "Quarantine: 1 files moved to quarantine; 9 were denied, 1 failed.",
+        "- 3 denied: locked.",
+        "- 2 denied: no right.",
+        "- 2 denied: too long.",
+        "- 2 denied for 2 other reasons.",
+        "- 1 failed: EIO.",
+    ]
+
+
+def test_recorded_actions_of_an_interrupted_apply_begin_with_the_irreversible_ones(at: Platform) -> None:
+    header = plan(at, totals={QUARANTINE: Amount(files=50), PURGE: Amount(files=7)}, expiry_actions={"sales": 9, "weather": 2})
+    counts = {(QUARANTINE, "done"): 20, (QUARANTINE, "unknown"): 5, (PURGE, "done"): 3, (PURGE, "changed"): 1}
+    edits = {"sales": {"done": 6, "unknown": 3}, "weather": {"done": 2}}
+    tables = {"sales": tuple(f"db.t{number}" for number in range(7)), "weather": ()}
+    name = header.plan_id[:12]
+    assert list(describe_recorded(header, RecordedActions(counts, edits, tables), at.config)) == [
+        "Expire: 6 of 9 edits of the history of lake sales made (db.t0, db.t1, db.t2, db.t3, db.t4 and 2 more). They are final. "
+        "3 more may have been executed; the next apply checks them.",
+        f"Expire: 2 of 2 edits of the history of lake weather made. `gc-assets restore --plan {name} --history` undoes them.",
+        "Purge: 3 of 7 files purged. This cannot be undone.",
+        f"Quarantine: 20 of 50 files moved to quarantine. `gc-assets restore --plan {name}` moves them back. "
+        "5 more may have been executed; the next apply checks them.",
+    ]
+
+
+def test_recorded_actions_without_a_change_say_so(at: Platform) -> None:
+    recorded = RecordedActions({(QUARANTINE, "denied"): 4}, {"sales": {"changed": 1}}, {})
+    assert list(describe_recorded(plan(at), recorded, at.config)) == ["Nothing was changed."]
+    partly = RecordedActions({(PURGE, "done"): 4}, {}, {}, is_complete=False)
+    assert next(describe_recorded(plan(at, totals={PURGE: AMOUNT}), partly, at.config)).startswith("Purge: at least 4 of 3 files purged.")

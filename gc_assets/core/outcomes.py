@@ -1,0 +1,27 @@
+"""Count and describe the outcomes of a plan's rows, uploads and history edits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from gc_assets.core.phases import ABORT, ABSENT, DONE, EXPIRE
+
+# Outcomes after which the planned state exists. All others leave something undone.
+FULFILLED: Final = frozenset({DONE, ABSENT})
+
+
+def select_not_done(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of outcomes that left something undone, given counts by `phase/outcome`."""
+    return {name: count for name, count in counts.items() if count and name.rpartition("/")[2] not in FULFILLED}
+
+
+def describe_not_done(not_done: Mapping[str, int]) -> str:
+    """Return a list such as `50 files of phase quarantine (denied)`.
+
+    Args:
+        not_done: The result of `select_not_done`.
+    """
+    subjects = {EXPIRE: "history edits", ABORT: "uploads"}
+    parts = [(*name.rpartition("/")[::2], count) for name, count in sorted(not_done.items())]
+    return ", ".join(f"{count:,} {subjects.get(phase, 'files')} of phase {phase} ({outcome})" for phase, outcome, count in parts)

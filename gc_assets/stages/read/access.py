@@ -1,0 +1,124 @@
+"""Check the access to every place that a run needs, with a few requests to each.
+
+A run calls this before it starts Spark, so that a wrong key or a server that does not answer is
+reported first, once, and with all places that it concerns.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from gc_assets.core.deadline import run_with_deadline
+from gc_assets.core.errors import GcError
+from gc_assets.engine.run_context import RunContext
+from gc_assets.lakes.protocol import as_remote
+from gc_assets.stages.sweep.listings import find_earlier_listing
+from gc_assets.state.schemas import LAKE_REFS
+
+STATE: Final = "state"
+# A server that does not answer in this time is left to the run, which waits longer.
+_SECONDS: Final = 60.0
+_CONCURRENT: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AccessError:
+    """A cause for which places cannot be used.
+
+    Attributes:
+        subjects: The state, lakes and storages that it concerns, for messages.
+        reason: The cause, and what to do.
+        stops_run: True if the run cannot publish anything without these places.
+    """
+
+    subjects: tuple[str, ...]
+    reason: str
+    stops_run: bool
+
+    def __str__(self) -> str:
+        return f"Cannot use {', '.join(self.subjects)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    subject: str
+    is_storage: bool
+    is_needed: bool
+    call: Callable[[], object]
+
+
+def find_access_errors(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> list[AccessError]:
+    """Return the causes for which places of a run cannot be used, each with all its places.
+
+    Without the state or a catalog, a run publishes nothing. A storage that cannot be listed stops
+    only its own plan, so the others are still made.
+
+    Args:
+        context: The run context.
+        lakes: The lakes of the run.
+        storages: The storages that the run lists.
+    """
+    checks = list(_checks(context, lakes, storages))
+    with ThreadPoolExecutor(_CONCURRENT) as pool:
+        found = [(check, reason) for check, reason in zip(checks, pool.map(_find_reason, checks), strict=True) if reason is not None]
+    failed_storages = sum(check.is_storage for check, _ in found)
+    are_all_failed = 0 < failed_storages == sum(check.is_storage for check in checks)
+    by_reason: dict[str, list[_Check]] = {}
+    for check, reason in found:
+        by_reason.setdefault(reason, []).append(check)
+    return [
+        AccessError(
+            tuple(check.subject for check in of),
+            reason,
+            any(check.is_needed or (check.is_storage and are_all_failed) for check in of),
+        )
+        for reason, of in by_reason.items()
+    ]
+
+
+def _checks(context: RunContext, lakes: Collection[str], storages: Collection[str]) -> Iterator[_Check]:
+    yield _Check(f"the state {context.state.files.root}", is_storage=False, is_needed=True, call=partial(_write_probe, context))
+    for name in lakes:
+        lake = as_remote(context.lake(name))
+        if lake is not None and context.find(LAKE_REFS, name) is None:  # frozen refs are not read again
+            is_needed = not context.kind(name).fails_alone
+            yield _Check(f"lake {name}", is_storage=False, is_needed=is_needed, call=lake.check_access)
+    for name in storages:
+        storage = context.storage(name)
+        yield _Check(
+            f"storage {storage.label} ({storage.location})", is_storage=True, is_needed=False, call=partial(_check_listing, context, name)
+        )
+
+
+def _write_probe(context: RunContext) -> None:
+    files, name = context.state.files, f".access-{uuid.uuid4().hex}"
+    files.replace(name, b"probe")
+    files.delete(name)
+
+
+def _check_listing(context: RunContext, name: str) -> None:
+    earlier, _ = find_earlier_listing(context, name)
+    if earlier is not None:
+        return  # this run sends no LIST request
+    if context.storage(name).inventory is None:
+        context.store(name).check_access()
+    else:
+        now = context.clock.now()
+        context.lister(name).plan(1, now, frozenset(), now, None)  # reads the newest report
+
+
+def _find_reason(check: _Check) -> str | None:
+    try:
+        run_with_deadline(_SECONDS, check.subject, check.call)
+    except TimeoutError:
+        return f"no answer within {_SECONDS:,.0f} s"
+    except (GcError, OSError) as error:
+        cause = error.__cause__ if isinstance(error, GcError) else error
+        reason = cause.strerror if isinstance(cause, OSError) and check.is_storage else None
+        return (reason or str(error)).rstrip(".")
+    return None

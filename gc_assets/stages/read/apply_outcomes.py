@@ -1,0 +1,95 @@
+"""Read what an apply has done: the reasons of its outcomes, and the records of an interrupted one.
+
+Only the state is read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from gc_assets.core.outcomes import FULFILLED
+from gc_assets.core.phases import DONE, EXPIRE
+from gc_assets.core.plan import PlanHeader
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.delete.apply import log_directory
+from gc_assets.stages.delete.expire import ExpiryRecord
+from gc_assets.stages.read.browse import batches
+from gc_assets.stages.read.reversibility import UNKNOWN, RecordedActions
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.stores.write_ahead import find_log
+
+# Reasons that are counted one by one. A store may word each differently.
+MAX_REASONS: Final = 1_000
+_OTHER: Final = "other reasons"
+# The user waits for the command to end.
+_READ_SECONDS: Final = 10.0
+
+
+@dataclass
+class _ReasonCounter:
+    counts: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
+
+    def add(self, phase: str, outcome: str, reason: str | None, count: int = 1) -> None:
+        known = self.counts[phase, outcome]
+        known[(reason or "no reason is recorded") if reason in known or len(known) < MAX_REASONS else _OTHER] += count
+
+
+def count_reasons(context: RunContext, header: PlanHeader, published: PublishedTable | None) -> Mapping[tuple[str, str], Mapping[str, int]]:
+    """Count the reasons of the outcomes of an apply that left something undone.
+
+    Args:
+        context: The run context.
+        header: The plan.
+        published: The `deletion_log` of the apply, or None if it changed only histories.
+
+    Returns:
+        The number of files, uploads or edits by reason, for each phase and outcome.
+    """
+    found, columns = _ReasonCounter(), ["phase", "outcome", "error"]
+    for batch in batches(context.state, DELETION_LOG.schema, published.paths(), columns) if published is not None else ():
+        rows = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+        for (phase, outcome, error), count in Counter(row for row in rows if row[1] not in FULFILLED).items():
+            found.add(phase, outcome, error, count)
+    for lake in header.expiry_actions:
+        for item in ExpiryRecord(context, header, lake).outcomes().values():
+            if item.verdict not in FULFILLED:
+                found.add(EXPIRE, item.verdict, item.error)
+    return found.counts
+
+
+def read_recorded_actions(context: RunContext, header: PlanHeader, phases: Sequence[str]) -> RecordedActions | None:
+    """Read what an unfinished apply has recorded, in its earlier attempts too.
+
+    Args:
+        context: The run context.
+        header: The plan.
+        phases: The phases that it executes.
+
+    Returns:
+        The recorded actions, or None if no apply of these phases has begun.
+    """
+    log = find_log(context.state.files, log_directory(header, phases), header.plan_id)
+    if log is None:
+        return None
+    counts, ends, is_complete = Counter[tuple[str, str]](), monotonic() + _READ_SECONDS, True
+    for share in range(log.shares):
+        if monotonic() > ends:
+            is_complete = False
+            break
+        history = log.read_history(share)
+        counts.update((action, outcome.verdict) for (action, _, _), outcome in history.settled.items())
+        counts.update((action, UNKNOWN) for action, _, _ in history.interrupted - history.settled.keys())
+    edits, tables = dict[str, Mapping[str, int]](), dict[str, tuple[str, ...]]()
+    for lake, planned in header.expiry_actions.items():
+        record = ExpiryRecord(context, header, lake)
+        outcomes = record.outcomes()
+        edits[lake] = Counter(item.verdict for item in outcomes.values()) + Counter({UNKNOWN: (planned - len(outcomes)) * record.is_begun})
+        tables[lake] = tuple(
+            sorted({item.action.table_name for item in outcomes.values() if item.verdict == DONE and item.action.table_name})
+        )
+    return RecordedActions(counts, edits, tables, is_complete)

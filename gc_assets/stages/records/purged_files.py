@@ -1,0 +1,70 @@
+"""Find files that were purged from quarantine, so that no restore can return them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.phases import PURGE, QUARANTINE
+from gc_assets.core.plan import Amount
+from gc_assets.core.rehearsals import mark_rehearsal
+from gc_assets.core.units import format_bytes
+from gc_assets.engine.tasks import read_in_process
+from gc_assets.stages.records.ledger import LOG_ENTRIES, CopySelection, LogReader, newest_entries
+from gc_assets.state.journal import State
+
+_MAX_PLANS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PurgedFiles:
+    """Files that were purged.
+
+    Attributes:
+        amount: Their number and bytes.
+        first: The time of the first purge.
+        last: The time of the last purge.
+        plan_ids: The plans that purged them.
+        rehearsal: True if rehearsals purged all of them.
+    """
+
+    amount: Amount
+    first: datetime
+    last: datetime
+    plan_ids: Sequence[str]
+    rehearsal: bool
+
+    def __str__(self) -> str:
+        files = f"{self.amount.files:,} files ({format_bytes(self.amount.bytes)}) were" if self.amount.files != 1 else "The file was"
+        dates = f"{self.first:%Y-%m-%d}", f"{self.last:%Y-%m-%d}"
+        when = f"on {dates[0]}" if dates[0] == dates[1] else f"between {dates[0]} and {dates[1]}"
+        names = [plan_id[:12] for plan_id in self.plan_ids]
+        more = f" and {len(names) - _MAX_PLANS:,} more" if len(names) > _MAX_PLANS else ""
+        plans = f"plan{'s' if len(names) > 1 else ''} {', '.join(names[:_MAX_PLANS])}{more}"
+        return mark_rehearsal(f"{files} purged permanently {when} by {plans}, and cannot be restored.", self.rehearsal)
+
+
+def find_purged(state: State, storage_name: str, copies: CopySelection) -> PurgedFiles | None:
+    """Return the selected files whose last copy was purged, or None if there are no such files.
+
+    Files with another selected copy in quarantine do not count, and neither do those that were
+    restored later.
+    """
+    reader = LogReader.of(state, storage_name, copies)
+    entries = pa.Table.from_batches(read_in_process(reader, reader.part_count), LOG_ENTRIES)
+    of_copies = newest_entries(entries, ("key", "by"))
+    waiting = of_copies.filter(pc.equal(of_copies.column("phase"), QUARANTINE)).column("key")
+    last = newest_entries(entries, ("key",))
+    purged = last.filter(pc.and_(pc.equal(last.column("phase"), PURGE), pc.invert(pc.is_in(last.column("key"), value_set=waiting))))
+    if not purged.num_rows:
+        return None
+    times = pc.min_max(purged.column("at")).as_py()
+    plan_ids = sorted(filter(None, pc.unique(purged.column("plan_id")).to_pylist()))
+    amount = Amount(files=purged.num_rows, bytes=pc.sum(purged.column("size_bytes")).as_py() or 0)
+    rehearsal = bool(pc.all(pc.fill_null(purged.column("rehearsal"), False)).as_py())
+    return PurgedFiles(amount, times["min"], times["max"], plan_ids, rehearsal)

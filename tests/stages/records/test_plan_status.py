@@ -1,0 +1,88 @@
+"""The status of a plan whose execution began, or ended without changing everything."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import approve, execution_directory, find_plan, list_plans, record_finished
+from gc_assets.state.journal import State
+from gc_assets.stores.write_ahead import open_log
+from tests.assets.platforms import NOW, platform, stored_plan
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Platform:
+    return platform(tmp_path, mode="apply")
+
+
+def statuses(at: Platform, hours: float = 0) -> set[str]:
+    """Return the status by the list of plans, and by the plan itself."""
+    (listed,), now = list_plans(at.config), NOW + timedelta(hours=hours)
+    return {listed.status_at(now), find_plan(at.config, listed.header.plan_id).status_at(now)}
+
+
+def begin(at: Platform) -> Any:
+    header = header_of(stored_plan(at))
+    approve(at.config, at.clock, header.plan_id, "ada")
+    open_log(State.of(at.config).files, execution_directory(header), header.plan_id, header.rows)
+    return header
+
+
+def finish(at: Platform, **by_outcome: int) -> None:
+    amounts = {name.replace("_", "/"): {"files": files, "bytes": 100 * files} for name, files in by_outcome.items()}
+    record_finished(State.of(at.config), begin(at), {"at": NOW.isoformat(), "by_outcome": amounts, "edits": {}})
+
+
+def test_begun_plan_is_partially_applied_and_still_waits_for_its_apply(at: Platform) -> None:
+    begin(at)
+    assert statuses(at) == statuses(at, hours=100) == {"partially applied"}
+    (listed,) = list_plans(at.config)
+    assert listed.awaits_apply(NOW)
+    assert listed.is_open(NOW)
+    assert not listed.awaits_apply(NOW + timedelta(hours=73))
+
+
+def test_plan_without_any_effect_left_is_applied(at: Platform) -> None:
+    finish(at, quarantine_done=1, quarantine_absent=1)
+    assert statuses(at) == {"applied"}
+
+
+@pytest.mark.parametrize("outcome", ["changed", "denied"])
+def test_plan_that_ended_with_rows_left_is_partially_applied(at: Platform, outcome: str) -> None:
+    finish(at, quarantine_done=1, **{f"quarantine_{outcome}": 1})
+    assert statuses(at) == {"partially applied"}
+    (listed,) = list_plans(at.config)
+    assert listed.record.not_done == {f"quarantine/{outcome}": 1}
+    assert not listed.is_open(NOW)
+
+
+def test_edits_that_were_not_made_count(at: Platform) -> None:
+    record_finished(State.of(at.config), begin(at), {"at": NOW.isoformat(), "by_outcome": {}, "edits": {"done": 3, "denied": 1}})
+    assert statuses(at) == {"partially applied"}
+
+
+def test_rebuilt_list_of_records_has_the_same_status(at: Platform) -> None:
+    finish(at, quarantine_denied=2)
+    (Path(at.config.state) / "warehouse" / "apply" / "_records.json").unlink()
+    assert statuses(at) == {"partially applied"}
+    assert statuses(at) == {"partially applied"}
+
+
+def test_records_of_older_releases_are_read(at: Platform) -> None:
+    """They have neither the outcomes in the list of records nor, before 0.4, in the plan's own record."""
+    finish(at, quarantine_denied=2)
+    records = Path(at.config.state) / "warehouse" / "apply" / "_records.json"
+    document = json.loads(records.read_text())
+    (entry,) = document.values()
+    assert entry.pop("not_done") == {"quarantine/denied": 2}
+    records.write_text(json.dumps(document))
+    (listed,) = list_plans(at.config)
+    assert listed.status_at(NOW) == "applied"
+    assert "is_begun" not in entry

@@ -1,0 +1,59 @@
+"""Purged files of a request to restore, from the deletion logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.records.ledger import CopySelection
+from gc_assets.stages.records.purged_files import PurgedFiles, find_purged
+from tests.records import STORAGE, log_row, publish_log, run_context_at
+
+DAY = 24 * 60
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    found = run_context_at(tmp_path)
+    publish_log(found, *(log_row(key, "quarantine", "p1") for key in "abc"))
+    publish_log(found, log_row("a", "purge", "p2", minutes=DAY, source="p1"), log_row("b", "restore", "r1", minutes=DAY, source="p1"))
+    return found
+
+
+def find(context: RunContext, **selection: str) -> PurgedFiles | None:
+    return find_purged(context.state, STORAGE, CopySelection(**selection))
+
+
+@pytest.mark.parametrize("selection", [{"key": "a"}, {"prefix": "a"}, {"plan_id": "p1"}, {}])
+def test_purged_file_is_found_with_date_and_plan(context: RunContext, selection: dict[str, str]) -> None:
+    assert str(find(context, **selection)) == "The file was purged permanently on 2026-11-21 by plan p2, and cannot be restored."
+
+
+@pytest.mark.parametrize("selection", [{"key": "b"}, {"key": "c"}, {"key": "other"}, {"plan_id": "p2"}])
+def test_restored_quarantined_and_unknown_files_are_not_purged(context: RunContext, selection: dict[str, str]) -> None:
+    assert find(context, **selection) is None
+
+
+def test_key_with_another_copy_in_quarantine_is_purged_only_for_its_plan(context: RunContext) -> None:
+    publish_log(context, log_row("a", "quarantine", "p3", minutes=2 * DAY))
+    publish_log(context, log_row("c", "quarantine", "p3", minutes=2 * DAY), log_row("c", "purge", "p4", minutes=3 * DAY, source="p3"))
+    assert [find(context, key=key) for key in "ac"] == [None, None]
+    assert [(plan_id, found.amount.files) for plan_id in ("p1", "p3") if (found := find(context, plan_id=plan_id))] == [
+        ("p1", 1),
+        ("p3", 1),
+    ]
+
+
+def test_several_plans_and_days_are_named(context: RunContext) -> None:
+    publish_log(context, *(log_row("c", "purge", plan, minutes=9 * DAY, source="p1", outcome="absent") for plan in ("p5",)))
+    found = find(context, plan_id="p1")
+    assert str(found) == "2 files (20 B) were purged permanently between 2026-11-21 and 2026-11-29 by plans p2, p5, and cannot be restored."
+
+
+def test_purges_of_rehearsals_are_marked(context: RunContext) -> None:
+    publish_log(
+        context, log_row("d", "quarantine", "p6", rehearsal=True), log_row("d", "purge", "p7", source="p6", minutes=1, rehearsal=True)
+    )
+    assert str(find(context, key="d")).startswith("REHEARSAL The file was purged permanently on 2026-11-20")
