@@ -1,0 +1,111 @@
+"""Choose between a new listing of a storage and the last one.
+
+A run that uses an earlier listing sends no LIST request for the storage. Its candidates are the
+listed files that metadata named once (`named_candidates.py`). What appeared since the listing is
+unknown, so its plan purges nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Self
+
+from gc_assets._version import __version__
+from gc_assets.core.errors import StateError
+from gc_assets.core.paths import S3, scheme_of
+from gc_assets.core.units import format_duration
+from gc_assets.engine.run_context import RunContext
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.listings import open_listing
+from gc_assets.state.schemas import STORAGE_INVENTORY
+from gc_assets.state.summaries import StorageInventorySummary
+from gc_assets.stores.listing import RequestLookUp
+from gc_assets.stores.protocol import LookUp
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Objects of a storage, as this run or an earlier one listed them.
+
+    Attributes:
+        inventory: Run of `storage_inventory` that contains the rows.
+        is_earlier: True if an earlier run made the listing.
+        as_of: Time after which changes may be missing from the rows. None if this run listed the
+            storage itself.
+    """
+
+    inventory: PublishedTable
+    is_earlier: bool
+    as_of: datetime | None
+
+    @classmethod
+    def of(cls, context: RunContext, storage_name: str) -> Self:
+        """Return the listing that the run of this date uses."""
+        published = context.table(STORAGE_INVENTORY, storage_name)
+        inventory, summary = open_listing(context.state, published), published.summary(StorageInventorySummary)
+        is_earlier = summary.earlier is not None
+        return cls(inventory, is_earlier, summary.as_of if is_earlier else summary.report_as_of)
+
+    def look_up(self, context: RunContext, storage_name: str) -> LookUp:
+        """Return what looks up objects that the listing does not contain."""
+        return RequestLookUp(context.store(storage_name)) if self.is_earlier else context.lister(storage_name)
+
+
+def find_earlier_listing(context: RunContext, storage_name: str) -> tuple[PublishedTable | None, str | None]:
+    """Return the listing that this run uses instead of a new one.
+
+    Returns:
+        The listing, or None if the storage must be listed, and the reason if the configuration asks
+        for the last listing.
+    """
+    config = context.storage(storage_name).listing
+    if config is None:
+        return None, None
+    found = _find_usable(context, storage_name, config.every)
+    return (found, None) if isinstance(found, PublishedTable) else (None, found)
+
+
+def describe_listing(context: RunContext, storage_name: str) -> str | None:
+    """Return a sentence on the listing that the run of this date uses.
+
+    Returns None if the run listed the storage as configured, or has no inventory.
+    """
+    published = context.find(STORAGE_INVENTORY, storage_name)
+    if published is None:
+        return None
+    summary = published.summary(StorageInventorySummary)
+    if summary.earlier is not None and summary.as_of is not None:
+        return f"not listed. The listing of {summary.as_of:%Y-%m-%d %H:%M} UTC is used, so files that no metadata ever named are not found."
+    return None if summary.listed_because is None else f"listed, because {summary.listed_because}."
+
+
+def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> PublishedTable | str:
+    """Return the last listing, or the reason why it cannot be used."""
+    last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date + timedelta(days=1))
+    if last is None:
+        return "there is no earlier listing"
+    try:
+        listing = open_listing(context.state, last)
+    except StateError:
+        return "the last listing was removed from the state"
+    summary, day = listing.summary(StorageInventorySummary), listing.receipt.run_date
+    if summary.listed_at is None or summary.settings != listing_settings(context, storage_name):
+        return f"the settings of the storage, or the release of gc-assets, changed since the listing of {day}"
+    if summary.rehearsal != context.clock.is_rehearsal:
+        return f"the listing of {day} was made {'by a rehearsal' if summary.rehearsal else 'with the real clock'}"
+    if summary.listed_at > context.clock.now():
+        return f"the listing of {day} is later than the current time"
+    if context.run_date - day >= every:
+        return f"the listing of {day} is at least {format_duration(every)} old"
+    return listing
+
+
+def listing_settings(context: RunContext, storage_name: str) -> str:
+    """Return a digest of everything in the configuration that the rows of a listing depend on."""
+    storage = context.storage(storage_name)
+    endpoint = context.config.endpoint_of(storage.location) if scheme_of(storage.location) == S3 else None
+    reports = storage.inventory.model_dump(mode="json") if storage.inventory is not None else None
+    return hashlib.sha256(json.dumps([__version__, storage.location, endpoint, reports]).encode()).hexdigest()

@@ -1,0 +1,236 @@
+"""Restrict the candidates of an earlier listing.
+
+A candidate must have been named by a container that was ever decoded, or by a commit of the graph.
+All other files may have been written by a job that crashed, and wait for the next listing. A
+candidate must also be the listed object still, which is one request for each.
+
+The restriction compares hashes. A collision only lets a candidate pass that a run with its own
+listing would plan too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.engine import tasks
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.progress import log_activity
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import is_small
+from gc_assets.engine.tables import (
+    PARTS_DDL,
+    Totals,
+    WrittenParts,
+    collect,
+    collect_arrow,
+    merge_written,
+    report_parts,
+    run_in_process,
+    side_paths,
+    spark_schema,
+)
+from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
+from gc_assets.stages.mark.manifest_entries import find_segments
+from gc_assets.stages.sweep.probe import CANDIDATE
+from gc_assets.state.files import Files
+from gc_assets.state.journal import TableRun
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH
+from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, CONTAINERS, CONTAINERS_SIDE, EDGES, EDGES_SIDE, HASHES, HASHES_SIDE
+from gc_assets.stores.listing import find_objects
+from gc_assets.stores.protocol import Store
+
+# Classes of listed objects that are no candidates: files that nothing ever named, and objects that
+# were removed or replaced since the listing.
+UNNAMED: Final = "unnamed"
+CHANGED: Final = "changed_since"
+_HASH: Final = pa.schema([("key_hash", pa.int64())])
+
+
+def restrict_candidates(spark: SparkSession, context: RunContext, storage_name: str, probed: WrittenParts, run: TableRun) -> WrittenParts:
+    """Write the candidates again without those that were never named or that changed since.
+
+    The totals of the probe then have the classes `UNNAMED` and `CHANGED`.
+    """
+    parts = probed.side.get(CANDIDATES_SIDE, ())
+    if not parts:
+        return probed
+    files, paths = context.state.files, tuple(side_paths(run, probed, CANDIDATES_SIDE))
+    scan = ParquetScan(files, CANDIDATES, paths, tuple(part.size_bytes for part in parts))
+    rows = sum(part.rows for part in parts)
+    log_activity(f"{rows:,} candidates against all files that metadata ever named")
+    named = _find_named(spark, context, storage_name, scan)
+    keep = _KeepNamed(context.store(storage_name), files, run, named)
+    if tasks.fits_in_process(rows, len(paths)):
+        kept = merge_written(run_in_process(keep, scan.read_batches()))
+    else:
+        shared = BudgetedTask(keep, max_parallel_tasks(spark, len(paths)))
+        kept = merge_written(collect(scan.map_arrow(spark, shared, PARTS_DDL)))
+    return replace(
+        probed,
+        totals={**probed.totals, **kept.totals},
+        side={**probed.side, CANDIDATES_SIDE: kept.side.get(CANDIDATES_SIDE, ())},
+    )
+
+
+def _find_named(spark: SparkSession, context: RunContext, storage_name: str, candidates: ParquetScan) -> NDArray[np.int64]:
+    """Return the hashes of the candidates that a container or commit ever named, in order."""
+    search = _FindHashes(candidates.files, candidates.paths)
+    found = [
+        _run(spark, source, replace(search, hashes_of=source.hashes_of), sum(candidates.sizes))
+        for source in _sources(context, storage_name)
+    ]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Published rows that name files, and how to hash the keys of a batch of them."""
+
+    scan: ParquetScan
+    rows: int
+    hashes_of: _HashesOf
+
+
+def _sources(context: RunContext, storage_name: str) -> Iterator[_Source]:
+    files, resolver = context.state.files, context.resolver()
+    for lake in context.config.lakes:
+        runs = find_segments(context, lake.name)
+        segments = context.state.segments(runs)
+        for side, columns, hashes_of in (
+            (HASHES_SIDE, [HASHES.field("storage"), HASHES.field("key_hash")], _StoredHashes(storage_name)),
+            (EDGES_SIDE, [EDGES.field("storage"), EDGES.field("key")], _StoredKeys(storage_name)),
+            (CONTAINERS_SIDE, [CONTAINERS.field("container")], _Addresses(storage_name, resolver)),
+        ):
+            paths = segments.paths(side)
+            rows = sum(part.rows for run in runs for part in run.entry.parts if part.belongs_to(side))
+            if paths:
+                yield _Source(ParquetScan(files, pa.schema(columns), tuple(paths), tuple(map(files.size, paths))), rows, hashes_of)
+        graph = context.table(COMMIT_GRAPH, lake.name)
+        if graph.rows:
+            sizes = tuple(part.size_bytes for part in graph.parts())
+            columns = [COMMIT_GRAPH.schema.field("content_roots")]
+            yield _Source(ParquetScan(files, pa.schema(columns), tuple(graph.paths()), sizes), graph.rows, _ContentRoots(storage_name))
+
+
+def _run(spark: SparkSession, source: _Source, search: _FindHashes, task_bytes: int) -> NDArray[np.int64]:
+    """Search the rows of a source, in this process if they are few."""
+    scan = source.scan
+    is_few = tasks.column_fits_in_process(source.rows, scan.sizes) and task_bytes <= tasks.MAX_IN_PROCESS_COLUMN_BYTES
+    if is_small(spark) or is_few:
+        return np.concatenate([batch.column("key_hash").to_numpy() for batch in search(scan.read_batches())])
+    return collect_arrow(scan.map_arrow(spark, search, spark_schema(_HASH)), _HASH).column("key_hash").to_numpy()
+
+
+class _HashesOf(Protocol):
+    """Returns the hashes of the keys that a batch names in one storage. Pickles."""
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]: ...
+
+
+@dataclass(frozen=True)
+class _StoredHashes:
+    storage: str
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        return batch.filter(pc.equal(batch.column("storage"), self.storage)).column("key_hash").to_numpy()
+
+
+@dataclass(frozen=True)
+class _StoredKeys:
+    storage: str
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        return xxhash64(batch.filter(pc.equal(batch.column("storage"), self.storage)).column("key"))
+
+
+@dataclass(frozen=True)
+class _Addresses:
+    """Hashes the keys of decoded containers, of which only the addresses are stored."""
+
+    storage: str
+    resolver: KeyResolver
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        storages, keys = self.resolver.resolve(batch.column("container"))
+        return xxhash64(keys.filter(pc.equal(storages, self.storage)))
+
+
+@dataclass(frozen=True)
+class _ContentRoots:
+    storage: str
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        roots = pc.list_flatten(batch.column("content_roots"))
+        return xxhash64(pc.struct_field(roots, "key").filter(pc.equal(pc.struct_field(roots, "storage"), self.storage)))
+
+
+@dataclass(frozen=True)
+class _FindHashes:
+    """Yields the hashes of the rows that are hashes of candidates, each once. Runs in executors."""
+
+    files: Files
+    candidates: tuple[str, ...]
+    hashes_of: _HashesOf = _StoredHashes("")
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted, found = _candidate_hashes(self.files, self.candidates), list[NDArray[np.int64]]()
+        for batch in batches:
+            hashes = self.hashes_of(batch)
+            found.append(np.unique(hashes[_is_in(hashes, wanted)]))
+        yield pa.RecordBatch.from_arrays([pa.array(np.unique(np.concatenate([np.empty(0, np.int64), *found])))], schema=_HASH)
+
+
+@lru_cache(maxsize=1)
+def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]:
+    return np.unique(xxhash64(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")))
+
+
+def _is_in(hashes: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which hashes are in a sorted array."""
+    if not len(wanted):
+        return np.zeros(len(hashes), bool)
+    return wanted[np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)] == hashes
+
+
+@dataclass(frozen=True)
+class _KeepNamed:
+    """Writes the candidates with one of these hashes whose object is still the listed one.
+
+    Runs in executors.
+    """
+
+    store: Store
+    files: Files
+    run: TableRun
+    named: NDArray[np.int64]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
+        totals: dict[tuple[str, ...], Totals] = dict.fromkeys([(CANDIDATE,), (UNNAMED,), (CHANGED,)], Totals())
+
+        def count(name: str, rows: pa.RecordBatch) -> None:
+            totals[(name,)] += Totals(rows.num_rows, pc.sum(rows.column("size_bytes")).as_py() or 0)
+
+        for batch in batches:
+            is_named = pa.array(_is_in(xxhash64(batch.column("key")), self.named))
+            count(UNNAMED, batch.filter(pc.invert(is_named)))
+            named = batch.filter(is_named)
+            now = [None if found is None else found.etag for found in find_objects(self.store, named.column("key").to_pylist())]
+            is_same = pc.fill_null(pc.equal(named.column("etag"), pa.array(now, pa.string())), False)
+            count(CHANGED, named.filter(pc.invert(is_same)))
+            kept = named.filter(is_same)
+            count(CANDIDATE, kept)
+            writer.write(kept)
+        yield report_parts(writer.close(), totals={name: total for name, total in totals.items() if total.rows or name == (CANDIDATE,)})

@@ -1,0 +1,27 @@
+"""Find the rows of a storage inventory, which may be those of an earlier run."""
+
+from __future__ import annotations
+
+from gc_assets.core.commands import command
+from gc_assets.core.errors import StateError
+from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.summaries import StorageInventorySummary
+
+
+def open_listing(state: State, inventory: PublishedTable) -> PublishedTable:
+    """Return the run of `storage_inventory` that contains the rows of a published one.
+
+    Raises:
+        StateError: If that run was removed from the state.
+    """
+    earlier = inventory.summary(StorageInventorySummary).earlier
+    if earlier is None:
+        return inventory
+    group, asset = inventory.receipt.group, inventory.receipt.asset
+    for run in state.history(group, asset):
+        if (run.run_date, run.run_id) == (earlier.run_date, earlier.run_id):
+            return state.open(run)
+    raise StateError(
+        f"{inventory.path} uses the listing of {earlier.run_date} (run {earlier.run_id}), which is missing. "
+        f"List the storage again: `{command('run', listing=True)}`"
+    )
