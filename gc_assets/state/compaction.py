@@ -8,6 +8,9 @@ remain authoritative, so without the list every run is read from its own files.
 A compacted segment is always read as a whole. A reader that needs only some of its runs falls back
 to a recently replaced segment or to the original run files.
 
+A *reduced segment* lacks rows that no run needs any more (`Reduction`). Its rows depend on those of
+the other segments, so a reader uses all reduced segments of its runs or none.
+
 The first compaction of a table waits until it pays off. After that, the newest small segments are
 compacted whenever a run has rows, so the number of requests stays constant.
 """
@@ -33,6 +36,7 @@ from gc_assets.core.untrusted_input import parse_json
 from gc_assets.state.backend import ABSENT, VersionedContent
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
+from gc_assets.state.receipts import PartFile
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary, ManifestEntriesSummary
 
 if TYPE_CHECKING:
@@ -80,12 +84,14 @@ class CompactedPart(Part):
 class CompactedSegment(_Model):
     """Row copies of `runs`, in this order.
 
-    For `ORDERED_TABLES`, the runs are sorted by run id.
+    For `ORDERED_TABLES`, the runs are sorted by run id. `dropped_rows` is the number of rows that a
+    reduced segment lacks.
     """
 
     name: str
     runs: tuple[str, ...]
     parts: tuple[CompactedPart, ...]
+    dropped_rows: int = 0
 
 
 class CompactedSegments(RenamedKeys, _Model):
@@ -125,11 +131,34 @@ class SegmentFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class Segment:
     """Compaction input: a run or an earlier compacted segment."""
 
     runs: tuple[PastRun, ...]
     compacted: CompactedSegment | None
+
+    @property
+    def base(self) -> str:
+        """Directory of the table, relative to the state."""
+        return f"{self.runs[0].group}/{self.runs[0].asset}"
+
+    @property
+    def dropped_rows(self) -> int:
+        return self.compacted.dropped_rows if self.compacted is not None else 0
+
+    def sources(self) -> Iterator[tuple[Part, SegmentFile]]:
+        """Yield the parts and their files."""
+        if self.compacted is not None:
+            for part in self.compacted.parts:
+                yield part, SegmentFile(f"{self.base}/{DIRECTORY}/{self.compacted.name}/{part.name}", "")
+            return
+        for run in self.runs:
+            for part in run.entry.parts:
+                yield part, SegmentFile(f"{run.path}/{part.name}", run.run_id)
+
+    def paths(self, side: str | None = None) -> list[str]:
+        """Return the paths of the table's files or of a side table's."""
+        return [source.path for part, source in self.sources() if part.belongs_to(side)]
 
     @property
     def size_bytes(self) -> int:
@@ -140,6 +169,21 @@ class _Segment:
     @property
     def has_rows(self) -> bool:
         return any(run.entry.parts for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """Copy of a segment without some rows.
+
+    Attributes:
+        segment: The copied segment.
+        parts: Parts of the copy.
+        dropped_rows: Number of rows left out.
+    """
+
+    segment: Segment
+    parts: tuple[PartFile, ...]
+    dropped_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +215,18 @@ class Segments:
         return [source.path for source in self.files(side)]
 
 
-def find_segments(files: Files, runs: Sequence[PastRun]) -> Segments:
-    """Find the files that contain the rows of these runs."""
+def find_segments(files: Files, runs: Sequence[PastRun], *, complete: bool = False) -> Segments:
+    """Find the files that contain the rows of these runs.
+
+    With `complete`, no reduced segments are used.
+    """
     if not runs:
         return Segments((), {})
     listed = read_list(files, runs[0].group, runs[0].asset).content
-    return Segments(tuple(runs), _segments_by_run((*listed.segments, *listed.replaced_segments), runs))
+    segments = (*listed.segments, *listed.replaced_segments)
+    if complete:
+        segments = tuple(segment for segment in segments if not segment.dropped_rows)
+    return Segments(tuple(runs), _segments_by_run(segments, runs, listed.segments))
 
 
 def read_list(files: Files, group: str, asset: str) -> SegmentList:
@@ -213,29 +263,80 @@ def compact(files: Files, runs: Sequence[PastRun], listed: SegmentList) -> Compa
     selected_runs = [run for segment in selected for run in segment.runs]
     name = uuid.uuid4().hex
     names_runs = runs[0].asset == DeletionLogSummary.TABLE
-    parts = [part for segment in selected for part in _segment_parts(segment, base)]
+    parts = [part for segment in selected for part in segment.sources()]
     copies = tuple(_copy_parts(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
-    new = CompactedSegment(name=name, runs=tuple(run.run_id for run in selected_runs), parts=copies)
-    expected, found = sum(part.rows for run in selected_runs for part in run.entry.parts), sum(part.rows for part in new.parts)
+    dropped = sum(segment.dropped_rows for segment in selected)
+    new = CompactedSegment(name=name, runs=tuple(run.run_id for run in selected_runs), parts=copies, dropped_rows=dropped)
+    expected = sum(part.rows for run in selected_runs for part in run.entry.parts)
+    found = sum(part.rows for part in new.parts) + dropped
     if found != expected:
         files.delete_directory(f"{base}/{DIRECTORY}/{name}")
         raise StateError(
             f"{files.root}/{base}: the runs {new.runs[0]} to {new.runs[-1]} have {expected:,} rows in their receipts, "
             f"but {found:,} in their files; `gc-assets doctor` shows which receipts and indexes differ"
         )
+    return new if _add_to_list(files, base, listed, [new], ordered) else None
 
+
+def list_segments(runs: Sequence[PastRun], listed: SegmentList) -> list[Segment]:
+    """Return the current segments of these runs: compacted segments and runs outside of them."""
+    return list(_iterate_segments(sorted(runs, key=lambda run: run.run_id), listed.content.segments))
+
+
+def add_reduced(files: Files, segments: Mapping[str, Reduction], runs: Sequence[PastRun], listed: SegmentList) -> bool:
+    """Replace segments by copies without rows that no run needs any more.
+
+    Args:
+        files: The files of the state.
+        segments: New segments by name, whose parts are in `segment_directory`.
+        runs: All runs of the table.
+        listed: Segment list, read before `runs`.
+
+    Returns:
+        False if another process changed the list. The copies are then deleted.
+
+    Raises:
+        StateError: If the copies and the dropped rows are not all rows of a segment.
+    """
+    new: list[CompactedSegment] = []
+    base = next(iter(segments.values())).segment.base
+    for name, reduction in segments.items():
+        source, parts = reduction.segment, reduction.parts
+        expected, found = sum(part.rows for part, _ in source.sources()), sum(part.rows for part in parts) + reduction.dropped_rows
+        if found != expected:
+            raise StateError(f"{files.root}/{base}: a copy of {len(source.runs):,} segments accounts for {found:,} of {expected:,} rows")
+        copies = [CompactedPart(name=part.name, rows=part.rows, size_bytes=part.size_bytes, sha256=part.sha256) for part in parts]
+        run_ids = tuple(run.run_id for run in source.runs)
+        dropped = source.dropped_rows + reduction.dropped_rows
+        new.append(CompactedSegment(name=name, runs=run_ids, parts=tuple(copies), dropped_rows=dropped))
+    return _add_to_list(files, base, listed, new, sorted(runs, key=lambda run: run.run_id))
+
+
+def segment_directory(base: str, name: str) -> str:
+    """Return the directory of a compacted segment, relative to the state."""
+    return f"{base}/{DIRECTORY}/{name}"
+
+
+def _add_to_list(files: Files, base: str, listed: SegmentList, new: Sequence[CompactedSegment], runs: Sequence[PastRun]) -> bool:
+    """Add segments to the list if it is unchanged. Otherwise delete them and return False."""
     is_listed = was_listed = False
 
     def add_new(content: bytes | None) -> bytes:
         nonlocal is_listed, was_listed
         is_listed = content == listed.seen.content
-        was_listed = content is not None and name.encode() in content  # by a put whose response was lost
-        return _format(_add_segment(listed.content, new, ordered)) if is_listed else content or _format(CompactedSegments())
+        was_listed = content is not None and new[0].name.encode() in content  # by a put whose response was lost
+        if not is_listed:
+            return content or _format(CompactedSegments())
+        changed = listed.content
+        for segment in new:
+            changed = _add_segment(changed, segment, runs)
+        return _format(changed)
 
     files.change(f"{base}/{LIST_FILE}", add_new, listed.seen)
     if not is_listed and not was_listed:
-        files.delete_directory(f"{base}/{DIRECTORY}/{name}")
-    return new if is_listed else None
+        for segment in new:
+            files.delete_directory(segment_directory(base, segment.name))
+    return is_listed
 
 
 def _add_segment(previous: CompactedSegments, new: CompactedSegment, runs: Sequence[PastRun]) -> CompactedSegments:
@@ -302,13 +403,13 @@ def take_replaced(files: Files, group: str, asset: str, before: datetime) -> lis
     return [f"{base}/{DIRECTORY}/{name}" for name in sorted(old)]
 
 
-def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[_Segment] | None:
+def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[Segment] | None:
     """Select the segments of the next compaction, or None.
 
     These are the first adjacent small segments of which at least `MIN_SEGMENTS` have rows,
     otherwise the newest segments with at most `MAX_NEWEST_BYTES` in total.
     """
-    newest: list[_Segment] = []
+    newest: list[Segment] = []
     for selected in _adjacent_segments(runs, compacted_segments):
         if sum(segment.has_rows for segment in selected) >= MIN_SEGMENTS:
             return selected
@@ -323,13 +424,13 @@ def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Compa
     return newest if sum(segment.has_rows for segment in newest) >= least else None
 
 
-def _adjacent_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> Iterator[list[_Segment]]:
+def _adjacent_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> Iterator[list[Segment]]:
     """Yield the longest sequences of adjacent small segments that fit into one segment, oldest
     first.
 
     The last one ends at the newest run, and is empty if that run is not small.
     """
-    adjacent: list[_Segment] = []
+    adjacent: list[Segment] = []
     size_bytes = segments_with_rows = 0
     for segment in _iterate_segments(runs, compacted_segments):
         size = segment.size_bytes
@@ -344,18 +445,35 @@ def _adjacent_segments(runs: Sequence[PastRun], compacted_segments: Sequence[Com
     yield adjacent
 
 
-def _segments_by_run(compacted_segments: Sequence[CompactedSegment], runs: Sequence[PastRun]) -> dict[str, CompactedSegment]:
+def _segments_by_run(
+    compacted_segments: Sequence[CompactedSegment], runs: Sequence[PastRun], current: Sequence[CompactedSegment] | None = None
+) -> dict[str, CompactedSegment]:
     """Map run ids to the largest usable segments, which never overlap.
 
     A segment is usable if all its runs are wanted and its row count matches the index. A run that
-    was published again breaks the match.
+    was published again breaks the match. Reduced segments are used only together.
+
+    Args:
+        compacted_segments: The segments to choose from.
+        runs: The wanted runs.
+        current: Those segments that were not replaced. None means all.
     """
+    covered = _cover(compacted_segments, runs)
+    used, wanted = {segment.name for segment in covered.values()}, {run.run_id for run in runs}
+    reduced = [segment for segment in (compacted_segments if current is None else current) if segment.dropped_rows]
+    if all(segment.name in used or wanted.isdisjoint(segment.runs) for segment in reduced):
+        return covered
+    return _cover([segment for segment in compacted_segments if not segment.dropped_rows], runs)
+
+
+def _cover(compacted_segments: Sequence[CompactedSegment], runs: Sequence[PastRun]) -> dict[str, CompactedSegment]:
     wanted = {run.run_id: sum(part.rows for part in run.entry.parts) for run in runs}
     in_order = sorted(wanted) if runs and runs[0].asset in ORDERED_TABLES else None
     covered: dict[str, CompactedSegment] = {}
     for segment in sorted(compacted_segments, key=lambda segment: len(segment.runs), reverse=True):
         is_usable = wanted.keys() >= set(segment.runs) and covered.keys().isdisjoint(segment.runs)
-        is_usable = is_usable and sum(part.rows for part in segment.parts) == sum(wanted[run_id] for run_id in segment.runs)
+        rows = sum(part.rows for part in segment.parts) + segment.dropped_rows
+        is_usable = is_usable and rows == sum(wanted[run_id] for run_id in segment.runs)
         if is_usable and (in_order is None or _has_no_gap(segment, in_order)):
             covered.update(dict.fromkeys(segment.runs, segment))
     return covered
@@ -366,33 +484,22 @@ def _has_no_gap(segment: CompactedSegment, wanted: Sequence[str]) -> bool:
     return bisect_right(wanted, segment.runs[-1]) - bisect_left(wanted, segment.runs[0]) == len(segment.runs)
 
 
-def _iterate_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> Iterator[_Segment]:
+def _iterate_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> Iterator[Segment]:
     by_id = {run.run_id: run for run in runs}
     covered = _segments_by_run(compacted_segments, runs)
     for run in runs:
         if run.run_id not in covered:
-            yield _Segment((run,), None)
+            yield Segment((run,), None)
         elif covered[run.run_id].runs[0] == run.run_id:
-            yield _Segment(tuple(by_id[run_id] for run_id in covered[run.run_id].runs), covered[run.run_id])
+            yield Segment(tuple(by_id[run_id] for run_id in covered[run.run_id].runs), covered[run.run_id])
 
 
-def _are_compatible(one: _Segment, other: _Segment) -> bool:
+def _are_compatible(one: Segment, other: Segment) -> bool:
     """Check if the segments have the same decoder settings and storages, by which readers select
     runs.
     """
     first, second = one.runs[0].entry.summary, other.runs[0].entry.summary
     return all(first.get(name) == second.get(name) for name in ("decoded_as", "resolved_as"))
-
-
-def _segment_parts(segment: _Segment, base: str) -> Iterator[tuple[Part, SegmentFile]]:
-    """Yield the parts of a segment and their files."""
-    if segment.compacted is not None:
-        for part in segment.compacted.parts:
-            yield part, SegmentFile(f"{base}/{DIRECTORY}/{segment.compacted.name}/{part.name}", "")
-        return
-    for run in segment.runs:
-        for part in run.entry.parts:
-            yield part, SegmentFile(f"{run.path}/{part.name}", run.run_id)
 
 
 def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, SegmentFile]], *, names_runs: bool) -> Iterator[CompactedPart]:
@@ -408,7 +515,7 @@ def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, Segmen
     writers: dict[str, list[PartWriter]] = defaultdict(list)
     for part, source in parts:
         side = part.name.rpartition("/")[0]
-        rows = pq.read_table(pa.BufferReader(_read_verified(files, part, source)))
+        rows = pq.read_table(pa.BufferReader(read_verified(files, part, source.path)))
         if names_runs and not side and source.run_id:
             rows = _add_run_id(rows, source.run_id)
         if not writers[side] or not writers[side][-1].schema.equals(rows.schema):
@@ -420,10 +527,15 @@ def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, Segmen
             yield CompactedPart(name=written.name, rows=written.rows, size_bytes=written.size_bytes, sha256=written.sha256)
 
 
-def _read_verified(files: Files, part: Part, source: SegmentFile) -> bytes:
-    content = files.read(source.path)
+def read_verified(files: Files, part: Part, path: str) -> bytes:
+    """Read the file of a segment's part.
+
+    Raises:
+        StateError: If a compacted part is damaged.
+    """
+    content = files.read(path)
     if isinstance(part, CompactedPart) and hashlib.sha256(content).hexdigest() != part.sha256:
-        raise StateError(f"{files.root}/{source.path} is damaged; `gc-assets doctor --repair` removes it from the list")
+        raise StateError(f"{files.root}/{path} is damaged; `gc-assets doctor --repair` removes it from the list")
     return content
 
 

@@ -36,7 +36,7 @@ from gc_assets.state.files import Files, is_read_only
 from gc_assets.state.index import INDEX, Entries, Index, IndexContent, IndexEntry, PastRun, make_entry, partition_path
 from gc_assets.state.receipts import PartFile, Receipt, invalid_keys
 from gc_assets.state.schemas import SCHEMA_VERSION
-from gc_assets.state.summaries import Summary
+from gc_assets.state.summaries import StorageInventorySummary, Summary
 
 RECEIPT: Final = "_receipt.json"
 CURRENT: Final = "current.json"
@@ -210,9 +210,9 @@ class State:
         finished = (run for run in runs if run.entry.is_published or self._receipt_sha256(run.path) == run.entry.receipt_sha256)
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
-    def segments(self, runs: Sequence[PastRun]) -> Segments:
+    def segments(self, runs: Sequence[PastRun], *, complete: bool = False) -> Segments:
         """Find the files with the rows of these runs. See `state.compaction`."""
-        return compaction.find_segments(self.files, runs)
+        return compaction.find_segments(self.files, runs, complete=complete)
 
     def segment_files(self, runs: Sequence[PastRun], side: str | None = None) -> list[SegmentFile]:
         """Return the files of `segments`."""
@@ -470,19 +470,34 @@ class State:
             self.files.delete_directory(path)
         return old
 
+    def _used_listings(self, group: str) -> frozenset[str]:
+        """Return the ids of the listings that current runs use instead of an own one."""
+        asset, found = StorageInventorySummary.TABLE, set[str]()
+        for day in self.dates(group, asset):
+            try:
+                current = self.current(group, asset, day)
+                earlier = current.summary(StorageInventorySummary).earlier if current is not None else None
+            except StateError:  # a damaged run can use no listing
+                continue
+            if earlier is not None:
+                found.add(earlier.run_id)
+        return frozenset(found)
+
     def _prune(self, group: str, asset: str, limit: float) -> list[str]:
         """Remove old runs from the index first and then delete their directories.
 
         A partly deleted run then affects no reader.
         """
         old: list[str] = []
+        used = self._used_listings(group) if asset == StorageInventorySummary.TABLE else frozenset()
         for partition in self.files.directories(f"{group}/{asset}"):
             path = f"{group}/{asset}/{partition}"
             if partition.startswith(_PARTITION):
                 pointer = self._pointer(path)
                 for run_id in self.files.directories(path):
                     started = _start_time(run_id)
-                    if started is not None and started < limit and (pointer is None or run_id != pointer[0]):
+                    is_used = run_id in used or (pointer is not None and run_id == pointer[0])
+                    if started is not None and started < limit and not is_used:
                         old.append(f"{path}/{run_id}")
         index = Index(self.files, f"{group}/{asset}/{INDEX}")
         if old and index.read() is not None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from gc_assets.state.arrow_types import CONTENT_ROOT, STRINGS, schema_of
 from gc_assets.state.arrow_types import TIMESTAMP as ARROW_TIMESTAMP
 from gc_assets.state.columns import BOOL, INT, LONG, PROPERTIES, STRING, TIMESTAMP, column
-from gc_assets.state.schemas import EXPIRY_PLAN, MANIFEST_ENTRIES, ORPHAN_FILES, STORAGE_INVENTORY, TABLE_NAME, TABLE_UUID
+from gc_assets.state.schemas import EXPIRY_PLAN, ORPHAN_FILES, STORAGE_INVENTORY, TABLE_NAME, TABLE_UUID
 
 # --- lake_refs ---
 
@@ -155,6 +155,10 @@ LINKS: Final = schema_of(
     column("target", STRING, "Its real directory when the table was made."),
 )
 
+# Scratch: containers whose entries are dropped from compacted segments.
+DEAD_CONTAINERS_SIDE: Final = "_dead"
+DEAD_CONTAINERS: Final = pa.schema([CONTAINERS.field("container")])
+
 # --- potential_commits (lakeFS) ---
 
 # Range properties derived from the commits that contain the range. `classes` are the branches named
@@ -241,9 +245,11 @@ FILE_COLUMNS: Final = (
     ("must_exist", pa.bool_()),
     ("container_size_bytes", pa.int64()),
 )
-# Containers and directly referenced files, with the commits or containers that need them.
-NEEDS_SIDE: Final = "_needs"
-NEEDS: Final = pa.schema(
+# States of the live set: one row per known container and per directly referenced file, with the
+# commit and container that need it. `expands` is true for a container, whose entries are needed at
+# the same rank. `files` is the number of its rows in `HASHES_SIDE`; null for files.
+STATES_SIDE: Final = "_states"
+STATES: Final = pa.schema(
     [
         *FILE_COLUMNS,
         ("rank", pa.int8()),
@@ -251,20 +257,27 @@ NEEDS: Final = pa.schema(
         ("table_uuid", pa.string()),
         ("container", pa.string()),
         ("expands", pa.bool_()),
+        ("files", pa.int64()),
     ]
 )
-# State of the live set: one row per known container and per directly referenced file. `expands` is
-# true if the entries of a container are needed at this rank. `files` is the number of hash rows of
-# the container in all cache segments; null for files.
-STATES_SIDE: Final = "_states"
-STATES: Final = NEEDS.append(pa.field("files", pa.int64()))
-# Side tables written by the walk and published with `live_files`.
-PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, UNREADABLE_ROOTS_SIDE, NEEDS_SIDE)
 
-# Scratch: witnesses of live files. The smallest number is the strongest witness. If `expands` is
-# true, the entries of `container` are needed too, and must exist only if the container must. The
-# numbering follows the content, so equal needs produce equal rows.
-WITNESSES_SIDE: Final = "_witnesses"
+# Number and bytes of files by storage (null for external files), kind, table and commit of the
+# strongest witness, and route. The route is empty for live files, otherwise the name of a side table.
+TOTALS_SIDE: Final = "_totals"
+TOTALS: Final = pa.schema(
+    [
+        ("storage", pa.string()),
+        ("kind", pa.string()),
+        ("table_uuid", pa.string()),
+        ("commit_id", pa.string()),
+        ("route", pa.string()),
+        ("files", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+# Witnesses of live files. The smallest number is the strongest witness. If `expands` is true, the
+# entries of `container` are needed too, and must exist only if the container must.
 WITNESSES: Final = pa.schema(
     [
         ("witness", pa.int64()),
@@ -276,26 +289,8 @@ WITNESSES: Final = pa.schema(
         ("container_must_exist", pa.bool_()),
     ]
 )
-# Scratch: files referenced directly by commits and containers.
-DIRECT_FILES_SIDE: Final = "_direct"
+# Files referenced directly by commits and containers, with their witnesses.
 DIRECT_FILES: Final = pa.schema([("witness", pa.int64()), *FILE_COLUMNS])
-# Scratch: containers whose cached entries are dirty, keys whose needs changed, and all dirty keys.
-CHANGED_CONTAINERS_SIDE: Final = "_changed"
-CHANGED_CONTAINERS: Final = pa.schema([("container", pa.string())])
-CHANGED_KEYS_SIDE: Final = "_keys"
-CHANGED_KEYS: Final = pa.schema([("key", pa.string())])
-DIRTY_KEYS_SIDE: Final = "_touched"
-DIRTY_KEYS: Final = pa.schema([("key", pa.string()), ("key_hash", pa.int64())])
-# Scratch: cached entries of changed containers, and cached entries that name dirty keys.
-ENTRIES_BY_CONTAINER_SIDE: Final = "_within"
-ENTRIES_BY_KEY_SIDE: Final = "_naming"
-SELECTED_ENTRIES: Final = pa.schema(
-    [
-        MANIFEST_ENTRIES.schema.field(name)
-        for name in ("container", "address", "key", "storage", "kind", "is_container", "size_bytes", "entry_status", "must_exist")
-    ]
-)
-
 # --- what-if ---
 
 # Scratch: containers and directly referenced files. Bit n of `live` is set if the row is live in

@@ -224,35 +224,16 @@ class LiveFilesSummary(Summary):
     """Summary of `live_files`.
 
     Attributes:
-        files: Number of rows. Files of expired or dangling commits and files released by rules are
-            counted separately.
-        unreadable: Unreadable tables, whose last known files are included in the rows.
+        files: Number of live files. Files of expired or dangling commits and files released by rules
+            are counted separately.
+        unreadable: Unreadable tables, whose last known files are live.
         unknown_addresses: Number of external addresses that may be other names of objects in storages.
         unknown_address_samples: Some of them, with the reasons.
-        reused_files: Number of reused rows.
-        reused_from: Run that the rows were reused from.
-        full_recompute_reason: Reason for a full recompute, or None.
-        full_recompute_on: Run date of the last full recompute.
-        incremental_runs: Number of runs since the last full recompute.
-        uncompared_runs: Number of runs since the last comparison with a full recompute.
-        differences: Differences found by the comparison in this run.
-        distrusted_on: Run date of the last run with differences. Rows of earlier runs are not
-            reused.
-        fingerprint: Fingerprint of the rows.
-        segments: Cache segments used to compute the rows.
+        segments: Cache segments with the entries of all needed containers.
     """
 
     TABLE: ClassVar = "live_files"
-    RENAMED: ClassVar = {
-        "sick": "unreadable",
-        "carried_files": "reused_files",
-        "carried_from": "reused_from",
-        "full_for": "full_recompute_reason",
-        "full_on": "full_recompute_on",
-        "nights_carried": "incremental_runs",
-        "nights_uncompared": "uncompared_runs",
-        "made_as": "fingerprint",
-    }
+    RENAMED: ClassVar = {"sick": "unreadable"}
 
     files: int
     live_bytes: int
@@ -269,28 +250,7 @@ class LiveFilesSummary(Summary):
     unknown_address_samples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
-    reused_files: int = 0
-    reused_from: str | None = None
-    full_recompute_reason: str | None = None
-    full_recompute_on: date | None = None
-    incremental_runs: int = 0
-    uncompared_runs: int = 0
-    differences: tuple[str, ...] = ()
-    distrusted_on: date | None = None
-    fingerprint: str | None = None
     segments: tuple[str, ...] = ()
-    segments_digest: str = ""
-
-
-class ComparisonSummary(IndexSummary):
-    """Fingerprint of reused rows that proved wrong, or None."""
-
-    wrong: str | None = None
-
-    @classmethod
-    def of(cls, summary: Mapping[str, Any]) -> ComparisonSummary:
-        current = LiveFilesSummary.with_current_keys(summary)
-        return cls(wrong=current.get("fingerprint") if current.get("differences") else None)
 
 
 class LiveFilterSummary(Summary):
@@ -340,6 +300,15 @@ class UnfinishedUploads(BaseModel):
         return text if self.unknown is None else f"{text}; not all could be counted: {self.unknown}"
 
 
+class EarlierListing(BaseModel):
+    """Run of `storage_inventory` whose rows a later run uses instead of listing the storage."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFER_BUILD)
+
+    run_date: date
+    run_id: str
+
+
 class StorageInventorySummary(Summary):
     """Summary of `storage_inventory`.
 
@@ -351,6 +320,12 @@ class StorageInventorySummary(Summary):
         unfinished: Unfinished uploads, or None if the store has none.
         report: Name of the inventory report used instead of a listing, or None.
         report_as_of: Start of the report's scan. Later objects may be missing.
+        listed_at: Time before the listing. None in summaries of older releases.
+        settings: Digest of the settings that the listing depends on.
+        rehearsal: Whether the clock of the listing was that of a rehearsal.
+        earlier: The run that listed the storage, if this run did not. This run then has no rows,
+            and the other values are those of that listing.
+        listed_because: Why the storage was listed although the run was to use the last listing.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -370,6 +345,16 @@ class StorageInventorySummary(Summary):
     unfinished: UnfinishedUploads | None = None
     report: str | None = None
     report_as_of: Moment | None = None
+    listed_at: Moment | None = None
+    settings: str = ""
+    rehearsal: bool = False
+    earlier: EarlierListing | None = None
+    listed_because: str | None = None
+
+    @property
+    def as_of(self) -> datetime | None:
+        """Time after which changes may be missing from the rows."""
+        return self.report_as_of or self.listed_at
 
 
 class SweepSummary(IndexSummary):
@@ -559,7 +544,6 @@ class LifecycleObjectsSummary(Summary):
 INDEX_SUMMARIES: Final[Mapping[str, type[IndexSummary]]] = {
     LakeRefsSummary.TABLE: FreezeTime,
     ManifestEntriesSummary.TABLE: SegmentSummary,
-    LiveFilesSummary.TABLE: ComparisonSummary,
     OrphanFilesSummary.TABLE: SweepSummary,
     DeletionPlanSummary.TABLE: PlanIndexSummary,
     ExpiryLogSummary.TABLE: ExpiryOutcomes,

@@ -23,6 +23,7 @@ from gc_assets.lakes.kinds import all_tables
 from gc_assets.stages.delete.apply import ApplyResult, apply_plan
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.plans import StoredPlan, approve, find_plan
@@ -30,6 +31,7 @@ from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import LIVE_FILES
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
 STORAGE = "warehouse"
@@ -129,7 +131,10 @@ class Lakehouse:
         return self.rows_of(self.find_table(asset, group))
 
     def rows_of(self, published: PublishedTable) -> list[dict[str, Any]]:
-        rows = read_rows(self.run_context().state, all_tables()[published.receipt.asset], published)
+        context, table = self.run_context(), all_tables()[published.receipt.asset]
+        if table is LIVE_FILES:
+            return [row for batch in LiveSet(context, published).batches() for row in batch.to_pylist()]
+        rows = read_rows(context.state, table, published)
         return rows.to_pylist(maps_as_pydicts="strict")
 
     def find_table(self, asset: str, group: str = STORAGE) -> PublishedTable:

@@ -12,7 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.plan import LeftOut, Unreadable
+from gc_assets.core.commands import command
+from gc_assets.core.plan import Amount, LeftOut, Unreadable
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, WrittenParts
@@ -102,6 +103,20 @@ def sum_left_out(inputs: PlanInputs, written: WrittenParts, run: TableRun) -> tu
         old = rows.filter(pc.equal(rows.column("reason"), "expired"))
         expired += Totals(old.num_rows, pc.sum(old.column("size_bytes")).as_py() or 0)
     return found, expired
+
+
+def describe_unlisted(inputs: PlanInputs, waiting: Amount) -> list[LeftOut]:
+    """Return the copies that a plan would purge if its run had listed the storage.
+
+    A purge is final. Metadata of other tables may have appeared since the listing, and may use them.
+    """
+    if not inputs.listing.is_earlier or inputs.blocks_purges or not waiting.files:
+        return []
+    reason = (
+        "a purge needs a listing by the same run, which finds metadata and files of others. "
+        f"The next run that lists the storage plans them: {command('run', listing=True)}"
+    )
+    return [LeftOut(name="quarantined files due for purge", files=waiting.files, bytes=waiting.bytes, reason=reason)]
 
 
 def _describe_denied(context: RunContext, storage: str) -> str:

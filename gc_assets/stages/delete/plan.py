@@ -5,6 +5,7 @@ Planning never changes files of a storage. The same inputs yield the same plan i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,8 +14,9 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from gc_assets.core import gates
 from gc_assets.core.hashing import digest as digest_rows
-from gc_assets.core.plan import PlanHeader, Unreadable, repeat
+from gc_assets.core.plan import Amount, PlanHeader, Unreadable, repeat
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
@@ -29,17 +31,27 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.delete.close import close_outdated_plans
+from gc_assets.stages.delete.expired_since import ExpiredSince, count_expired_since
 from gc_assets.stages.delete.foreign_rows import ForeignRows
-from gc_assets.stages.delete.left_out import History, expiry_sources, find_impossible_edits, select_editable, sum_left_out
+from gc_assets.stages.delete.left_out import (
+    History,
+    describe_unlisted,
+    expiry_sources,
+    find_impossible_edits,
+    select_editable,
+    sum_left_out,
+)
 from gc_assets.stages.delete.plan_header import PlanContent, build_header
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.delete.plan_rows import plan_rows, sum_files
 from gc_assets.stages.delete.uploads import find_old_uploads, upload_totals
+from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_run
 from gc_assets.stages.records.ledger import (
     LogReader,
 )
 from gc_assets.stages.records.plans import used_plan_ids
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
+from gc_assets.stages.sweep.live_filter import live_count
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -47,11 +59,11 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN
 from gc_assets.state.side_tables import (
     CLAIMS,
-    EXPIRED_SIDE,
     EXPIRY_ACTIONS,
     EXPIRY_SIDE,
     HELD_SIDE,
     LEFT_OUT_SIDES,
+    UPLOADS,
     UPLOADS_SIDE,
     WAITING_SIDE,
 )
@@ -99,11 +111,23 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     )
     cutoff = inputs.orphans.summary(OrphanFilesSummary).grace_cutoff
     check_foreign = partial(ForeignRows.of_uploads, session, context, storage_name, [*inputs.refs, *inputs.live], inputs.live)
-    uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
+    uploads, later = UPLOADS.empty_table(), 0
+    if not inputs.listing.is_earlier:  # uploads are listed too
+        uploads, later = find_old_uploads(context, storage_name, cutoff, inputs.refs, inputs.live, inputs.unreadable, check_foreign)
     files_left_out, expired = sum_left_out(inputs, written, run)
-    left_out = (*excluded.values(), *files_left_out)
+    waiting = sum_files(deferred)
+    left_out = (*excluded.values(), *files_left_out, *describe_unlisted(inputs, waiting))
     content = PlanContent(
-        written, expiry, aliases, unknown, upload_totals(uploads, later), sum_files(deferred), left_out, expired, tuple(open_plans)
+        written,
+        expiry,
+        aliases,
+        unknown,
+        upload_totals(uploads, later),
+        waiting if inputs.blocks_purges else Amount(),
+        left_out,
+        expired,
+        tuple(open_plans),
+        _find_expired_since(spark, inputs),
     )
     header = build_header(inputs, content)
     aborted = {UPLOADS_SIDE: tuple(write_parts(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
@@ -114,12 +138,30 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     return publish(state, run, written, context.clock, inputs=inputs.tables, summary=summary, unsafe=context.unsafe)
 
 
+def _find_expired_since(spark: SparkSession, inputs: PlanInputs) -> ExpiredSince:
+    """Count the files that the policy has expired since the last accepted run.
+
+    They are only counted if the gate `live_drop` would fail without them.
+    """
+    context, storage = inputs.context, inputs.storage
+    accepted = last_accepted_run(context, storage)
+    if accepted is None:
+        return ExpiredSince()
+    live = live_count(inputs.live, storage)
+    previous = AcceptedRun.of(context, header_of(accepted)).count(live)
+    if not gates.exceeds_live_drop(live, previous, context.storage(storage).gates.max_live_drop):
+        return ExpiredSince()
+    # Plans of releases before 0.4 do not record which lake needed files.
+    compared = [table for table in inputs.live if not previous.by_lake or table.receipt.owner in previous.by_lake]
+    return count_expired_since(spark, context, storage, accepted, compared)
+
+
 def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, excluded: Collection[History]) -> WrittenParts:
     """Write the history edits for every readable table with a claim in the storage.
 
     The tables of `excluded` are left out.
 
-    `summary` contains their number per lake.
+    `summary` contains their number by lake and by action.
     """
     sources = expiry_sources(inputs)
     copy = _CopyExpiry(
@@ -139,7 +181,7 @@ def _plan_expiry(spark: SparkSession, inputs: PlanInputs, run: TableRun, exclude
 class _CopyExpiry:
     """Copy rows of `expiry_plan` to the plan, which makes them immutable.
 
-    `summary` counts them by lake. One task for `run_single_task`.
+    `summary` counts them by lake and by action. One task for `run_single_task`.
     """
 
     storage: str
@@ -153,7 +195,7 @@ class _CopyExpiry:
         for _ in batches:
             tables = [self._actions(*source) for source in self.sources]
             rows = pa.concat_tables([EXPIRY_ACTIONS.empty_table(), *tables])
-            counts = {table.column("lake")[0].as_py(): table.num_rows for table in tables if table.num_rows}
+            counts = {name: dict(sorted(Counter(rows.column(name).to_pylist()).items())) for name in ("lake", "action")}
             yield report_parts(
                 write_parts(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), summary=counts
             )
@@ -169,13 +211,12 @@ class _CopyExpiry:
 def _size(inputs: PlanInputs, expiry: WrittenParts, log: LogReader) -> tuple[int, int]:
     """Return the number of rows and files read to make a plan.
 
-    If the storage ever had quarantined files, the ledger and the tables compared with it are
+    If the storage ever had quarantined files, the ledger and the inventory compared with it are
     included.
     """
     sources = [*inputs.orphans.parts(), *expiry.side.get(EXPIRY_SIDE, ())]
     if log.parts:
-        live_parts = (part for table in inputs.live for side in (None, EXPIRED_SIDE) for part in table.parts(side))
-        sources += [*inputs.inventory.parts(), *live_parts]
+        sources += inputs.inventory.parts()
     return sum(part.rows for part in sources) + log.rows, len(sources) + log.part_count
 
 

@@ -9,6 +9,7 @@ from gc_assets.core.foreign import NEW_CLAIM
 from gc_assets.core.phases import QUARANTINE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LeftOut, LiveCount, PlanHeader, Uploads, seal
 from gc_assets.engine.tables import Totals, WrittenParts
+from gc_assets.stages.delete.expired_since import ExpiredSince
 from gc_assets.stages.delete.live_set import check_live_set
 from gc_assets.stages.delete.plan_inputs import PlanInputs
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
@@ -34,6 +35,7 @@ class PlanContent:
         left_out: Files and edits that cannot succeed now.
         left_out_expired: The expired files among them.
         open_plans: Earlier plans that are partly applied, with the reason why they are open.
+        expired_since: Live files of the last accepted run that the policy has expired since.
     """
 
     written: WrittenParts
@@ -45,6 +47,7 @@ class PlanContent:
     left_out: tuple[LeftOut, ...] = ()
     left_out_expired: Totals = field(default_factory=Totals)
     open_plans: tuple[str, ...] = ()
+    expired_since: ExpiredSince = field(default_factory=ExpiredSince)
 
 
 @dataclass(slots=True)
@@ -92,12 +95,14 @@ def build_header(inputs: PlanInputs, content: PlanContent) -> PlanHeader:
         unreadable=inputs.unreadable,
         left_out=content.left_out,
         quarantined=Amount(files=sum(part.rows for part in content.written.side.get(WAITING_SIDE, ()))),
-        expiry_actions=dict(sorted(content.expiry.summary.items())),
+        expiry_actions=content.expiry.summary.get("lake", {}),
+        edits_by_action=content.expiry.summary.get("action", {}),
         expiry_digest=f"{content.expiry.digest:016x}",
         gates=tuple(_check_gates(inputs, content, live, _amount(counts.by_action.get(QUARANTINE, Totals())))),
         rows=content.written.rows,
         rows_digest=f"{content.written.digest:016x}",
         uploads=content.uploads,
+        listed_at=inputs.listing.as_of if inputs.listing.is_earlier else None,
     )
 
 
@@ -154,7 +159,13 @@ def _check_gates(inputs: PlanInputs, content: PlanContent, live: LiveCount, plan
         check_live_set(
             context, inputs.storage, inputs.refs, inputs.live, content.written.rows + content.expiry.rows + content.uploads.count
         ),
-        gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
+        gates.live_drop(
+            live,
+            earlier.count(live) if earlier is not None else None,
+            limits.max_live_drop,
+            content.expired_since.count,
+            content.expired_since.notes,
+        ),
         gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),
         gates.unreadable_tables(inputs.unreadable, limits.max_unreadable, content.deferred),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),

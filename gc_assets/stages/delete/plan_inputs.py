@@ -11,9 +11,10 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.deferred_rows import list_unreadable
 from gc_assets.stages.delete.missing_files import find_missing
 from gc_assets.stages.records.set_aside import with_set_aside
+from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.schemas import LAKE_REFS, ORPHAN_FILES
 from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 
@@ -25,7 +26,7 @@ class PlanInputs:
         context: The run context.
         storage: Storage name.
         orphans: `orphan_files` of the storage.
-        inventory: `storage_inventory` of the storage.
+        listing: Listing of the storage, by this run or an earlier one.
         live: `live_files` of every lake.
         refs: `lake_refs` of every lake.
         unreadable: Tables that the marks or the sweeps could not read, with the records of users who
@@ -36,7 +37,7 @@ class PlanInputs:
     context: RunContext
     storage: str
     orphans: PublishedTable
-    inventory: PublishedTable
+    listing: Listing
     live: list[PublishedTable]
     refs: list[PublishedTable]
     unreadable: tuple[Unreadable, ...]
@@ -45,11 +46,16 @@ class PlanInputs:
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
         orphans = context.table(ORPHAN_FILES, storage_name)
-        inventory = context.table(STORAGE_INVENTORY, storage_name)
+        listing = Listing.of(context, storage_name)
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
         missing = find_missing(context, storage_name)
         unreadable = _distinct((*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable, *missing))
-        return cls(context, storage_name, orphans, inventory, live, refs, with_set_aside(context, unreadable), missing)
+        return cls(context, storage_name, orphans, listing, live, refs, with_set_aside(context, unreadable), missing)
+
+    @property
+    def inventory(self) -> PublishedTable:
+        """Run of `storage_inventory` with the listed objects."""
+        return self.listing.inventory
 
     @property
     def tables(self) -> list[PublishedTable]:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
@@ -35,7 +36,7 @@ from gc_assets.stages.records.ledger import (
 )
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.foreign_files import FOREIGN
-from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
+from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
@@ -49,21 +50,23 @@ from gc_assets.state.side_tables import (
     UNKNOWN_SIDE,
     WAITING_SIDE,
 )
-from gc_assets.state.summaries import StorageInventorySummary
+from gc_assets.stores.listing import find_objects
+from gc_assets.stores.protocol import Store
 
 OWNED: Final = pa.schema(
     [*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)]
 )
-
+_PRESENT: Final = pa.schema([("key", STRING), ("etag", STRING)])
 _OWNED_COPY: Final = pa.schema([("key", STRING), ("etag", STRING), ("source_plan_id", STRING), ("lake", STRING)])
 
 
 def plan_rows(
     spark: SparkSession, inputs: PlanInputs, run: TableRun, expiry: WrittenParts, log: LogReader
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Build the planned rows, and those that would be purged if all tables were readable.
+    """Build the planned rows, and those that would be purged if all tables were readable and the run
+    had listed the storage.
 
-    The second frame is None if all tables are readable. Three groups of keys are routed to side
+    The second frame is None if both is so. Three groups of keys are routed to side
     tables: keys that wait in quarantine, keys that wait for the edits of another plan, and keys
     whose name is in use again.
 
@@ -84,14 +87,15 @@ def plan_rows(
     # name is new garbage.
     deferred = F.col("quarantine") == "deferred"
     orphans = orphans.join(copies.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*orphans.columns)
-    # A report is older than the run, so it contains objects that were quarantined or purged since.
-    as_of = inputs.inventory.summary(StorageInventorySummary).report_as_of
+    # An older listing or report contains objects that were quarantined or purged since.
+    as_of = inputs.listing.as_of
     removed = removed_since(spark, log, as_of) if as_of is not None else None
     if removed is not None:
         orphans = orphans.join(removed, ["key", "etag"], "left_anti").select(*orphans.columns)
     compared = _compare_copies(spark, inputs, copies, removed)
     # No file is purged while a table is unreadable, because the table may have started to use it.
-    unknown = inputs.blocks_purges or _needs_unread_metadata(spark, inputs.context, inputs.live)
+    # Without a listing, metadata and files of others that appeared since the last one are unknown.
+    unknown = inputs.blocks_purges or inputs.listing.is_earlier or _is_unread_metadata_needed(spark, inputs.context, inputs.live)
     is_due = _is_due(inputs)
     tables = [*inputs.refs, *inputs.live]
     # These are more copies than are purged, but finding them needs no join with the live files.
@@ -107,7 +111,8 @@ def plan_rows(
         is_due &= F.col("_foreign").isNull()
     quarantined = _leave_out(inputs, _quarantine_rows(compared, purge=is_due & F.lit(not unknown), is_deferred=deferred), denied)
     quarantined = route_missing(quarantined, missing)
-    return orphans.unionByName(quarantined), compared.filter(is_due) if inputs.blocks_purges else None
+    waits = inputs.blocks_purges or inputs.listing.is_earlier
+    return orphans.unionByName(quarantined), compared.filter(is_due) if waits else None
 
 
 def _leave_out(inputs: PlanInputs, rows: DataFrame, denied: DataFrame | None) -> DataFrame:
@@ -210,20 +215,23 @@ def _compare_copies(spark: SparkSession, inputs: PlanInputs, copies: DataFrame, 
     The result has the columns `OWNED` and listed_etag.
     """
     context, storage_name, live = inputs.context, inputs.storage, inputs.live
-    size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
-    needed = live_keys(spark, context, storage_name, live).select("key", F.lit(True).alias("is_live"), size)
-    held = expired_keys(spark, context, storage_name, live).select("key", F.lit(False).alias("is_live"), size)
-    needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
+    found = find_needed(spark, context, storage_name, live, copies)
+    needs = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
     # Of several copies of a needed name, the one with the recorded size is restored, otherwise the
     # newest. Unneeded copies are purged oldest first.
     fits = ~_is_needed() | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
     order = F.when(_is_needed(), newest_first()).otherwise(-newest_first())
-    with_needs = copies.join(needs, "key", "left").withColumn("fits", fits)
-    one = first_of_each_key(with_needs, ~F.col("fits"), order).drop("sizes")
+    compared = copies.join(needs, "key", "left").withColumn("fits", fits)
+    one = first_of_each_key(compared, ~F.col("fits"), order).drop("sizes")
     owned = map_arrow(one, _AddOwner(claims_of(context, storage_name, [*inputs.refs, *live])), OWNED)
-    listed = read_table(spark, context.state, STORAGE_INVENTORY, inputs.inventory, columns=["key", "etag"])
-    listed = listed.join(owned.select("key"), "key", "left_semi")
-    if removed is not None:
+    if inputs.listing.is_earlier:
+        # Only a restore depends on it. One request for each copy that is needed again.
+        wanted = owned.filter(_is_needed()).select("key")
+        listed = map_arrow(wanted, _FindPresent(context.store(storage_name)), _PRESENT)
+    else:
+        listed = read_table(spark, context.state, STORAGE_INVENTORY, inputs.inventory, columns=["key", "etag"])
+        listed = listed.join(owned.select("key"), "key", "left_semi")
+    if removed is not None and not inputs.listing.is_earlier:
         listed = listed.join(removed, ["key", "etag"], "left_anti")
     # A listing may contain an object twice. Its copy in quarantine must be in the plan only once.
     return owned.join(listed.groupBy("key").agg(F.max("etag").alias("listed_etag")), "key", "left")
@@ -258,7 +266,7 @@ def _quarantine_rows(copies: DataFrame, *, purge: Column, is_deferred: Column) -
     )
 
 
-def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[PublishedTable]) -> bool:
+def _is_unread_metadata_needed(spark: SparkSession, context: RunContext, live: list[PublishedTable]) -> bool:
     """Check if quarantine contains a live metadata object that was never decoded.
 
     If so, no file is purged. After the object is restored, the next run can read its needs.
@@ -272,6 +280,20 @@ def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[
         for storage in context.config.storages
     ]
     return any(collect(found.select("key").limit(1)) for found in quarantined)
+
+
+@dataclass(frozen=True)
+class _FindPresent:
+    """Task that yields the keys at which an object exists, with its etag."""
+
+    store: Store
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = find_objects(self.store, batch.column("key").to_pylist())
+            etags = pa.array([None if item is None else item.etag for item in found], pa.string())
+            rows = pa.RecordBatch.from_arrays([batch.column("key"), etags], schema=_PRESENT)
+            yield rows.filter(pc.is_valid(etags))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from gc_assets.core import gates
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.hashing import digest
-from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import GateResult, PlanHeader, Unreadable
 from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
@@ -48,22 +47,20 @@ from gc_assets.stages.records.plans import (
 )
 from gc_assets.stages.records.set_aside import with_set_aside
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
-from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
+from gc_assets.stages.sweep.live_filter import live_count
+from gc_assets.stages.sweep.needed_keys import find_needed
 from gc_assets.stages.sweep.tail_matches import planned_by_unknown_address
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS
-from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import LakeRefsSummary
 
 
 def verification_context(context: RunContext, plan: StoredPlan, verification_id: str) -> RunContext:
     """Build the run context of a verification mark.
 
-    A purge cannot be undone, so the mark before it recomputes every row of `live_files` instead of
-    reusing the runs that led to quarantine and plan.
+    It reads the refs again and reuses only the cache of decoded containers, which never change.
     """
-    config = context.config.model_copy(update={"full_every": 0}) if PURGE in plan.header.totals else context.config
-    return replace(context, config=config, verification_id=verification_id, run_date=plan.header.run_date, as_of=plan.header.as_of)
+    return replace(context, verification_id=verification_id, run_date=plan.header.run_date, as_of=plan.header.as_of)
 
 
 @dataclass(frozen=True)
@@ -149,9 +146,8 @@ class VerificationMark:
         needed. The frame is built on first use, because a mark after history edits may replace this
         one.
         """
-        live, held = (read(self.spark, self.context, self.storage, list(self.live)) for read in (live_keys, expired_keys))
-        both = live.selectExpr("key", "lake", "true as is_live").unionByName(held.selectExpr("key", "lake", "false as is_live"))
-        grouped = both.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
+        found = find_needed(self.spark, self.context, self.storage, self.live, self.rows.frame)
+        grouped = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
         live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
         keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
         return add_deferred_rows(keys, lambda: self.rows.frame, self.context, self.storage, self.live, self.refs)
@@ -186,7 +182,7 @@ def make_verification_mark(
     if failed and not ungated:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer matches the lakes. Make a new one with `gc-assets run`:\n{lines}")
-    session = choose_session(spark, *_size(context.state, plan, tables))
+    session = choose_session(spark, *_size(context.state, plan))
     rows = PlanRows.verify(session, context.state, plan)
     refs = [mark_context.table(LAKE_REFS, lake.name) for lake in mark_context.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
@@ -223,14 +219,21 @@ def _failed_gates(
         header.storage,
         tables,
         header.rows,
-        # A row that is live under its own name is not executed, so its other names are irrelevant.
-        lambda session: read_table(session, context.state, DELETION_PLAN, plan.published).join(
-            live_keys(session, mark_context, header.storage, tables).select("key"), "key", "left_anti"
-        ),
+        lambda session: _unneeded_rows(session, mark_context, plan, tables),
     )
     checks.append(gates.unknown_addresses(unknown.addresses, unknown.files, unknown.samples))
     overrides = plan.verdict.overrides
     return [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
+
+
+def _unneeded_rows(spark: SparkSession, mark_context: RunContext, plan: StoredPlan, tables: list[PublishedTable]) -> DataFrame:
+    """Return the rows of a plan without those that are live under their own name.
+
+    These are not executed, so their other names are irrelevant.
+    """
+    rows = read_table(spark, mark_context.state, DELETION_PLAN, plan.published)
+    live = find_needed(spark, mark_context, plan.header.storage, tables, rows).filter("is_live")
+    return rows.join(live.select("key"), "key", "left_anti")
 
 
 def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable]) -> None:
@@ -244,8 +247,7 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
         )
 
 
-def _size(state: State, plan: StoredPlan, live: Sequence[PublishedTable]) -> tuple[int, int]:
-    """Return the number of rows and files that an apply compares: plan, needed keys and ledger."""
-    parts = [*plan.published.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
-    log = LogReader.of(state, plan.header.storage)
+def _size(state: State, plan: StoredPlan) -> tuple[int, int]:
+    """Return the number of rows and files that an apply compares: plan and ledger."""
+    parts, log = plan.published.parts(), LogReader.of(state, plan.header.storage)
     return sum(part.rows for part in parts) + log.rows, len(parts) + log.part_count

@@ -32,6 +32,15 @@ def is_file_entry(entries: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedAr
     return pc.invert(pc.or_(entries.column("is_container"), is_deleted))
 
 
+def loose_form(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return keys in a form that is equal for different spellings of a name, in lower case.
+
+    Most disks may ignore case, so this finds all keys that may be one file. `exact_comparison`
+    decides if they are.
+    """
+    return pc.utf8_lower(loosen_spelling(keys))
+
+
 def build_hashes(entries: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of `HASHES` for the file entries, in the order of the entries.
 
@@ -40,7 +49,7 @@ def build_hashes(entries: pa.RecordBatch) -> pa.RecordBatch:
     """
     files = entries.select(_HASHED).filter(is_file_entry(entries))
     keys = files.column("key")
-    loose = loosen_spelling(keys)
+    loose = loose_form(keys)
     respelled = pc.fill_null(pc.not_equal(loose, keys), fill_value=False)
     columns = {
         "key_hash": pa.array(xxhash64(pc.coalesce(keys, files.column("address")) if keys.null_count else keys)),

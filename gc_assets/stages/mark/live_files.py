@@ -1,40 +1,35 @@
-"""Publish the live set of a lake: every file needed by retained commits, with a witness."""
+"""Publish which containers of a lake are live, and count the live files.
+
+Containers that a retained commit reaches are live. The live files are the cached entries of live
+containers (`live_set.py`), and the table has no rows of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.plan import Unreadable
+from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import WrittenParts, merge_written, publish
+from gc_assets.engine.tables import WrittenParts, merge_written, publish, side_paths, write_parts
 from gc_assets.engine.tasks import run_single_task
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import find_root_inputs, open_root_tables
-from gc_assets.stages.mark.incremental import (
-    Baseline,
-    BaselineInvalid,
-    FullRecompute,
-    NeedChanges,
-    find_baseline,
-    fingerprint,
-    full_recompute_reason,
-    segments_digest,
-    segments_with_rows,
-)
 from gc_assets.stages.mark.last_known import LastKnown, find_last_known
-from gc_assets.stages.mark.live_rows import LiveRows, LiveRowWriter, WalkOutput
+from gc_assets.stages.mark.live_hashes import LiveHashes, LiveTotals
+from gc_assets.stages.mark.live_set import write_external
 from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
-from gc_assets.stages.mark.manifest_entries import count_file_rows, count_segment_rows, find_segments
-from gc_assets.stages.mark.needs import PreviousNeeds
+from gc_assets.stages.mark.manifest_entries import count_segment_rows, find_segments
 from gc_assets.stages.mark.released_files import ReleasedFiles, find_released_files
 from gc_assets.stages.mark.unknown_addresses import write_unknown_addresses
 from gc_assets.stages.mark.unread_tables import list_unread_tables, list_unreadable, unread_reasons
+from gc_assets.state.compaction import Segments
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.receipts import Balance
@@ -48,8 +43,8 @@ from gc_assets.state.side_tables import (
     EXTERNAL_SIDE,
     LIFECYCLE_SIDE,
     LOCATIONS_SIDE,
-    PUBLISHED_SIDES,
-    ROUTED_SIDES,
+    STATES_SIDE,
+    TOTALS_SIDE,
     UNREADABLE_CONTAINERS_SIDE,
 )
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary
@@ -80,35 +75,17 @@ class _Inputs:
         return [*self.roots.values(), self.entries, *([self.released.published] if self.released is not None else [])]
 
 
-@dataclass(frozen=True, slots=True)
-class _WalkResult:
-    """Result of the walk.
-
-    Attributes:
-        scratch: Output needed only to compute the rows.
-        published: Side tables to publish.
-        summary: Counts and notes.
-        unreadable: Unreadable tables.
-    """
-
-    scratch: WalkOutput
-    published: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    unreadable: tuple[Unreadable, ...]
-
-
 @log_progress(LIVE_FILES)
 def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
-    """Publish `live_files` of a run date.
-
-    Side tables list files of expired or dangling commits only, files released by lifecycle rules,
-    and external addresses. Rows unaffected by changes since an earlier run are reused
-    (`incremental.py`).
+    """Publish `live_files` of a run date: the container states, and the counts of live files.
 
     A table is unreadable if reading it failed or if a container needed by a retained commit or an
     expiry action could not be decoded. All files that it needs according to this run, or needed
     when last read in full, are live. Files under its claims are never collected
     (docs/adr/0009-unreadable-tables.md). The summary lists it, even if no run ever read it.
+
+    Raises:
+        StateError: If the entry cache lacks entries of a needed container.
     """
     inputs = _Inputs(
         find_root_inputs(context, lake_name),
@@ -116,146 +93,109 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
         find_segments(context, lake_name),
         find_released_files(context, lake_name),
     )
-    baseline = find_baseline(context, lake_name, inputs.cache, inputs.released)
-    try:
-        return _compute(spark, context, lake_name, inputs, baseline)
-    except BaselineInvalid as error:
-        uncompared = baseline.summary.uncompared_runs + 1 if isinstance(baseline, Baseline) else baseline.uncompared_runs
-        return _compute(spark, context, lake_name, inputs, FullRecompute(str(error), uncompared_runs=uncompared))
-
-
-def _compute(
-    spark: SparkSession, context: RunContext, lake_name: str, inputs: _Inputs, baseline: Baseline | FullRecompute
-) -> PublishedTable:
-    """Publish the table, or delete its parts and raise `BaselineInvalid`."""
-    state = context.state
+    segments = context.state.segments(inputs.cache)
     run = start_run(context, context.group(lake_name), LIVE_FILES)
-    walked = _walk(spark, context, lake_name, inputs, run, baseline)
-    full = full_recompute_reason(
-        baseline,
-        None if walked.unreadable else walked.scratch.changes,
-        context.config.full_every,
-        count_file_rows(inputs.cache),
-    )
-    released = None if walked.unreadable else inputs.released
-    writer = LiveRowWriter(spark, context, lake_name, run, state.segments(inputs.cache), walked.scratch, released)
-    try:
-        rows = writer.write(baseline, full)
-    except BaselineInvalid:
-        state.files.delete_directory(run.path)
-        raise
-    for side in walked.scratch.side:
-        state.files.delete_directory(f"{run.path}/{side}")
-    unknown = write_unknown_addresses(spark, context, run, rows.written.side.get(EXTERNAL_SIDE, ()), inputs.entries)
-    written = replace(rows.written, side={**rows.written.side, **walked.published, **unknown.side})
-    reused = rows.reused
+    last_known, walked = _walk(spark, context, lake_name, inputs, segments, run)
+    unreadable = list_unreadable(context, lake_name, inputs.refs, last_known, walked.summary["unreadable"])
+    log_activity("counting the files of live containers")
+    storages = [storage.name for storage in context.config.storages]
+    released = None if unreadable else inputs.released
+    hashes = LiveHashes.of(spark, context.state.files, side_paths(run, walked, STATES_SIDE), segments, storages, released)
+    totals = hashes.totals()
+    written = _add_counted(spark, context, lake_name, inputs.entries, hashes, segments, run, walked, totals)
     return publish(
-        state,
+        context.state,
         run,
         written,
         context.clock,
         inputs=inputs.published,
-        balances=[] if reused is None else [Balance(name="reused rows", expected=reused.expected, found=reused.found)],
-        summary=_summary(context, lake_name, inputs, walked, rows, written).model_copy(
-            update={
-                "unknown_addresses": unknown.summary.get("addresses", 0),
-                "unknown_address_samples": tuple(unknown.summary.get("samples", ())),
-            }
-        ),
+        balances=[Balance(name="entries of needed containers", expected=totals.expected, found=totals.found)],
+        summary=_summary(inputs, written, totals, unreadable),
         unsafe=context.unsafe,
     )
 
 
 def _walk(
-    spark: SparkSession, context: RunContext, lake_name: str, inputs: _Inputs, run: TableRun, baseline: Baseline | FullRecompute
-) -> _WalkResult:
-    state, refs, cache = context.state, inputs.refs, _cache_paths(context, inputs)
-    frozen_at = refs.summary(LakeRefsSummary).frozen_at
+    spark: SparkSession, context: RunContext, lake_name: str, inputs: _Inputs, segments: Segments, run: TableRun
+) -> tuple[LastKnown | None, WrittenParts]:
+    """Walk the containers, and return the written states with the last known state that was used."""
+    cache = CachePaths(
+        edges=tuple(segments.paths(EDGES_SIDE)),
+        containers=tuple(segments.paths(CONTAINERS_SIDE)),
+        unreadable=tuple(inputs.entries.paths(UNREADABLE_CONTAINERS_SIDE)),
+        locations=tuple(segments.paths(LOCATIONS_SIDE)),
+    )
+    frozen_at = inputs.refs.summary(LakeRefsSummary).frozen_at
     has_unread = bool(list_unread_tables(inputs.roots))
     last_known = find_last_known(context, lake_name, frozen_at) if has_unread else None
-    previous_needs = None
-    if isinstance(baseline, Baseline) and not has_unread:
-        new_containers = state.paths(baseline.new_segments, CONTAINERS_SIDE)
-        previous_needs = PreviousNeeds.from_baseline(baseline, new_containers, context.config.full_every, count_file_rows(inputs.cache))
     walk = LiveWalk(
         lake_name,
         open_root_tables(context, lake_name, inputs.roots),
         cache,
         _deletion_log_paths(context),
         run,
-        tuple(refs.paths(CLAIMS_SIDE)),
+        tuple(inputs.refs.paths(CLAIMS_SIDE)),
         last_known,
         unread_reasons(inputs.roots, last_known),
         is_last_known_read=has_unread,
-        previous_needs=previous_needs,
     )
     log_activity(f"following the content roots through {len(inputs.cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
     rows = sum(table.rows for table in inputs.roots.values()) + sum(count_segment_rows(inputs.cache, side) for side in sides)
     try:
-        written = merge_written(run_single_task(spark, walk, rows, cache.count))
+        return last_known, merge_written(run_single_task(spark, walk, rows, cache.count))
     except LakeUnreadable:
         # Look up the last known state only on demand.
         if has_unread:
             raise
-        last_known = find_last_known(context, lake_name, frozen_at)
-        written = merge_written(run_single_task(spark, replace(walk, last_known=last_known, is_last_known_read=True), rows, cache.count))
-    return _to_walked(context, lake_name, refs, last_known, written)
+    last_known = find_last_known(context, lake_name, frozen_at)
+    walk = replace(walk, last_known=last_known, is_last_known_read=True)
+    return last_known, merge_written(run_single_task(spark, walk, rows, cache.count))
 
 
-def _to_walked(
-    context: RunContext, lake_name: str, refs: PublishedTable, last_known: LastKnown | None, written: WrittenParts
-) -> _WalkResult:
-    changes = written.summary["changes"]
-    scratch = WalkOutput(
-        {side: parts for side, parts in written.side.items() if side not in PUBLISHED_SIDES},
-        NeedChanges(**changes) if changes is not None else None,
-        written.summary["all_rows_reusable"],
-    )
-    return _WalkResult(
-        scratch,
-        {side: parts for side, parts in written.side.items() if side in PUBLISHED_SIDES},
-        written.summary,
-        list_unreadable(context, lake_name, refs, last_known, written.summary["unreadable"]),
-    )
+def _add_counted(
+    spark: SparkSession,
+    context: RunContext,
+    lake_name: str,
+    entries: PublishedTable,
+    hashes: LiveHashes,
+    segments: Segments,
+    run: TableRun,
+    walked: WrittenParts,
+    totals: LiveTotals,
+) -> WrittenParts:
+    """Write the totals. Write the external files as rows, and those with an unknown address once more."""
+    counted = tuple(write_parts(totals.rows, run, context.state.files, TOTALS_SIDE))
+    external = write_external(spark, context, lake_name, hashes, segments, run) if totals.files(EXTERNAL_SIDE) else ()
+    unknown = write_unknown_addresses(spark, context, run, external, entries)
+    added = {side: parts for side, parts in ((TOTALS_SIDE, counted), (EXTERNAL_SIDE, external)) if parts}
+    sides = {**walked.side, **added, **unknown.side}
+    return replace(walked, side=sides, summary={**walked.summary, **unknown.summary})
 
 
-def _cache_paths(context: RunContext, inputs: _Inputs) -> CachePaths:
-    segments = context.state.segments(inputs.cache)
-    return CachePaths(
-        edges=tuple(segments.paths(EDGES_SIDE)),
-        containers=tuple(segments.paths(CONTAINERS_SIDE)),
-        unreadable=tuple(inputs.entries.paths(UNREADABLE_CONTAINERS_SIDE)),
-        locations=tuple(segments.paths(LOCATIONS_SIDE)),
-    )
-
-
-def _summary(
-    context: RunContext, lake_name: str, inputs: _Inputs, walked: _WalkResult, rows: LiveRows, written: WrittenParts
-) -> LiveFilesSummary:
-    routed = {side: sum(part.rows for part in written.side.get(side, ())) for side in ROUTED_SIDES}
+def _summary(inputs: _Inputs, written: WrittenParts, totals: LiveTotals, unreadable: Sequence[Unreadable]) -> LiveFilesSummary:
+    by_storage, found = totals.by("storage"), written.summary
     return LiveFilesSummary(
-        files=written.rows,
-        metadata_by_storage=walked.summary["metadata_by_storage"],
-        optional_by_storage=walked.summary["optional_by_storage"],
-        notes=tuple(map(to_message, (*walked.summary["notes"], *(item.message for item in walked.unreadable), *rows.notes))),
-        live_bytes=sum(amount.bytes for amount in rows.by_storage.values()),
-        by_kind=rows.by_kind,
-        by_storage=rows.by_storage,
-        possible_by_storage=rows.possible_by_storage,
-        expired_files=routed[EXPIRED_SIDE],
-        dangling_files=routed[DANGLING_SIDE],
-        lifecycle_files=routed[LIFECYCLE_SIDE],
-        external_files=routed[EXTERNAL_SIDE],
-        unreadable=walked.unreadable,
-        fingerprint=fingerprint(context, lake_name),
-        segments=tuple(segment.run_id for segment in segments_with_rows(inputs.cache)),
-        segments_digest=segments_digest(inputs.cache),
-        **asdict(rows.origin),
+        files=totals.files(""),
+        metadata_by_storage=found["metadata_by_storage"],
+        optional_by_storage=found["optional_by_storage"],
+        notes=tuple(map(to_message, (*found["notes"], *(item.message for item in unreadable)))),
+        live_bytes=Amount.total(by_storage.values()).bytes,
+        by_kind=totals.by("kind"),
+        by_storage=by_storage,
+        possible_by_storage=totals.by("storage", kind=Kind.POSSIBLE_OBJECT),
+        expired_files=totals.files(EXPIRED_SIDE),
+        dangling_files=totals.files(DANGLING_SIDE),
+        lifecycle_files=totals.files(LIFECYCLE_SIDE),
+        external_files=totals.files(EXTERNAL_SIDE),
+        unknown_addresses=found.get("addresses", 0),
+        unknown_address_samples=tuple(found.get("samples", ())),
+        unreadable=tuple(unreadable),
+        segments=tuple(sorted(run.run_id for run in inputs.cache if run.entry.parts)),
     )
 
 
-def _deletion_log_paths(context: RunContext) -> dict[str, tuple[str, ...]]:
+def _deletion_log_paths(context: RunContext) -> Mapping[str, Any]:
     """Return the `deletion_log` parts of all runs, per storage."""
     names = [storage.name for storage in context.config.storages]
     return {name: tuple(context.state.paths(context.state.history(name, DELETION_LOG.name))) for name in names}

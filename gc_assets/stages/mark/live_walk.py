@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, ROOT_KINDS, Kind
+from gc_assets.stages.mark.container_states import build_states, digest_states
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
 from gc_assets.stages.mark.edges import read_edges
-from gc_assets.stages.mark.incremental import NeedChanges
 from gc_assets.stages.mark.last_known import (
     WHOLE_LAKE,
     LastKnown,
@@ -31,29 +31,25 @@ from gc_assets.stages.mark.live_contents import (
     find_purged,
     mark_optional,
 )
-from gc_assets.stages.mark.needs import DecodedContainers, PreviousNeeds
 from gc_assets.stages.mark.pending_containers import length_identity
 from gc_assets.stages.mark.recorded_lengths import add_accepted_lengths, describe_accepted_lengths, find_accepted_lengths
-from gc_assets.stages.mark.witnesses import build_witnesses
 from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import (
     CLAIMS,
     CLAIMS_SIDE,
     CONTAINERS,
-    DIRECT_FILES_SIDE,
     IDENTITY_SEPARATOR,
     LOCATIONS,
     METADATA,
     METADATA_SIDE,
-    NEEDS_SIDE,
     OPTIONAL_SIDE,
     ROOTS,
+    STATES_SIDE,
     UNKNOWN_SIDE,
     UNREADABLE_CONTAINERS,
     UNREADABLE_ROOTS,
     UNREADABLE_ROOTS_SIDE,
-    WITNESSES_SIDE,
 )
 
 # Ranks whose containers may be absent: no ref reaches the snapshot, or this run's policy expires it.
@@ -117,7 +113,7 @@ class _Roots:
 
 @dataclass(frozen=True)
 class LiveWalk:
-    """Task that writes witnesses, needs and metadata of a lake as side tables of `live_files`.
+    """Task that writes the container states and metadata of a lake as side tables of `live_files`.
 
     Single task, in this process or in an executor (`run_single_task`).
 
@@ -128,7 +124,6 @@ class LiveWalk:
         unread: Reasons why tables could not be read, by table uuid or `WHOLE_LAKE`.
         is_last_known_read: False if `last_known` was not looked up yet. The first unreadable table
             then stops the walk.
-        previous_needs: Needs of the baseline, if any.
     """
 
     lake_name: str
@@ -140,7 +135,6 @@ class LiveWalk:
     last_known: LastKnown | None
     unread: dict[str, str]
     is_last_known_read: bool = False
-    previous_needs: PreviousNeeds | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
@@ -148,36 +142,25 @@ class LiveWalk:
             all_roots = read_content_roots(self.roots)
             is_unlisted = pc.equal(all_roots.column("kind"), Kind.UNLISTED_LOCATION)
             unlisted = all_roots.filter(is_unlisted)
-            index, known = self._read_index()
+            columns = ["container", "container_size_bytes", "etag", "digest", "files"]
+            index = read_parts(files, list(self.cache.containers), CONTAINERS, columns)
             rooted = self._resolve_roots(all_roots.filter(pc.invert(is_unlisted)), read_edges(files, self.cache.edges), index)
             found = self._optional_if_absent(closure(rooted.roots, rooted.edges))
             containers = self._find_lengths(index, found)
             leaves = rooted.roots.filter(pc.invert(rooted.roots.column("is_container")))
-            witnesses, direct, needs = build_witnesses(found, containers.lengths, leaves)
+            states = build_states(found, containers.lengths, leaves, index)
             sides = {
-                WITNESSES_SIDE: witnesses,
-                DIRECT_FILES_SIDE: direct,
+                STATES_SIDE: states,
                 METADATA_SIDE: _add_identities(_required_metadata(found, containers.lengths, leaves), index),
                 OPTIONAL_SIDE: _optional_files(leaves),
                 CLAIMS_SIDE: self._build_claims(unlisted, rooted),
                 UNKNOWN_SIDE: containers.unknown,
                 UNREADABLE_ROOTS_SIDE: rooted.of_unreadable,
-                NEEDS_SIDE: needs,
             }
-            changes: NeedChanges | None = None
-            all_rows_reusable = False
-            if self.previous_needs is not None and not rooted.unreadable:
-                changed, changes = self.previous_needs.compare(files, needs, DecodedContainers(index, known, rooted.edges))
-                sides |= changed
-                all_rows_reusable = self.previous_needs.reuses_all_rows(changes)
-            if all_rows_reusable:
-                del sides[WITNESSES_SIDE], sides[DIRECT_FILES_SIDE]
             parts = [part for side, rows in sides.items() for part in write_parts(rows, self.run, files, side)]
             summary = {
                 "metadata_by_storage": _count_by_storage(sides[METADATA_SIDE]),
                 "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE]),
-                "changes": asdict(changes) if changes is not None else None,
-                "all_rows_reusable": all_rows_reusable,
                 "notes": [
                     *describe_losses(self.lake_name, containers.lost, unlisted),
                     *describe_accepted_lengths(self.lake_name, found, containers.lengths),
@@ -185,16 +168,7 @@ class LiveWalk:
                 ],
                 "unreadable": rooted.unreadable,
             }
-            yield report_parts(parts, summary=summary)
-
-    def _read_index(self) -> tuple[pa.Table, pa.ChunkedArray]:
-        """Read the decoded containers, and the addresses of those used by the baseline."""
-        columns = ["container", "container_size_bytes", "etag", "digest", "entries"]
-        new_paths = self.previous_needs.new_containers if self.previous_needs is not None else frozenset[str]()
-        files, paths = self.roots.files, self.cache.containers
-        known = read_parts(files, [path for path in paths if path not in new_paths], CONTAINERS, columns)
-        new = read_parts(files, [path for path in paths if path in new_paths], CONTAINERS, columns)
-        return pa.concat_tables([known, new]), known.column("container")
+            yield report_parts(parts, digest_states(states), summary=summary)
 
     def _resolve_roots(self, roots: pa.Table, edges: pa.Table, index: pa.Table) -> _Roots:
         """Find the unreadable tables, and add their current and last known needs.

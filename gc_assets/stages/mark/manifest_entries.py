@@ -31,6 +31,7 @@ from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, pu
 from gc_assets.engine.tasks import run_single_task, run_tasks
 from gc_assets.lakes.protocol import Lake, with_prefixes
 from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, open_root_tables
+from gc_assets.stages.mark.dead_entries import drop_dead_entries
 from gc_assets.stages.mark.decoding import Decode
 from gc_assets.stages.mark.lake_refs import frozen_prefixes
 from gc_assets.stages.mark.last_known import find_last_known
@@ -144,9 +145,11 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     state = context.state
     inputs = find_root_inputs(context, lake_name)
     cache, resolver = find_entry_cache(context, lake_name), context.resolver()
-    if not _are_links_readable(state, resolver, cache.outdated):
-        cache = replace(cache, outdated=[])  # their containers are decoded again, so that the error has a table
     run = start_run(context, lake_name, MANIFEST_ENTRIES)
+    if not cache.outdated:  # containers in outdated segments name containers in others
+        drop_dead_entries(spark, context, lake_name, cache.segments, run)
+    elif not _are_links_readable(state, resolver, cache.outdated):
+        cache = replace(cache, outdated=[])  # their containers are decoded again, so that the error has a table
     segments, outdated = state.segments(cache.segments), state.segments(cache.outdated)
     resolved = WrittenParts((), 0)
     if cache.outdated:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_table
 from gc_assets.lakes.kind import TableRole
@@ -38,3 +39,26 @@ def find_released_files(context: RunContext, lake_name: str) -> ReleasedFiles | 
     """
     table = context.kind(lake_name).table_with(TableRole.RELEASED_FILES, context.config.lake(lake_name))
     return ReleasedFiles(table, context.table(table, lake_name)) if table is not None else None
+
+
+def find_released_files_of(context: RunContext, live: PublishedTable) -> ReleasedFiles | None:
+    """Find the released files that a published `live_files` was computed with, or None.
+
+    Raises:
+        StateError: If the lake has such rules and that table does not exist any more.
+    """
+    table = context.kind(live.receipt.owner).table_with(TableRole.RELEASED_FILES)
+    if table is None:
+        return None
+    for name, reference in live.receipt.inputs.items():
+        group, asset, _ = name.rsplit("/", 2)
+        if asset == table.name:
+            return ReleasedFiles(table, _open_run(context.state, group, asset, reference.partition(":")[0], live))
+    return None
+
+
+def _open_run(state: State, group: str, asset: str, run_id: str, live: PublishedTable) -> PublishedTable:
+    for run in state.history(group, asset):
+        if run.run_id == run_id:
+            return state.open(run)
+    raise StateError(f"{asset} of run {run_id} is missing, which live_files of {live.receipt.run_date} needs; run both again")

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Final
 
 from gc_assets.core.deadline import run_with_deadline
-from gc_assets.core.errors import GcError
+from gc_assets.core.errors import GcError, StateError
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.protocol import as_remote
+from gc_assets.lakes.protocol import RemoteLake, as_remote
 from gc_assets.stages.sweep.listings import find_earlier_listing
 from gc_assets.state.schemas import LAKE_REFS
 
@@ -85,9 +85,9 @@ def _checks(context: RunContext, lakes: Collection[str], storages: Collection[st
     yield _Check(f"the state {context.state.files.root}", is_storage=False, is_needed=True, call=partial(_write_probe, context))
     for name in lakes:
         lake = as_remote(context.lake(name))
-        if lake is not None and context.find(LAKE_REFS, name) is None:  # frozen refs are not read again
+        if lake is not None:
             is_needed = not context.kind(name).fails_alone
-            yield _Check(f"lake {name}", is_storage=False, is_needed=is_needed, call=lake.check_access)
+            yield _Check(f"lake {name}", is_storage=False, is_needed=is_needed, call=partial(_check_lake, context, lake))
     for name in storages:
         storage = context.storage(name)
         yield _Check(
@@ -99,6 +99,15 @@ def _write_probe(context: RunContext) -> None:
     files, name = context.state.files, f".access-{uuid.uuid4().hex}"
     files.replace(name, b"probe")
     files.delete(name)
+
+
+def _check_lake(context: RunContext, lake: RemoteLake) -> None:
+    try:
+        frozen = context.find(LAKE_REFS, lake.name)
+    except (StateError, OSError):
+        return  # the check of the state reports it
+    if frozen is None:  # frozen refs are not read again
+        lake.check_access()
 
 
 def _check_listing(context: RunContext, name: str) -> None:

@@ -17,8 +17,9 @@ from gc_assets.core.errors import StateError
 from gc_assets.state.arrow_types import is_added_column
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.listings import open_listing
 from gc_assets.state.parts import add_missing_columns, read_parts
-from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, TABLE_NAME, Table
+from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, STORAGE_INVENTORY, TABLE_NAME, Table
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[PublishedTable | PastRun]:
@@ -26,7 +27,7 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
 
     Usually this is the table's current run. Three tables consist of many runs: `manifest_entries`
     of all segments up to the date, `deletion_log` and `expiry_log` of all executions of the date's
-    plans.
+    plans. `storage_inventory` may be the listing of an earlier run.
 
     Raises:
         StateError: If no run is published for the date.
@@ -36,7 +37,8 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
     elif table.by_apply:
         found = [run for run in state.history(group, table.name) if run.run_date == run_date]
     else:
-        return [state.require(group, table.name, run_date)]
+        published = state.require(group, table.name, run_date)
+        return [open_listing(state, published) if table is STORAGE_INVENTORY else published]
     if not found:
         how = "`gc-assets apply PLAN_ID` writes it" if table.by_apply else f"run `{command('run', run_date=str(run_date))}` first"
         raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.browse import read_matching_rows
+from gc_assets.stages.read.live_rows import LiveRows
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
@@ -55,12 +57,17 @@ def chain(context: RunContext, lake: str, row: dict[str, Any], side: str | None 
 
 
 def _container(context: RunContext, lake: str, address: str, side: str | None) -> dict[str, Any] | None:
+    live = LiveSet(context, context.table(LIVE_FILES, lake))
+    if live.is_view:
+        row = live.container(address)
+        return row if row is not None and row["storage"] is not None else None
     resolved = context.resolver().resolve_one(address)
     if resolved is None:
         return None
     side_names = (None,) if side is None else (side, None)  # a container of expired history may also be live
     for name in side_names:
-        for row in lake_rows(context, lake, "key", resolved[1], name):
+        rows = read_matching_rows(context.state, LIVE_FILES.schema, live.table.paths(name), "key", [resolved[1]])
+        for row in rows.to_pylist():
             if row["storage"] == resolved[0]:
                 return row
     return None
@@ -102,22 +109,15 @@ def _steps_back(context: RunContext, lake: str, head: str | None, commit: str, t
     return None
 
 
-def last_chain(context: RunContext, storage: str, key: str) -> tuple[Link, ...]:
+def last_chain(context: RunContext, live: LiveRows, storage: str, key: str) -> tuple[Link, ...]:
     """Return the chain of expired or dangling history that last needed a file.
 
     The result is empty if no such history contains the file.
     """
     for side in (EXPIRED_SIDE, DANGLING_SIDE):
-        for lake in context.config.lakes:
-            for row in lake_rows(context, lake.name, "key", key, side):
-                if row["storage"] == storage:
-                    return tuple(chain(context, lake.name, row, side))
+        for row in live.find(storage, key, side):
+            return tuple(chain(context, row["lake"], row, side))
     return ()
-
-
-def lake_rows(context: RunContext, lake: str, column: str, value: str, side: str | None = None) -> list[dict[str, Any]]:
-    live = context.find(LIVE_FILES, lake)
-    return [] if live is None else read_matching_rows(context.state, LIVE_FILES.schema, live.paths(side), column, [value]).to_pylist()
 
 
 def read_key_rows(context: RunContext, schema: pa.Schema, published: PublishedTable, column: str, value: str) -> list[dict[str, Any]]:

@@ -24,13 +24,15 @@ from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.unknown_addresses import external_addresses
 from gc_assets.stages.read.browse import read_matching_rows
-from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, read_key_rows
+from gc_assets.stages.read.chain import Link, chain, last_chain, read_key_rows
+from gc_assets.stages.read.live_rows import LiveRows
 from gc_assets.stages.records.ledger import newest_entries
 from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.foreign_files import FOREIGN, protected_keys
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
+from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, StorageInventorySummary
@@ -75,7 +77,7 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
     if is_address(text):
         resolved = context.resolver().resolve_one(text)
         if resolved is None:
-            external = [row for lake in context.config.lakes for row in lake_rows(context, lake.name, "key", text, EXTERNAL_SIDE)]
+            external = _external_rows(context, text)
             reason = "no configured storage contains this address, so it is never swept"
             if external:
                 reason += f"; lake {external[0]['lake']} needs it"
@@ -90,30 +92,35 @@ def explain(context: RunContext, text: str, storage: str | None = None) -> list[
     return [item for item in found if item.verdict != "unknown"] or found
 
 
+def _external_rows(context: RunContext, address: str) -> list[dict[str, Any]]:
+    live = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name)) is not None]
+    paths = [path for table in live for path in table.paths(EXTERNAL_SIDE)]
+    return read_matching_rows(context.state, LIVE_FILES.schema, paths, "key", [address]).to_pylist()
+
+
 def _explain(context: RunContext, storage: str, key: str) -> Explanation:
     published = [table for lake in context.config.lakes if (table := context.find(LIVE_FILES, lake.name))]
     if not published:
         raise StateError(f"no tables are published for {context.run_date}; run `{command('run', run_date=str(context.run_date))}` first")
     entries = _read_log_entries(context, storage, key)
     history, summary = tuple(entries.to_pylist()), _read_rows(context, storage, key)
-    last = _find_last_action(summary, entries)
-    for lake in context.config.lakes:
-        for row in lake_rows(context, lake.name, "key", key):
-            if row["storage"] == storage:
-                links = tuple(chain(context, lake.name, row))
-                sentence = f"It is live: {_describe_need(links)}."
-                if last is not None and last["phase"] == QUARANTINE:
-                    sentence += f" But it {_describe_action(storage, key, last)[1].removeprefix('It ')}"
-                return Explanation(storage, key, "live", sentence + _describe_uploads(summary), links, summary, history)
+    last, main = _find_last_action(summary, entries), re.sub(SIDE_FILE, r"\1\2", key)
+    live = LiveRows.of(context, {key, main})
+    for row in live.find(storage, key):
+        links = tuple(chain(context, row["lake"], row))
+        sentence = f"It is live: {_describe_need(links)}."
+        if last is not None and last["phase"] == QUARANTINE:
+            sentence += f" But it {_describe_action(storage, key, last)[1].removeprefix('It ')}"
+        return Explanation(storage, key, "live", sentence + _describe_uploads(summary), links, summary, history)
     if last is not None:
         verdict, sentence = _describe_action(storage, key, last)
-    elif (main := _main_file(context, storage, key)) is not None and "orphan" in summary and summary["orphan"] is None:
+    elif main != key and any(live.find(storage, main)) and "orphan" in summary and summary["orphan"] is None:
         verdict, sentence = "live", f"It is a side file of {main}, which is live, and stays with it."
     else:
         verdict, sentence = _not_live(context, storage, summary)
     plan_ids = {row["plan_id"] for row in history} | ({summary["plan_id"]} if summary.get("plan") is not None else set())
     approvals = tuple(_describe_approvals(context, storage, plan_ids)) if plan_ids else ()
-    links = last_chain(context, storage, key)
+    links = last_chain(context, live, storage, key)
     return Explanation(storage, key, verdict, sentence + _describe_uploads(summary), links, summary, history, approvals)
 
 
@@ -128,13 +135,6 @@ def _describe_approvals(context: RunContext, storage: str, plan_ids: Collection[
     for plan in list_plans(context.config, storage):
         if plan.header.plan_id in plan_ids:
             yield from ({**event.model_dump(), "text": str(event)} for event in plan.verdict.events)
-
-
-def _main_file(context: RunContext, storage: str, key: str) -> str | None:
-    """Return the live file that the key is a side file of."""
-    main = re.sub(SIDE_FILE, r"\1\2", key)
-    rows = [row for lake in context.config.lakes for row in lake_rows(context, lake.name, "key", main)] if main != key else []
-    return main if any(row["storage"] == storage for row in rows) else None
 
 
 def _describe_need(chain: tuple[Link, ...]) -> str:
@@ -216,8 +216,9 @@ def _read_rows(context: RunContext, storage: str, key: str) -> dict[str, Any]:
     summary: dict[str, Any] = {}
     inventory = context.find(STORAGE_INVENTORY, storage)
     if inventory is not None:
-        summary["listed_at"] = inventory.summary(StorageInventorySummary).report_as_of or inventory.receipt.created_at
-        summary["inventory"] = _first(read_key_rows(context, STORAGE_INVENTORY.schema, inventory, "key", key))
+        listing = open_listing(context.state, inventory)
+        summary["listed_at"] = inventory.summary(StorageInventorySummary).as_of or listing.receipt.created_at
+        summary["inventory"] = _first(read_key_rows(context, STORAGE_INVENTORY.schema, listing, "key", key))
     orphans = context.find(ORPHAN_FILES, storage)
     if orphans is not None:
         summary["grace_cutoff"] = orphans.summary(OrphanFilesSummary).grace_cutoff

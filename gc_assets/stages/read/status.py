@@ -5,13 +5,15 @@ The state is read, and the lease of the storage if a plan is applied in part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
-from gc_assets.core.notifications import FailedApply, LastRun, StorageSummary
+from gc_assets.core.notifications import APPLIED_WITHIN, AppliedPlan, FailedApply, LastRun, StorageSummary
+from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.plan import PlanSummary
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.plans import ListedPlan, execution_directory, list_plans, load_plan, previous_plan, unfinished_plans
@@ -19,7 +21,9 @@ from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import read_newest_token
 
-_HALF_APPLIED: Final = "It began and did not end. No later plan of the storage can be applied until it ends."
+# More plans of one storage are not applied within `APPLIED_WITHIN`, except in tests.
+MAX_APPLIED: Final = 20
+_UNFINISHED: Final = "It began and did not end. While it is unfinished, no later plan of the storage can be applied."
 
 
 def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageSummary:
@@ -50,7 +54,22 @@ def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed:
         _last_run(config, clock, previous_plan(listed, clock)),
         tuple(plan for plan_id, plan in approved.items() if plan_id not in begun),
         tuple(failed_apply for _, failed_apply in sorted(found.items())),
+        _applied_plans(config, ours.values(), now),
     )
+
+
+def _applied_plans(config: Config, listed: Iterable[ListedPlan], now: datetime) -> tuple[AppliedPlan, ...]:
+    ended = [(plan.record.finished_at, plan) for plan in listed if plan.record.finished_at is not None]
+    newest = sorted((item for item in ended if now - item[0] < APPLIED_WITHIN), key=lambda item: item[0], reverse=True)[:MAX_APPLIED]
+    return tuple(_applied_plan(config, plan, finished_at, now) for finished_at, plan in newest)
+
+
+def _applied_plan(config: Config, listed: ListedPlan, finished_at: datetime, now: datetime) -> AppliedPlan:
+    plan = load_plan(config, State.of(config).open(listed.run))
+    done, status = plan.effective_header, plan.status_at(now)
+    reversibility = describe_reversibility(done, config, restored=plan.restored_at is not None).lines
+    status = status if plan.restored_at is None else "applied and restored"
+    return AppliedPlan(done, status, finished_at, plan.verdict.approved_by, describe_not_done(plan.not_done), reversibility)
 
 
 def _last_run(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRun | None:
@@ -69,9 +88,9 @@ def _abandoned_plans(config: Config, storage: StorageConfig, begun: Sequence[str
     try:
         holder = open_store(storage.location, config.connections()).holder() if begun else None
     except (GcError, OSError) as error:
-        return list(begun), f"{_HALF_APPLIED} Whether it is in progress is unknown: {error}"
+        return list(begun), f"{_UNFINISHED} Whether it is in progress is unknown: {error}"
     at_work = holder.plan_id if holder is not None and holder.is_live(Clock().now()) else None
-    return [plan_id for plan_id in begun if plan_id != at_work], f"{_HALF_APPLIED} No process is executing it."
+    return [plan_id for plan_id in begun if plan_id != at_work], f"{_UNFINISHED} No process is executing it."
 
 
 def _attempt(state: State, header: PlanSummary) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.sweep.foreign_files import FOREIGN
 from gc_assets.state.journal import PublishedTable
@@ -54,8 +55,8 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
     names = table_names(context)
     live: dict[tuple[str, str, str | None], Amount] = {}
     for lake in context.config.lakes:
-        table = context.table(LIVE_FILES, lake.name)
-        for (storage, uuid), amount in _sums(context, LIVE_FILES, table, ["storage", "table_uuid"]):
+        totals = LiveSet(context, context.table(LIVE_FILES, lake.name)).totals
+        for (storage, uuid), amount in totals.by_all("storage", "table_uuid").items():
             live[str(storage), lake.name, uuid] = amount
     garbage: dict[tuple[str, str, str | None], dict[str, Amount]] = {}
     wanted = set(storages)

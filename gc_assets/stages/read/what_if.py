@@ -28,11 +28,13 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_paths, read_table, report_parts, side_paths, spark_schema
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.mark.cached_entries import read_cached_entries
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.scenarios import MAX_SCENARIOS, SCRATCH, Scenario, ScenarioTask, delete_scratch, refuse_mixed, require_refs
 from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
 from gc_assets.stages.sweep.foreign_files import protected_keys
+from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.stages.sweep.probe import with_owner
 from gc_assets.state.files import Files
@@ -155,7 +157,7 @@ class Comparison:
             mine = {bit: scenario for bit, scenario in numbered.items() if lake.name in scenario.lakes}
             others = reduce(or_, (1 << bit for bit in numbered if bit not in mine), 0)
             if not mine or others:
-                kept = read_table(spark, context.state, LIVE_FILES, context.table(LIVE_FILES, lake.name), columns=["storage", "key"])
+                kept = LiveSet(context, context.table(LIVE_FILES, lake.name)).read(spark, columns=["storage", "key"])
                 frames.append(kept.withColumn("live", F.lit(others | CURRENT_RUN).cast("long")))
             if not mine:
                 continue
@@ -201,7 +203,7 @@ class Comparison:
         Each file occurs once (columns `CHANGED_FILES`).
         """
         context, spark = self.context, self.spark
-        orphans, inventory = context.table(ORPHAN_FILES, storage_name), context.table(STORAGE_INVENTORY, storage_name)
+        orphans, inventory = context.table(ORPHAN_FILES, storage_name), Listing.of(context, storage_name).inventory
         refs, live = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes], live_tables(context)
         refuse_mixed(orphans, [inventory, *live, *refs])
         summary = orphans.summary(OrphanFilesSummary)

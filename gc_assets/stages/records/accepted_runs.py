@@ -21,7 +21,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, list_plans
-from gc_assets.state.journal import State
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.summaries import DeletionPlanSummary
 
 _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
@@ -46,15 +46,24 @@ def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | N
 
     Historical plans do not count, and plans of rehearsals do not count for a real run.
     """
+    return _header_of(last_accepted_run(context, storage_name))
+
+
+def last_accepted_run(context: RunContext, storage_name: str) -> PublishedTable | None:
+    """Return `deletion_plan` of the last accepted run before this one, or None."""
     return _last_accepted(context, storage_name, context.run_date - timedelta(days=1))
 
 
 def newest_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
     """Return the plan of the last accepted run, which may be an earlier one of the same run date."""
-    return _last_accepted(context, storage_name, context.run_date)
+    return _header_of(_last_accepted(context, storage_name, context.run_date))
 
 
-def _last_accepted(context: RunContext, storage_name: str, until: date) -> PlanHeader | None:
+def _header_of(published: PublishedTable | None) -> PlanHeader | None:
+    return published.summary(DeletionPlanSummary).header if published is not None else None
+
+
+def _last_accepted(context: RunContext, storage_name: str, until: date) -> PublishedTable | None:
     accepted = [
         plan
         for plan in list_plans(context.config, storage_name, empty=True)
@@ -66,7 +75,7 @@ def _last_accepted(context: RunContext, storage_name: str, until: date) -> PlanH
     if not accepted:
         return None
     last = max(accepted, key=lambda plan: (plan.run.run_date, plan.run.run_id))
-    return context.state.open(last.run).summary(DeletionPlanSummary).header
+    return context.state.open(last.run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
-from gc_assets.stages.sweep.live_column import LiveColumn
+from gc_assets.stages.mark.file_entries import loose_form
+from gc_assets.stages.sweep.live_keys import LiveKeys
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -35,16 +39,16 @@ IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable], candidate_paths: list[str]) -> bool:
     """Check if any live key may equal a candidate, exactly or up to spelling.
 
-    The check is one pass over the live keys. If the candidates do not fit into the memory of a
-    worker, the result is True without a check, and `find_hits` decides.
+    The check is one pass over the hashes of live keys. If there are too many candidates for the
+    memory of a worker, the result is True without a check, and `find_hits` decides.
     """
     if not candidate_paths:
         return False
     size_bytes = sum(context.state.files.size(path) for path in candidate_paths)
     if size_bytes > IN_MEMORY_CANDIDATES:
-        return True  # too many for the memory of a worker: `find_hits` decides
-    equal = _CountEqual(context.state.files, tuple(candidate_paths), ignores_case(context, storage_name))
-    found = LiveColumn.of(spark, context, storage_name, live, "key").run_task(equal, "hits long", size_bytes)
+        return True
+    equal = _CountEqual(context.state.files, tuple(candidate_paths))
+    found = LiveKeys.of(spark, context, storage_name, live).run_task(equal, "hits long", size_bytes)
     return sum(row["hits"] for row in found) > 0
 
 
@@ -89,26 +93,26 @@ class _AddLooseForm:
 
 @dataclass(frozen=True)
 class _CountEqual:
-    """Count the live keys that equal a candidate in their spelling-insensitive form.
+    """Count the live entries that equal a candidate in their spelling-insensitive form.
 
     Keys that are exactly equal also have the same form.
     """
 
     files: Files
     candidates: tuple[str, ...]
-    ignore_case: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        candidates = _loose_candidates(self.files, self.candidates, self.ignore_case)
+        candidates = _loose_hashes(self.files, self.candidates)
         hits = 0
         for batch in batches:
-            hits += pc.sum(pc.is_in(_loosen(batch.column("key"), self.ignore_case), value_set=candidates)).as_py() or 0
+            hits += int(np.isin(batch.column("loose_hash").to_numpy(), candidates).sum())
         yield pa.RecordBatch.from_pydict({"hits": [hits]})
 
 
 @lru_cache(maxsize=1)
-def _loose_candidates(files: Files, paths: tuple[str, ...], ignore_case: bool) -> pa.Array:
-    return _loosen(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key").combine_chunks(), ignore_case)
+def _loose_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]:
+    keys = read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")
+    return np.unique(xxhash64(loose_form(keys)))
 
 
 def _loosen(keys: pa.Array, ignore_case: bool) -> pa.Array:

@@ -25,7 +25,7 @@ from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.stages.records.accepted_prefixes import accepted_prefixes
 from gc_assets.stages.records.accepted_runs import newest_accepted_plan
 from gc_assets.stages.sweep.claims import effective_claims
-from gc_assets.stages.sweep.live_column import LiveColumn
+from gc_assets.stages.sweep.storage_column import StorageColumn
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -34,11 +34,10 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES
 from gc_assets.state.side_tables import (
     CLAIMED,
     CLAIMED_SIDE,
-    EDGES_SIDE,
     FOREIGN_DATASETS,
     FOREIGN_DATASETS_SIDE,
     FOUND_DATASETS_SIDE,
-    RELEASED_SIDES,
+    STATES_SIDE,
     TARGETS,
     TARGETS_SIDE,
 )
@@ -237,8 +236,8 @@ def find_known(
 ) -> frozenset[str]:
     """Return the targets for which a commit named a file.
 
-    Live files are read first, then those of expired and dangling commits, and last all entries of
-    all containers that were ever decoded. The search ends when nothing is left to find.
+    Files that commits name directly are read first, then the entries of all decoded containers. The
+    search ends when nothing is left to find.
     """
     found: set[str] = set()
     kinds = (context.kind(lake.name).files for lake in context.config.lakes)
@@ -252,20 +251,18 @@ def find_known(
     return frozenset(found)
 
 
-def _known_columns(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[LiveColumn]:
+def _known_columns(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[StorageColumn]:
     files = context.state.files
-    yield LiveColumn.of(spark, context, storage_name, list(live), "key")
-    parts = [(f"{table.path}/{part.name}", part) for table in live for side in RELEASED_SIDES for part in table.parts(side)]
-    if parts:
-        scan = ParquetScan(files, _LOCATED, tuple(path for path, _ in parts), tuple(part.size_bytes for _, part in parts))
-        yield LiveColumn(spark, scan, sum(part.rows for _, part in parts), storage_name, "key")
+    states = [(f"{table.path}/{part.name}", part) for table in live for part in table.parts(STATES_SIDE)]
+    if states:
+        scan = ParquetScan(files, _LOCATED, tuple(path for path, _ in states), tuple(part.size_bytes for _, part in states))
+        yield StorageColumn(spark, scan, sum(part.rows for _, part in states), storage_name, "key")
     for lake in context.config.lakes:
         runs = find_segments(context, lake.name)
-        segments = context.state.segments(runs)
-        paths = [*segments.paths(), *segments.paths(EDGES_SIDE)]
+        paths = context.state.segments(runs).paths()
         if paths:
-            rows = 2 * sum(run.rows for run in runs)
-            yield LiveColumn(spark, ParquetScan(files, _LOCATED, tuple(paths), tuple(map(files.size, paths))), rows, storage_name, "key")
+            rows = sum(run.rows for run in runs)
+            yield StorageColumn(spark, ParquetScan(files, _LOCATED, tuple(paths), tuple(map(files.size, paths))), rows, storage_name, "key")
 
 
 @dataclass(frozen=True)

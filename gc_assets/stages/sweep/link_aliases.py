@@ -19,10 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.phases import RESTORE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, read_table
+from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
-from gc_assets.stages.sweep.sweep_checks import MAX_NAMED, keys_at_links
+from gc_assets.stages.sweep.sweep_checks import MAX_NAMED, has_links, keys_at_links
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
+from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import EXTERNAL_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 from gc_assets.stores.protocol import Store
@@ -65,8 +66,11 @@ def _outside(spark: SparkSession, context: RunContext, live: Sequence[PublishedT
 def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
     """Yield the addresses of live files of other storages that are reached through a link."""
     for other in find_link_sources(context.storage(storage_name), context.config.storages):
+        inventory = Listing.of(context, other.name).inventory
+        if not has_links(inventory):  # reading all live files takes long
+            continue
         needed = [read(spark, context, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]
-        keys = keys_at_links(spark, context, reduce(DataFrame.unionByName, needed), context.table(STORAGE_INVENTORY, other.name))
+        keys = keys_at_links(spark, context, reduce(DataFrame.unionByName, needed), inventory)
         if keys is not None:
             yield keys.select(F.concat(F.lit(context.resolver().address(other.name, "")), "key").alias("address"))
 

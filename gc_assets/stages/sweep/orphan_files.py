@@ -48,7 +48,6 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import fits_in_process
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.mark.released_files import find_released_files
 from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
@@ -56,7 +55,9 @@ from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_o
 from gc_assets.stages.sweep.exact_comparison import ignores_case
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignSearch, foreign_notes, foreign_rules, protected_keys
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
+from gc_assets.stages.sweep.listings import Listing
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
+from gc_assets.stages.sweep.named_candidates import restrict_candidates
 from gc_assets.stages.sweep.orphan_reasons import find_reasons
 from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe
 from gc_assets.stages.sweep.sweep_checks import (
@@ -77,7 +78,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import (
     CANDIDATES,
     CANDIDATES_SIDE,
@@ -88,14 +89,13 @@ from gc_assets.state.side_tables import (
     NAMED_TWICE_SIDE,
     NEAR_MISSES_SIDE,
     OPTIONAL_SIDE,
-    RELEASED_SIDES,
     REWRITTEN,
     REWRITTEN_SIDE,
     STOPPED_SIDES,
     SUSPECTS_SIDE,
 )
 from gc_assets.state.summaries import ForeignFiles, LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary, StorageInventorySummary
-from gc_assets.stores.protocol import Lister
+from gc_assets.stores.protocol import LookUp
 
 
 def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTable]) -> datetime:
@@ -128,16 +128,19 @@ class _Sweep:
     refs: list[PublishedTable]
     cutoff: datetime
     candidate_cutoff: datetime
-    lister: Lister
+    lister: LookUp
+    listing: Listing
 
     @classmethod
     def of(cls, context: RunContext, storage_name: str) -> Self:
-        inventory = context.table(STORAGE_INVENTORY, storage_name)
+        listing = Listing.of(context, storage_name)
+        inventory = listing.inventory
         live_filter = context.table(LIVE_FILTER, storage_name)
         live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
         cutoff = grace_cutoff(context, storage_name, refs)
         old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)
-        return cls(context, storage_name, inventory, live_filter, live, refs, cutoff, old_before, context.lister(storage_name))
+        look_up = listing.look_up(context, storage_name)
+        return cls(context, storage_name, inventory, live_filter, live, refs, cutoff, old_before, look_up, listing)
 
     @property
     def state(self) -> State:
@@ -193,6 +196,8 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     claims = claims_of(context, storage_name, [*sweep.refs, *sweep.live])
     rules = foreign_rules(context, storage_name, claims, [*sweep.refs, *sweep.live])
     probed = _probe_inventory(spark, sweep, rules, run)
+    if sweep.listing.is_earlier:
+        probed = restrict_candidates(spark, context, storage_name, probed, run)
     checks = _check_sweep(spark, sweep, probed, run)
     foreign = ForeignSearch.of(spark, context, storage_name, sweep.live, rules, probed, run)
     written = _write_orphans(spark, sweep, probed, checks, foreign, run)
@@ -330,8 +335,7 @@ def _write_orphans(
     log_activity(f"{candidates:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if candidates:
-        session = choose_session(spark, *_size(context, candidates, sweep.live))
-        frame = find_reasons(session, context, sweep.storage, candidate_paths, sweep.live, foreign.finder)
+        frame = find_reasons(spark, context, sweep.storage, candidate_paths, candidates, sweep.live, foreign.finder)
         if checks.deferred:
             frame = _route_deferred(frame, checks.deferred)
         if _may_repeat(state.files, candidate_paths, candidates):
@@ -445,17 +449,10 @@ def _run_probe(spark: SparkSession, state: State, inventory: PublishedTable, pro
 
 def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[PublishedTable]) -> tuple[int, int]:
     """Return the rows and files that a comparison of all live files with the inventory reads."""
-    parts = [*inventory.parts(), *(part for table in live for part in table.parts())]
-    log = LogReader.of(state, inventory.receipt.owner)
-    return sum(part.rows for part in parts) + log.rows, len(parts) + log.part_count
-
-
-def _size(context: RunContext, candidates: int, live: Sequence[PublishedTable]) -> tuple[int, int]:
-    """Return the rows and files that are read to find the reasons of candidates."""
-    released = [find_released_files(context, lake.name) for lake in context.config.lakes]
-    parts = [part for table in live for side in (None, *RELEASED_SIDES) for part in table.parts(side)]
-    parts += [part for table in released if table is not None for part in table.published.parts()]
-    return candidates + sum(part.rows for part in parts), len(parts)
+    entries = [run for table in live for run in state.history(table.receipt.owner, MANIFEST_ENTRIES.name)]
+    parts, log = inventory.parts(), LogReader.of(state, inventory.receipt.owner)
+    rows = sum(part.rows for part in parts) + sum(run.rows for run in entries)
+    return rows + log.rows, len(parts) + sum(len(run.entry.parts) for run in entries) + log.part_count
 
 
 def _unlisted_lakes(sweep: _Sweep, unlisted: MissingLiveFiles) -> Mapping[Owner, str]:

@@ -6,22 +6,28 @@ side table and not planned.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.foreign import OTHER_FORMAT
 from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import ROUTE, frame_from_arrow, map_arrow, read_paths
+from gc_assets.stages.mark.live_set import MAX_KEYS, LiveSet
 from gc_assets.stages.mark.released_files import find_released_files
 from gc_assets.stages.sweep.exact_comparison import find_hits, ignores_case, may_hit
 from gc_assets.stages.sweep.foreign_files import FOREIGN, ForeignFinder
 from gc_assets.stages.sweep.live_filter import live_keys
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import LIVE_FILES, ORPHAN_FILES
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import (
     CANDIDATES,
     EXPIRED_SIDE,
@@ -30,6 +36,7 @@ from gc_assets.state.side_tables import (
     NEAR_MISSES_SIDE,
     RELEASED_SIDES,
 )
+from gc_assets.state.summaries import LiveFilesSummary
 
 _WITNESS: Final = [("strength", pa.int32()), *((name, STRING) for name in ("commit_id", "container", "kind", "lake", "table_uuid"))]
 WITNESSED: Final = pa.schema([("key", STRING), ("w", pa.struct(_WITNESS))])
@@ -45,28 +52,40 @@ def find_reasons(
     context: RunContext,
     storage_name: str,
     candidate_paths: list[str],
+    rows: int,
     live: list[PublishedTable],
     foreign: ForeignFinder | None = None,
 ) -> DataFrame:
     """Return the candidates with their reasons and witnesses.
 
-    `foreign` finds files of others, or is None. A file that a commit named is one of them only if it
-    is in a dataset of another format.
-
     A candidate that equals a live key is routed to the false negatives. One that differs from a
     live key only in its spelling is routed to the near misses.
+
+    Args:
+        spark: The session. Few candidates are joined in a small session.
+        context: The run.
+        storage_name: The storage.
+        candidate_paths: Parts with the candidates (columns `CANDIDATES`).
+        rows: Number of candidates.
+        live: `live_files` of all lakes.
+        foreign: Finds files of others, or None. A file that a commit named is one of them only if it
+            is in a dataset of another format.
     """
-    candidates = read_paths(spark, context.state.files, CANDIDATES, candidate_paths)
+    keys = read_parts(context.state.files, candidate_paths, CANDIDATES, ["key"]).column("key") if rows <= MAX_KEYS else None
+    is_hit = may_hit(spark, context, storage_name, live, candidate_paths)
+    session = spark if keys is None or is_hit else choose_session(spark, *_size(context, rows))
+    witnesses = _witnesses(spark, session, context, storage_name, live, keys)
+    candidates = read_paths(session, context.state.files, CANDIDATES, candidate_paths)
     if foreign is None:
         candidates = candidates.withColumn("foreign_rule", F.lit(None).cast("string"))
     else:
         candidates = map_arrow(candidates, foreign, RULED_CANDIDATES)
     compared = candidates.withColumn("exact", F.lit(None).cast("boolean"))
-    if may_hit(spark, context, storage_name, live, candidate_paths):
-        keys, ignore_case = live_keys(spark, context, storage_name, live), ignores_case(context, storage_name)
-        compared = candidates.join(find_hits(candidates, keys, ignore_case=ignore_case), "key", "left")
-    joined = compared.join(_witnesses(spark, context, storage_name, live), "key", "left")
-    joined = joined.join(_dangling_commits(spark, context, storage_name), "key", "left")
+    if is_hit:
+        live_files, ignore_case = live_keys(session, context, storage_name, live), ignores_case(context, storage_name)
+        compared = candidates.join(find_hits(candidates, live_files, ignore_case=ignore_case), "key", "left")
+    joined = compared.join(witnesses, "key", "left")
+    joined = joined.join(_dangling_commits(session, context, storage_name), "key", "left")
     named = F.col("w").isNotNull()
     unnamed = _never_committed(context)
     lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
@@ -115,24 +134,52 @@ def _never_committed(context: RunContext) -> Column:
     return reason
 
 
-def _witnesses(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
-    """Return the witness with the lowest strength number for each released key (columns key, w)."""
-    parts = [(table, side) for table in live for side in RELEASED_SIDES if table.paths(side)]
-    frames = [
-        read_paths(spark, context.state.files, LIVE_FILES.schema, table.paths(side))
-        .filter(F.col("storage") == storage_name)
-        .withColumn("strength", F.lit(_strength(context, table, side)))
-        .select("key", F.struct("strength", "commit_id", "container", "kind", "lake", "table_uuid").alias("w"))
-        for table, side in parts
-    ]
+def _size(context: RunContext, candidates: int) -> tuple[int, int]:
+    """Return the rows and files that are joined with the candidates."""
+    released = [find_released_files(context, lake.name) for lake in context.config.lakes]
+    parts = [part for table in released if table is not None for part in table.published.parts()]
+    return candidates * (1 + len(context.config.lakes)) + sum(part.rows for part in parts), len(parts)
+
+
+def _witnesses(
+    spark: SparkSession,
+    session: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    live: list[PublishedTable],
+    candidates: pa.ChunkedArray | None,
+) -> DataFrame:
+    """Return the witness with the lowest strength number for each released key (columns key, w).
+
+    `candidates` are the keys to look for, or None to return all. The frame belongs to `session`.
+    """
+    tables = [table for table in live if _has_released(table)]
+    frames = [frame for table in tables for frame in _released_rows(spark, session, context, table, candidates)]
     if not frames:
-        return frame_from_arrow(spark, WITNESSED.empty_table())
-    union = frames[0]
-    for frame in frames[1:]:
-        union = union.unionByName(frame)
+        return frame_from_arrow(session, WITNESSED.empty_table())
+    mine = reduce(DataFrame.unionByName, frames).filter(F.col("storage") == storage_name)
+    union = mine.select("key", F.struct("strength", "commit_id", "container", "kind", "lake", "table_uuid").alias("w"))
     # Each lake names a key once, so a key can occur twice only if there are several lakes.
-    several = len({table.receipt.owner for table, _ in parts}) > 1
-    return union.groupBy("key").agg(F.min("w").alias("w")) if several else union
+    return union.groupBy("key").agg(F.min("w").alias("w")) if len(tables) > 1 else union
+
+
+def _has_released(live: PublishedTable) -> bool:
+    summary = live.summary(LiveFilesSummary)
+    return bool(summary.expired_files or summary.dangling_files or summary.lifecycle_files)
+
+
+def _released_rows(
+    spark: SparkSession, session: SparkSession, context: RunContext, live: PublishedTable, candidates: pa.ChunkedArray | None
+) -> Iterator[DataFrame]:
+    """Yield the released rows of a lake (columns of `live_files`, and strength)."""
+    view = LiveSet(context, live)
+    known = None if candidates is None else view.rows_of(spark, candidates.combine_chunks())
+    for side in RELEASED_SIDES:
+        if known is None:
+            frame = view.read(session, side)
+        else:
+            frame = frame_from_arrow(session, known.filter(pc.equal(known.column(ROUTE), side)).drop_columns([ROUTE]))
+        yield frame.withColumn("strength", F.lit(_strength(context, live, side)))
 
 
 def _strength(context: RunContext, live: PublishedTable, side: str) -> int:

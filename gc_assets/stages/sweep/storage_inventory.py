@@ -7,6 +7,9 @@ the newest one.
 
 Objects under `data/` of a lakeFS repository never change, so the rows of unchanged directories are
 copied from the previous run. As a check, the whole storage is listed every `full_listing`.
+
+If the storage was listed recently enough (`listing.every`, `--no-listing`), nothing is listed and
+the rows of the last listing are used (`listings.py`).
 """
 
 from __future__ import annotations
@@ -44,13 +47,15 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
 from gc_assets.stages.mark.lake_refs import read_side_rows
+from gc_assets.stages.sweep.listings import find_earlier_listing, listing_settings
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
+from gc_assets.state.listings import open_listing
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, CUTS, CUTS_SIDE, DIRECTORIES, DIRECTORIES_SIDE, PROBLEMS, PROBLEMS_SIDE
-from gc_assets.state.summaries import Problem, StorageInventorySummary, UnfinishedUploads
+from gc_assets.state.summaries import EarlierListing, Problem, StorageInventorySummary, UnfinishedUploads
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report, UploadCounts
 
 # About one second of listing. A task hands entries beyond its budget back for the next round.
@@ -107,6 +112,11 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
     """
     state, lister = context.state, context.lister(storage_name)
     run = start_run(context, storage_name, STORAGE_INVENTORY)
+    earlier, reason = find_earlier_listing(context, storage_name)
+    if earlier is not None:
+        return _publish_earlier(context, run, earlier)
+    if reason is not None:
+        log_activity(f"listing, because {reason}")
     last = last_inventory(context, storage_name)
     reuse, now = _Reuse.of(context, storage_name, lister, last), context.clock.now()
     plan = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, reuse.keys, now - SETTLED_AFTER, _cuts(context, last))
@@ -123,9 +133,20 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
         context.clock,
         inputs=[reuse.baseline] if reuse.baseline is not None else [],
         balances=_balances(written, reuse, listing, plan.report),
-        summary=_summarize(context, storage_name, written, reuse, listing, plan.report),
+        summary=_summarize(context, storage_name, written, reuse, listing, plan.report).model_copy(
+            update={"listed_at": now, "listed_because": reason}
+        ),
         unsafe=context.unsafe,
     )
+
+
+def _publish_earlier(context: RunContext, run: TableRun, earlier: PublishedTable) -> PublishedTable:
+    """Publish a run without rows, which refers to the run that listed the storage."""
+    listed = earlier.summary(StorageInventorySummary)
+    log_activity(f"using the listing of {earlier.receipt.run_date}, with {listed.objects:,} objects")
+    reference = EarlierListing(run_date=earlier.receipt.run_date, run_id=earlier.receipt.run_id)
+    summary = listed.model_copy(update={"earlier": reference, "listed_because": None})
+    return publish(context.state, run, WrittenParts((), 0), context.clock, inputs=[earlier], summary=summary, unsafe=context.unsafe)
 
 
 def _run_rounds(spark: SparkSession, state: State, run: TableRun, tasks: Sequence[ListingTask], last: PublishedTable | None) -> _Listing:
@@ -163,7 +184,7 @@ def _balances(written: WrittenParts, reuse: _Reuse, listing: _Listing, report: R
     balances = [
         Balance(name="listing tasks", expected=listing.planned, found=listing.finished),
         Balance(name="objects listed", expected=total.rows, found=written.rows),
-        Balance(name="objects reused", expected=reused, found=written.summary.get("carried", 0)),
+        Balance(name="objects reused", expected=reused, found=written.summary.get("reused", 0)),
     ]
     if report is not None and report.rows is not None:
         balances.append(Balance(name=f"rows of report {report.name}", expected=report.rows, found=written.summary.get("report_rows", 0)))
@@ -186,10 +207,12 @@ def _summarize(
         flow="optimized" if baseline is not None else "clean",
         full_listing_on=baseline.summary(StorageInventorySummary).full_listing_on if baseline is not None else context.run_date,
         reused_directories=len(reuse.keys),
-        reused_objects=written.summary.get("carried", 0),
+        reused_objects=written.summary.get("reused", 0),
         unfinished=_uploads(unfinished) if unfinished is not None else None,
         report=report.name if report is not None else None,
         report_as_of=report.as_of if report is not None else None,
+        settings=listing_settings(context, storage_name),
+        rehearsal=context.clock.is_rehearsal,
     )
 
 
@@ -215,8 +238,9 @@ def _list_in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: 
 
 
 def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Return the previous run's inventory if it has the same location."""
+    """Return the listing that the previous run used, if it has the same location."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date)
+    last = open_listing(context.state, last) if last is not None else None
     is_same_location = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
     return last if is_same_location else None
 
@@ -280,7 +304,7 @@ class _CopyUnchanged:
             objects += mine.num_rows
             size_bytes += pc.sum(mine.column("size_bytes")).as_py() or 0
             digest += _digest(mine)
-        yield report_parts(writer.close(), digest, {("objects",): Totals(objects, size_bytes)}, {"carried": objects})
+        yield report_parts(writer.close(), digest, {("objects",): Totals(objects, size_bytes)}, {"reused": objects})
 
 
 @dataclass(frozen=True)

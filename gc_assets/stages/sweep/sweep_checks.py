@@ -43,7 +43,7 @@ from gc_assets.state.side_tables import (
     PROBLEMS_SIDE,
 )
 from gc_assets.state.summaries import StorageInventorySummary
-from gc_assets.stores.protocol import Lister
+from gc_assets.stores.protocol import LookUp
 
 # Largest number of objects that a check returns. A gate shows the first of them and their number.
 MAX_NAMED: Final = 1_000
@@ -68,7 +68,7 @@ class Missing:
     is_replaced: bool
 
 
-def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[Missing]:
+def missing_metadata(keys: DataFrame, listed: DataFrame, lister: LookUp) -> list[Missing]:
     """Return the live metadata objects missing from the inventory, at most `MAX_NAMED`.
 
     Objects that a lookup finds with the decoded length are not returned. Objects that are in the
@@ -91,7 +91,7 @@ class _LookUpMetadata:
     Runs in executors.
     """
 
-    lister: Lister
+    lister: LookUp
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -166,7 +166,7 @@ class MissingLiveFiles:
         return frozenset(Owner(owner.lake, None) for owner in self.owners)
 
 
-def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> MissingLiveFiles:
+def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: LookUp) -> MissingLiveFiles:
     """Find the live files that must exist and are neither listed nor in quarantine.
 
     Files that the inventory lacks are looked up. The plan restores files that are in quarantine.
@@ -187,7 +187,7 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
 
 
 def find_misspelled(
-    near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: Lister, *, ignore_case: bool
+    near_misses: DataFrame, keys: DataFrame, listed: DataFrame, quarantined: DataFrame, lister: LookUp, *, ignore_case: bool
 ) -> tuple[str, ...]:
     """Return the near misses whose live key must exist and does not, at most `MAX_NAMED`.
 
@@ -205,7 +205,7 @@ def find_misspelled(
 class _CountLost:
     """Look up live files, count the missing ones and return some of their keys. Runs in executors."""
 
-    lister: Lister
+    lister: LookUp
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

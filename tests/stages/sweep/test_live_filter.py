@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,24 +14,23 @@ from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
-from gc_assets.engine import tasks
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.stages.mark import live_hashes
 from gc_assets.stages.sweep import live_filter as stage
 from gc_assets.stages.sweep.exact_comparison import may_hit
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter, live_tables
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import PartWriter
-from gc_assets.state.schemas import LIVE_FILES
-from gc_assets.state.side_tables import CANDIDATES
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CANDIDATES, HASHES_SIDE
 from tests.stages.lakehouse import NOW, STORAGE
+from tests.stages.live_sets import publish_live_set
 
 pytestmark = pytest.mark.spark
 
 OTHER = "archive"
 LAKES = ("sales", "weather")
-NO_COUNTS = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
 
 
 def context_of(root: Path, day: int = 0) -> RunContext:
@@ -43,19 +41,6 @@ def context_of(root: Path, day: int = 0) -> RunContext:
     )
     now = NOW + timedelta(days=day)
     return RunContext.of(Config(state=str(root / "state"), storages=storages, lakes=lakes), Clock(now), now.date())
-
-
-def live(context: RunContext, lake: str, keys: dict[str, list[str]]) -> PublishedTable:
-    """Publish the live files of a lake, by storage."""
-    rows: list[dict[str, Any]] = []
-    for storage, named in keys.items():
-        hashes = xxhash64(pa.array(named, pa.string()))
-        rows += [{"storage": storage, "key": key, "key_hash": int(value)} for key, value in zip(named, hashes, strict=True)]
-    run = context.state.start(lake, LIVE_FILES.name, context.run_date, context.clock)
-    written = write_rows(pa.Table.from_pylist(rows, schema=LIVE_FILES.schema), LIVE_FILES, run, context.state.files)
-    by_storage = {storage: {"files": len(named), "bytes": 0} for storage, named in keys.items()}
-    summary = {**NO_COUNTS, "by_kind": {}, "metadata_by_storage": {}, "by_storage": by_storage}
-    return publish(context.state, run, written, context.clock, summary=summary)
 
 
 def keys_in_filter(context: RunContext, table: PublishedTable, keys: list[str]) -> list[str]:
@@ -71,10 +56,10 @@ def test_executors_and_process_build_the_same_filter(
     monkeypatch.setattr(stage, "SLICE_KEYS", slice_keys)
     context = context_of(tmp_path)
     mine, executors = [f"a/{number}" for number in range(1000)], [f"b/{number}" for number in range(1000)]
-    live(context, "sales", {STORAGE: mine[:700], OTHER: executors})
-    live(context, "weather", {STORAGE: mine[500:]})
+    publish_live_set(context, "sales", {STORAGE: mine[:700], OTHER: executors})
+    publish_live_set(context, "weather", {STORAGE: mine[500:]})
     in_process = live_filter(spark, context, STORAGE)
-    monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
+    monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1)
     remote = live_filter(spark, context, STORAGE)
     assert (remote.receipt.digest, remote.rows, remote.receipt.balances) == (
         in_process.receipt.digest,
@@ -96,14 +81,14 @@ def test_filter_contains_exactly_the_live_keys_of_each_run(
     chance = Random(seed)
     every = [f"k/{number}" for number in range(400)]
     for day in range(4):
-        monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", chance.choice([-1, 100_000]))
+        monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", chance.choice([-1, 100_000]))
         monkeypatch.setattr(stage, "SLICE_KEYS", chance.choice([100, 10_000]))
         context = context_of(tmp_path, day)
         needed: set[str] = set()
         for lake in LAKES:
             keys = chance.sample(every, chance.choice([0, 1, 50, 200]))
             needed |= set(keys)
-            live(context, lake, {STORAGE: keys, OTHER: chance.sample(every, 20)})
+            publish_live_set(context, lake, {STORAGE: keys, OTHER: chance.sample(every, 20)})
         found = live_filter(spark, context, STORAGE)
         assert set(keys_in_filter(context, found, every)) == needed
         assert (found.rows == 0) == (not needed)
@@ -115,15 +100,16 @@ def test_missing_or_damaged_part_stops_the_filter(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool, damage: str
 ) -> None:
     context = context_of(tmp_path)
-    live(context, "sales", {STORAGE: ["a", "b"]})
-    table = live(context, "weather", {STORAGE: ["c"]})
-    part = tmp_path / "state" / table.paths()[0]
+    publish_live_set(context, "sales", {STORAGE: ["a", "b"]})
+    publish_live_set(context, "weather", {STORAGE: ["c"]})
+    segment = context.state.history("weather", MANIFEST_ENTRIES.name)[0]
+    part = tmp_path / "state" / segment.paths(HASHES_SIDE)[0]
     if damage == "gone":
         part.unlink()
     else:
         part.write_bytes(b"\0" * part.stat().st_size)
     if not in_process:
-        monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
+        monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1)
     with pytest.raises(StateError, match="part-"):
         live_filter(spark, context, STORAGE)
     assert context.state.history(STORAGE, "live_filter") == ()
@@ -134,10 +120,10 @@ def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
 ) -> None:
     if not in_process:
-        monkeypatch.setattr(tasks, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
+        monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1)
     context = context_of(tmp_path)
-    live(context, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
-    live(context, "weather", {STORAGE: []})
+    publish_live_set(context, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
+    publish_live_set(context, "weather", {STORAGE: []})
     for key, is_hit in (("a", True), ("x=1/2", True), ("b", False), ("elsewhere", False)):
         writer = PartWriter(context.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))

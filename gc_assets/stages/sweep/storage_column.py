@@ -1,10 +1,10 @@
-"""Read one column of the live keys of a storage, in this process or in executors."""
+"""Read one column of the rows of a storage, in this process or in executors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,20 +13,19 @@ from pyspark.sql.types import StructType
 
 from gc_assets.engine import tasks
 from gc_assets.engine.parquet_scan import ParquetScan
-from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small
 from gc_assets.engine.tables import Task, collect, run_in_process
-from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import LIVE_FILES
 
 _STORAGE: Final = "storage"
 
 
 @dataclass(frozen=True)
-class LiveColumn:
-    """Single column of all lakes' `live_files` rows in one storage.
+class StorageColumn:
+    """Single column of the rows in one storage. Each call reads it again.
 
-    Each call reads it again. `parts` hold all of `live_files`, `rows` is their number of rows.
+    Attributes:
+        parts: Parts with the columns storage and `name`.
+        rows: Approximate number of their rows.
     """
 
     spark: SparkSession
@@ -34,13 +33,6 @@ class LiveColumn:
     rows: int
     storage: str
     name: str
-
-    @classmethod
-    def of(cls, spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], name: str) -> Self:
-        wanted = pa.schema([LIVE_FILES.schema.field(column) for column in (_STORAGE, name)])
-        paths, sizes = (path for table in live for path in table.paths()), (part.size_bytes for table in live for part in table.parts())
-        parts = ParquetScan(context.state.files, wanted, tuple(paths), tuple(sizes))
-        return cls(spark, parts, sum(table.rows for table in live), storage_name, name)
 
     @property
     def runs_in_process(self) -> bool:

@@ -1,0 +1,228 @@
+"""Count the live files that the retention policy has expired since the last accepted run.
+
+The gate `live_drop` does not count them. A wrong count could hide the loss of live files, so a file
+counts only with evidence from both runs:
+
+- the accepted run needed it, and named a commit that needs it,
+- this run found it in expired history, and finds that the policy expired this commit,
+- every ref that reached the commit in the accepted run still reaches it, except refs that the plan
+  of that run deletes.
+
+So a file does not count if a ref is missing, or if its commit is still retained. Files that were
+written and expired between the two runs do not count either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.plan import LiveCount
+from gc_assets.core.printable import show_list
+from gc_assets.engine.progress import log_activity
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import collect, read_rows
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import DELETE_REF, EXPIRED
+from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS, Table
+from gc_assets.state.side_tables import EXPIRED_SIDE
+from gc_assets.state.summaries import LiveFilesSummary
+
+# A table, None in a lake of one repository, and a commit of it.
+CommitName = tuple[str | None, str]
+# A table, and a ref of it.
+RefName = tuple[str | None, str]
+
+_NOT_IN_STATE: Final = "expired files of lake {lake} count as a drop, because the state no longer has {table} of the last accepted run"
+_STATE_COLUMNS: Final = ["table_uuid", "commit_id", "state", "refs", "refs_count"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredSince:
+    """Live files of the accepted run that the policy has expired since, by lake.
+
+    Attributes:
+        files: Their number by lake.
+        notes: Why further expired files do not count.
+    """
+
+    files: Mapping[str, int] = field(default_factory=dict[str, int])
+    notes: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> LiveCount:
+        return LiveCount(sum(self.files.values()), self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitState:
+    """State of a commit in one run, from `reachable_snapshots`.
+
+    Attributes:
+        state: The state.
+        refs: Names of refs that reach it, at most 100.
+        refs_count: Number of refs that reach it.
+    """
+
+    state: str
+    refs: frozenset[str] = frozenset()
+    refs_count: int = 0
+
+    @property
+    def has_all_refs(self) -> bool:
+        return len(self.refs) == self.refs_count
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredCommits:
+    """Decide which commits of the accepted run the policy has expired since.
+
+    Attributes:
+        before: States of the commits in the accepted run.
+        now: States of the same commits in this run.
+        deleted_refs: Refs that the plan of the accepted run deletes.
+        lost_refs: Refs of the accepted run that no longer exist, without `deleted_refs`.
+    """
+
+    before: Mapping[CommitName, CommitState]
+    now: Mapping[CommitName, CommitState]
+    deleted_refs: frozenset[RefName] = frozenset()
+    lost_refs: frozenset[RefName] = frozenset()
+
+    def contains(self, commit: CommitName) -> bool:
+        """Return True if the policy alone expired the commit since the accepted run."""
+        before, now = self.before.get(commit), self.now.get(commit)
+        return before is not None and now is not None and now.state == EXPIRED and not self.missing_refs(commit)
+
+    def missing_refs(self, commit: CommitName) -> list[str]:
+        """Return the refs that reached the commit in the accepted run, and do not reach it now."""
+        before, now, table = self.before[commit], self.now[commit], commit[0]
+        lost = {name for of, name in self.lost_refs if of == table}
+        if not before.has_all_refs or not before.refs:  # the refs are not all known, so each lost ref may have reached it
+            return sorted(lost)
+        if not now.has_all_refs:
+            return sorted(before.refs & lost)
+        return sorted(name for name in before.refs - now.refs if (table, name) not in self.deleted_refs)
+
+
+def count_expired_since(
+    spark: SparkSession, context: RunContext, storage_name: str, accepted: PublishedTable, live: Iterable[PublishedTable]
+) -> ExpiredSince:
+    """Count the live files of the accepted run that the policy has expired since.
+
+    Args:
+        spark: The session.
+        context: The context of this run.
+        storage_name: The storage.
+        accepted: `deletion_plan` of the last accepted run.
+        live: `live_files` of all lakes in this run.
+    """
+    log_activity("counting the files that expired since the last accepted run")
+    counts, notes = dict[str, int](), list[str]()
+    for now in live:
+        lake = now.receipt.owner
+        earlier = _find_input(context, accepted, LIVE_FILES, lake)
+        if earlier is None:
+            notes.append(_NOT_IN_STATE.format(lake=lake, table=LIVE_FILES.name))
+            continue
+        try:
+            by_commit = _expired_by_commit(spark, context, storage_name, earlier, now)
+        except StateError as error:
+            notes.append(f"expired files of lake {lake} count as a drop: {error}")
+            continue
+        if not by_commit:
+            continue
+        expired = _read_expired_commits(context, earlier, now, by_commit)
+        if isinstance(expired, str):
+            notes.append(_NOT_IN_STATE.format(lake=lake, table=expired))
+            continue
+        if files := sum(count for commit, count in by_commit.items() if expired.contains(commit)):
+            counts[lake] = files
+        notes += _describe_missing_refs(lake, expired, by_commit)
+    return ExpiredSince(counts, tuple(notes))
+
+
+def _expired_by_commit(
+    spark: SparkSession, context: RunContext, storage_name: str, earlier: PublishedTable, now: PublishedTable
+) -> Counter[CommitName]:
+    """Count the files of `earlier` that are in expired history now, by their witness in `earlier`."""
+    rows = earlier.summary(LiveFilesSummary).files + now.summary(LiveFilesSummary).expired_files
+    session, in_storage = choose_session(spark, rows, 2), F.col("storage") == storage_name
+    before = LiveSet(context, earlier).read(session).filter(in_storage).filter(F.col("kind") != Kind.POSSIBLE_OBJECT)
+    expired = LiveSet(context, now).read(session, EXPIRED_SIDE).filter(in_storage).select("key")
+    rows = collect(before.join(expired, "key", "left_semi").groupBy("table_uuid", "commit_id").count())
+    return Counter({(row["table_uuid"], row["commit_id"]): row["count"] for row in rows if row["commit_id"] is not None})
+
+
+def _read_expired_commits(
+    context: RunContext, earlier: PublishedTable, now: PublishedTable, commits: Iterable[CommitName]
+) -> ExpiredCommits | str:
+    """Read the states of commits in both runs. Return the name of a table that is not in the state."""
+    names, lake = frozenset(commits), now.receipt.owner
+    tables = {table.name: _find_input(context, earlier, table, lake) for table in (REACHABLE_SNAPSHOTS, LAKE_REFS, EXPIRY_PLAN)}
+    before = {name: table for name, table in tables.items() if table is not None}
+    if missing := tables.keys() - before.keys():
+        return min(missing)
+    actions = read_rows(context.state, EXPIRY_PLAN, before[EXPIRY_PLAN.name], columns=["table_uuid", "action", "ref_name"])
+    deleted = _ref_names(actions.filter(pc.equal(actions.column("action"), DELETE_REF)))
+    refs_before, refs_now = (_read_refs(context, table) for table in (before[LAKE_REFS.name], context.table(LAKE_REFS, lake)))
+    return ExpiredCommits(
+        _read_states(context, before[REACHABLE_SNAPSHOTS.name], names),
+        _read_states(context, context.table(REACHABLE_SNAPSHOTS, lake), names),
+        deleted,
+        refs_before - refs_now - deleted,
+    )
+
+
+def _read_states(context: RunContext, reachable: PublishedTable, commits: frozenset[CommitName]) -> dict[CommitName, CommitState]:
+    rows = read_rows(context.state, REACHABLE_SNAPSHOTS, reachable, columns=_STATE_COLUMNS)
+    wanted = rows.filter(pc.is_in(rows.column("commit_id"), pa.array(sorted({commit_id for _, commit_id in commits}))))
+    found = ((row["table_uuid"], row["commit_id"], row) for row in wanted.to_pylist())
+    return {
+        (uuid, commit_id): CommitState(row["state"], frozenset(row["refs"] or ()), row["refs_count"])
+        for uuid, commit_id, row in found
+        if (uuid, commit_id) in commits
+    }
+
+
+def _read_refs(context: RunContext, refs: PublishedTable) -> frozenset[RefName]:
+    return _ref_names(read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "ref_name"]))
+
+
+def _ref_names(rows: pa.Table) -> frozenset[RefName]:
+    return frozenset(zip(rows.column("table_uuid").to_pylist(), rows.column("ref_name").to_pylist(), strict=True))
+
+
+def _find_input(context: RunContext, table: PublishedTable, wanted: Table, lake: str) -> PublishedTable | None:
+    """Return an input of a published table, or None if it is not in the state any more."""
+    name = f"{lake}/{wanted.name}/"
+    run_id = next((text.partition(":")[0] for path, text in table.receipt.inputs.items() if path.startswith(name)), None)
+    run = next((run for run in context.state.history(lake, wanted.name) if run.run_id == run_id), None)
+    try:
+        return context.state.open(run) if run is not None else None
+    except StateError:
+        return None
+
+
+def _describe_missing_refs(lake: str, expired: ExpiredCommits, by_commit: Mapping[CommitName, int]) -> Iterator[str]:
+    """Describe the expired files that count, because a ref that reached their commit is missing."""
+    files, names = 0, set[str]()
+    for commit, count in by_commit.items():
+        before, now = expired.before.get(commit), expired.now.get(commit)
+        if before is not None and now is not None and now.state == EXPIRED and (missing := expired.missing_refs(commit)):
+            files += count
+            names.update(missing)
+    if files:
+        lost = show_list(sorted(names))
+        yield f"{files:,} expired files of lake {lake} count as a drop, because refs that reached them are missing: {lost}"

@@ -1,0 +1,125 @@
+"""State of every known container: whether its entries are live, and which commit needs them.
+
+`live_files` publishes these states (`STATES`), and the live files are the cached entries of live
+containers. Containers are immutable and a thousand times fewer than files, so a run costs what
+changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.hashing import digest, xxhash64
+from gc_assets.stages.mark.content_roots import RELEASED, SPARED
+from gc_assets.stages.mark.file_entries import loose_form
+from gc_assets.state.files import Files
+from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import DANGLING_SIDE, DIRECT_FILES, EXPIRED_SIDE, EXTERNAL_SIDE, STATES, WITNESSES
+
+# Columns that identify a witness. A witness that lists a file under several kinds has one number
+# per kind.
+_ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
+# Columns that determine the live set, for the digest of the table.
+_DIGESTED: Final = ("address", "rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "container_size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedStates:
+    """States with a number per witness. The smallest number is the strongest witness.
+
+    The numbering follows the content, so equal states produce equal rows.
+
+    Attributes:
+        witnesses: Witnesses (columns `WITNESSES`).
+        direct: Containers and directly referenced files (columns `DIRECT_FILES`).
+        expected: Number of file entries of all containers.
+        live: Number of witnesses of live files. They have the smallest numbers.
+    """
+
+    witnesses: pa.Table
+    direct: pa.Table
+    expected: int
+    live: int
+
+
+def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table, index: pa.Table) -> pa.Table:
+    """Build the states of a walk (columns `STATES`).
+
+    Args:
+        containers: All containers of the walk (columns `ROOTS`).
+        lengths: Column with the decoded length of each container in bytes, null if it was not
+            decoded.
+        leaves: Content roots that are not containers (columns `ROOTS`).
+        index: Decoded containers (columns container, files).
+    """
+    direct = pa.concat_tables([containers, leaves])
+    counted = index.group_by("container").aggregate([("files", "sum")])
+    files = pc.fill_null(counted.column("files_sum").take(pc.index_in(containers.column("address"), counted.column("container"))), 0)
+    columns = {
+        "container": direct.column("parent"),
+        "expands": pa.array(np.arange(direct.num_rows) < containers.num_rows),
+        "container_size_bytes": _extend(lengths, leaves.num_rows),
+        "files": _extend(files, leaves.num_rows),
+    }
+    return pa.table({name: columns[name] if name in columns else direct.column(name) for name in STATES.names}).cast(STATES)
+
+
+def digest_states(states: pa.Table) -> int:
+    """Return a digest of the states that is independent of their order."""
+    return digest(states.select(list(_DIGESTED)).set_column(1, "rank", states.column("rank").cast(pa.int32())))
+
+
+def read_states(files: Files, paths: Sequence[str]) -> NumberedStates:
+    """Read published states, and number their witnesses."""
+    return number_states(read_parts(files, list(paths), STATES))
+
+
+def number_states(states: pa.Table) -> NumberedStates:
+    """Assign numbers to the witnesses of states by strength."""
+    containers = states.filter(states.column("expands"))
+    columns = ["rank", "commit_id", "table_uuid", "must_exist", "kind"]
+    own = states.select([*columns, "container"])
+    expanding = containers.select(columns).append_column("container", containers.column("address"))
+    is_expanding = [False] * states.num_rows + [True] * containers.num_rows
+    candidates = pa.concat_tables([own, expanding]).append_column("expands", pa.array(is_expanding, pa.bool_()))
+    order = pc.sort_indices(candidates, sort_keys=[(name, "ascending") for name in _ORDER])
+    numbers = np.empty(candidates.num_rows, np.int64)
+    numbers[order.to_numpy()] = np.arange(candidates.num_rows)
+    names = {"must_exist": "container_must_exist"}
+    candidates = candidates.rename_columns([names.get(name, name) for name in candidates.column_names])
+    witnesses = candidates.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
+    direct = states.append_column("witness", pa.array(numbers[: states.num_rows])).select(DIRECT_FILES.names).cast(DIRECT_FILES)
+    live = pc.sum(pc.less_equal(witnesses.column("rank"), SPARED)).as_py() or 0
+    return NumberedStates(witnesses, direct, pc.sum(containers.column("files")).as_py() or 0, live)
+
+
+def route_of(rank: int) -> str:
+    """Return the side table of files with this rank, or an empty string if they are live."""
+    return "" if rank <= SPARED else EXPIRED_SIDE if rank <= RELEASED else DANGLING_SIDE
+
+
+def route_expression() -> str:
+    """Return `route_of` as an SQL expression. Files in no storage are external."""
+    by_rank = f"case when rank <= {SPARED} then '' when rank <= {RELEASED} then '{EXPIRED_SIDE}' else '{DANGLING_SIDE}' end"
+    return f"if(storage is null, '{EXTERNAL_SIDE}', {by_rank})"
+
+
+def file_key(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the key of each file, or its address if it is in no storage."""
+    return pc.coalesce(rows.column("key"), rows.column("address"))
+
+
+def hash_keys(rows: pa.Table) -> pa.Table:
+    """Append `key_hash` and `loose_hash` to rows with the columns key and address."""
+    keys = file_key(rows)
+    return rows.append_column("key_hash", pa.array(xxhash64(keys))).append_column("loose_hash", pa.array(xxhash64(loose_form(keys))))
+
+
+def _extend(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
+    return pa.chunked_array([*column.chunks, pa.nulls(rows, column.type)], column.type)

@@ -1,0 +1,521 @@
+"""The live set of a lake as hashes of keys: container states joined with cached entries.
+
+One pass over the hashes in the entry cache finds, for every file, the strongest container state.
+Equal hashes count as one key. A collision of two keys can only make a count one too small, because
+candidates are compared with live files by their keys (`exact_comparison.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.plan import Amount
+from gc_assets.engine.sessions import is_local, is_small
+from gc_assets.engine.state_scan import group_by_size, read_errors
+from gc_assets.engine.tables import Task, collect_arrow, read_paths, spark_schema
+from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.stages.mark.container_states import NumberedStates, hash_keys, read_states, route_of
+from gc_assets.stages.mark.released_files import ReleasedFiles
+from gc_assets.state.compaction import Segments
+from gc_assets.state.files import Files
+from gc_assets.state.parts import missing_columns, read_parts
+from gc_assets.state.side_tables import HASHES, HASHES_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES, TOTALS
+
+# Rows of hashes that this process reads itself: about 35 bytes each. A cluster reads more rows in
+# executors. In a local session the executors share this machine, so they save no time.
+MAX_IN_PROCESS_HASHES: Final = 2_000_000
+MAX_LOCAL_HASHES: Final = 40_000_000
+# Rows grouped at once. Each group-by needs about 100 bytes per row.
+_GROUPED_ROWS: Final = 2_000_000
+_KINDS: Final = len(FILE_KINDS)
+_TEXTS: Final = ("container", "storage", "kind")
+# Position of a storage that is null.
+EXTERNAL: Final = -1
+
+# One row per entry and directly referenced file. `storage` is a position in the storages of the
+# configuration, `strongest` is the number of the witness and the kind.
+MATCHED: Final = pa.schema(
+    [
+        ("storage", pa.int16()),
+        ("key_hash", pa.int64()),
+        ("loose_hash", pa.int64()),
+        ("strongest", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("must_exist", pa.bool_()),
+    ]
+)
+# One row per file. `entries` is the number of rows of `MATCHED`.
+LIVE_HASHES: Final = pa.schema(
+    [
+        ("storage", pa.int16()),
+        ("key_hash", pa.int64()),
+        ("strongest", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("must_exist", pa.bool_()),
+        ("entries", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expanding:
+    """Containers whose entries are needed, with their witnesses."""
+
+    addresses: pa.Array
+    witness: NDArray[np.int64]
+    must_exist: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, states: NumberedStates) -> Expanding:
+        rows = states.witnesses.filter(states.witnesses.column("expands"))
+        numbers, must_exist = rows.column("witness").to_numpy(), rows.column("container_must_exist").to_numpy()
+        return cls(rows.column("container").combine_chunks(), numbers, must_exist)
+
+    def match(self, entries: pa.Table) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.bool_]]:
+        """Select the entries of these containers.
+
+        Returns:
+            The entries, the number of the witness of each, and whether each must exist.
+        """
+        containers, container = encode(entries.column("container"))
+        position = pc.fill_null(pc.index_in(containers, self.addresses), -1).to_numpy(zero_copy_only=False)[container]
+        selected = np.flatnonzero(position >= 0)
+        position = position[selected]
+        if len(selected) < entries.num_rows:
+            entries = entries.take(pa.array(selected))
+        must_exist = entries.column("must_exist").to_numpy() & self.must_exist[position]
+        return entries, self.witness[position], must_exist
+
+
+@dataclass(frozen=True)
+class HashScan:
+    """Task that matches groups of hash parts with the container states.
+
+    The input column `id` contains group numbers. The number after the last group stands for the
+    directly referenced files. Yields batches with the columns `MATCHED`.
+
+    Attributes:
+        states: Parts of the states (columns `STATES`), relative to the state.
+        groups: Parts of the hashes (columns `HASHES`), in groups.
+        storages: Names of the storages, for the positions in `MATCHED`.
+    """
+
+    files: Files
+    states: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    storages: tuple[str, ...]
+
+    @property
+    def pieces(self) -> int:
+        """Number of valid input numbers."""
+        return len(self.groups) + 1
+
+    def numbers(self) -> Iterator[pa.RecordBatch]:
+        """Return all input numbers, for a call in this process."""
+        return iter([pa.RecordBatch.from_pydict({"id": pa.array(range(self.pieces), pa.int64())})])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        states = numbered_states(self.files, self.states)
+        expanding = Expanding.of(states)
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from self._match_group(self.groups[number], expanding) if number < len(self.groups) else self._match_direct(states)
+
+    def _match_group(self, paths: Sequence[str], expanding: Expanding) -> Iterator[pa.RecordBatch]:
+        contents, number = self.files.contents(paths), 0
+        while number < len(paths):
+            with read_errors(f"{self.files.root}/{paths[number]}"):
+                source = pq.ParquetFile(pa.BufferReader(next(contents)), read_dictionary=list(_TEXTS))
+                missing = missing_columns(source.schema_arrow, HASHES)
+                names = [name for name in HASHES.names if name not in missing]
+                for group in range(source.num_row_groups):
+                    if (rows := self._match_entries(source.read_row_group(group, names), expanding)).num_rows:
+                        yield rows
+            number += 1
+
+    def _match_entries(self, rows: pa.Table, expanding: Expanding) -> pa.RecordBatch:
+        rows, witness, must_exist = expanding.match(rows)
+        return self._to_matched(rows, witness, must_exist)
+
+    def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
+        rows = hash_keys(states.direct)
+        size = pc.coalesce(rows.column("size_bytes"), rows.column("container_size_bytes"))
+        rows = rows.set_column(rows.schema.get_field_index("size_bytes"), "size_bytes", size)
+        yield self._to_matched(rows, rows.column("witness").to_numpy(), rows.column("must_exist").to_numpy())
+
+    def _to_matched(self, rows: pa.Table, witness: NDArray[np.int64], must_exist: NDArray[np.bool_]) -> pa.RecordBatch:
+        columns = {
+            "storage": to_positions(rows.column("storage"), self.storages, EXTERNAL).astype(np.int16),
+            "key_hash": rows.column("key_hash"),
+            "loose_hash": pc.coalesce(rows.column("loose_hash"), rows.column("key_hash")),
+            "strongest": witness * _KINDS + to_kind_numbers(rows.column("kind")),
+            "size_bytes": rows.column("size_bytes"),
+            "must_exist": must_exist,
+        }
+        return pa.table(columns, schema=MATCHED).combine_chunks().to_batches(max_chunksize=None)[0] if rows.num_rows else _NO_MATCH
+
+
+_NO_MATCH: Final = pa.RecordBatch.from_pylist([], schema=MATCHED)
+
+
+@lru_cache(maxsize=4)
+def numbered_states(files: Files, paths: tuple[str, ...]) -> NumberedStates:
+    """Read published states once per process. Parts are never rewritten under the same name."""
+    return read_states(files, paths)
+
+
+def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Return the distinct values of a text column, and the index of each row. A null has index -1."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    combined = encoded.unify_dictionaries().combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):  # a column without chunks
+        return pa.array([], pa.string()), np.empty(0, np.int32)
+    return combined.dictionary, pc.fill_null(combined.indices, -1).to_numpy(zero_copy_only=False)
+
+
+def to_positions(column: pa.ChunkedArray, names: Sequence[str], null: int) -> NDArray[np.int64]:
+    """Return the position of each value in `names`, or `null` for a null.
+
+    Raises:
+        StateError: For any other value.
+    """
+    values, index = encode(column)
+    positions = pc.fill_null(pc.index_in(values, pa.array(list(names), pa.string())), -1).to_numpy(zero_copy_only=False)
+    if (positions < 0).any():
+        unknown = values.filter(pa.array(positions < 0))[0].as_py()
+        raise StateError(f"the entry cache names {unknown!r}, which is not one of {', '.join(names)}; run manifest_entries again")
+    return np.append(positions, null)[index]  # the index -1 selects `null`
+
+
+def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return the position of each kind in `FILE_KINDS`.
+
+    An unknown kind stops the run, because its file would be missing from the live set.
+    """
+    numbers = to_positions(column, FILE_KINDS, -1)
+    if (numbers < 0).any():
+        raise StateError("an entry has no file kind; run manifest_entries again")
+    return numbers
+
+
+def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> pa.Table:
+    """Group matched rows (columns `MATCHED`) by storage and key (columns `LIVE_HASHES`).
+
+    Memory is proportional to the number of distinct keys, because rows are grouped whenever as many
+    have been added.
+
+    Args:
+        batches: Matched rows.
+        expected: Approximate number of rows.
+    """
+    buckets = [_Bucket() for _ in range(-(-max(1, expected) // _GROUPED_ROWS))]
+    for batch in batches:
+        rows = batch.drop_columns(["loose_hash"]).append_column("entries", pa.array(np.ones(batch.num_rows, np.int64)))
+        if len(buckets) == 1:
+            buckets[0].add(rows)
+            continue
+        number = batch.column("key_hash").to_numpy().view(np.uint64) % np.uint64(len(buckets))
+        for position, bucket in enumerate(buckets):
+            bucket.add(rows.take(pa.array(np.flatnonzero(number == position))))
+    return pa.concat_tables([LIVE_HASHES.empty_table(), *(bucket.close() for bucket in buckets)])
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Rows of a part of all hashes. At least half of the rows in memory are grouped or new."""
+
+    grouped: pa.Table = field(default_factory=LIVE_HASHES.empty_table)
+    added: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
+    added_rows: int = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self.added.append(rows)
+        self.added_rows += rows.num_rows
+        if self.added_rows > max(_GROUPED_ROWS, self.grouped.num_rows):
+            self._group()
+
+    def close(self) -> pa.Table:
+        if self.added:
+            self._group()
+        return self.grouped
+
+    def _group(self) -> None:
+        rows = pa.concat_tables([self.grouped, pa.Table.from_batches(self.added).select(LIVE_HASHES.names)])
+        how = [("strongest", "min"), ("size_bytes", "max"), ("must_exist", "max"), ("entries", "sum")]
+        found = rows.group_by(["storage", "key_hash"]).aggregate(how)
+        self.grouped = found.rename_columns([name.rpartition("_")[0] if name.endswith(_HOW) else name for name in found.column_names])
+        self.grouped = self.grouped.select(LIVE_HASHES.names).cast(LIVE_HASHES)
+        self.added, self.added_rows = [], 0
+
+
+_HOW: Final = ("_min", "_max", "_sum")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTotals:
+    """Files and bytes of a live set.
+
+    Attributes:
+        rows: Columns `TOTALS`.
+        expected: Expected number of entries and directly referenced files.
+        found: Number of those found.
+    """
+
+    rows: pa.Table
+    expected: int
+    found: int
+
+    @classmethod
+    def of(cls, rows: pa.Table, expected: int, found: int) -> LiveTotals:
+        """Sum rows with the columns `TOTALS`."""
+        summed = rows.group_by(TOTALS.names[:5]).aggregate([("files", "sum"), ("bytes", "sum")])
+        return cls(summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names]).select(TOTALS.names), expected, found)
+
+    def by(self, column: str, *, kind: str | None = None) -> dict[str, Amount]:
+        """Return the amounts of live files by a column, for all kinds or only one."""
+        found = self.by_all(column, kind=kind)
+        return {str(name): found[name,] for (name,) in sorted(found)}
+
+    def by_all(self, *columns: str, kind: str | None = None) -> dict[tuple[str | None, ...], Amount]:
+        """Return the amounts of live files by a combination of columns, for all kinds or only one."""
+        live = self.rows.filter(pc.equal(self.rows.column("route"), ""))
+        live = live if kind is None else live.filter(pc.equal(live.column("kind"), kind))
+        found = live.group_by(list(columns)).aggregate([("files", "sum"), ("bytes", "sum")]).to_pylist()
+        return {tuple(row[name] for name in columns): Amount(files=row["files_sum"], bytes=row["bytes_sum"]) for row in found}
+
+    def files(self, route: str) -> int:
+        """Return the number of files of a route."""
+        return pc.sum(self.rows.filter(pc.equal(self.rows.column("route"), route)).column("files")).as_py() or 0
+
+
+@dataclass(frozen=True)
+class SelectLive:
+    """Task that selects the live rows of one storage (columns key_hash, loose_hash).
+
+    Attributes:
+        position: Position of the storage.
+        first_released: Smallest value of `strongest` that is not live.
+        released: Sorted hashes of released files.
+    """
+
+    position: int
+    first_released: int
+    released: NDArray[np.int64]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            is_live = (batch.column("strongest").to_numpy() < self.first_released) & (batch.column("storage").to_numpy() == self.position)
+            if len(self.released):
+                is_live &= ~np.isin(batch.column("key_hash").to_numpy(), self.released)
+            yield batch.select(["key_hash", "loose_hash"]).filter(pa.array(is_live))
+
+
+_WITNESS: Final = pa.schema([("witness", pa.int64())])
+
+
+@dataclass(frozen=True)
+class _WitnessesOf:
+    """Task that yields the distinct witnesses of the keys with these sorted hashes."""
+
+    scan: HashScan
+    hashes: NDArray[np.int64]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = [np.empty(0, np.int64)]
+        for batch in self.scan(batches):
+            is_wanted = np.isin(batch.column("key_hash").to_numpy(), self.hashes)
+            found.append(np.unique(batch.column("strongest").to_numpy()[is_wanted] // _KINDS))
+        yield pa.RecordBatch.from_pydict({"witness": np.unique(np.concatenate(found))})
+
+
+@dataclass(frozen=True)
+class LiveHashes:
+    """The live set of one lake and run, as hashes.
+
+    Attributes:
+        spark: Session for live sets that do not fit in this process. If None, this process reads
+            them all.
+        scan: Reads and matches the hashes.
+        rows: Number of hashes in the entry cache.
+        released: Released files, or None if the lake has no such rules.
+    """
+
+    spark: SparkSession | None
+    scan: HashScan
+    rows: int
+    released: ReleasedFiles | None
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession | None,
+        files: Files,
+        states: Sequence[str],
+        cache: Segments,
+        storages: Sequence[str],
+        released: ReleasedFiles | None = None,
+    ) -> LiveHashes:
+        """Open the live set with these states (parts with the columns `STATES`)."""
+        paths = cache.paths(HASHES_SIDE)
+        rows = sum(part.rows for run in cache.runs for part in run.entry.parts if part.name.startswith(f"{HASHES_SIDE}/"))
+        with read_errors(files.root):
+            groups = (tuple(paths),) if fits_in_process(spark, rows) else group_by_size(paths, files.sizes(paths))
+        return cls(spark, HashScan(files, tuple(states), groups if paths else (), tuple(storages)), rows, released)
+
+    @property
+    def runs_in_process(self) -> bool:
+        return fits_in_process(self.spark, self.rows)
+
+    def matched(self) -> Iterator[pa.RecordBatch]:
+        """Yield all entries and directly referenced files in this process (columns `MATCHED`)."""
+        return self.scan(self.scan.numbers())
+
+    def matched_frame(self) -> DataFrame:
+        """Return all entries and directly referenced files as a frame (columns `MATCHED`)."""
+        return self._map_pieces(self.scan, MATCHED)
+
+    def _map_pieces(self, task: Task, schema: pa.Schema) -> DataFrame:
+        pieces = self.scan.pieces
+        return self._session.range(0, pieces, 1, pieces).mapInArrow(task, spark_schema(schema))
+
+    def grouped(self) -> pa.Table:
+        """Return one row per file, in this process (columns `LIVE_HASHES` and `is_released`)."""
+        rows = group_hashes(self.matched(), self.rows)
+        return rows.append_column("is_released", pa.array(self.released_mask(rows)))
+
+    def grouped_frame(self) -> DataFrame:
+        """Return one row per file as a frame (columns `LIVE_HASHES` and `is_released`)."""
+        rows = (
+            self.matched_frame()
+            .groupBy("storage", "key_hash")
+            .agg(
+                F.min("strongest").alias("strongest"),
+                F.max("size_bytes").alias("size_bytes"),
+                F.max("must_exist").alias("must_exist"),
+                F.count("*").alias("entries"),
+            )
+        )
+        if self.released is None:
+            return rows.withColumn("is_released", F.lit(False))
+        flagged = rows.join(self._released_frame(self.released), ["storage", "key_hash"], "left")
+        return flagged.withColumn("is_released", F.coalesce("is_released", F.lit(False)))
+
+    def released_mask(self, rows: pa.Table | pa.RecordBatch) -> NDArray[np.bool_]:
+        """Return a mask of the rows (columns storage, key_hash) that the owner's rules release."""
+        mask = np.zeros(rows.num_rows, bool)
+        storage, hashes = rows.column("storage").to_numpy(), rows.column("key_hash").to_numpy()
+        for position, released in self._released_hashes.items():
+            mask |= (storage == position) & np.isin(hashes, released)
+        return mask
+
+    @cached_property
+    def _released_hashes(self) -> dict[int, NDArray[np.int64]]:
+        """Key hashes of released files by position of the storage."""
+        if self.released is None:
+            return {}
+        paths, schema = self.released.published.paths(), self.released.table.schema
+        rows = read_parts(self.scan.files, paths, schema, ["storage", "key", "deduplicated"])
+        rows = rows.filter(pc.invert(rows.column("deduplicated")))
+        position, hashes = to_positions(rows.column("storage"), self.scan.storages, EXTERNAL), xxhash64(rows.column("key"))
+        return {number: np.unique(hashes[position == number]) for number in range(len(self.scan.storages))}
+
+    def live_keys(self, storage: str) -> SelectLive:
+        """Return the task that selects the live rows of a storage, without released files."""
+        position = self.scan.storages.index(storage)
+        released = self._released_hashes.get(position, np.empty(0, np.int64))
+        return SelectLive(position, self.first_released, released)
+
+    def totals(self) -> LiveTotals:
+        """Count files and bytes."""
+        by = ["storage", "strongest", "is_released"]
+        if self.runs_in_process:
+            counted = self.grouped().group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum"), ("entries", "sum")])
+            counted = counted.rename_columns([_COUNTED_AS.get(name, name) for name in counted.column_names])
+        else:
+            sums = (F.count("*").alias("files"), F.sum("size_bytes").alias("bytes"), F.sum("entries").alias("entries"))
+            counted = collect_arrow(self.grouped_frame().groupBy(*by).agg(*sums), _COUNTED)
+        return self._to_totals(counted.select(_COUNTED.names).cast(_COUNTED))
+
+    def witnesses_of(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the distinct numbers of all witnesses that name one of these keys (sorted hashes)."""
+        task = _WitnessesOf(self.scan, hashes)
+        if self.runs_in_process:
+            found = pa.Table.from_batches(task(self.scan.numbers()), _WITNESS)
+        else:
+            found = collect_arrow(self._map_pieces(task, _WITNESS), _WITNESS)
+        return np.unique(found.column("witness").to_numpy())
+
+    @property
+    def _session(self) -> SparkSession:
+        if self.spark is None:
+            raise TypeError("these hashes are read in this process only")
+        return self.spark
+
+    @property
+    def states(self) -> NumberedStates:
+        return numbered_states(self.scan.files, self.scan.states)
+
+    @property
+    def first_released(self) -> int:
+        """Smallest value of `strongest` that is not live. Witnesses are numbered by rank first."""
+        return self.states.live * _KINDS
+
+    def _to_totals(self, counted: pa.Table) -> LiveTotals:
+        witnesses = self.states.witnesses.sort_by("witness")
+        witness, kind = np.divmod(counted.column("strongest").to_numpy(), _KINDS)
+        ranks = witnesses.column("rank").to_numpy()[witness]
+        routes = np.array([route_of(rank) for rank in range(int(ranks.max(initial=0)) + 1)], object)[ranks]
+        storage = counted.column("storage").to_numpy()
+        routes[(routes == "") & counted.column("is_released").to_numpy()] = LIFECYCLE_SIDE
+        routes[storage == EXTERNAL] = ROUTED_SIDES[-1]
+        rows = pa.table(
+            {
+                "storage": pa.array([*self.scan.storages, None], pa.string()).take(pa.array(storage % (len(self.scan.storages) + 1))),
+                "kind": pa.array(FILE_KINDS).take(pa.array(kind)),
+                "table_uuid": witnesses.column("table_uuid").take(pa.array(witness)),
+                "commit_id": witnesses.column("commit_id").take(pa.array(witness)),
+                "route": pa.array(routes, pa.string()),
+                "files": counted.column("files"),
+                "bytes": pc.fill_null(counted.column("bytes"), 0),
+            }
+        )
+        expected = self.states.expected + self.states.direct.num_rows
+        return LiveTotals.of(rows.cast(TOTALS), expected, pc.sum(counted.column("entries")).as_py() or 0)
+
+    def _released_frame(self, released_files: ReleasedFiles) -> DataFrame:
+        schema, paths = released_files.table.schema, released_files.published.paths()
+        released = read_paths(self._session, self.scan.files, schema, paths, ["storage", "key", "deduplicated"]).filter("not deduplicated")
+        position = F.array_position(F.array(*map(F.lit, self.scan.storages)), F.col("storage")) - 1
+        hashed = released.select(position.cast("smallint").alias("storage"), F.xxhash64("key").alias("key_hash"))
+        return hashed.distinct().withColumn("is_released", F.lit(True))
+
+
+_COUNTED: Final = pa.schema(
+    [
+        ("storage", pa.int16()),
+        ("strongest", pa.int64()),
+        ("is_released", pa.bool_()),
+        ("files", pa.int64()),
+        ("bytes", pa.int64()),
+        ("entries", pa.int64()),
+    ]
+)
+_COUNTED_AS: Final = {"count_all": "files", "size_bytes_sum": "bytes", "entries_sum": "entries"}
+
+
+def fits_in_process(spark: SparkSession | None, hashes: int) -> bool:
+    """Check if this process reads this many hashes itself. Without a session, it reads any number."""
+    return spark is None or is_small(spark) or hashes <= (MAX_LOCAL_HASHES if is_local(spark) else MAX_IN_PROCESS_HASHES)

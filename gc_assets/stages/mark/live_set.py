@@ -1,0 +1,545 @@
+"""The live files of a lake as rows, computed from container states and cached entries.
+
+`live_files` publishes states only. Every reader of its rows uses this view.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.hashing import xxhash64
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import is_small, large_session
+from gc_assets.engine.state_scan import group_by_size, may_contain, read_errors
+from gc_assets.engine.tables import ROUTE, collect_arrow, frame_from_arrow, map_arrow, read_table, spark_schema, write_frame, write_parts
+from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.stages.mark.container_states import NumberedStates, file_key, route_of
+from gc_assets.stages.mark.file_entries import is_file_entry
+from gc_assets.stages.mark.live_hashes import (
+    EXTERNAL,
+    Expanding,
+    LiveHashes,
+    LiveTotals,
+    numbered_states,
+    to_kind_numbers,
+    to_positions,
+)
+from gc_assets.stages.mark.released_files import ReleasedFiles, find_released_files_of
+from gc_assets.state.compaction import Segments
+from gc_assets.state.files import Files
+from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.parts import missing_columns, read_parts
+from gc_assets.state.receipts import PartFile
+from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
+from gc_assets.state.side_tables import (
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    EXTERNAL_SIDE,
+    LIFECYCLE_SIDE,
+    RELEASED_SIDES,
+    ROUTED_SIDES,
+    STATES_SIDE,
+    TOTALS,
+    TOTALS_SIDE,
+)
+from gc_assets.state.summaries import LiveFilesSummary, SegmentSummary
+
+# Rows of entries that this process reads itself: about 200 bytes each.
+MAX_IN_PROCESS_ENTRIES: Final = 200_000
+# Rows of entries that a process groups at once if it lists all files.
+MAX_BUCKET_ENTRIES: Final = 2_000_000
+# Every task holds all keys in memory. Longer lists are joined by Spark.
+MAX_KEYS: Final = 200_000
+_KINDS: Final = len(FILE_KINDS)
+_ENTRIES: Final = pa.schema(
+    [
+        MANIFEST_ENTRIES.schema.field(name)
+        for name in ("container", "address", "key", "storage", "kind", "is_container", "size_bytes", "entry_status", "must_exist")
+    ]
+)
+# One row per entry and directly referenced file, or per file after grouping. `storage` and
+# `strongest` are the same as in `MATCHED`.
+KEYED: Final = pa.schema(
+    [
+        ("storage", pa.int16()),
+        ("key", pa.string()),
+        ("strongest", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("must_exist", pa.bool_()),
+        ("container_size_bytes", pa.int64()),
+    ]
+)
+_AGGREGATES: Final = [("strongest", "min"), ("size_bytes", "max"), ("must_exist", "max"), ("container_size_bytes", "max")]
+ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
+
+
+@dataclass(frozen=True)
+class EntryScan:
+    """Task that matches groups of cached entries with the container states.
+
+    The input column `id` contains group numbers. The number after the last group stands for the
+    directly referenced files. Yields batches with the columns `KEYED`.
+
+    Attributes:
+        states: Parts of the states (columns `STATES`), relative to the state.
+        groups: Parts of `manifest_entries`, in groups.
+        storages: Names of the storages, for the positions in `KEYED`.
+        keys: If not None, only these keys are selected (addresses of external files).
+        containers: If not None, only entries of these containers are needed. Sorted.
+        external: Select only files in no storage.
+        bucket: If not None, a number and the number of buckets: only keys with such a hash are
+            selected.
+    """
+
+    files: Files
+    states: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    storages: tuple[str, ...]
+    keys: pa.Array | None = None
+    containers: tuple[str, ...] | None = None
+    external: bool = False
+    bucket: tuple[int, int] | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        states = numbered_states(self.files, self.states)
+        expanding = Expanding.of(states)
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from self._match_group(self.groups[number], expanding) if number < len(self.groups) else self._match_direct(states)
+
+    def _match_group(self, paths: Sequence[str], expanding: Expanding) -> Iterator[pa.RecordBatch]:
+        contents, number = self.files.contents(paths), 0
+        while number < len(paths):
+            with read_errors(f"{self.files.root}/{paths[number]}"):
+                for entries in self._read_entries(next(contents)):
+                    selected, witness, must_exist = expanding.match(entries)
+                    if selected.num_rows:
+                        columns = {"witness": pa.array(witness), "must_exist": pa.array(must_exist)}
+                        yield from self._to_keyed(_with_columns(selected, columns))
+            number += 1
+
+    def _match_direct(self, states: NumberedStates) -> Iterator[pa.RecordBatch]:
+        rows = states.direct
+        if self.keys is not None:
+            rows = rows.filter(pc.is_in(file_key(rows), self.keys))
+        yield from self._to_keyed(rows.filter(pc.is_null(rows.column("storage"))) if self.external else rows)
+
+    def _read_entries(self, content: bytes) -> Iterator[pa.Table]:
+        """Yield the selected file entries of a part, decoding only row groups with a match."""
+        source = pq.ParquetFile(pa.BufferReader(content), read_dictionary=["container", "storage", "kind"])
+        missing = missing_columns(source.schema_arrow, _ENTRIES)
+        names = [name for name in _ENTRIES.names if name not in missing]
+        for group in range(source.num_row_groups):
+            if not self._may_match(source.metadata.row_group(group)):
+                continue
+            if self.keys is not None and not pc.any(self._key_mask(source.read_row_group(group, ["key", "address"]))).as_py():
+                continue
+            rows = source.read_row_group(group, names)
+            rows = rows.filter(is_file_entry(rows))
+            if self.external:
+                rows = rows.filter(pc.is_null(rows.column("storage")))
+            yield rows if self.keys is None else rows.filter(self._key_mask(rows))
+
+    def _may_match(self, group: pq.RowGroupMetaData) -> bool:
+        if not may_contain(group, "is_container", False):
+            return False
+        if self.containers is None:
+            return True
+        chunks = map(group.column, range(group.num_columns))
+        statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == "container"), None)
+        if statistics is None or not statistics.has_min_max:
+            return True
+        at = bisect_left(self.containers, statistics.min)
+        return at < len(self.containers) and self.containers[at] <= statistics.max
+
+    def _key_mask(self, rows: pa.Table) -> pa.ChunkedArray:
+        return pc.is_in(file_key(rows), self.keys)
+
+    def _to_keyed(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        has_lengths = "container_size_bytes" in rows.column_names
+        lengths = rows.column("container_size_bytes") if has_lengths else pa.nulls(rows.num_rows, pa.int64())
+        strongest = rows.column("witness").to_numpy() * _KINDS + to_kind_numbers(rows.column("kind"))
+        columns = {
+            "storage": pa.array(to_positions(rows.column("storage"), self.storages, EXTERNAL), pa.int16()),
+            "key": file_key(rows),
+            "strongest": pa.array(strongest),
+            "size_bytes": pc.coalesce(rows.column("size_bytes"), lengths),
+            "must_exist": rows.column("must_exist"),
+            "container_size_bytes": lengths,
+        }
+        keyed = pa.table({name: columns[name] for name in KEYED.names}, schema=KEYED)
+        if self.bucket is not None:
+            number, count = self.bucket
+            keyed = keyed.filter(pa.array(xxhash64(keyed.column("key")).view(np.uint64) % np.uint64(count) == number))
+        yield from keyed.to_batches()
+
+
+@dataclass(frozen=True)
+class _ToRows:
+    """Task that converts grouped rows (columns `KEYED`) to rows of `live_files` with their route."""
+
+    files: Files
+    states: tuple[str, ...]
+    storages: tuple[str, ...]
+    lake: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        witnesses = numbered_states(self.files, self.states).witnesses.sort_by("witness")
+        routes = pa.array([route_of(rank) for rank in range(max(witnesses.column("rank").to_pylist(), default=0) + 1)])
+        names = pa.array([*self.storages, None], pa.string())
+        for batch in batches:
+            witness, kind = np.divmod(batch.column("strongest").to_numpy(), _KINDS)
+            storage = names.take(pa.array(batch.column("storage").to_numpy() % len(names)))
+            needed_by = witnesses.take(pa.array(witness))
+            columns = {name: batch.column(name) for name in ("key", "size_bytes", "must_exist", "container_size_bytes")}
+            columns |= {name: needed_by.column(name).combine_chunks() for name in ("commit_id", "container", "table_uuid")}
+            columns |= {
+                "storage": storage,
+                "key_hash": pa.array(xxhash64(batch.column("key"))),
+                "kind": pa.array(FILE_KINDS).take(pa.array(kind)),
+                "lake": pa.repeat(self.lake, batch.num_rows),
+                ROUTE: pc.if_else(pc.is_null(storage), EXTERNAL_SIDE, routes.take(needed_by.column("rank").combine_chunks())),
+            }
+            yield pa.RecordBatch.from_arrays([columns[name] for name in ROUTED_ROWS.names], schema=ROUTED_ROWS)
+
+
+@dataclass(frozen=True)
+class LiveSet:
+    """The live files of one lake and run.
+
+    Attributes:
+        context: Its state contains the entry cache. Its run may be another one.
+        table: The published `live_files`. Tables of gc-assets 0.3 and older contain the rows
+            themselves.
+    """
+
+    context: RunContext
+    table: PublishedTable
+
+    @property
+    def lake(self) -> str:
+        return self.table.receipt.owner
+
+    @property
+    def is_view(self) -> bool:
+        """False if the table contains the rows themselves."""
+        return not any(self.table.paths(route) for route in (None, *RELEASED_SIDES))
+
+    @cached_property
+    def totals(self) -> LiveTotals:
+        """Files and bytes by storage, kind, table, commit and route."""
+        if not self.is_view:
+            return self._count_rows()
+        rows = read_parts(self._files, self.table.paths(TOTALS_SIDE), TOTALS)
+        found = pc.sum(rows.column("files")).as_py() or 0
+        return LiveTotals(rows, found, found)
+
+    def hashes(self, spark: SparkSession | None) -> LiveHashes:
+        """Return the live set as hashes. Only for a view.
+
+        Args:
+            spark: The session. If None, this process reads all hashes.
+        """
+        return LiveHashes.of(spark, self._files, self._states, self._cache, self._storages, self.released)
+
+    def read(self, spark: SparkSession, route: str = "", columns: Sequence[str] | None = None) -> DataFrame:
+        """Return the live files as a frame (columns of `live_files`).
+
+        Args:
+            spark: The session.
+            route: Name of a side table of referenced files that are not live, such as
+                `EXPIRED_SIDE`.
+            columns: Columns to return. If None, all columns.
+        """
+        names = list(columns or LIVE_FILES.schema.names)
+        if not self.is_view or route == EXTERNAL_SIDE:
+            return read_table(spark, self.context.state, LIVE_FILES, self.table, route or None, names)
+        return self._frame(spark).filter(F.col(ROUTE) == route).select(*names)
+
+    def batches(self, route: str = "", columns: Sequence[str] | None = None, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the live files in this process.
+
+        Memory holds a part of them (`MAX_BUCKET_ENTRIES`).
+
+        Args:
+            route: See `read`.
+            columns: See `read`.
+            limit: Maximum number of rows. If it is small, not all entries are read.
+        """
+        left = limit
+        for batch in self._batches(route, list(columns or LIVE_FILES.schema.names), limit):
+            rows = batch if left is None else batch.slice(0, left)
+            if rows.num_rows:
+                yield rows
+            left = None if left is None else left - rows.num_rows
+            if left == 0:
+                return
+
+    def _batches(self, route: str, names: list[str], limit: int | None) -> Iterator[pa.RecordBatch]:
+        if not self.is_view or route == EXTERNAL_SIDE:
+            for path in self.table.paths(route or None):
+                yield from read_parts(self._files, [path], LIVE_FILES.schema, names).to_batches()
+            return
+        if limit is not None and limit <= MAX_KEYS and not route and self.released is None and self._entry_rows > MAX_IN_PROCESS_ENTRIES:
+            rows = self.rows_of(None, self._first_live_keys(limit))
+            yield from rows.filter(pc.equal(rows.column(ROUTE), route)).select(names).to_batches()
+            return
+        buckets = -(-max(1, self._entry_rows) // MAX_BUCKET_ENTRIES)
+        for number in range(buckets):
+            scan = self._scan((tuple(self._cache.paths()),))
+            rows = self._in_process(replace(scan, bucket=(number, buckets)) if buckets > 1 else scan)
+            yield from rows.filter(pc.equal(rows.column(ROUTE), route)).select(names).to_batches()
+
+    def _first_live_keys(self, limit: int) -> pa.Array:
+        """Return the keys of at most `limit` live files."""
+        scan = self._scan(tuple((path,) for path in self._cache.paths()))
+        first_released = numbered_states(self._files, self._states).live * _KINDS
+        found = pa.array([], pa.string())
+        for batch in scan(_numbers(len(scan.groups) + 1)):
+            is_live = pc.and_(pc.less(batch.column("strongest"), first_released), pc.not_equal(batch.column("storage"), EXTERNAL))
+            found = pc.unique(pa.concat_arrays([found, batch.column("key").filter(is_live)]))
+            if len(found) >= limit:
+                break
+        return found.slice(0, limit)
+
+    def rows_of(self, spark: SparkSession | None, keys: pa.Array) -> pa.Table:
+        """Return the rows of these keys with their route, whether live or not (columns `ROUTED_ROWS`).
+
+        Args:
+            spark: Used only if the entries do not fit in this process. If None, this process reads
+                them part by part.
+            keys: At most `MAX_KEYS` keys, or addresses of external files.
+        """
+        if not self.is_view:
+            return self._old_rows_of(keys)
+        if self._entry_rows <= MAX_IN_PROCESS_ENTRIES:
+            return self._in_process(self._scan((tuple(self._cache.paths()),), keys=keys))
+        session = None if spark is None else large_session(spark)
+        containers = _containers_with(self.hashes(session), keys)
+        paths, entries = self._paths_with(containers)
+        if session is None or entries <= MAX_IN_PROCESS_ENTRIES:
+            return self._in_process(self._scan((tuple(paths),), keys=keys, containers=containers))
+        scan = self._scan(group_by_size(paths, self._files.sizes(paths)), keys=keys, containers=containers)
+        return self._to_rows(collect_arrow(_scan_frame(session, scan), KEYED))
+
+    def direct_rows(self) -> pa.Table:
+        """Return the containers and directly referenced files, with their route (columns `ROUTED_ROWS`).
+
+        Only for a view. Entries are ignored, so another witness may be stronger.
+        """
+        return self._in_process(self._scan(()))
+
+    def hash_batches(self, storage: str) -> Iterator[NDArray[np.int64]]:
+        """Yield the key hashes of the live files in a storage. A hash occurs once per container that names the file."""
+        if not self.is_view:
+            for batch in self.batches("", ["storage", "key_hash"]):
+                yield batch.filter(pc.equal(batch.column("storage"), storage)).column("key_hash").to_numpy()
+            return
+        hashes = self.hashes(None)
+        for batch in hashes.live_keys(storage)(hashes.matched()):
+            yield batch.column("key_hash").to_numpy()
+
+    def container(self, address: str) -> dict[str, Any] | None:
+        """Return the state of a container as a row (columns `ROUTED_ROWS`), or None if it is unknown.
+
+        Only for a view.
+        """
+        states = numbered_states(self._files, self._states)
+        own = states.direct.filter(pc.equal(states.direct.column("address"), address)).sort_by("witness").slice(0, 1)
+        if not own.num_rows:
+            return None
+        row, witness = own.to_pylist()[0], states.witnesses.filter(pc.equal(states.witnesses.column("witness"), own.column("witness")[0]))
+        needed_by = witness.to_pylist()[0]
+        size = row["size_bytes"] if row["size_bytes"] is not None else row["container_size_bytes"]
+        columns = {name: needed_by[name] for name in ("commit_id", "container", "table_uuid")}
+        key = row["key"] if row["key"] is not None else row["address"]
+        route = EXTERNAL_SIDE if row["storage"] is None else route_of(needed_by["rank"])
+        found = row | columns | {"lake": self.lake, "size_bytes": size, "key": key, ROUTE: route, "key_hash": xxhash64(pa.array([key]))[0]}
+        return {name: found[name] for name in ROUTED_ROWS.names}
+
+    @cached_property
+    def released(self) -> ReleasedFiles | None:
+        """Files that rules of the owner release. With an unreadable table, no file is released."""
+        return None if self.table.summary(LiveFilesSummary).unreadable else find_released_files_of(self.context, self.table)
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
+        """Return all rows with their route (columns `ROUTED_ROWS`)."""
+        if is_small(spark):
+            return frame_from_arrow(spark, self._in_process(self._scan((tuple(self._cache.paths()),))))
+        scan = self._scan(self._grouped_paths())
+        rows = map_arrow(_group_frame(_scan_frame(spark, scan)), self._row_task, ROUTED_ROWS)
+        if self.released is None:
+            return rows
+        released = self.released.read(spark, self.context.state, ["storage", "key", "deduplicated"]).filter("not deduplicated")
+        flagged = rows.join(released.select("storage", "key", F.lit(True).alias("is_released")), ["storage", "key"], "left")
+        route = F.when((F.col(ROUTE) == "") & F.coalesce("is_released", F.lit(False)), LIFECYCLE_SIDE).otherwise(F.col(ROUTE))
+        return flagged.withColumn(ROUTE, route).select(*ROUTED_ROWS.names)
+
+    def _in_process(self, scan: EntryScan) -> pa.Table:
+        return self._to_rows(pa.Table.from_batches(scan(_numbers(len(scan.groups) + 1)), KEYED))
+
+    def _to_rows(self, matched: pa.Table) -> pa.Table:
+        rows = pa.Table.from_batches(self._row_task(iter(_group(matched).to_batches())), ROUTED_ROWS)
+        if self.released is None:
+            return rows
+        released = read_parts(self._files, self.released.published.paths(), self.released.table.schema, ["storage", "key", "deduplicated"])
+        released = released.filter(pc.invert(released.column("deduplicated")))
+        is_released = pc.and_(pc.equal(rows.column(ROUTE), ""), pc.is_in(_identity(rows), _identity(released)))
+        return _with_columns(rows, {ROUTE: pc.if_else(is_released, LIFECYCLE_SIDE, rows.column(ROUTE))})
+
+    def _count_rows(self) -> LiveTotals:
+        by, counted, found = TOTALS.names[:5], list[pa.Table](), 0
+        for route in ("", *ROUTED_SIDES):
+            for batch in self.batches(route, ["storage", "kind", "table_uuid", "commit_id", "size_bytes"]):
+                route_column = pa.array([route] * batch.num_rows, pa.string())
+                rows = pa.Table.from_batches([batch]).append_column("route", route_column).group_by(by)
+                counted.append(rows.aggregate([([], "count_all"), ("size_bytes", "sum")]).select([*by, "count_all", "size_bytes_sum"]))
+                found += batch.num_rows
+        rows = pa.concat_tables([TOTALS.empty_table(), *(some.rename_columns(TOTALS.names).cast(TOTALS) for some in counted)])
+        return LiveTotals.of(rows, found, found)
+
+    def _old_rows_of(self, keys: pa.Array) -> pa.Table:
+        found = [ROUTED_ROWS.empty_table()]
+        for route in ("", *ROUTED_SIDES):
+            for path in self.table.paths(route or None):
+                rows = read_parts(self._files, [path], LIVE_FILES.schema)
+                rows = rows.filter(pc.is_in(rows.column("key"), keys))
+                found.append(rows.append_column(ROUTE, pa.array([route] * rows.num_rows, pa.string())))
+        return pa.concat_tables(found)
+
+    def _scan(
+        self, groups: tuple[tuple[str, ...], ...], *, keys: pa.Array | None = None, containers: tuple[str, ...] | None = None
+    ) -> EntryScan:
+        return EntryScan(self._files, self._states, groups if any(groups) else (), self._storages, keys, containers)
+
+    def _grouped_paths(self) -> tuple[tuple[str, ...], ...]:
+        paths = self._cache.paths()
+        return group_by_size(paths, self._files.sizes(paths)) if paths else ()
+
+    def _paths_with(self, containers: tuple[str, ...]) -> tuple[list[str], int]:
+        """Return the parts of the segments that decoded these containers, and the number of their entries."""
+        wanted, found, entries = pa.array(containers, pa.string()), set[str](), 0
+        for path in self._cache.paths(CONTAINERS_SIDE):
+            index = read_parts(self._files, [path], CONTAINERS, ["container", "files"])
+            index = index.filter(pc.is_in(index.column("container"), wanted))
+            if index.num_rows:
+                found.add(path.rpartition("/")[0].removesuffix(f"/{CONTAINERS_SIDE}"))
+                entries += pc.sum(index.column("files")).as_py() or 0
+        return [path for path in self._cache.paths() if path.rpartition("/")[0] in found], entries
+
+    @property
+    def _row_task(self) -> _ToRows:
+        return _ToRows(self._files, self._states, self._storages, self.lake)
+
+    @property
+    def _entry_rows(self) -> int:
+        return sum(run.rows for run in self._cache.runs)
+
+    @cached_property
+    def _cache(self) -> Segments:
+        """The cache segments that the run used.
+
+        Raises:
+            StateError: If entries of a needed container are not in the cache any more.
+        """
+        wanted = set(self.table.summary(LiveFilesSummary).segments)
+        runs = [run for run in self.context.state.history(self.lake, MANIFEST_ENTRIES.name) if run.run_id in wanted]
+        cache = self.context.state.segments(runs)
+        index = read_parts(self._files, cache.paths(CONTAINERS_SIDE), CONTAINERS, ["container", "files"])
+        states = numbered_states(self._files, self._states)
+        needed = Expanding.of(states).addresses
+        found = pc.sum(index.filter(pc.is_in(index.column("container"), needed)).column("files")).as_py() or 0
+        if found != states.expected:
+            raise StateError(
+                f"the live files of lake {self.lake} on {self.table.receipt.run_date} cannot be listed: the entry cache has {found:,} of "
+                f"{states.expected:,} entries. Run `gc-assets run` for the current date."
+            )
+        return cache
+
+    @property
+    def _states(self) -> tuple[str, ...]:
+        return tuple(self.table.paths(STATES_SIDE))
+
+    @property
+    def _files(self) -> Files:
+        return self.context.state.files
+
+    @property
+    def _storages(self) -> tuple[str, ...]:
+        return tuple(storage.name for storage in self.context.config.storages)
+
+
+def _containers_with(hashes: LiveHashes, keys: pa.Array) -> tuple[str, ...]:
+    """Return the sorted addresses of containers that name one of these keys."""
+    wanted = np.unique(xxhash64(keys))
+    witnesses = hashes.states.witnesses.sort_by("witness")
+    found = np.unique(hashes.witnesses_of(wanted))
+    selected = witnesses.take(pa.array(found))
+    return tuple(sorted(selected.filter(selected.column("expands")).column("container").to_pylist()))
+
+
+def _identity(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(pc.fill_null(rows.column("storage"), ""), rows.column("key"), "\x1f")
+
+
+def _with_columns(rows: pa.Table, columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """Replace or append columns."""
+    existing = {name: rows.column(name) for name in rows.column_names}
+    return pa.table(existing | columns)
+
+
+def write_external(
+    spark: SparkSession, context: RunContext, lake_name: str, hashes: LiveHashes, cache: Segments, run: TableRun
+) -> tuple[PartFile, ...]:
+    """Write the files in no storage as rows of the side table `EXTERNAL_SIDE`.
+
+    Args:
+        spark: Used only if the entries do not fit in this process.
+        context: The run.
+        lake_name: The lake.
+        hashes: The live set of the run.
+        cache: The segments of the entry cache.
+        run: The unpublished run of `live_files`.
+    """
+    files, states, storages = context.state.files, hashes.scan.states, hashes.scan.storages
+    paths = cache.paths() if any(segment.summary(SegmentSummary).external for segment in cache.runs) else []
+    scan = EntryScan(files, states, tuple((path,) for path in paths), storages, external=True)
+    to_rows = _ToRows(files, states, storages, lake_name)
+    if sum(segment.rows for segment in cache.runs) <= MAX_IN_PROCESS_ENTRIES:
+        matched = _group(pa.Table.from_batches(scan(_numbers(len(scan.groups) + 1)), KEYED))
+        rows = pa.Table.from_batches(to_rows(iter(matched.to_batches())), ROUTED_ROWS)
+        return tuple(write_parts(rows.select(LIVE_FILES.schema.names), run, files, EXTERNAL_SIDE))
+    rows = map_arrow(_group_frame(_scan_frame(spark, scan)), to_rows, ROUTED_ROWS)
+    return write_frame(rows, LIVE_FILES, run, context.state, routes=(EXTERNAL_SIDE,)).side.get(EXTERNAL_SIDE, ())
+
+
+def _numbers(pieces: int) -> Iterator[pa.RecordBatch]:
+    return iter([pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})])
+
+
+def _scan_frame(spark: SparkSession, scan: EntryScan) -> DataFrame:
+    pieces = len(scan.groups) + 1
+    return spark.range(0, pieces, 1, pieces).mapInArrow(scan, spark_schema(KEYED))
+
+
+def _group(matched: pa.Table) -> pa.Table:
+    grouped = matched.group_by(["storage", "key"]).aggregate(_AGGREGATES)
+    names = {f"{name}_{how}": name for name, how in _AGGREGATES}
+    return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(KEYED.names).cast(KEYED).combine_chunks()
+
+
+def _group_frame(matched: DataFrame) -> DataFrame:
+    return matched.groupBy("storage", "key").agg(*(getattr(F, how)(name).alias(name) for name, how in _AGGREGATES)).select(*KEYED.names)

@@ -1,0 +1,56 @@
+"""Find the tables of files in a storage, from the claims of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from gc_assets.core.claims import Claims
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_rows
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
+
+
+@dataclass(frozen=True, slots=True)
+class FileTables:
+    """Claims on a storage with the names of their tables.
+
+    Attributes:
+        claims: The claims of the run date.
+        names: Table names by lake and table uuid.
+    """
+
+    claims: Claims
+    names: Mapping[tuple[str, str | None], str]
+
+    @classmethod
+    def of(cls, context: RunContext, storage_name: str) -> Self:
+        """Read the claims and names that the run date has. Lakes without a run have none."""
+        lakes = [lake.name for lake in context.config.lakes]
+        refs = [table for lake in lakes if (table := context.find(LAKE_REFS, lake)) is not None]
+        live = [table for lake in lakes if (table := context.find(LIVE_FILES, lake)) is not None]
+        names: dict[tuple[str, str | None], str] = {}
+        for table in refs:
+            for row in read_rows(context.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist():
+                if row["table_name"] is not None:
+                    names[table.receipt.owner, row["table_uuid"]] = row["table_name"]
+        return cls(claims_of(context, storage_name, [*refs, *live]), names)
+
+    def names_of(self, rows: pa.RecordBatch) -> list[str]:
+        """Return the table of each file, or its lake if that is unknown or a single repository.
+
+        Args:
+            rows: Files with the columns key and lake.
+        """
+        lakes, claiming, uuids = (
+            rows.column("lake").to_pylist(),
+            *(column.to_pylist() for column in self.claims.resolve(rows.column("key"))),
+        )
+        return [
+            self.names.get((lake, uuid), lake or "") if lake == owner else lake or ""
+            for lake, owner, uuid in zip(lakes, claiming, uuids, strict=True)
+        ]

@@ -1,0 +1,51 @@
+"""The line that counts what plans do, wherever plans are shown. The module reads no state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
+from gc_assets.core.units import count_of, format_bytes
+from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, REMOVE_SNAPSHOT
+
+# Verb and noun of each expiry action.
+_EDITS: Final = {
+    REMOVE_SNAPSHOT: ("expire", "snapshot"),
+    EDIT_PARENT: ("change the parent of", "snapshot"),
+    DELETE_REF: ("delete", "ref"),
+}
+
+
+def summarize_plans(plans: Iterable[PlanHeader | PlanSummary]) -> str:
+    """Return one line that counts the work of plans.
+
+    For example `Plan: quarantine 50 files (46.8 kB), expire 13 snapshots, purge 0, restore 0`.
+    """
+    listed = list(plans)
+    parts = [_files(QUARANTINE, listed), *describe_edits(listed), *(_files(action, listed) for action in (PURGE, RESTORE))]
+    if uploads := sum(plan.uploads.count for plan in listed):
+        parts.append(f"abort {count_of(uploads, 'unfinished upload')}")
+    return f"Plan: {', '.join(parts)}"
+
+
+def describe_edits(plans: Iterable[PlanHeader | PlanSummary]) -> Iterator[str]:
+    """Yield the number of history edits by action, such as `expire 13 snapshots`."""
+    by_action, unknown = Counter[str](), 0
+    for plan in plans:
+        by_action.update(plan.edits_by_action)
+        unknown += sum(plan.expiry_actions.values()) - sum(plan.edits_by_action.values())
+    if not by_action and not unknown:
+        yield "expire 0"
+    for action, (verb, noun) in _EDITS.items():
+        if count := by_action[action]:
+            yield f"{verb} {count_of(count, noun)}"
+    if unknown:  # plans of releases before 0.4 record no actions
+        yield f"make {count_of(unknown, 'history edit')}"
+
+
+def _files(action: str, plans: Iterable[PlanHeader | PlanSummary]) -> str:
+    amount = Amount.total(plan.totals.get(action, Amount()) for plan in plans)
+    return f"{action} {count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})" if amount.files else f"{action} 0"

@@ -1,0 +1,116 @@
+"""Summarise a run for each table: the policy in words, its snapshots, and its files.
+
+Tables are read with Arrow, part by part, and only the sums are kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import pyarrow.compute as pc
+
+from gc_assets.core.plan import Amount
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import read_rows
+from gc_assets.lakes.protocol import RETAINED
+from gc_assets.stages.mark.lake_refs import read_side_rows
+from gc_assets.stages.read.usage import TableUsage, usage_by_table
+from gc_assets.stages.sweep.probe import UNOWNED
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import SOURCES, SOURCES_SIDE
+from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
+
+# The files of larger lakes are not counted by table, so that the end of a run does not read them again.
+MAX_COUNTED_FILES: Final = 5_000_000
+_EXPIRED: Final = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """One table of a lake in a run.
+
+    Attributes:
+        table: The name of the table, or None for a lake of one repository.
+        policy: What the policy keeps, in words.
+        kept: Number of retained snapshots or commits.
+        expiring: Number of those that the policy does not keep.
+        live: Live files, that is those that remain after the expiry. None if they were not counted.
+        expired: Files that only expired history needs.
+        garbage: All other garbage, without foreign files.
+    """
+
+    lake: str
+    table: str | None
+    policy: str
+    kept: int
+    expiring: int
+    live: Amount | None = None
+    expired: Amount = field(default_factory=Amount)
+    garbage: Amount = field(default_factory=Amount)
+
+    @property
+    def present(self) -> Amount | None:
+        """Files of the history before the expiry."""
+        return Amount.total((self.live, self.expired)) if self.live is not None else None
+
+
+def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequence[str]) -> list[RunTable]:
+    """Summarise the tables of a run: most garbage first, then most expiring snapshots.
+
+    Args:
+        context: The run context.
+        lakes: The lakes with a finished mark.
+        storages: The storages with a plan. Files are counted in these.
+    """
+    found = [table for lake in lakes for table in _policies(context, lake)]
+    files = sum(context.table(LIVE_FILES, lake).summary(LiveFilesSummary).files for lake in lakes)
+    counted = bool(storages) and files <= MAX_COUNTED_FILES
+    usages: dict[tuple[str, str | None], list[TableUsage]] = {(item.lake, item.table): [] for item in found}
+    for usage in usage_by_table(context, storages) if counted else ():
+        usages.get((usage.lake, usage.table), usages.get((usage.lake, None), [])).append(usage)
+    rows = [_add_files(item, usages[item.lake, item.table]) if counted else item for item in found]
+    return sorted(rows, key=lambda item: (-item.expired.bytes - item.garbage.bytes, -item.expiring, item.lake, item.table or ""))
+
+
+def _add_files(item: RunTable, usages: Sequence[TableUsage]) -> RunTable:
+    garbage = [(reason, amount) for usage in usages for reason, amount in usage.garbage.items()]
+    return replace(
+        item,
+        live=Amount.total(usage.live for usage in usages),
+        expired=Amount.total(amount for reason, amount in garbage if reason == _EXPIRED),
+        garbage=Amount.total(amount for reason, amount in garbage if reason != _EXPIRED),
+    )
+
+
+def find_dropped_tables(context: RunContext, lake: str) -> list[str]:
+    """Return the tables of the previous run date that left their catalog since, in alphabetical order."""
+    previous = context.state.latest(lake, LAKE_REFS.name, before=context.run_date)
+    if previous is None:
+        return []
+    unreadable = {item.table_name for item in context.table(LIVE_FILES, lake).summary(LiveFilesSummary).unreadable}
+    columns = ["table_uuid", "table_name"]
+    now = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake), columns=columns).to_pylist()
+    uuids = {row["table_uuid"] for row in now}
+    before = read_rows(context.state, LAKE_REFS, previous, columns=columns).to_pylist()
+    return sorted({row["table_name"] for row in before if row["table_name"] and row["table_uuid"] not in uuids} - unreadable)
+
+
+def unowned_files(context: RunContext, storage: str) -> Amount:
+    """Return the files of a storage that no lake claims."""
+    return context.table(ORPHAN_FILES, storage).summary(OrphanFilesSummary).storage_breakdown.get(UNOWNED, Amount())
+
+
+def _policies(context: RunContext, lake: str) -> Iterator[RunTable]:
+    """Yield each table of a lake, with its policy and snapshots."""
+    config = context.config.lake(lake)
+    sources = read_side_rows(context, context.table(LAKE_REFS, lake), SOURCES_SIDE, SOURCES)
+    tables = {row["table_uuid"]: (row["table_name"], row["properties"]) for row in sources}
+    states = read_rows(context.state, REACHABLE_SNAPSHOTS, context.table(REACHABLE_SNAPSHOTS, lake), columns=["table_uuid", "state"])
+    retained = pc.equal(states.column("state"), RETAINED)
+    kept = Counter(states.filter(retained).column("table_uuid").to_pylist())
+    expiring = Counter(states.filter(pc.invert(retained)).column("table_uuid").to_pylist())
+    for uuid, (name, properties) in tables.items():
+        yield RunTable(lake, name, config.describe_retention(properties), kept[uuid], expiring[uuid])
