@@ -80,6 +80,10 @@ class Meter:
         """
         return sum(sum(int(value) for value in fields[11:15]) for _, fields in self._tree()) / _TICKS
 
+    def count_processes(self) -> int:
+        """Return the number of living processes, with the root."""
+        return len(self._tree())
+
     def _watch(self, usage: Usage, stop: threading.Event) -> None:
         while not stop.wait(_SAMPLE_SECONDS):
             self.sample(usage)

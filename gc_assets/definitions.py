@@ -18,9 +18,9 @@ from gc_assets.assets.analysis import analysis
 from gc_assets.assets.asset_step import build_owner_mapper
 from gc_assets.assets.decisions import decisions
 from gc_assets.assets.lake_assets import expiry_log_specs, lake_assets
+from gc_assets.assets.names import asset_key
 from gc_assets.assets.notifications import notification_sensors
 from gc_assets.assets.partitions import first_run_date, run_dates
-from gc_assets.assets.results import asset_key
 from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.sources import list_tables, source_assets
 from gc_assets.assets.storage_assets import storage_assets
@@ -70,15 +70,15 @@ def build_definitions(
         platform = load_platform(os.environ, os.fspath(platform), require_names=False)
     begin = first or first_run_date(platform)
     config, days = platform.config, run_dates(platform.clock, begin)
-    assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
-    assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, config.storages, days)]
+    assets = [asset for lake in config.lakes for asset in lake_assets(config, lake, days)]
+    assets += [asset for storage in config.storages for asset in storage_assets(config, storage, days)]
 
-    single = [*decisions(config), analysis(begin)]
+    single = [*decisions(platform), analysis(begin)]
     if runtime is None and config.spark.runs_in_jobs:
         jobs = Jobs(platform, as_of, begin)
         assets, single = remote_steps(assets, jobs), remote_jobs(single, jobs)
 
-    deletions = {storage.name: asset_key(storage.name, DELETION_LOG) for storage in config.storages}
+    deletions = {storage.name: asset_key(config, storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
     # Without a plan id, and only in mode apply, deletion_log restores files that are needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
@@ -89,13 +89,13 @@ def build_definitions(
     apply = dg.define_asset_job("apply", apply_selection, description=APPLY_DESCRIPTION, executor_def=EXECUTOR)
     nightly = dg.build_schedule_from_partitioned_job(run, name="nightly", hour_of_day=2, minute_of_hour=0, description=SCHEDULE_DESCRIPTION)
 
-    specs = [spec for lake in config.lakes for spec in expiry_log_specs(lake, config.storages, days)]
-    specs += [spec for lake in config.lakes for spec in source_assets(lake, list_tables(config, lake))]
+    specs = [spec for lake in config.lakes for spec in expiry_log_specs(config, lake, days)]
+    specs += [spec for lake in config.lakes for spec in source_assets(config, lake, list_tables(config, lake))]
     return dg.Definitions(
         assets=dg.map_asset_specs(build_owner_mapper(config), [*assets, *specs]),
         jobs=[run, old_run, apply, *single],
         schedules=[nightly],
-        sensors=[approved_plans(apply), *notification_sensors(config)],
+        sensors=[approved_plans(config, apply), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of, runtime)},
     )
 

@@ -24,8 +24,10 @@ from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kinds import all_tables, owners_of
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.resources.platform import Platform, load_platform
-from gc_assets.stages.read.browse import batches, runs_of
+from gc_assets.stages.mark.live_set import LiveSet
+from gc_assets.stages.read.browse import runs_of
 from gc_assets.stages.read.explain import Explanation, explain
+from gc_assets.stages.read.live_rows import read_table_rows
 from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import ListedPlan, StoredPlan, find_plan, list_plans, load_plan
@@ -101,14 +103,18 @@ class PublishedRun:
 
     def table(self, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> pa.Table:
         """Read a table by name into memory."""
-        table, paths = self._table(name, owner, columns)
+        table, group = self._table(name, owner, columns)
         schema = table.schema if columns is None else pa.schema([table.schema.field(column) for column in columns])
-        return pa.Table.from_batches(batches(self.context.state, table.schema, paths, columns), schema)
+        return pa.Table.from_batches(read_table_rows(self.context, table, group, columns), schema)
 
     def frame(self, spark: SparkSession, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> DataFrame:
         """Return a table as a lazy data frame of a Spark session."""
-        table, paths = self._table(name, owner, columns)
-        return read_paths(spark, self.context.state.files, table.schema, paths, None if columns is None else list(columns))
+        table, group = self._table(name, owner, columns)
+        names = None if columns is None else list(columns)
+        if table is schemas.LIVE_FILES:
+            return LiveSet(self.context, self.context.table(table, group)).read(spark, columns=names)
+        paths = [path for run in runs_of(self.context.state, table, group, self.run_date) for path in run.paths()]
+        return read_paths(spark, self.context.state.files, table.schema, paths, names)
 
     def plan(self, storage: str | None = None) -> StoredPlan:
         """Return the plan of a storage: its header with gates and totals, and the decisions on it.
@@ -138,15 +144,14 @@ class PublishedRun:
         """
         history_views(spark, self.context, _owner(self.context.config, SNAPSHOT_HISTORY, lake))
 
-    def _table(self, name: str, owner: str | None, columns: Collection[str] | None) -> tuple[Table, list[str]]:
+    def _table(self, name: str, owner: str | None, columns: Collection[str] | None) -> tuple[Table, str]:
         tables = all_tables()
         if name not in tables:
             raise UsageError(f"no table {name!r}; the tables are {', '.join(tables)}")
         table = tables[name]
         if unknown := [column for column in columns or () if column not in table.schema.names]:
             raise UsageError(f"{name} has no column {', '.join(unknown)}; its columns are {', '.join(table.schema.names)}")
-        runs = runs_of(self.context.state, table, _owner(self.context.config, table, owner), self.run_date)
-        return table, [path for run in runs for path in run.paths()]
+        return table, _owner(self.context.config, table, owner)
 
 
 @dataclass(frozen=True, slots=True)

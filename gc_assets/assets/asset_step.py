@@ -12,7 +12,8 @@ import dagster as dg
 
 from gc_assets.assets.checks import RECEIPT, Check
 from gc_assets.assets.failures import translate_errors
-from gc_assets.assets.results import StepOutput, asset_key, build_result
+from gc_assets.assets.names import asset_key, group_name, step_name
+from gc_assets.assets.results import StepOutput, build_result
 from gc_assets.assets.step_log import forward_logs
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.engine.run_context import RunContext
@@ -66,14 +67,19 @@ def without_spark(stage: Callable[[RunContext, str], object]) -> Stage:
     return lambda _, run_context, name: stage(run_context, name)
 
 
-def build_asset(asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates) -> dg.AssetsDefinition:
+def build_asset(
+    config: Config, asset_step: AssetStep, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates
+) -> dg.AssetsDefinition:
     """Build the asset of a step of one lake or storage.
 
     If only some outputs are selected, the stage still publishes all, and the asset reports the
     selected ones.
     """
     outputs = [output for output in asset_step.outputs if has_table(owner, output.table)]
-    specs = [build_spec(owner, output.table, deps, run_dates, spark=asset_step.spark, freshness=asset_step.freshness) for output in outputs]
+    specs = [
+        build_spec(config, owner, output.table, deps, run_dates, spark=asset_step.spark, freshness=asset_step.freshness)
+        for output in outputs
+    ]
 
     @multi_asset(specs, asset_step.checks, SPARK_POOL if asset_step.spark else None, asset_step.priority)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
@@ -91,7 +97,7 @@ def multi_asset(
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Return a decorator that turns a function into a step with all `checks` on each of `specs`."""
     return dg.multi_asset(
-        name="__".join(specs[0].key.path),
+        name=step_name(specs[0].key),
         specs=specs,
         check_specs=[
             dg.AssetCheckSpec(check.name, asset=spec.key, description=check.danger, blocking=check.blocking)
@@ -105,6 +111,7 @@ def multi_asset(
 
 
 def build_spec(
+    config: Config,
     owner: Owner,
     table: Table,
     deps: Sequence[dg.AssetKey],
@@ -113,12 +120,12 @@ def build_spec(
     spark: bool = True,
     freshness: dg.FreshnessPolicy | None = None,
 ) -> dg.AssetSpec:
-    """Build the spec of the asset `[<lake or storage>, <table>]`."""
+    """Build the spec of the asset of a table."""
     return dg.AssetSpec(
-        key=asset_key(owner.name, table),
+        key=asset_key(config, owner.name, table),
         deps=deps,
         description=table.doc,
-        group_name=owner.name,
+        group_name=group_name(config, owner.name),
         kinds={_kind(owner), "spark"} if spark else {_kind(owner)},
         tags={"gc/scope": table.scope},
         metadata={"dagster/column_schema": column_schema(table)},
@@ -133,7 +140,7 @@ def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]
     Owners of a lake or storage replace the owners of the configuration. Its tags are added to the
     tags of the configuration.
     """
-    groups = {owner.name: owner for owner in (*config.lakes, *config.storages)}
+    groups = {group_name(config, owner.name): owner for owner in (*config.lakes, *config.storages)}
 
     def set_owners(spec: dg.AssetSpec) -> dg.AssetSpec:
         owner = groups[str(spec.group_name)]
@@ -142,13 +149,13 @@ def build_owner_mapper(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]
     return set_owners
 
 
-def asset_keys(owner: Owner, tables: Collection[Table], lakes: Sequence[LakeConfig] = ()) -> list[dg.AssetKey]:
+def asset_keys(config: Config, owner: Owner, tables: Collection[Table]) -> list[dg.AssetKey]:
     """Return the keys of those `tables` that the owner has.
 
-    For a storage, a table of lakes means that table of each of `lakes` that has it.
+    For a storage, a table of lakes means that table of every lake that has it.
     """
-    owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else lakes, "storage": [owner]}
-    return [asset_key(each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]
+    owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else config.lakes, "storage": [owner]}
+    return [asset_key(config, each.name, table) for table in tables for each in owners[table.scope] if has_table(each, table)]
 
 
 def column_schema(table: Table) -> dg.TableSchema:

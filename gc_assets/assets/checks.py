@@ -9,20 +9,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
-import pyarrow.compute as pc
 
+from gc_assets.assets.page_actions import to_page_message
+from gc_assets.assets.plan_metadata import gates_table
 from gc_assets.core.errors import StateError
 from gc_assets.core.printable import to_message
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.content_roots import has_live_roots
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.records import plans as approvals
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
+from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import DeletionLogSummary, LiveFilesSummary, ManifestEntriesSummary, OrphanFilesSummary
 
 # Larger tables are only sampled, so that the driver does not read a large lake twice.
@@ -37,13 +39,13 @@ class Verdict:
     Attributes:
         numbers: The numbers that decided.
         description: The failures, or None.
-        details: Names of the failed items.
+        details: Metadata that is not plotted, such as the names of failed items.
     """
 
     passed: bool
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
     description: str | None = None
-    details: Mapping[str, str] = field(default_factory=dict[str, str])
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,14 @@ class Check:
 
 def _receipt(context: RunContext, published: PublishedTable) -> Verdict:
     hashed = wrong = size_bytes = 0
-    for part, path in zip(published.receipt.files, published.paths(), strict=True):
+    parts = published.receipt.files or published.receipt.parts  # `live_files` has side tables only
+    for part in parts:
         if size_bytes >= HASHED_BYTES:
             break
-        content = context.state.files.read(path)
+        content = context.state.files.read(f"{published.path}/{part.name}")
         wrong += hashlib.sha256(content).hexdigest() != part.sha256
         hashed, size_bytes = hashed + 1, size_bytes + len(content)
-    numbers = {"parts": len(published.receipt.files), "parts_hashed": hashed, "bytes_hashed": size_bytes, "parts_changed": wrong}
+    numbers = {"parts": len(parts), "parts_hashed": hashed, "bytes_hashed": size_bytes, "parts_changed": wrong}
     return Verdict(wrong == 0, numbers, f"{wrong:,} parts in {published.path} changed after publication" if wrong else None)
 
 
@@ -95,7 +98,7 @@ def _complete(_: RunContext, published: PublishedTable) -> Verdict:
 def _live_while_refs(context: RunContext, published: PublishedTable) -> Verdict:
     refs = context.table(LAKE_REFS, published.receipt.owner)
     heads = _heads(context, refs)
-    live = published.receipt.rows
+    live = published.summary(LiveFilesSummary).files
     is_empty = live == 0 and heads > 0 and not has_live_roots(context, published.receipt.owner)
     return Verdict(
         live > 0 or heads == 0 or is_empty,
@@ -114,21 +117,6 @@ def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
     return Verdict(not unreadable, {"unreadable": len(unreadable)}, "\n".join(item.message for item in unreadable) or None)
 
 
-def _incremental_rows_correct(_: RunContext, published: PublishedTable) -> Verdict:
-    summary = published.summary(LiveFilesSummary)
-    numbers = {
-        "reused_files": summary.reused_files,
-        "incremental_runs": summary.incremental_runs,
-        "differences": len(summary.differences),
-    }
-    distrusted = (
-        f"no rows are reused since {summary.distrusted_on}, because they differed from a full recompute"
-        if summary.distrusted_on is not None
-        else None
-    )
-    return Verdict(distrusted is None, numbers, "\n".join(summary.differences) or distrusted)
-
-
 def _everything_decoded(_: RunContext, published: PublishedTable) -> Verdict:
     unreadable = published.summary(ManifestEntriesSummary).unreadable
     found = f"{unreadable:,} containers could not be decoded; live_files fails if a retained commit needs one" if unreadable else None
@@ -138,12 +126,10 @@ def _everything_decoded(_: RunContext, published: PublishedTable) -> Verdict:
 def _holds_live_keys(context: RunContext, published: PublishedTable) -> Verdict:
     probe = ProbeFilter(context.state.files, tuple(published.paths()))
     probed = hits = 0
-    for path in (path for table in live_tables(context) for path in table.paths()):
+    for hashes in (hashes for table in live_tables(context) for hashes in LiveSet(context, table).hash_batches(published.receipt.group)):
+        probed, hits = probed + len(hashes), hits + int(probe.contains(hashes).sum())
         if probed >= PROBED_KEYS:
             break
-        rows = read_parts(context.state.files, [path], LIVE_FILES.schema, ["storage", "key_hash"])
-        hashes = rows.filter(pc.equal(rows.column("storage"), published.receipt.group)).column("key_hash").to_numpy()
-        probed, hits = probed + len(hashes), hits + int(probe.contains(hashes).sum())
     missed = probed - hits
     numbers = {"keys_probed": probed, "keys_missed": missed}
     return Verdict(missed == 0, numbers, f"{missed:,} live keys are missing from the filter" if missed else None)
@@ -166,17 +152,15 @@ def _plan_intact(context: RunContext, published: PublishedTable) -> Verdict:
 def _gates(context: RunContext, published: PublishedTable) -> Verdict:
     header = approvals.load_plan(context.config, published).header
     failed = header.failed_gates
-    found = "\n".join(f"{gate.name}: {gate.message}" for gate in failed) or None
-    names = {"failed_gates": ", ".join(gate.name for gate in failed)} if failed else {}
-    return Verdict(not failed, {"gates": len(header.gates), "gates_failed": len(failed)}, found, names)
+    found = "\n".join(f"{gate.name}: {to_page_message(gate.message, context.config)}" for gate in failed) or None
+    names = ", ".join(gate.name for gate in failed) or "none"
+    return Verdict(not failed, description=found, details={"gates": gates_table(header, context.config), "failed_gates": names})
 
 
 def _no_failed_key(_: RunContext, published: PublishedTable) -> Verdict:
     by_outcome = published.summary(DeletionLogSummary).by_outcome
     failed = sum(amount.files for name, amount in by_outcome.items() if name.endswith("/failed"))
-    return Verdict(
-        failed == 0, {"failed_files": failed}, f"{failed:,} files failed; run gc-assets apply again to resume" if failed else None
-    )
+    return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)
 
 
 RECEIPT: Final = Check("receipt", "Prevents the use of an incomplete table, or one that changed after publication.", _receipt)
@@ -186,12 +170,6 @@ LIVE_WHILE_REFS: Final = Check(
 )
 ALL_READABLE: Final = Check(
     "all_readable", "Reports unreadable tables. They delay every purge until they are repaired.", _all_readable, blocking=False
-)
-INCREMENTAL_ROWS_CORRECT: Final = Check(
-    "incremental_rows_correct",
-    "Reports incremental rows that differ from a full recompute. They may have missed a live file.",
-    _incremental_rows_correct,
-    blocking=False,
 )
 EVERYTHING_DECODED: Final = Check(
     "everything_decoded",

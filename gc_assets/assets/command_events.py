@@ -1,28 +1,29 @@
 """Report the actions of the command line to Dagster.
 
-The events equal those of the asset `deletion_log`: the same metadata, partition and checks. A
-decision on a plan is an observation of `deletion_plan`. These events belong to no run.
+The events equal those of the asset `deletion_log`: the same metadata, partition and checks. The
+status of a plan is an observation of `deletion_plan`. These events belong to no run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from types import MappingProxyType
 
 import dagster as dg
+import pyarrow.compute as pc
 
 from gc_assets.assets.deletion_log import expiry_log_events, log_result
-from gc_assets.assets.plan_metadata import verdict_metadata
-from gc_assets.assets.results import asset_key
+from gc_assets.assets.names import asset_key
+from gc_assets.assets.plan_events import find_plan_event, plan_event
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.apply import ApplyResult
+from gc_assets.stages.read.browse import batches
 from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.state.journal import PublishedTable
-from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
@@ -39,7 +40,7 @@ def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -
         if applied.published is not None
         else ()
     )
-    _report([*edits, *log])
+    _report([*edits, *log, *find_plan_event(context, header.storage, header.plan_id)])
 
 
 def report_restore(context: RunContext, storage_name: str, log: PublishedTable) -> None:
@@ -53,8 +54,17 @@ def report_history_undo(context: RunContext, header: PlanHeader) -> None:
 
 
 def restore_events(context: RunContext, storage_name: str, log: PublishedTable) -> Iterator[Event]:
-    """Return the events of a restore."""
-    return _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
+    """Yield the events of a restore, and the new status of the plans that had moved its files."""
+    yield from _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
+    for plan_id in _source_plans(context, log):
+        yield from find_plan_event(context, storage_name, plan_id)
+
+
+def _source_plans(context: RunContext, log: PublishedTable) -> list[str]:
+    found: set[str | None] = set()
+    for batch in batches(context.state, DELETION_LOG.schema, log.paths(), ["source_plan_id"]):
+        found.update(pc.unique(batch.column(0)).to_pylist())
+    return sorted(plan_id for plan_id in found if plan_id)
 
 
 def history_undo_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
@@ -62,21 +72,14 @@ def history_undo_events(context: RunContext, header: PlanHeader) -> Iterator[dg.
     return expiry_log_events(replace(context, run_date=header.run_date), header.expiry_actions)
 
 
-def report_decision(plan: StoredPlan, now: datetime) -> None:
+def report_decision(context: RunContext, plan: StoredPlan) -> None:
     """Report an approval or a rejection of a plan."""
-    _report([decision_event(plan, now)])
-
-
-def decision_event(plan: StoredPlan, now: datetime) -> dg.AssetObservation:
-    """Return the observation of an approval or a rejection."""
-    header = plan.header
-    key, partition = asset_key(header.storage, DELETION_PLAN), header.run_date.isoformat()
-    return dg.AssetObservation(key, partition=partition, metadata={"plan_id": header.plan_id, **verdict_metadata(plan, now)})
+    _report([plan_event(context, plan)])
 
 
 def _log_events(context: RunContext, storage_name: str, plan_id: str, extra: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
     result = log_result(context, storage_name, {"plan_id": plan_id, **extra})
-    key, partition = asset_key(storage_name, DELETION_LOG), context.run_date.isoformat()
+    key, partition = asset_key(context.config, storage_name, DELETION_LOG), context.run_date.isoformat()
     version = {"dagster/data_version": result.data_version.value} if result.data_version is not None else {}
     yield dg.AssetMaterialization(key, metadata=result.metadata, partition=partition, tags=version)
     for check in result.check_results or ():

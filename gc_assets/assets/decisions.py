@@ -10,14 +10,17 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
-from gc_assets.assets.command_events import Event, decision_event, history_undo_events, restore_events
+from gc_assets.assets.command_events import Event, history_undo_events, restore_events
 from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import translate_errors
+from gc_assets.assets.plan_events import plan_event
 from gc_assets.assets.step_log import forward_logs
-from gc_assets.config.models import Config, PageJob
+from gc_assets.assets.waiting_plans import choices, describe_waiting, newest_plan
+from gc_assets.config.models import PageJob
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.collector import Collector
+from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.restore_request import RestoreResult, resolve_request, restore_files, undo_history
 from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan, approve, find_plan, reject
@@ -31,13 +34,19 @@ NO_RETRIES: Final = {"dagster/max_retries": "0"}
 _PLAN: Final = "The plan id, or at least its first 8 characters."
 _BY: Final = "Your name, which is recorded. It is not authenticated."
 _COMMENT: Final = "The reason, which is recorded."
+# The configuration that a choice in the launchpad fills in.
+_EMPTY: Final[Mapping[str, Mapping[str, Any]]] = {
+    "approve": {"by": "", "comment": "", "override": []},
+    "reject": {"by": "", "comment": ""},
+    "restore": {"history": False},
+}
 
 
 class ApproveConfig(dg.Config):
     """Configuration of the job `approve`."""
 
-    plan_id: str = Field(description=_PLAN)
-    by: str = Field(description=_BY)
+    plan_id: str = Field(default="", description=_PLAN)
+    by: str = Field(default="", description=_BY)
     comment: str = Field(default="", description=_COMMENT)
     override: list[str] = Field(default=[], description="Names of the failed gates to override. They are recorded.")
 
@@ -45,8 +54,8 @@ class ApproveConfig(dg.Config):
 class RejectConfig(dg.Config):
     """Configuration of the job `reject`."""
 
-    plan_id: str = Field(description=_PLAN)
-    by: str = Field(description=_BY)
+    plan_id: str = Field(default="", description=_PLAN)
+    by: str = Field(default="", description=_BY)
     comment: str = Field(default="", description=_COMMENT)
 
 
@@ -62,54 +71,63 @@ class RestoreConfig(dg.Config):
     history: bool = Field(default=False, description="Also undo the history edits of the plan. Requires plan_id.")
 
 
-def decisions(config: Config) -> list[dg.JobDefinition]:
-    """Build the jobs that `page_may` names."""
-    return [build() for name, build in _JOBS.items() if name in config.page_may]
+def decisions(platform: Platform) -> list[dg.JobDefinition]:
+    """Build the jobs that `page_may` names.
+
+    The launchpad begins with the newest plan that the job can act on as of the load of the code
+    location, and lists the current ones.
+    """
+    return [build(platform) for name, build in _JOBS.items() if name in platform.config.page_may]
 
 
-def _approve() -> dg.JobDefinition:
-    @dg.op(description=APPROVE)
-    def approve_plan(context: dg.OpExecutionContext, config: ApproveConfig, collector: dg.ResourceParam[Collector]) -> None:
-        with translate_errors(retry_io=False):
+def _approve(platform: Platform) -> dg.JobDefinition:
+    @dg.op(description=APPROVE, config_schema=_schema(platform, "approve", ApproveConfig))
+    def approve_plan(context: dg.OpExecutionContext, collector: dg.ResourceParam[Collector]) -> None:
+        platform = collector.platform
+        with translate_errors(retry_io=False, page=platform.config):
             refuse_reexecution(context.run)
-            platform = collector.platform
+            config = ApproveConfig(**launched_config(context))
+            _require_plan_and_name(platform, "approve", config.plan_id, config.by)
             event = approve(platform.config, platform.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(platform.config, event.plan_id)
-            context.log_event(decision_event(plan, event.at))
+            context.log_event(plan_event(platform.run_context(platform.clock.today()), plan))
             context.add_output_metadata({**_decision_metadata(plan, event), **reversibility_json(plan.header, platform.config)})
 
-    @dg.job(name="approve", description=APPROVE, tags=NO_RETRIES)
+    @dg.job(name="approve", description=APPROVE, tags=NO_RETRIES, config=_choices(platform, "approve", "approve_plan"))
     def job() -> None:
         approve_plan()
 
     return job
 
 
-def _reject() -> dg.JobDefinition:
-    @dg.op(description=REJECT)
-    def reject_plan(context: dg.OpExecutionContext, config: RejectConfig, collector: dg.ResourceParam[Collector]) -> None:
-        with translate_errors(retry_io=False):
+def _reject(platform: Platform) -> dg.JobDefinition:
+    @dg.op(description=REJECT, config_schema=_schema(platform, "reject", RejectConfig))
+    def reject_plan(context: dg.OpExecutionContext, collector: dg.ResourceParam[Collector]) -> None:
+        platform = collector.platform
+        with translate_errors(retry_io=False, page=platform.config):
             refuse_reexecution(context.run)
-            platform = collector.platform
+            config = RejectConfig(**launched_config(context))
+            _require_plan_and_name(platform, "reject", config.plan_id, config.by)
             event = reject(platform.config, platform.clock, config.plan_id, config.by, config.comment)
             plan = find_plan(platform.config, event.plan_id)
-            context.log_event(decision_event(plan, event.at))
+            context.log_event(plan_event(platform.run_context(platform.clock.today()), plan))
             context.add_output_metadata(_decision_metadata(plan, event))
 
-    @dg.job(name="reject", description=REJECT, tags=NO_RETRIES)
+    @dg.job(name="reject", description=REJECT, tags=NO_RETRIES, config=_choices(platform, "reject", "reject_plan"))
     def job() -> None:
         reject_plan()
 
     return job
 
 
-def _restore() -> dg.JobDefinition:
-    @dg.op(description=RESTORE, pool=DELETE_POOL)
-    def put_files_back(
-        context: dg.OpExecutionContext, config: RestoreConfig, collector: dg.ResourceParam[Collector]
-    ) -> Iterator[Event | dg.Output[None]]:
-        with translate_errors(retry_io=False), forward_logs(context):
-            platform = collector.platform
+def _restore(platform: Platform) -> dg.JobDefinition:
+    @dg.op(description=RESTORE, pool=DELETE_POOL, config_schema=_schema(platform, "restore", RestoreConfig))
+    def put_files_back(context: dg.OpExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[Event | dg.Output[None]]:
+        platform = collector.platform
+        with translate_errors(retry_io=False, page=platform.config), forward_logs(context):
+            config = RestoreConfig(**{name: value if value != "" else None for name, value in launched_config(context).items()})
+            if config.plan_id is None and config.prefix is None and config.key is None:
+                raise UsageError(f"Enter a plan in `plan_id`, or `prefix` or `key`. {describe_waiting(platform, 'restore')}")
             run_context = platform.run_context(platform.clock.today())
             request = resolve_request(run_context, **config.model_dump())
             result = restore_files(collector.spark, run_context, request)
@@ -122,11 +140,43 @@ def _restore() -> dg.JobDefinition:
                 raise GcError(f"{result.missing} Outcomes: {_restore_metadata(result)}")
             yield dg.Output(None, metadata=_restore_metadata(result))
 
-    @dg.job(name="restore", description=RESTORE)
+    @dg.job(name="restore", description=RESTORE, config=_choices(platform, "restore", "put_files_back"))
     def job() -> None:
         put_files_back()
 
     return job
+
+
+def _schema(platform: Platform, job: str, config: type[dg.Config]) -> dict[str, dg.Field]:
+    """Return the configuration fields, with the newest plan that the job can act on as default."""
+    fields = dict(config.to_fields_dict())
+    plan_id = newest_plan(platform, job)
+    if plan_id is not None:
+        field = fields["plan_id"]
+        fields["plan_id"] = dg.Field(field.config_type, default_value=plan_id, is_required=False, description=field.description)
+    return fields
+
+
+def _choices(platform: Platform, job: str, op: str) -> dg.PartitionedConfig:
+    return choices(platform, job, lambda plan_id: {"ops": {op: {"config": {**_EMPTY[job], "plan_id": plan_id}}}})
+
+
+def launched_config(context: dg.OpExecutionContext) -> dict[str, Any]:
+    """Return the configuration of the op, without values that the launch did not contain.
+
+    The default of `plan_id` is from the load of the code location. It is for the launchpad, which
+    shows it: no other launch may decide about a plan that it does not name.
+    """
+    ops: Mapping[str, Any] = context.run.run_config.get("ops", {})
+    given: Mapping[str, Any] = (ops.get(context.op.name) or {}).get("config") or {}
+    return {name: value for name, value in context.op_config.items() if name in given}
+
+
+def _require_plan_and_name(platform: Platform, job: str, plan_id: str, by: str) -> None:
+    if not plan_id.strip():
+        raise UsageError(f"Enter a plan in `plan_id`. {describe_waiting(platform, job)}")
+    if not by.strip():
+        raise UsageError("Enter your name in `by`. It is recorded with the decision.")
 
 
 def refuse_reexecution(run: dg.DagsterRun) -> None:
@@ -156,4 +206,4 @@ def _restore_metadata(result: RestoreResult) -> Mapping[str, Any]:
     }
 
 
-_JOBS: Final[Mapping[PageJob, Callable[[], dg.JobDefinition]]] = {"approve": _approve, "reject": _reject, "restore": _restore}
+_JOBS: Final[Mapping[PageJob, Callable[[Platform], dg.JobDefinition]]] = {"approve": _approve, "reject": _reject, "restore": _restore}

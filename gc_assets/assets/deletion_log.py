@@ -4,21 +4,25 @@ It executes one approved plan in mode `apply`. Asset checks of earlier steps sto
 run. Therefore the stage marks the lakes again and evaluates all gates itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.asset_step import LakeConfig, RunDates, asset_keys, build_spec, multi_asset
+from gc_assets.assets.asset_step import RunDates, asset_keys, build_spec, multi_asset
 from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import translate_errors
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.assets.markdown import amounts_table, escape_markdown
-from gc_assets.assets.results import StepOutput, asset_key, build_result
+from gc_assets.assets.names import asset_key
+from gc_assets.assets.plan_card import SHORT_ID
+from gc_assets.assets.plan_events import plan_event
+from gc_assets.assets.results import StepOutput, build_result
 from gc_assets.assets.step_log import forward_logs
-from gc_assets.config.models import StorageConfig
+from gc_assets.config.models import Config, StorageConfig
+from gc_assets.core.errors import GcError
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, PHASES
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
@@ -28,6 +32,7 @@ from gc_assets.stages.delete.apply import apply_plan
 from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.delete.plan_selection import in_mode, select_plan
 from gc_assets.stages.read.reversibility import describe_outcomes, reversibility_json
+from gc_assets.stages.records.plans import StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary
@@ -55,12 +60,12 @@ class ApplyPlan(dg.Config):
     mode: Mode = Mode.configured
 
 
-def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates: RunDates) -> dg.AssetsDefinition:
-    spec = build_spec(storage, DELETION_LOG, asset_keys(storage, [DELETION_PLAN, EXPIRY_LOG], lakes), run_dates)
+def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) -> dg.AssetsDefinition:
+    spec = build_spec(config, storage, DELETION_LOG, asset_keys(config, storage, [DELETION_PLAN, EXPIRY_LOG]), run_dates)
 
     @multi_asset([spec], CHECKS, DELETE_POOL)
     def run(context: dg.AssetExecutionContext, config: ApplyPlan, collector: dg.ResourceParam[Collector]) -> dg.MaterializeResult:
-        with translate_errors(retry_io=False), forward_logs(context):
+        with translate_errors(retry_io=False, page=collector.platform.config if config.plan_id else None), forward_logs(context):
             run_context = collector.run_context(context.partition_key)
             if config.mode is not Mode.configured:
                 run_context = in_mode(run_context, storage.name, config.mode.value)
@@ -68,7 +73,10 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
             if choice.plan is None:
                 return log_result(run_context, storage.name, {"nothing_changed": choice.reason})
             header = choice.plan.header
-            applied = apply_plan(collector.spark(), run_context, choice.plan, choice.phases)
+            try:
+                applied = apply_plan(collector.spark(), run_context, choice.plan, choice.phases)
+            finally:
+                _observe_plan(context, run_context, choice.plan)
             result = header if applied.nothing_to_do else header_of_result(header, applied.by_outcome, applied.done_edits)
             of_plan = {"plan_id": header.plan_id, **reversibility_json(result, run_context.config)}
             if applied.nothing_to_do is not None:
@@ -82,6 +90,14 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
     return run
 
 
+def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, plan: StoredPlan) -> None:
+    """Report the status of a plan after its apply, also if the apply failed."""
+    try:
+        context.log_event(plan_event(run_context, load_plan(run_context.config, plan.published)))
+    except (GcError, OSError) as error:
+        context.log.warning(f"Cannot show the status of plan {plan.header.plan_id[:SHORT_ID]}: {error}")
+
+
 def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, str]) -> dg.MaterializeResult:
     """Return the current log of the run date.
 
@@ -90,7 +106,7 @@ def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, s
     if run_context.find(DELETION_LOG, storage_name) is not None:
         return build_result(run_context, storage_name, OUTPUT, CHECKS, extra)
     passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="no action was executed") for check in CHECKS]
-    key = asset_key(storage_name, DELETION_LOG)
+    key = asset_key(run_context.config, storage_name, DELETION_LOG)
     return dg.MaterializeResult(asset_key=key, metadata={**_amounts({}), **extra}, check_results=passed)
 
 
@@ -106,8 +122,9 @@ def expiry_log_events(run_context: RunContext, lakes: Iterable[str]) -> Iterator
         summary = published.summary(ExpiryLogSummary)
         figures = {f"{verdict}_edits": count for verdict, count in summary.by_outcome.items()}
         metadata = {"plan_id": summary.plan_id, "figures": figures_table(figures), **figures}
-        metadata |= {"dagster/row_count": published.rows, **column_lineage(lake, EXPIRY_LOG)}
-        yield dg.AssetMaterialization([lake, EXPIRY_LOG.name], partition=run_context.run_date.isoformat(), metadata=metadata)
+        metadata |= {"dagster/row_count": published.rows, **column_lineage(run_context.config, lake, EXPIRY_LOG)}
+        key = asset_key(run_context.config, lake, EXPIRY_LOG)
+        yield dg.AssetMaterialization(key, partition=run_context.run_date.isoformat(), metadata=metadata)
 
 
 def _figures(published: PublishedTable) -> Figures:

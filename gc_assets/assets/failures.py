@@ -11,6 +11,8 @@ from typing import Final, Self
 
 import dagster as dg
 
+from gc_assets.assets.page_actions import to_page_message
+from gc_assets.config.models import Config
 from gc_assets.config.values import Model
 from gc_assets.core.errors import GcError
 
@@ -43,19 +45,22 @@ class StepFailure(Model):
 
 
 @contextmanager
-def translate_errors(*, retry_io: bool = True) -> Generator[None]:
+def translate_errors(*, retry_io: bool = True, page: Config | None = None) -> Generator[None]:
     """Raise errors of gc-assets as `dg.Failure` without retries, and I/O errors as retry requests.
 
     A `RetryPolicy` is unsuitable because it would also retry refused gates and damaged files.
 
     Args:
         retry_io: Whether an `OSError` requests a retry.
+        page: The configuration, if a user launched the step on the page. Messages then name jobs
+            in place of commands.
     """
     try:
         yield
     except GcError as error:
         metadata = {"error": type(error).__name__, "exit_code": str(error.exit_code)}
-        raise dg.Failure(str(error), metadata=metadata, allow_retries=False) from error
+        message = str(error) if page is None else to_page_message(str(error), page)
+        raise dg.Failure(message, metadata=metadata, allow_retries=False) from error
     except PERMANENT_ERRORS:
         raise
     except OSError as error:

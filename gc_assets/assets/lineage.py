@@ -11,6 +11,8 @@ from typing import Final
 
 import dagster as dg
 
+from gc_assets.assets.names import asset_key
+from gc_assets.config.models import Config
 from gc_assets.lakes.kind import TableRole
 from gc_assets.lakes.kinds import table_with
 from gc_assets.state.schemas import (
@@ -66,10 +68,10 @@ ORIGINS: Final[Mapping[str, Mapping[str, Origin]]] = {
 }
 
 
-def column_lineage(group: str, table: Table) -> dict[str, dg.TableColumnLineage]:
+def column_lineage(config: Config, group: str, table: Table) -> dict[str, dg.TableColumnLineage]:
     """Return Dagster's metadata for the column lineage of a table, or an empty dict."""
     origins = ORIGINS.get(table.name)
     if origins is None:
         return {}
-    deps = {name: [dg.TableColumnDep(dg.AssetKey([group, source.name]), column)] for name, (source, column) in origins.items()}
+    deps = {name: [dg.TableColumnDep(asset_key(config, group, source), column)] for name, (source, column) in origins.items()}
     return {"dagster/column_lineage": dg.TableColumnLineage(deps)}

@@ -6,6 +6,7 @@ The cursor of the sensor records the deliveries. Reset the cursor to send all ac
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -24,7 +25,6 @@ from gc_assets.stages.read.status import storage_status
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"
-EVERY_SECONDS: Final = 300
 # Dagster limits a tick to one minute, and the deliveries take up to 40 seconds.
 STATUS_SECONDS: Final = 15.0
 # Only the newest failed runs are read. Older failures were reported by earlier ticks.
@@ -40,7 +40,7 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
 
     @dg.sensor(
         name=SENSOR,
-        minimum_interval_seconds=EVERY_SECONDS,
+        minimum_interval_seconds=int(config.dagster.notifications_every.total_seconds()),
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=DESCRIPTION,
     )
@@ -53,9 +53,8 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
         for storage in config.storages:
             try:
                 seconds = max(deadline - monotonic(), 1.0)
-                summary.append(
-                    run_with_deadline(seconds, storage.location, lambda storage=storage: storage_status(config, clock, storage, failed))
-                )
+                read = partial(storage_status, config, clock, storage, failed)
+                summary.append(run_with_deadline(seconds, storage.location, read, exclusive=True))
             except (GcError, OSError) as error:
                 unread.append(state_unread(storage.name, str(error)))
         active = [*list_notifications(summary, clock.now()), *unread]

@@ -1,44 +1,74 @@
-"""Dagster metadata of a plan: id, status, approvals, deadlines and gates."""
+"""Dagster metadata of a plan: its card, status, approvals, deadlines, tables and gates."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any, Final
 
 import dagster as dg
 
+from gc_assets.assets.page_actions import to_page_message
+from gc_assets.assets.plan_card import SHORT_ID, plan_card
+from gc_assets.config.models import Config
+from gc_assets.core.plan import PlanHeader
+from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table
 from gc_assets.stages.records.plans import StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
 
 NOT_APPROVED: Final = "not approved"
+MAX_TABLES: Final = 20
 _GATES: Final = dg.TableSchema(
-    columns=[dg.TableColumn("gate"), dg.TableColumn("passed", "bool"), dg.TableColumn("may_be_overridden", "bool"), dg.TableColumn("found")]
+    columns=[dg.TableColumn("gate"), dg.TableColumn("passed", "bool"), dg.TableColumn("found"), dg.TableColumn("may_be_overridden", "bool")]
 )
+_TABLES: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("table", "files", "size", "history_edits")])
 
 
 def plan_metadata(context: RunContext, published: PublishedTable) -> dict[str, Any]:
     """Return the metadata of a published plan and its current status."""
     plan = load_plan(context.config, published)
-    header = plan.header
-    gates = [
-        dg.TableRecord({"gate": gate.name, "passed": gate.passed, "may_be_overridden": gate.overridable, "found": gate.message})
-        for gate in header.gates
-    ]
+    header, tables = plan.header, amounts_by_table(context, plan.header, published)
     return {
-        "plan_id": header.plan_id,
-        **verdict_metadata(plan, context.clock.now()),
+        **_status_metadata(context, plan, tables),
         "failed_gates": ", ".join(gate.name for gate in header.failed_gates) or "none",
-        "gates": dg.MetadataValue.table(gates, _GATES),
+        "tables": _tables(tables),
+        "gates": gates_table(header, context.config),
+        "plan_digest": header.plan_id,
     }
 
 
-def verdict_metadata(plan: StoredPlan, now: datetime) -> dict[str, Any]:
-    """Return the decisions on a plan, and its deadlines."""
+def status_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
+    """Return the part of the metadata that a decision, an apply or a restore changes."""
+    return _status_metadata(context, plan, amounts_by_table(context, plan.header, plan.published))
+
+
+def gates_table(header: PlanHeader, config: Config) -> dg.TableMetadataValue:
+    """Return one row for each gate, refused ones first."""
+    rows = [
+        {
+            "gate": gate.name,
+            "passed": gate.passed,
+            "found": to_page_message(gate.message, config),
+            "may_be_overridden": gate.overridable,
+        }
+        for gate in sorted(header.gates, key=lambda gate: gate.passed)
+    ]
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], _GATES)
+
+
+def _status_metadata(context: RunContext, plan: StoredPlan, tables: Sequence[TableAmounts]) -> dict[str, Any]:
+    card = plan_card(plan, context.config, context.clock.now(), tables)
+    return {"plan": dg.MetadataValue.md(card), **_verdict_metadata(context, plan)}
+
+
+def _verdict_metadata(context: RunContext, plan: StoredPlan) -> dict[str, Any]:
+    """Return the status, the decisions on a plan, and its deadlines."""
     header, verdict = plan.header, plan.verdict
-    if not header.has_work:
-        return {"status": "nothing to do"}
-    metadata: dict[str, Any] = {"status": plan.status_at(now)}
+    plan_id = header.plan_id[:SHORT_ID]
+    if not header.has_work and not header.failed_gates:
+        return {"status": "nothing to do", "plan_id": plan_id}
+    metadata: dict[str, Any] = {"status": plan.status_at(context.clock.now()), "plan_id": plan_id}
     if header.historical:
         return metadata
     rejected = {"rejected_by": ", ".join(event.by for event in verdict.rejections)} if verdict.rejections else {}
@@ -50,3 +80,17 @@ def verdict_metadata(plan: StoredPlan, now: datetime) -> dict[str, Any]:
         "approve_before": dg.MetadataValue.timestamp(header.approve_before),
         "apply_before": dg.MetadataValue.timestamp(header.apply_before),
     }
+
+
+def _tables(tables: Sequence[TableAmounts]) -> dg.TableMetadataValue:
+    """Return the largest tables, and the sum of the others."""
+    shown, others = tables[:MAX_TABLES], tables[MAX_TABLES:]
+    rows = [(table.name, table.files.files, table.files.bytes, table.edits) for table in shown]
+    if others:
+        files, size_bytes = sum(table.files.files for table in others), sum(table.files.bytes for table in others)
+        rows.append((f"{len(others):,} more", files, size_bytes, sum(table.edits for table in others)))
+    records = [
+        dg.TableRecord({"table": name, "files": f"{files:,}", "size": format_bytes(size_bytes), "history_edits": f"{edits:,}"})
+        for name, files, size_bytes, edits in rows
+    ]
+    return dg.MetadataValue.table(records, _TABLES)

@@ -13,23 +13,30 @@ from typing import Any, Final
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gc_assets.assets.checks import Check
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.assets.markdown import escape_markdown
+from gc_assets.assets.names import asset_key
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import ROUTE
+from gc_assets.stages.mark.live_set import ROUTED_ROWS, LiveSet
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import Table
-from gc_assets.state.summaries import requests_of
+from gc_assets.state.schemas import LIVE_FILES, Table
+from gc_assets.state.side_tables import STATES_SIDE
+from gc_assets.state.summaries import LiveFilesSummary, requests_of
 
 SAMPLE_ROWS: Final = 20
 # Longer cells are cut. An address usually fits, a list of many parents does not.
 CELL_CHARACTERS: Final = 160
 # Larger parts are not read for a sample.
 SAMPLE_BYTES: Final = 64 * 2**20
+# Live containers are computed from more columns.
+STATES_BYTES: Final = 4 * 2**20
 
 # Markdown report of a published table.
 Report = Callable[[RunContext, PublishedTable], str]
@@ -47,11 +54,6 @@ class StepOutput:
     extra_metadata: MetadataReader | None = None
 
 
-def asset_key(owner: str, table: Table) -> dg.AssetKey:
-    """Return the asset key of a table of a lake or storage."""
-    return dg.AssetKey([owner, table.name])
-
-
 def build_result(
     context: RunContext, group: str, output: StepOutput, checks: Sequence[Check], extra: Mapping[str, Any] | None = None
 ) -> dg.MaterializeResult:
@@ -65,12 +67,12 @@ def build_result(
     """
     table = output.table
     published = context.table(table, group)
-    receipt, key = published.receipt, asset_key(group, table)
+    receipt, key = published.receipt, asset_key(context.config, group, table)
     figures = {
         **output.figures(published),
         **_request_figures(requests_of(receipt.summary)),
         **_job_figures(receipt.summary),
-        "table_bytes": receipt.size_bytes,
+        "table_bytes": receipt.size_bytes or sum(part.size_bytes for part in receipt.parts),
     }
     # The most important metadata comes first. The address and the sample come last.
     metadata: dict[str, Any] = dict(extra or {})
@@ -79,7 +81,11 @@ def build_result(
     if output.report is not None:
         metadata["report"] = dg.MetadataValue.md(output.report(context, published))
     metadata |= {"figures": figures_table(figures), **figures, "sample": sample_rows(context, table, published)}
-    metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": context.state.files.uri(published.path), **column_lineage(group, table)}
+    metadata |= {
+        "dagster/row_count": published.summary(LiveFilesSummary).files if table is LIVE_FILES else receipt.rows,
+        "dagster/uri": context.state.files.uri(published.path),
+        **column_lineage(context.config, group, table),
+    }
     if receipt.unsafe:
         metadata["unsafe"] = dg.MetadataValue.md("\n".join(f"- {escape_markdown(text)}" for text in receipt.unsafe))
     return dg.MaterializeResult(
@@ -105,12 +111,23 @@ def sample_rows(context: RunContext, table: Table, published: PublishedTable) ->
     """
     names = [field.name for field in table.schema if str(field.type) != "binary"]
     rows = table.schema.empty_table().select(names)
+    if table is LIVE_FILES:
+        rows = pa.concat_tables([rows, _live_sample(context, published).select(names)]).slice(0, SAMPLE_ROWS)
     for part, path in zip(published.receipt.files, published.paths(), strict=True):
         if rows.num_rows < SAMPLE_ROWS and part.size_bytes <= SAMPLE_BYTES:
             rows = pa.concat_tables([rows, read_parts(context.state.files, [path], table.schema, names)]).slice(0, SAMPLE_ROWS)
     records = [dg.TableRecord({name: _cell(value) for name, value in row.items()}) for row in rows.to_pylist(maps_as_pydicts="lossy")]
     schema = dg.TableSchema(columns=[dg.TableColumn(name, str(table.schema.field(name).type)) for name in names])
     return dg.MetadataValue.table(records, schema)
+
+
+def _live_sample(context: RunContext, published: PublishedTable) -> pa.Table:
+    """Return live containers, because all other live files would have to be computed."""
+    live = LiveSet(context, published)
+    if not live.is_view or sum(part.size_bytes for part in published.parts(STATES_SIDE)) > STATES_BYTES:
+        return ROUTED_ROWS.empty_table()
+    rows = live.direct_rows()
+    return rows.filter(pc.equal(rows.column(ROUTE), ""))
 
 
 def _cell(value: Any) -> str | int | float | bool | None:

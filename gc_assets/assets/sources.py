@@ -13,6 +13,7 @@ from typing import Final
 import dagster as dg
 import pyarrow as pa
 
+from gc_assets.assets.names import group_name, prefixed_key
 from gc_assets.config.models import Config, LakeConfig
 from gc_assets.core.errors import GcError
 from gc_assets.lakes.kinds import kind_of
@@ -25,12 +26,12 @@ MAX_TABLES: Final = 100
 _log: Final = logging.getLogger(__name__)
 
 
-def source_key(lake: LakeConfig) -> dg.AssetKey:
+def source_key(config: Config, lake: LakeConfig) -> dg.AssetKey:
     """Return the key of the lake's repository or catalog."""
-    return dg.AssetKey([lake.name, "repository" if kind_of(lake).is_one_table else "catalog"])
+    return prefixed_key(config, lake.name, "repository" if kind_of(lake).is_one_table else "catalog")
 
 
-def source_assets(lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]:
+def source_assets(config: Config, lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]:
     """Return the external assets of a lake and its tables.
 
     The lake depends on its tables and on the assets of `lakes.yaml` that write to it. A table that
@@ -45,19 +46,19 @@ def source_assets(lake: LakeConfig, tables: Sequence[str]) -> list[dg.AssetSpec]
     own = [name for name in tables if name not in written]
     shown = [
         dg.AssetSpec(
-            [lake.name, TABLES, *name.split(".")],
+            prefixed_key(config, lake.name, TABLES, *name.split(".")),
             description=f"Table {name} of lake {lake.name} ({title}). A run reads it.",
-            group_name=lake.name,
+            group_name=group_name(config, lake.name),
             kinds={lake.kind},
         )
         for name in own[:MAX_TABLES]
     ]
     more = f" {len(own) - MAX_TABLES:,} tables are not shown." if len(own) > MAX_TABLES else ""
     source = dg.AssetSpec(
-        source_key(lake),
+        source_key(config, lake),
         deps=list(dict.fromkeys([*(spec.key for spec in shown), *writers])),
         description=f"Lake {lake.name} ({title}). A run reads it, and an approved plan changes it.{more}",
-        group_name=lake.name,
+        group_name=group_name(config, lake.name),
         kinds={lake.kind},
     )
     return [source, *shown]

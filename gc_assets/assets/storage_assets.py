@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.asset_step import AssetStep, LakeConfig, RunDates, asset_keys, build_asset
+from gc_assets.assets.asset_step import AssetStep, RunDates, asset_keys, build_asset
 from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import breakdown_steps, escape_markdown, storage_breakdown_markdown
 from gc_assets.assets.plan_metadata import plan_metadata
 from gc_assets.assets.results import StepOutput
-from gc_assets.config.models import StorageConfig
+from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.commands import command
 from gc_assets.core.notifications import MAX_RUN_DELAY, RUN_INTERVAL
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
@@ -37,16 +37,17 @@ from gc_assets.stores.store import find_link_sources
 RUN_MISSED: Final = dg.FreshnessPolicy.time_window(fail_window=RUN_INTERVAL + MAX_RUN_DELAY, warn_window=RUN_INTERVAL + timedelta(hours=2))
 
 
-def storage_assets(
-    storage: StorageConfig, lakes: Sequence[LakeConfig], storages: Sequence[StorageConfig], run_dates: RunDates
-) -> list[dg.AssetsDefinition]:
-    others = find_link_sources(storage, storages)
+def storage_assets(config: Config, storage: StorageConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
+    others = find_link_sources(storage, config.storages)
 
     def deps(step: AssetStep) -> list[dg.AssetKey]:
-        return [*asset_keys(storage, step.inputs, lakes), *(key for other in others for key in asset_keys(other, step.link_inputs))]
+        return [
+            *asset_keys(config, storage, step.inputs),
+            *(key for other in others for key in asset_keys(config, other, step.link_inputs)),
+        ]
 
-    assets = [build_asset(step, storage, deps(step), run_dates) for step in STORAGE_STEPS]
-    return [*assets, deletion_log(storage, lakes, run_dates)]
+    assets = [build_asset(config, step, storage, deps(step), run_dates) for step in STORAGE_STEPS]
+    return [*assets, deletion_log(config, storage, run_dates)]
 
 
 def _filter_figures(published: PublishedTable) -> Figures:
@@ -73,6 +74,10 @@ def _inventory_report(_: RunContext, published: PublishedTable) -> str:
     read = (
         f"Read from the report {summary.report}, of {summary.report_as_of.isoformat()}. " if summary.report and summary.report_as_of else ""
     )
+    if summary.earlier is not None and summary.as_of is not None:
+        read += f"Not listed in this run: the rows are those of the listing of {summary.as_of:%Y-%m-%d %H:%M} UTC. "
+    elif summary.listed_because is not None:
+        read += f"Listed, because {summary.listed_because}. "
     if not problems:
         return f"{read}All listed objects are regular files."
     rows = [f"| {escape_markdown(item.key)} | {escape_markdown(item.kind)} | {escape_markdown(item.detail)} |" for item in problems]
@@ -142,6 +147,7 @@ def _plan_report(context: RunContext, published: PublishedTable) -> str:
     return "\n".join(
         [
             f"Plan `{header.plan_id}` for {escape_markdown(header.location)}",
+            *([] if header.listing_note is None else ["", header.listing_note]),
             "",
             "| action | files | bytes |",
             "|---|--:|--:|",

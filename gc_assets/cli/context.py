@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Generator
@@ -17,7 +18,9 @@ import click
 
 from gc_assets.cli.interrupt import defer_interrupts
 from gc_assets.cli.output import print_message
+from gc_assets.core.errors import GcError
 from gc_assets.core.moments import to_utc
+from gc_assets.core.rehearsals import describe_rehearsal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from gc_assets.resources.platform import Platform
 
 Mode = Literal["plan", "apply"]
+_CAUSE: Final = re.compile(r"improper|invalid|unrecognized|error|exception|could not|cannot|no such|not found|failed", re.IGNORECASE)
+_WARNING: Final = re.compile(r"\bWARN|\bINFO\b")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -57,6 +62,8 @@ class Settings:
         platform = load_platform(os.environ, self.config)
         for note in platform.config.name_notes:
             print_message(f"note: {note}")
+        if platform.clock.is_rehearsal:
+            print_message(describe_rehearsal(platform.clock.now()), "warn")
         return platform
 
 
@@ -97,15 +104,21 @@ def open_spark(platform: Platform, *, verbose: bool = False) -> SparkSession:
 
 
 def open_session(collector: Collector, *, verbose: bool = False) -> SparkSession:
-    """Return the session of the collector, without Spark's output unless `verbose`."""
+    """Return the session of the collector, without Spark's output unless `verbose`.
+
+    Raises:
+        GcError: If Spark cannot start. The message contains the reason from its output.
+    """
     with defer_interrupts(), nullcontext() if verbose else _quiet_children():
         return collector.spark()
 
 
 @contextmanager
 def _quiet_children() -> Generator[None]:
-    """Redirect the standard error of this process and new processes to a file. Print it if the
-    block fails.
+    """Redirect the standard error of this process and new processes to a file.
+
+    If the block fails with an error of Spark, the error of this process contains the reason from
+    the file. Otherwise the file is printed.
     """
     sys.stderr.flush()
     ours = os.dup(2)
@@ -113,16 +126,27 @@ def _quiet_children() -> Generator[None]:
         os.dup2(chatter.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             sys.stderr.flush()
             os.dup2(ours, 2)
             chatter.seek(0)
-            click.echo(chatter.read().decode(errors="replace"), err=True)
+            output = chatter.read().decode(errors="replace")
+            if isinstance(error, Exception) and not isinstance(error, GcError):
+                raise GcError(f"Spark cannot start: {_find_reason(output, error)}. `gc-assets doctor -v` shows its output.") from error
+            click.echo(output, err=True)
             raise
         finally:
             sys.stderr.flush()
             os.dup2(ours, 2)
             os.close(ours)
+
+
+def _find_reason(output: str, error: Exception) -> str:
+    """Return the line of Spark's output that names the cause, or the first line of the error."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    causes = [line for line in lines if _CAUSE.search(line) and not _WARNING.search(line)]
+    message = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return next(iter(causes), message).rstrip(".")
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:
@@ -133,9 +157,10 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
     return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
 
-def with_full(platform: Platform, full: bool) -> Platform:
-    """Return the platform with a full recompute of `live_files`, if `full`."""
-    return replace(platform, config=platform.config.model_copy(update={"full_every": 1})) if full else platform
+def with_listing(platform: Platform, listing: bool | None) -> Platform:
+    """Return the platform with the choice of `--listing` or `--no-listing` for all storages."""
+    storages = tuple(storage.with_listing(listing) for storage in platform.config.storages)
+    return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
 
 class RunDate(click.ParamType):

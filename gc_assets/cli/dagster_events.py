@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gc_assets.cli.output import print_message
@@ -50,13 +49,13 @@ def report_history_undo(context: RunContext, header: PlanHeader) -> None:
             report_history_undo(context, header)
 
 
-def report_decision(plan: StoredPlan, now: datetime) -> None:
+def report_decision(context: RunContext, plan: StoredPlan) -> None:
     """Report an approval or a rejection."""
     if has_instance():
         with _warn_on_failure():
             from gc_assets.assets.command_events import report_decision
 
-            report_decision(plan, now)
+            report_decision(context, plan)
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from typing import Final, Protocol, cast
 import dagster as dg
 
 from gc_assets.assets.failures import read_failure
+from gc_assets.assets.names import asset_key, owner_and_table, prefixed_key
 from gc_assets.assets.step_log import FORWARDED
-from gc_assets.cli.context import Mode, open_session, with_full, with_mode
+from gc_assets.cli.context import Mode, open_session, with_mode
 from gc_assets.cli.dagster_events import has_instance
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core import errors
@@ -85,7 +86,6 @@ def run_partition(
     *,
     as_of: datetime | None = None,
     mode: Mode | None = None,
-    full: bool = False,
     observer: RunObserver,
     verbose: bool = False,
 ) -> tuple[PlanHeader, ...]:
@@ -95,13 +95,12 @@ def run_partition(
         as_of: Replaces the start of the run date when the ages of the policy are measured.
         mode: Replaces the mode of the storages. In mode `apply`, files that are live again are
             restored.
-        full: Compute all rows of `live_files`.
         observer: Receives the progress.
 
     Raises:
         GcError: The first error of the run. A plan that its gates refuse is returned instead.
     """
-    platform = with_full(with_mode(platform, mode), full)
+    platform = with_mode(platform, mode)
     run_context = platform.run_context(run_date, as_of)  # validates the date before anything starts
     assets = build_definitions(platform, as_of, first=run_date)
     keys = _defined_assets(assets, platform, selection)
@@ -112,11 +111,12 @@ def run_partition(
     observer.start_assets(len(keys))
     if in_jobs:
         observer.set_activity("running a job")
-    result = _execute(assets, run_date, keys, _logger(observer, verbose))
+    selected = [prefixed_key(platform.config, *key) for key in keys]
+    result = _execute(assets, run_date, selected, _logger(observer, verbose))
     plans = [
         header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
         for storage in platform.config.storages
-        if _is_published(result, storage.name, DELETION_PLAN.name)
+        if _is_published(result, asset_key(platform.config, storage.name, DELETION_PLAN))
     ]
     if not result.success:
         _raise_failure(result)
@@ -125,23 +125,21 @@ def run_partition(
 
 def _defined_assets(definitions: dg.Definitions, platform: Platform, selection: Selection) -> list[tuple[str, str]]:
     defined = {key for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
-    keys = [key for key in select_assets(platform, selection) if dg.AssetKey(list(key)) in defined]
+    keys = [key for key in select_assets(platform, selection) if prefixed_key(platform.config, *key) in defined]
     through = selection.through
     if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
         raise UsageError(f"--through {through}: no selected lake has this table, or only `apply` writes it")
     return keys
 
 
-def _execute(
-    assets: dg.Definitions, run_date: date, keys: Sequence[tuple[str, str]], logger: dg.LoggerDefinition
-) -> dg.ExecuteInProcessResult:
+def _execute(assets: dg.Definitions, run_date: date, keys: Sequence[dg.AssetKey], logger: dg.LoggerDefinition) -> dg.ExecuteInProcessResult:
     job = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: logger})).resolve_implicit_global_asset_job_def()
     with _instance() as instance:
         return job.execute_in_process(
             run_config={"loggers": {LOGGER: {"config": {}}}},
             instance=instance,
             partition_key=run_date.isoformat(),
-            asset_selection=[dg.AssetKey(list(key)) for key in keys],
+            asset_selection=keys,
             raise_on_error=False,
         )
 
@@ -159,6 +157,18 @@ def select_assets(platform: Platform, selection: Selection) -> list[tuple[str, s
     lakes = named_lakes if named_lakes and not named_storages else [lake.name for lake in config.lakes]
     tables = _tables_through(selection.through, with_storages=bool(storages))
     return [*_lake_assets(config, lakes, tables), *_storage_assets(config, storages, tables)]
+
+
+def places_of(platform: Platform, selection: Selection) -> tuple[list[str], list[str]]:
+    """Return the lakes that a run freezes and the storages that it lists.
+
+    Without a storage in the selection, these are all storages, because lakes have their metadata
+    there.
+    """
+    pairs = select_assets(platform, selection)
+    lakes = [owner for owner, name in pairs if name == LAKE_REFS.name]
+    storages = [owner for owner, name in pairs if name == STORAGE_INVENTORY.name]
+    return lakes, list(dict.fromkeys(storages)) or [storage.name for storage in platform.config.storages]
 
 
 def _tables_through(through: str | None, *, with_storages: bool) -> list[Table]:
@@ -195,9 +205,9 @@ def _instance() -> AbstractContextManager[dg.DagsterInstance]:
     return dg.DagsterInstance.get() if has_instance() else dg.DagsterInstance.ephemeral()
 
 
-def _is_published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> bool:
+def _is_published(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> bool:
     events = result.get_asset_materialization_events()
-    return any(event.asset_key == dg.AssetKey([group, asset]) for event in events)
+    return any(event.asset_key == key for event in events)
 
 
 def _raise_failure(result: dg.ExecuteInProcessResult) -> None:
@@ -250,7 +260,7 @@ class _EventHandler(logging.Handler):
             self._began[event.step_key or ""] = record.created
         if event.is_step_materialization:
             materialization = event.step_materialization_data.materialization
-            *_, group, asset = materialization.asset_key.path
+            group, asset = owner_and_table(materialization.asset_key)
             rows = materialization.metadata.get(ROWS_METADATA)
             seconds = record.created - self._began.get(event.step_key or "", record.created)
             self._watch.finish_asset(PublishedAsset(group, asset, cast(int, rows.value) if rows is not None else None, seconds))

@@ -29,6 +29,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kinds import KINDS, reversible_titles
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.sweep.probe import UNOWNED, YOUNG
 from gc_assets.state.schemas import COMMIT_GRAPH, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
@@ -106,7 +107,7 @@ def _snapshot_lines(reachable: pa.Table) -> Iterator[str]:
 def _oldest_live_file(context: RunContext) -> tuple[str, str]:
     """Return a live data file of the oldest commit of the first lake, as an example."""
     lake, state = context.config.lakes[0].name, context.state
-    live = read_rows(state, LIVE_FILES, context.table(LIVE_FILES, lake))
+    live = pa.Table.from_batches(LiveSet(context, context.table(LIVE_FILES, lake)).batches(), LIVE_FILES.schema)
     graph = read_rows(state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake))
     committed_at = dict(zip(*(graph.column(name).to_pylist() for name in ("commit_id", "committed_at")), strict=True))
     data = live.filter(pc.and_(pc.equal(live.column("kind"), Kind.DATA), pc.is_valid(live.column("commit_id"))))

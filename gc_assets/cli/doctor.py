@@ -7,7 +7,8 @@ import platform as machine
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from gc_assets.stages.read.doctor import Finding
 
 
+# A local task starts within a second.
+_TASK_SECONDS: Final = 15.0
+
+
 @click.command("doctor", short_help="Check lakes, storages and state.")
 @click.option(
     "--repair", is_flag=True, help="First rebuild indexes that differ from the receipts, and drop damaged lists of compacted segments."
@@ -36,8 +41,9 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
     quarantine, leases, plans, interrupted applies, and problems of the last run. Print each problem
     with its cause and what to do.
 
-    Changes nothing except probe files, which are removed immediately. The exit code is 1 if a check
-    fails. --repair first rebuilds indexes of the state that are damaged or lack a run.
+    Starts Spark and runs one task, as a run does. Changes nothing except probe files, which are
+    removed immediately. The exit code is 1 if a check fails. --repair first rebuilds indexes of the
+    state that are damaged or lack a run.
 
     \b
     Examples:
@@ -87,13 +93,36 @@ def _check_spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
         else:
             yield _describe_cluster(spark, without_parameters(where))
             spark.stop()
-    elif config.mode == "connect":
+        return
+    if config.mode == "connect":
         from gc_assets.resources.connect_server import describe_server
 
         try:
             yield Finding("spark", "server", OK, describe_server(os.environ))
         except UsageError as error:
             yield Finding("spark", "server", FAIL, str(error), "Fix this before the next run.")
+            return
+    yield _check_session(platform, where, verbose=verbose)
+
+
+def _check_session(platform: Platform, where: str, *, verbose: bool) -> Finding:
+    """Open the session of a run on this machine, and run one Python task in it."""
+    from gc_assets.cli.context import open_spark
+    from gc_assets.resources.executors import describe_executors
+    from gc_assets.stages.read.doctor import FAIL, OK, Finding
+
+    began, action = monotonic(), "Fix this before the next run."
+    try:
+        spark = open_spark(platform, verbose=verbose)
+        executor = describe_executors(spark, where, _TASK_SECONDS)
+        (java,) = spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')").first() or ("unknown",)
+    except GcError as error:
+        return Finding("spark", "session", FAIL, str(error), action)
+    except Exception as error:  # noqa: BLE001  (pyspark and the JVM raise errors of many types)
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        return Finding("spark", "session", FAIL, f"Spark cannot run on {where}: {reason}", action)
+    versions = f"Spark {spark.version}, Java {java}, Python {executor['python']}"
+    return Finding("spark", "session", OK, f"{versions}: a session on {where} ran a Python task after {monotonic() - began:.1f} s")
 
 
 def _check_versions() -> Finding:

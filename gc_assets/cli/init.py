@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import Settings, common_options
-from gc_assets.cli.output import print_data, print_message
+from gc_assets.cli.output import print_command, print_data, print_message
 from gc_assets.core.commands import command
 from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
+    from gc_assets.core.objects import Objects
     from gc_assets.core.paths import Location
     from gc_assets.lakes.discovery import DiscoveredLake
 
@@ -88,12 +90,14 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
     schema.write_text(json.dumps(json_schema(), indent=1) + "\n", encoding="utf-8")
     for storage in document["storages"]:
         print_data(f"storage {storage['name']}: {storage['location']}")
+    config = load_platform(os.environ, str(path), require_names=False).config
     for lake, entry in zip(found, document["lakes"], strict=True):
-        print_data(f"lake {entry['name']}: {entry['kind']}")
+        print_data(f"lake {entry['name']}: {entry['kind']}, keeps {config.lake_of_user(entry['name']).describe_retention({})}")
         if lake.note:
             print_message(f"Lake {entry['name']}: {lake.note}.")
     print_message(f"Wrote {path}, and {schema.name} for editors. All storages are in mode plan, which deletes nothing.")
-    print_message(f"Next: {command('doctor', config=str(path))}")
+    print_message(f"Check `retention` in {path}: it decides which history expires.")
+    print_command("Next", command("doctor", config=str(path)))
 
 
 @click.command("schema", short_help="Print the JSON Schema of lakes.yaml.")
@@ -146,10 +150,28 @@ def _discover(places: Sequence[str]) -> tuple[list[str], list[DiscoveredLake]]:
         except OSError as error:
             raise StoreError(f"{given}: {error.strerror or error}: {error.filename or address}") from None
         if not lakes:
-            raise UsageError(f"{given}: no lake found. See gc-assets init --help for the supported places.")
+            raise UsageError(_describe_no_lake(given, address, objects))
         found += [lake for lake in lakes if lake.entry not in [other.entry for other in found]]
         addresses += [address] if scheme_of(address) in {FILE, S3} and not Path(address).is_file() else []
     return addresses, found
+
+
+def _describe_no_lake(given: str, address: str, objects: Objects) -> str:
+    """Return why a place has no lake: what was found there, what was looked for, and what to name."""
+    from gc_assets.lakes.discovery import find_metadata
+    from gc_assets.lakes.kinds import KINDS
+
+    looked_for = "; ".join(kind.discovered_in_folders for kind in KINDS.values() if kind.discovered_in_folders)
+    for kind in KINDS.values():
+        for pattern in kind.files.metadata_patterns if kind.catalogs else ():
+            if found := find_metadata(address, objects, pattern.names):
+                return (
+                    f"{given}: found {count_of(len(found), 'file')} with {pattern.noun} of {kind.title}, but no catalog.\n"
+                    f"  Example: {found[0]}\n"
+                    f"  Looked for: {looked_for}.\n"
+                    f"  Name the catalog instead, because only the catalog knows which metadata is current: {kind.catalogs}."
+                )
+    return f"{given}: no lake found. Looked for: {looked_for}. See gc-assets init --help for the supported places."
 
 
 def _require_separate_state(state: str, storages: Sequence[Location]) -> None:
@@ -175,6 +197,16 @@ def _document(state: str, storages: Sequence[Location], found: Sequence[Discover
 
 
 def _yaml(document: dict[str, Any]) -> str:
+    """Return the document as YAML. Each lake has its retention, with comments."""
+    from textwrap import indent
+
+    from gc_assets.lakes.kinds import KINDS
+
+    text = _dump({key: value for key, value in document.items() if key != "lakes"}) + "lakes:\n"
+    return text + "".join(_dump([lake]) + indent(KINDS[lake["kind"]].retention_yaml, "  ") for lake in document["lakes"])
+
+
+def _dump(value: Any) -> str:
     import yaml
 
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)

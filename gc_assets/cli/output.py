@@ -30,6 +30,15 @@ def print_message(message: str = "", verdict: str | None = None) -> None:
     _echo(message, sys.stderr, verdict)
 
 
+def print_command(intention: str, command_line: str) -> None:
+    """Write an intention to standard error, such as `Next`, and a command on its own line under it.
+
+    The command is never wrapped, so that it can be copied.
+    """
+    print_message(f"{intention}:")
+    print_message(f"  {command_line}")
+
+
 def print_data(text: str, verdict: str | None = None) -> None:
     """Write a line of text output to standard output, in the colour of `verdict`."""
     _echo(text, sys.stdout, verdict)

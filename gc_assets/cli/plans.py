@@ -1,26 +1,29 @@
-"""`gc-assets plans`, `approve`, `reject`, `apply` and `restore`: from a plan to its execution."""
+"""`gc-assets plans`, `apply` and `restore`: list plans, and execute them."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
-from gc_assets.cli.dagster_events import report_apply, report_decision, report_history_undo, report_restore
-from gc_assets.cli.output import print_data, print_message, with_old_keys, write_json, write_table
+from gc_assets.cli.dagster_events import report_apply, report_history_undo, report_restore
+from gc_assets.cli.output import print_message, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
+from gc_assets.core.errors import GcError
 from gc_assets.core.phases import PHASES
+from gc_assets.core.rehearsals import mark_rehearsal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from gc_assets.cli.progress import CommandProgress
     from gc_assets.config.models import Config
-    from gc_assets.core.approvals import ApprovalEvent
+    from gc_assets.core.plan import PlanHeader
     from gc_assets.engine.run_context import RunContext
     from gc_assets.engine.tables import Totals
     from gc_assets.resources.platform import Platform
@@ -28,20 +31,9 @@ if TYPE_CHECKING:
     from gc_assets.stages.delete.restore_request import RestoreResult
     from gc_assets.stages.records.plans import ListedPlan, StoredPlan
 
-STATUSES: Final = ("ready", "refused", "approved", "rejected", "applied", "restored", "expired", "historical")
-PLAN_COLUMNS: Final = (
-    "plan_id",
-    "storage",
-    "run_date",
-    "status",
-    "files",
-    "bytes",
-    "actions",
-    "edits",
-    "refused_by",
-    "decisions",
-    "until",
-)
+STATUSES: Final = ("ready", "refused", "approved", "rejected", "partially applied", "applied", "restored", "expired", "historical")
+PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "size", "decision", "approve by", "apply by")
+WIDE_COLUMNS: Final = (*PLAN_COLUMNS, "actions", "edits", "refused_by", "decisions", "created_at", "applied_at", "restored_at")
 
 
 @click.command("plans", short_help="List the plans.")
@@ -57,7 +49,8 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
 
     \b
     Status: ready (can be approved), refused (by a gate), approved, rejected, applied,
-    restored, expired (too old), historical (analysis of a past date, cannot be applied).
+    partially applied (interrupted, or not everything was changed), restored, expired
+    (too old), historical (analysis of a past date, cannot be applied).
 
     \b
     Examples:
@@ -77,87 +70,9 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
     if format_ == "json":
         write_json(found)
     elif found:
-        from gc_assets.core.units import format_bytes
-
-        short = [
-            {
-                **row,
-                "plan_id": row["plan_id"][:12],
-                "bytes": format_bytes(row["bytes"]),
-                "actions": ", ".join(_actions(row)),
-                "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
-                "refused_by": ", ".join(row["refused_by"]),
-                "decisions": "; ".join(row["decisions"]),
-                "until": row["until"] and row["until"].replace(microsecond=0),
-            }
-            for row in found
-        ]
-        write_table(short, PLAN_COLUMNS, wide=wide)
+        write_table([_table_row(row, wide=wide) for row in found], WIDE_COLUMNS if wide else PLAN_COLUMNS, wide=wide)
     if not found:
         print_message(f"No plan {'has this status' if statuses else 'has work'}. Run gc-assets run to create one.")
-
-
-_BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded. It is not authenticated.")
-_COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
-
-
-@click.command("approve", short_help="Approve one plan.")
-@click.argument("plan_id")
-@_BY
-@click.option("--override", "overrides", multiple=True, metavar="GATE", help="Override this failed gate. Recorded. Can be repeated.")
-@_COMMENT
-@format_option()
-@common_options
-def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], comment: str, format_: str) -> None:
-    """Approve exactly this plan, whose id is the digest of its content. Changes no lake.
-
-    Decisions of other names remain. If the storage needs two approvals, two names must approve. At
-    least the first 8 characters of the plan id are required.
-
-    \b
-    Examples:
-      gc-assets approve 3f9c2a71d004 --by ada --comment "as agreed with the owners"
-      gc-assets approve 3f9c2a71d004 --by ada --override live_drop
-    """
-    from gc_assets.stages.read.reversibility import apply_command
-    from gc_assets.stages.records.plans import approve, find_plan
-
-    platform = settings.platform()
-    event = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
-    plan = find_plan(platform.config, event.plan_id)
-    report_decision(plan, event.at)
-    _print_decision(platform.config, plan, event, format_)
-    _print_reversibility(platform, plan)
-    if plan.verdict.missing is None:
-        print_message(f"Next: {apply_command(plan.header, platform.config)}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
-    elif plan.verdict.rejections:
-        print_message(f"The plan remains {plan.verdict.missing}. It can be applied after the same name approves it.")
-    else:
-        until = f"(until {plan.header.approve_before:%Y-%m-%d %H:%M}Z)"
-        print_message(f"The plan is {plan.verdict.missing}. Next: {command('approve', event.plan_id[:12], by='ANOTHER_NAME')}   {until}")
-
-
-@click.command("reject", short_help="Reject one plan.")
-@click.argument("plan_id")
-@_BY
-@_COMMENT
-@format_option()
-@common_options
-def reject_command(settings: Settings, plan_id: str, by: str, comment: str, format_: str) -> None:
-    """Reject a plan. It cannot be applied until the same name approves it, even if other names
-    approve it.
-
-    \b
-    Examples:
-      gc-assets reject 3f9c2a71d004 --by ada --comment "orders is being migrated"
-    """
-    from gc_assets.stages.records.plans import find_plan, reject
-
-    platform = settings.platform()
-    event = reject(platform.config, platform.clock, plan_id, by, comment)
-    plan = find_plan(platform.config, event.plan_id)
-    report_decision(plan, event.at)
-    _print_decision(platform.config, plan, event, format_)
 
 
 def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
@@ -165,15 +80,6 @@ def _print_reversibility(platform: Platform, plan: StoredPlan, *, restored: bool
 
     for line in describe_reversibility(plan.header, platform.config, restored=restored).lines:
         print_message(line)
-
-
-def _print_decision(config: Config, plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
-    if format_ == "json":
-        decision = with_old_keys(event.model_dump(mode="json"), said="decision")
-        row = {**decision, "storage": config.label_of(plan.header.storage), "apply_before": plan.header.apply_before}
-        write_json([{**row, "status": plan.status_at(event.at), "approvals_needed": plan.verdict.needed}])
-    else:
-        print_data(f"{config.label_of(plan.header.storage)}: plan {event.plan_id} {event}")
 
 
 @click.command("apply", short_help="Execute an approved plan.")
@@ -189,6 +95,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 
     The lakes are marked again before the first change, and after history edits. Files that a
     lake needs are kept. If the command is interrupted, run it again to continue from its log.
+    The exit code is 1 if anything in the plan was not changed.
 
     \b
     Examples:
@@ -199,8 +106,6 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     """
     from gc_assets.cli.progress import CommandProgress, show_progress
     from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
-    from gc_assets.stages.delete.execution import header_of_result
-    from gc_assets.stages.read.reversibility import describe_reversibility
     from gc_assets.stages.records.plans import find_plan
 
     platform = with_mode(settings.platform(), mode)
@@ -214,25 +119,67 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     if already is not None:
         _print_outcomes({}, None, format_)
         print_message(f"Nothing to do: {already}.")
+        if plan.not_done and plan.restored_at is None:
+            raise click.exceptions.Exit(1)
         return
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
     label = platform.config.label_of(plan.header.storage)
     print_message(f"applying plan {plan.header.plan_id} of storage {label}: verification mark, then {', '.join(selected)}")
-    with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
+    with _explain_interruption(run_context, plan, selected), show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)
     report_apply(run_context, plan.header, applied)
-    _print_apply_result(plan, applied, format_)
+    _print_apply_result(run_context, plan, applied, format_)
+    _print_what_is_left(plan.header, applied)
+
+
+def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
+    """Print what the plan left undone and the next command, and exit with 1 if that is anything."""
+    if not applied.not_done:
+        return
+    from gc_assets.core.outcomes import describe_not_done
+
+    print_message(f"The plan is partially applied. Not changed: {describe_not_done(applied.not_done)}.", "failed")
+    logs = [name for name, is_in in (("deletion_log", applied.published is not None), ("expiry_log", applied.edited)) if is_in]
+    for name in logs:
+        print_message(f"All reasons: {command('show', name, run_date=str(header.run_date))}")
     if any(outcome == "failed" for _, outcome in applied.by_outcome):
-        logs = "`gc-assets show deletion_log` and `show expiry_log`"
-        print_message(f"Some rows failed. See {logs} with --run-date {plan.header.run_date}. Then run apply again to resume.")
-        raise click.exceptions.Exit(1)
-    if any(outcome == "denied" for _, outcome in applied.by_outcome):
-        logs = "`gc-assets show deletion_log` and `show expiry_log`"
-        print_message(f"Some rows were denied. See {logs} with --run-date {plan.header.run_date} for the reasons.")
-    if ("expire", "done") in applied.by_outcome:
-        print_message("Histories were edited. List the edits with gc-assets show expiry_log.")
-    for line in describe_reversibility(header_of_result(plan.header, applied.by_outcome, applied.done_edits), platform.config).lines:
-        print_message(line)
+        print_message(f"To try the failed ones again: {command('apply', header.plan_id[:12])}")
+    else:
+        print_message("This plan has ended. A later run plans again what is still garbage: gc-assets run")
+    raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequence[str]) -> Generator[None]:
+    """Print what an apply has changed if it is interrupted or fails."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_message("gc-assets: interrupted.")
+        _print_recorded(context, plan, phases, is_empty_shown=True)
+        finish, end = command("apply", plan.header.plan_id[:12]), command("apply", plan.header.plan_id[:12], end=True)
+        print_message(f"To continue: {finish}")
+        print_message(f"To give up the rest, after it has begun: {end}")
+        raise click.exceptions.Exit(1) from None
+    except (GcError, OSError):
+        _print_recorded(context, plan, phases, is_empty_shown=False)
+        raise
+
+
+def _print_recorded(context: RunContext, plan: StoredPlan, phases: Sequence[str], *, is_empty_shown: bool) -> None:
+    from gc_assets.stages.read.apply_outcomes import read_recorded_actions
+    from gc_assets.stages.read.reversibility import NOTHING_CHANGED, describe_recorded
+
+    try:
+        recorded = read_recorded_actions(context, plan.header, phases)
+    except (GcError, OSError) as error:
+        print_message(f"Cannot read what was changed: {error}")
+        return
+    if recorded is not None and not recorded.is_empty:
+        for line in describe_recorded(plan.header, recorded, context.config):
+            print_message(line)
+    elif is_empty_shown:
+        print_message(NOTHING_CHANGED)
 
 
 def _end_plan(settings: Settings, platform: Platform, run_context: RunContext, plan: StoredPlan, format_: str) -> None:
@@ -243,18 +190,25 @@ def _end_plan(settings: Settings, platform: Platform, run_context: RunContext, p
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = close_plan(_start_spark(progress, platform, settings), run_context, plan)
     report_apply(run_context, plan.header, applied)
-    _print_apply_result(plan, applied, format_)
+    _print_apply_result(run_context, plan, applied, format_)
     if any(outcome == "failed" for _, outcome in applied.by_outcome):
         print_message("Some files could not be checked, so the plan stays open. See `gc-assets show deletion_log`, then repeat this.")
         raise click.exceptions.Exit(1)
 
 
-def _print_apply_result(plan: StoredPlan, applied: ApplyResult, format_: str) -> None:
-    from gc_assets.stages.read.reversibility import describe_outcomes
+def _print_apply_result(context: RunContext, plan: StoredPlan, applied: ApplyResult, format_: str) -> None:
+    from gc_assets.stages.delete.execution import header_of_result
+    from gc_assets.stages.read.apply_outcomes import count_reasons
+    from gc_assets.stages.read.reversibility import describe_outcomes, describe_reversibility
 
-    by_outcome = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.by_outcome.items()}
-    _print_outcomes(by_outcome, plan.header.plan_id, format_)
-    for line in describe_outcomes(plan.header, {key: total.rows for key, total in applied.by_outcome.items()}):
+    header, by_outcome = plan.header, {f"{phase}/{outcome}": total for (phase, outcome), total in applied.by_outcome.items()}
+    _print_outcomes(by_outcome, header.plan_id, format_)
+    reasons = count_reasons(context, header, applied.published) if applied.not_done else {}
+    for line in describe_outcomes(header, {key: total.rows for key, total in applied.by_outcome.items()}, reasons):
+        print_message(line)
+    if ("expire", "done") in applied.by_outcome:
+        print_message(f"To list the edited histories: {command('show', 'expiry_log', run_date=str(header.run_date))}")
+    for line in describe_reversibility(header_of_result(header, applied.by_outcome, applied.done_edits), context.config).lines:
         print_message(line)
 
 
@@ -303,10 +257,10 @@ def restore_command(
 
 def _print_restore(platform: Platform, result: RestoreResult) -> None:
     plan = result.request.plan
-    if not result.by_outcome:
+    if not result.by_outcome and result.purged is None:
         name = platform.config.label_of(result.request.storage)
         print_message(f"Nothing to do: no such file is in quarantine in storage {name}. To find a file, run gc-assets explain KEY.")
-    elif plan is not None and plan.header.expiry_actions and not result.request.history:
+    elif plan is not None and plan.header.expiry_actions and not result.request.history and result.by_outcome:
         from gc_assets.lakes.kinds import reversible_titles
 
         print_message(
@@ -321,8 +275,10 @@ def _print_restore(platform: Platform, result: RestoreResult) -> None:
         for line in restore_reversibility(result.files.amount).lines:
             print_message(line)
     if result.missing is not None:
-        print_message(result.missing)
+        print_message(result.missing, "failed")
         raise click.exceptions.Exit(1)
+    if result.purged is not None:
+        print_message(f"{result.purged}")
 
 
 def _start_spark(progress: CommandProgress, platform: Platform, settings: Settings) -> SparkSession:
@@ -332,13 +288,49 @@ def _start_spark(progress: CommandProgress, platform: Platform, settings: Settin
     return spark
 
 
+def _table_row(row: Mapping[str, Any], *, wide: bool) -> dict[str, Any]:
+    """Return a plan as a row of a table, given its JSON object."""
+    from gc_assets.core.units import format_bytes
+
+    return {
+        **row,
+        "plan_id": row["plan_id"] if wide else row["plan_id"][:12],
+        "status": mark_rehearsal(row["status"], row["rehearsal"]),
+        "size": format_bytes(row["bytes"]),
+        "decision": _decision(row),
+        "approve by": _deadline(row["approve_by"]),
+        "apply by": _deadline(row["apply_by"]),
+        "actions": ", ".join(_actions(row)),
+        "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
+        "refused_by": ", ".join(row["refused_by"]),
+        "decisions": "; ".join(row["decisions"]),
+    }
+
+
+def _decision(row: Mapping[str, Any]) -> str:
+    if row["status"] == "refused":
+        return f"gates: {', '.join(row['refused_by'])}"
+    rejected = [event["by"] for event in row["approval_events"] if event["decision"] == "rejected"]
+    if row["status"] == "rejected":
+        return f"rejected by {rejected[-1]}"
+    if row["approved_by"] is None:
+        return "none"
+    given, needed = row["approvals"], row["approvals_needed"]
+    return f"approved by {row['approved_by']}" + (f" ({given} of {needed})" if given < needed else "")
+
+
+def _deadline(moment: datetime | None) -> str:
+    return f"{moment:%m-%d %H:%M}Z" if moment is not None else ""
+
+
 def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
     """Return a plan as one JSON object: its status, totals and decisions."""
     header = plan.header
     status = plan.status_at(now)
     decisions = [str(event) for event in plan.verdict.events]
     events = [event.model_dump(mode="json", exclude={"plan_id"}) for event in plan.verdict.events]
-    until = {"ready": header.approve_before, "refused": header.approve_before, "approved": header.apply_before}.get(status)
+    approve_by = header.approve_before if status in {"ready", "refused"} else None
+    apply_by = header.apply_before if status in {"ready", "refused", "approved"} else None
     return {
         "plan_id": header.plan_id,
         "storage": config.label_of(header.storage),
@@ -352,6 +344,7 @@ def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
         "upload_bytes": header.uploads.bytes,
         "refused_by": list(header.refused_by),
         "approved_by": plan.verdict.approved_by,
+        "approvals": len(plan.verdict.approvals),
         "approvals_needed": plan.verdict.needed,
         "overrides": list(plan.verdict.overrides),
         "decisions": decisions,
@@ -359,11 +352,15 @@ def plan_row(plan: ListedPlan, now: datetime, config: Config) -> dict[str, Any]:
         "said": decisions,  # deprecated: use decisions
         "words": [with_old_keys(event, said="decision") for event in events],  # deprecated: use approval_events
         "created_at": header.created_at,
-        "until": until,
+        "approve_by": approve_by,
+        "apply_by": apply_by,
+        "until": approve_by or apply_by,
         "applied_at": plan.record.finished_at,
         "restored_at": plan.record.restored_at,
+        "not_done": plan.record.not_done or {},
         "rehearsal": header.rehearsal,
         "unsafe": list(header.unsafe),
+        "listed_at": header.listed_at,
     }
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option
-from gc_assets.cli.output import print_data, print_message, with_old_keys, write_json
+from gc_assets.cli.context import TIMESTAMP, Settings, common_options, fast_imports, format_option, run_date_option, with_listing
+from gc_assets.cli.output import print_command, print_data, print_message, with_old_keys, write_json
 from gc_assets.core.commands import command
+from gc_assets.core.deprecation import REMOVED_IN
+from gc_assets.core.errors import GcError
+from gc_assets.core.rehearsals import mark_rehearsal
 
 if TYPE_CHECKING:
+    from gc_assets.config.models import Config
     from gc_assets.core.plan import PlanHeader
     from gc_assets.engine.run_context import RunContext
     from gc_assets.resources.platform import Platform
@@ -27,7 +31,10 @@ if TYPE_CHECKING:
 )
 @click.option("--through", metavar="ASSET", help="Stop after this asset.")
 @click.option("--mode", type=click.Choice(["plan", "apply"]), help="Replaces the mode of the storages for this run.")
-@click.option("--full", is_flag=True, help="Compute all live files, and compare them with those of an incremental run.")
+@click.option("--full", is_flag=True, hidden=True, help="Deprecated, without effect.")
+@click.option(
+    "--listing/--no-listing", default=None, help="List the storages, or use their last listings. Default: `listing` in lakes.yaml."
+)
 @format_option()
 @common_options
 def run_command(
@@ -39,6 +46,7 @@ def run_command(
     through: str | None,
     mode: Any,
     full: bool,
+    listing: bool | None,
     format_: str,
 ) -> None:
     """Find live files and garbage of one run date through Dagster, and create a plan for each
@@ -52,24 +60,51 @@ def run_command(
       gc-assets run
       gc-assets run --run-date 2026-11-21 --format json
       gc-assets run --lake sales --through reachable_snapshots
+      gc-assets run --no-listing
 
     If gates refuse a plan, they are printed, and the exit code is 3.
     """
-    platform = settings.platform()
+    platform = with_listing(settings.platform(), listing)
     day = run_date or platform.clock.today()
     platform.run_context(day, as_of)
     print_message(f"run date {day}")
+    if full:
+        reason = "every run computes all live files"
+        print_message(f"Warning: --full has no effect any more, because {reason}. gc-assets {REMOVED_IN} rejects it.", "warn")
     from gc_assets.cli.progress import CommandProgress, show_progress
 
     with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         progress.set_activity("loading Dagster")
         with fast_imports():
-            from gc_assets.cli.dagster_run import Selection, run_partition
+            from gc_assets.cli.dagster_run import Selection, places_of, run_partition
 
         selection = Selection(lakes, storages, through)
-        plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, full=full, observer=progress, verbose=settings.verbose)
+        progress.set_activity("checking the access to lakes and storages")
+        if not platform.config.spark.runs_in_jobs:  # otherwise another machine reads the lakes
+            _require_access(platform.run_context(day, as_of), *places_of(platform, selection))
+        plans = run_partition(platform, day, selection, as_of=as_of, mode=mode, observer=progress, verbose=settings.verbose)
     _print_unused_rules(platform.run_context(day, as_of))
+    _print_listings(platform.run_context(day, as_of))
+    if format_ == "table" and plans:
+        from gc_assets.cli.run_tables import print_run
+
+        print_run(platform.run_context(day, as_of), [header.storage for header in plans])
     _print_plans(platform, plans, format_)
+
+
+def _require_access(context: RunContext, lakes: Sequence[str], storages: Sequence[str]) -> None:
+    """Print the places that cannot be used.
+
+    Raises:
+        GcError: If the run cannot publish anything without them.
+    """
+    from gc_assets.stages.read.access import find_access_errors
+
+    found = find_access_errors(context, lakes, storages)
+    for error in found:
+        print_message(f"{error}.", "failed")
+    if any(error.stops_run for error in found):
+        raise GcError("the run was not started. Fix this, then check with gc-assets doctor.")
 
 
 def _print_unused_rules(context: RunContext) -> None:
@@ -83,8 +118,17 @@ def _print_unused_rules(context: RunContext) -> None:
             print_message(f"Note: {note}.")
 
 
+def _print_listings(context: RunContext) -> None:
+    """Print which storages were not listed, or were listed although the run was to use a listing."""
+    from gc_assets.stages.sweep.listings import describe_listing
+
+    for storage in context.config.storages:
+        if text := describe_listing(context, storage.name):
+            print_message(f"{storage.label}: {text}")
+
+
 def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) -> None:
-    from gc_assets.stages.read.reversibility import describe_reversibility, reversibility_json
+    from gc_assets.stages.read.reversibility import reversibility_json
 
     active_plans = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
@@ -92,20 +136,17 @@ def _print_plans(platform: Platform, plans: Sequence[PlanHeader], format_: str) 
             {**plan_summary(header), "storage": platform.config.label_of(header.storage), **reversibility_json(header, platform.config)}
             for header in active_plans
         )
-    else:
-        for header in active_plans:
-            print_data(plan_line(header, platform.config.label_of(header.storage)), "refused" if header.failed_gates else "passed")
-        if not active_plans:
-            print_message("Nothing to do: no plan contains a file." if plans else "The selection includes no storage, so there is no plan.")
+    elif not active_plans:
+        print_message("Nothing to do: no plan contains a file." if plans else "The selection includes no storage, so there is no plan.")
     for header in plans:
         if text := _foreign_files(header):
             print_message(f"{header.storage}: {text}")
         for item in header.left_out:
             print_message(f"{platform.config.label_of(header.storage)}: {item}.")
     for text in sorted({text for header in plans for text in header.unsafe}):
-        print_message(f"Lowered safety: {text}.")
+        print_message(f"Warning: {text}.", "warn")
     for header in active_plans:
-        _print_next_step(header, describe_reversibility(header, platform.config).lines)
+        _print_plan(platform.config, header, format_)
     if any(header.failed_gates for header in active_plans):
         raise click.exceptions.Exit(3)
 
@@ -121,37 +162,43 @@ def _foreign_files(header: PlanHeader) -> str | None:
     return f"foreign: {files:,} files, {size}, not planned, because they may belong to others. See gc-assets report."
 
 
-def _print_next_step(header: PlanHeader, reversibility: Iterable[str]) -> None:
+def _print_plan(config: Config, header: PlanHeader, format_: str) -> None:
+    """Print a plan: its gates, its effects, one line that counts its work, and the next command."""
+    from gc_assets.stages.read.plan_text import summarize_plans
+    from gc_assets.stages.read.reversibility import describe_reversibility
+
+    is_text = format_ != "json"
+    if is_text:
+        print_data(plan_line(header, config.label_of(header.storage)), "refused" if header.failed_gates else "passed")
     for gate in header.failed_gates:
-        print_message(f"refused by gate {gate.name}: {gate.message}", "refused")
+        print_message(f"Refused by gate {gate.name}: {gate.message}", "refused")
     if header.historical:
         print_message(f"{header.storage}: {header.run_date} was not frozen on its own date, so this plan cannot be applied.")
         return
-    for line in reversibility:
+    for line in describe_reversibility(header, config).lines:
         print_message(line)
+    if is_text:
+        print_data(f"{summarize_plans([header])}.")
     if not header.failed_gates:
-        print_message(f"Next: {command('approve', header.plan_id[:12], by='YOUR_NAME')}   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
+        next_command = command("approve", header.plan_id[:12], by="YOUR_NAME")
+        print_command(f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z", next_command)
 
 
 def plan_line(header: PlanHeader, label: str | None = None) -> str:
     """Return a plan on one line, with the name of its storage in `lakes.yaml`."""
-    from gc_assets.core.units import format_bytes
+    from gc_assets.core.units import count_of, format_bytes
 
-    files = sum(total.files for total in header.totals.values())
-    size = sum(total.bytes for total in header.totals.values())
     gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
-    actions = ", ".join(f"{name} {total.files:,}" for name, total in header.totals.items())
-    actions = f" ({actions})" if actions else ""
-    edits = sum(header.expiry_actions.values())
-    frees = f"; {edits:,} history edits free {header.after_expiry.files:,} of them" if edits else ""
+    after = header.after_expiry
+    frees = f"; {count_of(after.files, 'file')} ({format_bytes(after.bytes)}) only after the history edits" if after.files else ""
     held = header.held_for_expiry
     waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for history edits that this plan does not make" if held.files else ""
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
     unreadable = (
         f"; unreadable: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""
     )
-    plan = f"plan {header.plan_id}, {files:,} files, {format_bytes(size)}{actions}, {gates}"
-    return f"{label or header.storage}: {plan}{frees}{waits}{aborts}{unreadable}"
+    line = f"{label or header.storage}: plan {header.plan_id[:12]}, {gates}{frees}{waits}{aborts}{unreadable}"
+    return mark_rehearsal(line, header.rehearsal)
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:

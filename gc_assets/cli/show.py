@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from gc_assets.config.models import Config
+    from gc_assets.engine.run_context import RunContext
     from gc_assets.state.schemas import Table
 
+# Columns of format `table` without --wide. `table` and `size` are computed.
+SHORT_COLUMNS: Final = {
+    "orphan_files": ("table", "reason", "size", "key", "last_modified"),
+    "deletion_plan": ("table", "reason", "size", "key", "action", "after_expiry"),
+}
 # The default number of rows in format `table`. Other formats are for programs and are complete.
 TABLE_ROWS = 100
 
@@ -61,8 +67,8 @@ def show_command(
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
     from gc_assets.lakes.kinds import all_tables
-    from gc_assets.stages.read.browse import batches, read_matching_rows, runs_of
-    from gc_assets.state.journal import State
+    from gc_assets.stages.read.browse import read_matching_rows, runs_of
+    from gc_assets.stages.read.live_rows import count_table_rows, read_table_rows
     from gc_assets.state.schemas import TABLE_NAME
 
     tables = all_tables()
@@ -76,19 +82,19 @@ def show_command(
         raise UsageError(f"--table {only}: {asset} has no column {TABLE_NAME.name}")
     group = _owner_name(platform.config, table, lake, storage)
     day = run_date or platform.clock.today()
-    platform.run_context(day)
-    state = State.of(platform.config)
-    runs = runs_of(state, table, group, day)
-    total = sum(run.rows for run in runs)
+    context = platform.run_context(day)
+    total = count_table_rows(context, table, group)
     wanted = TABLE_ROWS if limit is None and format_ == "table" else limit
-    paths = [path for run in runs for path in run.paths()]
     if only is None:
-        rows = batches(state, table.schema, paths, limit=wanted)
+        rows = read_table_rows(context, table, group, limit=wanted)
     else:
-        of_table = read_matching_rows(state, table.schema, paths, TABLE_NAME.name, [only])
+        paths = [path for run in runs_of(context.state, table, group, day) for path in run.paths()]
+        of_table = read_matching_rows(context.state, table.schema, paths, TABLE_NAME.name, [only])
         rows, total = iter(of_table.slice(0, wanted).to_batches()), of_table.num_rows
     if format_ == "parquet":
         _write_parquet(rows, table.schema, Path(str(output)))
+    elif output is None and format_ == "table" and not wide and asset in SHORT_COLUMNS:
+        _write_short(rows, context, table, group)
     elif output is None:
         _write_text(rows, table, format_, sys.stdout, wide=wide)
     else:
@@ -127,6 +133,20 @@ def _write_text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, targ
         shown = list(_read_rows(rows))
         filled = [name for name in table.schema.names if not shown or any(row[name] is not None for row in shown)]
         write_table(shown, filled, target, wide=wide)
+
+
+def _write_short(rows: Iterator[pa.RecordBatch], context: RunContext, table: Table, storage: str) -> None:
+    """Write rows of files with the columns of `SHORT_COLUMNS`, and their tables."""
+    from gc_assets.core.units import format_bytes
+    from gc_assets.stages.read.file_tables import FileTables
+
+    tables = FileTables.of(context, storage)
+    shown = [
+        {**row, "table": name, "size": format_bytes(row["size_bytes"])}
+        for batch in rows
+        for row, name in zip(batch.to_pylist(), tables.names_of(batch), strict=True)
+    ]
+    write_table(shown, SHORT_COLUMNS[table.name])
 
 
 def _read_rows(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

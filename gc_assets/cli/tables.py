@@ -15,6 +15,7 @@ from rich.cells import cell_len, set_cell_size
 
 ELLIPSIS: Final = "…"
 _GAP: Final = "  "
+_COMMAND: Final = "gc-assets "
 _INDENT: Final = "    "
 # Narrower prose is hard to read, and shorter keys are hard to distinguish.
 _MIN_PROSE: Final = 40
@@ -90,13 +91,13 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """Return the text in lines that break only between words.
 
     Further lines have the indentation of the text and `indent`. A word wider than the line gets its
-    own line.
+    own line. A command, alone on the line or in backticks, is one word, so that it can be copied.
     """
-    if cell_len(text) <= width:
-        return [text]
     inside = text.lstrip(" ")
+    if cell_len(text) <= width or inside.startswith(_COMMAND):
+        return [text]
     margin = text[: len(text) - len(inside)]
-    first, *others = inside.split(" ")
+    first, *others = _words(inside)
     found, line = list[str](), margin + first
     for word in others:
         if cell_len(f"{line} {word}") > width:
@@ -105,6 +106,21 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
         else:
             line = f"{line} {word}"
     return [*found, line.rstrip()]
+
+
+def _words(text: str) -> list[str]:
+    """Split a text at spaces, except inside commands in backticks."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a backtick without its partner
+        return text.split(" ")
+    words = [""]
+    for number, part in enumerate(parts):
+        is_quoted = number % 2 == 1
+        first, *others = [part] if is_quoted and part.startswith(_COMMAND) else part.split(" ")
+        words[-1] += f"`{first}" if is_quoted else first
+        words += others
+        words[-1] += "`" if is_quoted else ""
+    return words
 
 
 def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[Column]:

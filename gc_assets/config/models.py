@@ -15,9 +15,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from gc_assets.config.dagster_names import DagsterNames
 from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
 from gc_assets.config.notify import Target
 from gc_assets.config.relative_paths import BaseFolder
@@ -55,6 +66,15 @@ KINDS_KEY = "lake_kinds"
 BYTES_PER_GB = 10**9
 # A daily report may arrive two days late, and one report may be missing.
 MAX_INVENTORY_AGE: Final = timedelta(days=3)
+# With `run --no-listing`, a storage is listed if its last listing is as old as this.
+MAX_LISTING_AGE: Final = timedelta(days=30)
+
+
+def _check_a_day(value: timedelta) -> timedelta:
+    # The dates of runs are compared, so that the time of day of a run does not matter.
+    if value < timedelta(days=1):
+        raise ValueError("write at least 1d; without this key, every run lists the storage")
+    return value
 
 
 class Gates(Model):
@@ -98,6 +118,14 @@ class AssetMetadata(Model):
 
     owners: tuple[AssetOwner, ...] = Field(default=(), exclude=True, description="Owners of the assets: `team:NAME`, or an e-mail address.")
     tags: dict[TagName, TagValue] = Field(default_factory=dict[str, str], exclude=True, description="Tags of the assets.")
+
+
+class ListingConfig(Model):
+    """How often a storage is listed."""
+
+    every: Annotated[Duration, AfterValidator(_check_a_day)] = Field(
+        description="Runs list the storage again after this time, at least 1d. Runs between use the last listing."
+    )
 
 
 class InventoryConfig(Model):
@@ -147,6 +175,7 @@ class StorageConfig(_RecordOwner):
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="Connection of this storage. It overrides the global `s3`.")
     inventory: InventoryConfig | None = Field(default=None, description="Inventory reports that replace the listing of the storage.")
+    listing: ListingConfig | None = Field(default=None, description="How often the storage is listed. Default: in every run.")
     protect: tuple[KeyPattern, ...] = Field(
         default=(),
         description="Patterns of keys that are never deleted: `raw/landing/**`. `*` does not match `/`, `**` does.",
@@ -155,6 +184,18 @@ class StorageConfig(_RecordOwner):
     def usd_per_month(self, size_bytes: int) -> float | None:
         """Return the price per month of this many bytes, or None if no price is configured."""
         return None if self.money is None else self.money.usd_per_month(size_bytes)
+
+    def with_listing(self, listing: bool | None) -> StorageConfig:
+        """Return the storage with another choice for one run.
+
+        Args:
+            listing: True lists the storage. False uses the last listing up to an age of
+                `MAX_LISTING_AGE`, or of `listing.every` if that is longer. None changes nothing.
+        """
+        if listing is None:
+            return self
+        longest = max(MAX_LISTING_AGE, self.listing.every) if self.listing is not None else MAX_LISTING_AGE
+        return self.model_copy(update={"listing": None if listing else ListingConfig(every=longest)})
 
     def locations(self) -> tuple[str, ...]:
         """Return the locations of the storage and its inventory reports."""
@@ -166,7 +207,7 @@ class StorageConfig(_RecordOwner):
         Keys added in 0.4 are only included if they differ from their default, so that older plan
         digests stay valid. `protect` is left out because an apply checks it for each file.
         """
-        left_out = {"mode", "rehearsals", "money", "s3", "inventory", "protect"} | (
+        left_out = {"mode", "rehearsals", "money", "s3", "inventory", "listing", "protect"} | (
             {"approvals_needed"} if self.approvals_needed == 1 else set()
         )
         found = self.model_dump(mode="json", exclude=left_out)
@@ -225,6 +266,15 @@ class LakeConfig(_RecordOwner):
 
         Ages are counted back from `as_of`.
         """
+
+    def describe_retention(self, properties: Mapping[str, str]) -> str:
+        """Return what the policy keeps in words, for messages.
+
+        Args:
+            properties: Frozen properties of the table or repository (`CommitSource.properties`).
+        """
+        del properties
+        return "see policy_table"
 
     def with_retention(self, keep: str) -> Self:
         """Return the lake with another default cut-off.
@@ -370,6 +420,8 @@ class Config(AssetMetadata):
     """Complete `lakes.yaml`. Its owners and tags are defaults for all lakes and storages."""
 
     RENAMED: ClassVar = {"first_night": "first_run_date"}
+    # Every run of release 0.4 computes all live files.
+    IGNORED: ClassVar = frozenset({"full_every"})
 
     state: str
     storages: tuple[StorageConfig, ...]
@@ -379,12 +431,6 @@ class Config(AssetMetadata):
         default=timedelta(seconds=READ_SECONDS),
         description="Timeout for reading one object, or for one response of a catalog or server.",
     )
-    full_every: int = Field(
-        default=10,
-        ge=0,
-        description="Number of runs after which all rows of live_files are recomputed and compared with the incremental result. "
-        "0: every run recomputes them, without comparison.",
-    )
     plan_key: SecretStr | None = Field(
         default=None, min_length=16, description="Secret with which plan ids are HMACs, as ${NAME}. Without it they are plain digests."
     )
@@ -393,6 +439,9 @@ class Config(AssetMetadata):
         default=frozenset(), description="Decisions about plans for which Dagster has a job. Default: none."
     )
     notify: tuple[Target, ...] = Field(default=(), description="Targets of notifications.")
+    dagster: DagsterNames = Field(
+        default_factory=lambda: DagsterNames(), description="Names of the assets in Dagster, and intervals of its sensors."
+    )
     first_run_date: date | None = Field(
         default=None, description="First run date of Dagster's partitions. Default: the date of the first run."
     )

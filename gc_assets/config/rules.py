@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gc_assets.config.values import Count, CutoffValue, Duration, Model, Pattern
-from gc_assets.core.units import Cutoff, parse_cutoff
+from gc_assets.core.units import Cutoff, count_of, parse_cutoff
 
 
 class RefRule(Model):
@@ -109,6 +109,11 @@ class RefRetention(DanglingRetention):
             if re.fullmatch(rule.match, ref_name):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
         return self.default.as_cutoff(), "retention.default"
+
+    def describe(self) -> str:
+        """Return the rules in words, for messages."""
+        rules = f"; {count_of(len(self.refs), 'rule')} for refs" if self.refs else ""
+        return f"{self.default.as_cutoff().policy_text}{rules}"
 
     def with_default(self, keep: str) -> Self:
         """Return the same rules with another default."""

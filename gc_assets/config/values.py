@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -19,10 +19,13 @@ from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cu
 class Model(RenamedKeys):
     """Base class for all mappings in `lakes.yaml`. Unknown keys are rejected.
 
-    `RENAMED` maps old keys to current ones. An old key is accepted with a `FutureWarning`.
+    `RENAMED` maps old keys to current ones. An old key is accepted with a `FutureWarning`. A key in
+    `IGNORED` is accepted with a `FutureWarning` too, and has no effect.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=DEFER_BUILD)
+
+    IGNORED: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def with_current_keys(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -30,7 +33,10 @@ class Model(RenamedKeys):
         for old, new in cls.RENAMED.items():
             if old in data:
                 warn_renamed(old, new)
-        return current
+        for name in sorted(cls.IGNORED & current.keys()):
+            message = f"lakes.yaml: `{name}` has no effect any more; gc-assets {REMOVED_IN} rejects it. Remove it."
+            warnings.warn(message, FutureWarning, stacklevel=2)
+        return {name: value for name, value in current.items() if name not in cls.IGNORED} if cls.IGNORED else current
 
 
 def warn_renamed(old: str, new: str) -> None:

@@ -15,6 +15,7 @@ SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
 # More missing live files than this mean that addresses are spelled differently in the inventory.
 MAX_UNLISTED: Final = 0.001
 NOTHING: Final = Amount()
+NO_LIVE_FILES: Final = LiveCount(0)
 OVERRIDE: Final = "To continue anyway, approve with `--override {name}`."
 NO_OVERRIDE: Final = "This gate cannot be overridden."
 
@@ -64,22 +65,55 @@ def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, deferred: Am
     return _result("unreadable_tables", len(blocking) <= limit, message, overridable=True, numbers=numbers)
 
 
-def live_drop(live: LiveCount, previous: LiveCount | None, limit: float) -> GateResult:
+def live_drop(
+    live: LiveCount, previous: LiveCount | None, limit: float, expired: LiveCount = NO_LIVE_FILES, notes: Sequence[str] = ()
+) -> GateResult:
     """Fail if live files drop by more than `limit` since the last accepted run.
 
     The limit applies to the storage and to each of its lakes.
+
+    Args:
+        live: Live files of this run.
+        previous: Live files of the last accepted run, or None.
+        limit: Maximum share.
+        expired: Live files of that run that the policy has expired since. They do not count.
+        notes: Why further expired files count.
     """
     if previous is None:
         return _result("live_drop", True, f"{live.files:,} live files; no accepted run to compare with.", overridable=True)
-    drop = _drop(live.files, previous.files)
-    message = f"{live.files:,} live files after {previous.files:,} in the last accepted run: down {drop:.1%}"
-    both = {name: (live.by_lake[name], files) for name, files in previous.by_lake.items() if name in live.by_lake}
-    fallen = {name: counts for name, counts in both.items() if _drop(*counts) > limit}
+    fallen = fallen_lakes(live, previous, limit, expired)
+    drop = _drop(live.files + expired.files, previous.files)
+    message = f"{live.files:,} live files after {previous.files:,} in the last accepted run: down {_drop(live.files, previous.files):.1%}"
+    if expired.files:
+        message += f", of which the retention policy expired {expired.files / previous.files:.1%} ({expired.files:,} files). "
+        message += f"A drop of {drop:.1%} is not explained"
     if drop <= limit:
-        message += "".join(f", lake {name} {now:,} after {then:,}" for name, (now, then) in sorted(fallen.items())[:5])
+        message += "".join(f", {_describe_fall(name, live, previous, expired)}" for name in sorted(fallen)[:5])
     message += f"; max_live_drop allows {limit:.1%}."
-    numbers = {"live": live.files, "before": previous.files, "drop": max([drop, *(_drop(*counts) for counts in fallen.values())])}
-    return _result("live_drop", drop <= limit and not fallen, message, overridable=True, numbers={**numbers, "limit": limit})
+    message += "".join(f" {note[:1].upper()}{note[1:]}." for note in notes[:5])
+    numbers = {"live": live.files, "before": previous.files, "drop": max([drop, *fallen.values()]), "limit": limit}
+    numbers |= {"expired": expired.files} if expired.files else {}  # otherwise as before 0.4, because the plan id depends on them
+    return _result("live_drop", drop <= limit and not fallen, message, overridable=True, numbers=numbers)
+
+
+def _describe_fall(lake: str, live: LiveCount, previous: LiveCount, expired: LiveCount) -> str:
+    files = expired.by_lake.get(lake, 0)
+    return f"lake {lake} {live.by_lake[lake]:,} after {previous.by_lake[lake]:,}" + (f" ({files:,} expired)" if files else "")
+
+
+def fallen_lakes(live: LiveCount, previous: LiveCount, limit: float, expired: LiveCount = NO_LIVE_FILES) -> dict[str, float]:
+    """Return the drop of each lake whose live files drop by more than `limit`."""
+    drops = {
+        name: _drop(live.by_lake[name] + expired.by_lake.get(name, 0), files)
+        for name, files in previous.by_lake.items()
+        if name in live.by_lake
+    }
+    return {name: drop for name, drop in drops.items() if drop > limit}
+
+
+def exceeds_live_drop(live: LiveCount, previous: LiveCount, limit: float) -> bool:
+    """Return True if live files of the storage or of a lake drop by more than `limit`."""
+    return _drop(live.files, previous.files) > limit or bool(fallen_lakes(live, previous, limit))
 
 
 def _drop(live: int, previous: int) -> float:

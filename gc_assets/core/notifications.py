@@ -12,10 +12,19 @@ from typing import Any, Final, Literal, get_args
 
 from gc_assets.core.commands import command
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
+from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.core.units import format_bytes
 
 Event = Literal[
-    "plan_ready", "plan_refused", "approval_ends", "table_unreadable", "run_missed", "apply_failed", "state_unread", "target_failed"
+    "plan_ready",
+    "plan_refused",
+    "plan_applied",
+    "approval_ends",
+    "table_unreadable",
+    "run_missed",
+    "apply_failed",
+    "state_unread",
+    "target_failed",
 ]
 EVENTS: Final[tuple[Event, ...]] = get_args(Event)
 # Event names up to 0.3.
@@ -26,6 +35,8 @@ ENDS_SOON: Final = timedelta(hours=6)
 # A run is missed if it is this late.
 RUN_INTERVAL: Final = timedelta(days=1)
 MAX_RUN_DELAY: Final = timedelta(hours=6)
+# An apply is an event for this long, so that a sensor that was off reports it later.
+APPLIED_WITHIN: Final = timedelta(days=3)
 # Additional events are only counted, because a failed catalog can cause a thousand.
 MAX_LISTED: Final = 20
 
@@ -57,6 +68,27 @@ class LastRun:
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedPlan:
+    """Plan whose execution has ended.
+
+    Attributes:
+        header: The plan, with the amounts that were done.
+        status: Plan status.
+        finished_at: Time of the end.
+        approved_by: Names of the approvers, or None.
+        not_done: Message about what was left undone, or "".
+        reversibility: Messages about effects that can be undone.
+    """
+
+    header: PlanHeader
+    status: str
+    finished_at: datetime
+    approved_by: str | None = None
+    not_done: str = ""
+    reversibility: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StorageSummary:
     """Storage status.
 
@@ -64,6 +96,7 @@ class StorageSummary:
         storage: Storage name.
         last: The last run, or None.
         approved: Plans waiting to be applied.
+        applied: Plans whose execution ended within `APPLIED_WITHIN`.
         failed: Failed executions not continued by a later one.
     """
 
@@ -71,6 +104,7 @@ class StorageSummary:
     last: LastRun | None
     approved: tuple[PlanSummary, ...] = ()
     failed: tuple[FailedApply, ...] = ()
+    applied: tuple[AppliedPlan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +176,11 @@ def _storage_notifications(summary: StorageSummary, now: datetime) -> Iterator[N
         yield from _plan_notifications(summary.last, now)
         yield from (_unreadable_notification(summary.storage, item) for item in summary.last.header.unreadable)
         yield from _missed_run(summary.last.header, now)
+    yield from (_applied_notification(applied) for applied in summary.applied)
     for waiting in summary.approved:
         if now >= waiting.apply_before - ENDS_SOON:
-            title = f"{waiting.storage}: plan {_short(waiting)} is approved and can only be applied until {_minute(waiting.apply_before)}"
-            text = "It has not been applied yet. After that time a new plan and a new approval are needed."
+            title = f"{waiting.storage}: plan {_short(waiting)} is approved and must be applied before {_minute(waiting.apply_before)}"
+            text = "It has not been applied. After that time, a new plan and a new approval are needed."
             yield _plan_notification(waiting, "approval_ends", title, text, "/apply")
     for failed in summary.failed:
         plan, name = failed.plan_id[:12], f"{summary.storage}/apply_failed/{failed.plan_id}/{failed.attempt}"
@@ -164,14 +199,26 @@ def _plan_notifications(last: LastRun, now: datetime) -> Iterator[Notification]:
     if last.status != "ready" or not header.has_work:
         return
     missing = f"It is {last.missing}.\n" if last.missing is not None else ""
-    next_step = f"{missing}{command('approve', _short(header), by='WHO')}   (until {_minute(header.approve_before)})"
+    next_step = f"{missing}{command('approve', _short(header), by='WHO')}   (before {_minute(header.approve_before)})"
     yield _plan_notification(
         header, "plan_ready", f"{plan} waits for approval: {_amounts(header)}", "\n".join([*last.reversibility, next_step])
     )
     if now >= header.approve_before - ENDS_SOON:
         yield _plan_notification(
-            header, "approval_ends", f"{plan} can only be approved until {_minute(header.approve_before)}", next_step, "/approve"
+            header, "approval_ends", f"{plan} must be approved before {_minute(header.approve_before)}", next_step, "/approve"
         )
+
+
+def _applied_notification(applied: AppliedPlan) -> Notification:
+    """Return the event of an apply. A plan that was approved and applied since the last delivery has
+    no other event.
+    """
+    header = applied.header
+    plan, amounts = f"{header.storage}: plan {_short(header)} of {header.run_date}", _amounts(header) or "nothing was changed"
+    title = f"{plan} was {applied.status} at {_minute(applied.finished_at)}: {amounts}"
+    lines = [f"Approved by {applied.approved_by}."] if applied.approved_by else []
+    lines += [f"Not done: {applied.not_done}."] if applied.not_done else []
+    return _plan_notification(header, "plan_applied", title, "\n".join([*lines, *applied.reversibility]))
 
 
 def _unreadable_notification(storage: str, item: Unreadable) -> Notification:
@@ -192,7 +239,7 @@ def _missed_run(header: PlanHeader, now: datetime) -> Iterator[Notification]:
 
 def _plan_notification(plan: PlanHeader | PlanSummary, event: Event, title: str, text: str, more: str = "") -> Notification:
     name = f"{plan.storage}/{event}/{plan.plan_id}{more}"
-    return Notification(event, name, title, text, storage=plan.storage, plan_id=plan.plan_id)
+    return Notification(event, name, mark_rehearsal(title, plan.rehearsal), text, storage=plan.storage, plan_id=plan.plan_id)
 
 
 def _amounts(header: PlanHeader) -> str:

@@ -27,7 +27,7 @@ APPLY_WITHIN: Final = timedelta(hours=72)
 UNNAMED: Final = "unnamed"
 
 
-_NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out"})
+_NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action"})
 # Gates with read errors in their messages. Plans up to 0.3 call the first one `sick_tables`.
 _READ_ERROR_GATES: Final = frozenset({"unreadable_tables", "sick_tables", "never_read"})
 # Gates were renamed in 0.4. Stored plans and approvals, and `--override`, may use the old names.
@@ -204,6 +204,8 @@ class PlanSummary(_Model):
     refused_by: tuple[str, ...]
     rows: int
     uploads: Uploads = Uploads()
+    edits_by_action: dict[str, int] = Field(default_factory=dict)
+    listed_at: datetime | None = None
 
     @property
     def has_work(self) -> bool:
@@ -236,7 +238,10 @@ class PlanHeader(RenamedKeys, _Model):
         left_out: Files and edits that cannot succeed now, so that the plan does not contain them
             (since 0.4). They are not part of the id.
         expiry_actions: Number of expiry actions by lake.
+        edits_by_action: Number of expiry actions by action (since 0.4).
         uploads: Uploads to abort (since 0.4).
+        listed_at: Time of the earlier listing on which the plan rests. None if its run listed the
+            storage (since 0.4).
         keyed: True if the id is an HMAC with `plan_key`, False if it is a plain digest.
         times_seal: HMAC of the creation time, which is not part of the id. Empty without a key.
         repeats: Number of already used plans with the same content.
@@ -272,11 +277,13 @@ class PlanHeader(RenamedKeys, _Model):
     unreadable: tuple[Unreadable, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     expiry_actions: dict[str, int]
+    edits_by_action: dict[str, int] = Field(default_factory=dict)
     expiry_digest: str
     gates: tuple[GateResult, ...]
     rows: int
     rows_digest: str
     uploads: Uploads = Uploads()
+    listed_at: datetime | None = None
     keyed: bool = False
     times_seal: str = ""
     repeats: int = 0
@@ -291,6 +298,14 @@ class PlanHeader(RenamedKeys, _Model):
     @property
     def has_work(self) -> bool:
         return self.summary.has_work
+
+    @property
+    def listing_note(self) -> str | None:
+        """Sentence on the earlier listing, or None if the run listed the storage."""
+        if self.listed_at is None:
+            return None
+        listing = f"{self.listed_at:%Y-%m-%d %H:%M} UTC"
+        return f"Made with the listing of {listing}: it contains only files that metadata named once, and no purge."
 
     @property
     def failed_gates(self) -> list[GateResult]:
@@ -313,6 +328,7 @@ def completed_header(header: PlanHeader, done: Mapping[str, Amount], edits: Mapp
         update={
             "totals": {phase: amount for phase, amount in done.items() if phase not in {EXPIRE, ABORT} and amount.files},
             "expiry_actions": {lake: count for lake, count in edits.items() if count},
+            "edits_by_action": header.edits_by_action if sum(edits.values()) == sum(header.expiry_actions.values()) else {},
             "uploads": Uploads(count=aborted.files, bytes=aborted.bytes),
         }
     )
@@ -370,6 +386,8 @@ def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
 def _digest_fields(header: PlanHeader) -> dict[str, Any]:
     added_later = PlanHeader.model_fields.keys() - header.model_fields_set
     found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *added_later})
+    if header.listed_at is None:
+        found.pop("listed_at", None)  # so that the ids of plans with an own listing do not change
     if "unreadable" in found:
         found["sick"] = found.pop("unreadable")  # its name up to 0.3; another key would change the ids of stored plans
     if header.unreadable:

@@ -82,6 +82,11 @@ def format_bytes(count: int) -> str:
     return f"{value:.3g} PB" if abs(value) < 999.5 else f"{value:,.0f} PB"
 
 
+def count_of(count: int, noun: str) -> str:
+    """Return a number with its noun, which takes an `s` unless the number is 1: `1 file`, `3 files`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def format_usd(amount: float) -> str:
     """Format an amount in dollars and cents, or `under $0.01`."""
     return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else "under $0.01"
@@ -126,6 +131,14 @@ class Cutoff:
         rules += [f"older than {self.at.isoformat()}"] if self.at is not None else []
         rules += [f"not among the newest {self.keep_last}"] if self.keep_last is not None else []
         return " and ".join(rules)
+
+    @property
+    def policy_text(self) -> str:
+        """Text for a policy: `the last 30d`, `the newest 5`, `everything`."""
+        rules = [f"the last {format_duration(self.max_age)}"] if self.max_age is not None else []
+        rules += [f"everything since {self.at.isoformat()}"] if self.at is not None else []
+        rules += [f"the newest {self.keep_last}"] if self.keep_last is not None else []
+        return " and ".join(rules) or "everything"
 
     @property
     def limit_text(self) -> str:

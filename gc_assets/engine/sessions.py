@@ -20,8 +20,10 @@ from gc_assets.config.models import Config
 from gc_assets.config.spark import is_local as is_local_master
 from gc_assets.core.errors import GcError
 from gc_assets.engine.arrow_frames import has_arrow_frames
-from gc_assets.state.journal import State
+from gc_assets.state.journal import PublishedTable, State
+from gc_assets.state.listings import open_listing
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENTORY
+from gc_assets.state.summaries import LiveFilesSummary
 
 # A single task joins this many rows in less than a second, with about 50 MB in this process and in
 # Spark's process.
@@ -80,18 +82,30 @@ def was_small(config: Config) -> bool:
     state = State.of(config)
     try:
         newest = [state.latest(storage.name, STORAGE_INVENTORY.name) for storage in config.storages]
+        newest = [open_listing(state, table) if table is not None else None for table in newest]
         newest += [state.latest(lake.name, LIVE_FILES.name) for lake in config.lakes]
         named = [sum(run.rows for run in state.history(lake.name, MANIFEST_ENTRIES.name)) for lake in config.lakes]
+        rows = [_count_rows(table) for table in newest if table is not None]
     except (GcError, OSError):
         return False
-    rows = [table.rows for table in newest if table is not None]
     return len(rows) == len(newest) and max([*rows, *named]) <= MAX_SMALL_ROWS
+
+
+def _count_rows(table: PublishedTable) -> int:
+    """Return the number of rows, or of live files, of which `live_files` has no rows."""
+    return table.summary(LiveFilesSummary).files if table.receipt.asset == LIVE_FILES.name else table.rows
 
 
 def is_small(spark: SparkSession) -> bool:
     """Check if `choose_session` opened this session for small inputs."""
     with _LOCK:
         return spark in _SESSIONS.values()
+
+
+def large_session(spark: SparkSession) -> SparkSession:
+    """Return the session for which `choose_session` opened this small one, or the session itself."""
+    with _LOCK:
+        return next((large for large, small in _SESSIONS.items() if small is spark), spark)
 
 
 def _open_small_session(spark: SparkSession) -> SparkSession:

@@ -17,12 +17,15 @@ from urllib.parse import urlsplit
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.objects import Objects
-from gc_assets.core.paths import FILE, Location, scheme_of
+from gc_assets.core.paths import FILE, S3, Location, scheme_of
 from gc_assets.core.untrusted_input import parse_json
 
 # Tables are two or three levels deep in a warehouse. Deeper folders are data.
 _DEPTH: Final = 3
 _TIMEOUT_SECONDS: Final = 10.0
+# Files that are looked at to find metadata without a catalog, and those that are returned.
+_MAX_FILES: Final = 100_000
+_MAX_FOUND: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,28 @@ def list_folders(address: str) -> Iterator[str]:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def find_metadata(address: str, objects: Objects, pattern: str) -> list[str]:
+    """Return the addresses of files in a folder or at a location that match a pattern.
+
+    At most `_MAX_FILES` files are looked at, and at most `_MAX_FOUND` returned.
+
+    Args:
+        address: A local folder, or a location on S3. For other addresses, nothing is returned.
+        objects: Access to S3.
+        pattern: Regular expression for keys.
+    """
+    scheme = scheme_of(address)
+    if scheme == FILE:
+        root = Path("/", Location.parse(address).root)
+        files: Iterator[str] = (str(Path(directory, name)) for directory, _, names in os.walk(root) for name in sorted(names))
+    elif scheme == S3:
+        files = (item[0] for item in objects.list(f"{address.rstrip('/')}/"))
+    else:
+        return []
+    matching = (file for file in itertools.islice(files, _MAX_FILES) if re.search(pattern, file))
+    return list(itertools.islice(matching, _MAX_FOUND))
 
 
 def choose_storages(found: Sequence[DiscoveredLake], targets: Iterable[str]) -> list[Location]:

@@ -155,6 +155,11 @@ class LakeKind:
         describe_format: Describes the format of a frozen lake, such as its version, for
             `gc-assets doctor`.
         discover: Yields this kind's lakes at a target. Imports the kind's libraries.
+        discovered_in_folders: What `discover` looks for in a folder, for messages. Empty if it looks
+            at servers only.
+        catalogs: The catalogs that list this kind's tables, for messages. Empty if there are none.
+        retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
+            same effect as no key.
         edits: History edits, or None if the kind never edits history.
         optional_tables: Optional shared tables of this kind, besides `expiry_log`.
         kind_tables: Tables specific to this kind.
@@ -172,6 +177,9 @@ class LakeKind:
     describe_decoder: Callable[[], str] | None = None
     describe_format: Callable[[FrozenRefs], str] | None = None
     discover: Callable[[DiscoveryTarget], Iterator[DiscoveredLake]] | None = None
+    discovered_in_folders: str = ""
+    catalogs: str = ""
+    retention_yaml: str = ""
     edits: HistoryEdits | None = None
     optional_tables: tuple[Table, ...] = ()
     kind_tables: tuple[KindTable, ...] = ()

@@ -82,7 +82,7 @@ def _send_all(targets: Iterable[Target], new_events: NewEvents) -> tuple[NewEven
 def _try_send(batch: tuple[Target, Sequence[Notification]]) -> tuple[str, str] | None:
     target, items = batch
     try:
-        run_with_deadline(_TIMEOUT_SECONDS, target.name, lambda: _send(target, items))
+        run_with_deadline(_TIMEOUT_SECONDS, f"target {target.name}", lambda: _send(target, items), exclusive=True)
     except DeliveryError as error:
         return target.name, str(error)
     except TimeoutError:

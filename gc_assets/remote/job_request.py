@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 
 import gc_assets
 from gc_assets.assets.failures import StepFailure
+from gc_assets.config.models import ListingConfig, StorageConfig
 from gc_assets.config.values import Model
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
@@ -45,7 +46,7 @@ class JobRequest(Model):
     state: str
     policy_digest: str
     modes: dict[str, Literal["plan", "apply"]]
-    full_every: int
+    listings: dict[str, timedelta | None]
     now: datetime | None
     unsafe: tuple[str, ...]
     as_of: datetime | None
@@ -80,7 +81,7 @@ class JobRequest(Model):
             state=platform.config.state,
             policy_digest=platform.config.policy_digest(),
             modes={storage.name: storage.mode for storage in platform.config.storages},
-            full_every=platform.config.full_every,
+            listings={storage.name: storage.listing and storage.listing.every for storage in platform.config.storages},
             now=platform.clock.fixed,
             unsafe=platform.unsafe,
             as_of=as_of,
@@ -121,9 +122,14 @@ class JobRequest(Model):
                 f"{self.path} has the state {config.state} on the job's machine, but {self.state} in Dagster. If the file was changed, "
                 "reload the code location. Otherwise give the variables of `state` the same values on both machines."
             )
-        storages = tuple(storage.model_copy(update={"mode": self.modes[storage.name]}) for storage in config.storages)
+        storages = tuple(self._with_choices(storage) for storage in config.storages)
         platform = Platform(config, Clock(self.now), self.unsafe, Path(self.path))
-        return replace(platform, config=config.model_copy(update={"storages": storages, "full_every": self.full_every}))
+        return replace(platform, config=config.model_copy(update={"storages": storages}))
+
+    def _with_choices(self, storage: StorageConfig) -> StorageConfig:
+        every = self.listings[storage.name]
+        listing = None if every is None else ListingConfig(every=every)
+        return storage.model_copy(update={"mode": self.modes[storage.name], "listing": listing})
 
 
 class JobReport(Model):

@@ -15,6 +15,7 @@ import dagster as dg
 from gc_assets.assets.asset_step import SPARK_POOL
 from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import StepFailure, translate_errors
+from gc_assets.assets.names import owner_and_table
 from gc_assets.core.errors import GcError, StateError, UsageError
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.remote.jobs import Jobs
@@ -90,7 +91,7 @@ def _remote_job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
                     yield event
         yield dg.Output(None, metadata=metadata)
 
-    @dg.job(name=defined.name, description=defined.description, tags=defined.tags)
+    @dg.job(name=defined.name, description=defined.description, tags=defined.tags, config=defined.partitioned_config)
     def job() -> None:
         run()
 
@@ -144,7 +145,7 @@ def _build_result(event: dg.AssetMaterialization, jobs: Jobs, partition_key: str
     """
     # Dagster generates a version for an asset that published nothing. Such an asset has no address.
     version = (event.tags or {}).get(DATA_VERSION) if TABLE_URI in event.metadata else None
-    owner, name = event.asset_key.path
+    owner, name = owner_and_table(event.asset_key)
     if version is not None:
         run_context = jobs.platform.run_context(date.fromisoformat(partition_key), jobs.as_of)
         published = run_context.find(all_tables()[name], owner)

@@ -19,7 +19,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import ExpiringCommit, LakePage, RefUsage
-from gc_assets.stages.read.browse import batches
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
@@ -88,26 +88,17 @@ def _usage_by_refs(context: RunContext, lake: str, reachable: PublishedTable) ->
     """Yield the live bytes by table and ref, largest first. The last row is the sum of further
     rows.
     """
-    state = context.state
-    live = context.table(LIVE_FILES, lake)
-    by = ["table_uuid", "commit_id"]
-    parts = [
-        pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
-        for batch in batches(state, LIVE_FILES.schema, live.paths(), [*by, "size_bytes"])
-    ]
-    if not parts:
-        return
-    columns = [*by, "table_name", "refs", "refs_count"]
-    commits = read_parts(state.files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, columns)
-    sums = pa.concat_tables(parts).group_by(by).aggregate([("count_all", "sum"), ("size_bytes_sum", "sum")])
-    wanted = commits.filter(pc.is_in(commits.column("commit_id"), sums.column("commit_id").combine_chunks()))
+    sums = LiveSet(context, context.table(LIVE_FILES, lake)).totals.by_all("table_uuid", "commit_id")
+    columns = ["table_uuid", "commit_id", "table_name", "refs", "refs_count"]
+    commits = read_parts(context.state.files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, columns)
+    wanted = commits.filter(pc.is_in(commits.column("commit_id"), pa.array([commit_id for _, commit_id in sums], pa.string())))
     known = {(row["table_uuid"], row["commit_id"]): row for row in wanted.to_pylist()}
     names = {row["table_uuid"]: row["table_name"] for row in known.values()}
     held: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in sums.to_pylist():
-        label = (names.get(row["table_uuid"]) or lake, _refs_label(known.get((row["table_uuid"], row["commit_id"])), row["commit_id"]))
+    for (table_uuid, commit_id), amount in sums.items():
+        label = (names.get(table_uuid) or lake, _refs_label(known.get((table_uuid, commit_id)), commit_id))
         files, size = held.get(label, (0, 0))
-        held[label] = (files + row["count_all_sum"], size + (row["size_bytes_sum_sum"] or 0))
+        held[label] = (files + amount.files, size + amount.bytes)
     usage = sorted(
         (RefUsage(*label, *amount) for label, amount in held.items()), key=lambda item: (-item.size_bytes, item.table, item.refs)
     )

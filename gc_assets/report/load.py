@@ -19,6 +19,7 @@ from gc_assets._version import __version__
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount
+from gc_assets.core.rehearsals import REHEARSAL, mark_rehearsal
 from gc_assets.engine.run_context import RunContext
 from gc_assets.report.lakes import lake_page
 from gc_assets.report.run_report import (
@@ -95,9 +96,9 @@ def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
             "Its plan cannot be applied."
         )
     if context.clock.is_rehearsal or any(header.rehearsal for header in headers):
-        yield "Rehearsal: GC_ASSETS_UNSAFE_NOW sets the clock."
+        yield f"{REHEARSAL}: GC_ASSETS_UNSAFE_NOW sets the clock, so ages and dates are not real."
     for text in sorted({text for header in headers for text in header.unsafe} | set(context.unsafe)):
-        yield f"Lowered safety: {text}."
+        yield f"Warning: {text}."
 
 
 def _storage_page(context: RunContext, storage: StorageConfig) -> StoragePage:
@@ -152,7 +153,8 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
     if not plan.header.has_work:
         return "Nothing to do: the plan changes nothing, so there is nothing to undo."
     sentence = summarize_reversibility(plan.effective_header, context.config, restored=plan.restored_at is not None)
-    return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
+    headline = f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
+    return mark_rehearsal(headline, plan.header.rehearsal)
 
 
 def _stored_bytes(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[StoredBytes]:
@@ -199,7 +201,7 @@ def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
         yield PastPlan(
             header.plan_id,
             header.run_date,
-            plan.status_at(context.clock.now()) + (" (rehearsal)" if header.rehearsal else ""),
+            mark_rehearsal(plan.status_at(context.clock.now()), header.rehearsal),
             dict(header.totals),
             sum(header.expiry_actions.values()),
             tuple(map(str, plan.verdict.events)),

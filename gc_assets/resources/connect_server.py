@@ -1,4 +1,4 @@
-"""Select the local Spark Connect server of this environment and release.
+"""Select and stop the local Spark Connect server of this environment and release.
 
 pyspark keeps one local server per user and compares only the version of Spark. The workers of a
 server run the code of its environment, so each environment and release needs its own server.
@@ -7,14 +7,20 @@ server run the code of its environment, so each environment and release needs it
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Final
 
 import pyspark
@@ -23,20 +29,25 @@ import gc_assets
 from gc_assets.core.errors import UsageError
 from gc_assets.resources.spark_version import require_local_server
 
-# Variables of pyspark: whether to keep a local server for later commands, and the file with its
-# address.
-REUSE: Final = "SPARK_LOCAL_CONNECT_REUSE"
+# Variable of pyspark: the file with the address of the local server.
 DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
 _PREFIX: Final = "gc-assets-"
 _FILE: Final = "connect-local.json"
+_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# A server ends within a second unless it runs a query. After this time it is killed.
+TERMINATION_SECONDS: Final = 7.0
+_KILL_SECONDS: Final = 2.0
 
 
 def identity() -> str:
     """Return a digest of the code that the workers of a local server run: environment, Python,
     Spark, gc-assets.
+
+    The name of the executable is not part of it: `python` and `python3` of an environment are the
+    same program.
     """
     home = str(Path(gc_assets.__file__).resolve().parent)
-    parts = [sys.prefix, sys.executable, sys.version, pyspark.__version__, pyspark.__file__, gc_assets.__version__, home]
+    parts = [sys.prefix, sys.version, pyspark.__version__, pyspark.__file__, gc_assets.__version__, home]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
@@ -58,6 +69,53 @@ def use_own_server(environment: MutableMapping[str, str]) -> Path:
     return directory
 
 
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A running local server.
+
+    Attributes:
+        directory: The directory of its address, logs and sessions.
+        pid: The process id.
+    """
+
+    directory: Path
+    pid: int
+
+    @classmethod
+    def in_directory(cls, directory: Path) -> LocalServer | None:
+        """Return the server that is recorded in a directory, if its process runs."""
+        pid = _recorded_pid(directory)
+        return cls(directory, pid) if pid is not None and _is_server(pid) else None
+
+    def stop(self) -> bool:
+        """End the process, and kill it if it does not end in time. Return False if it still runs."""
+        for number, seconds in ((signal.SIGTERM, TERMINATION_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+            deadline = monotonic() + seconds
+            while monotonic() < deadline:
+                if not _is_server(self.pid):
+                    self._forget()
+                    return True
+                sleep(0.1)
+        return False
+
+    def _forget(self) -> None:
+        """Remove the records of this process, but not those of a server that started meanwhile."""
+        if _recorded_pid(self.directory) == self.pid:
+            (self.directory / _FILE).unlink(missing_ok=True)
+        for path in self.directory.glob("spark-*.pid"):
+            if path.read_text().strip() == str(self.pid):
+                path.unlink(missing_ok=True)
+
+
+def _recorded_pid(directory: Path) -> int | None:
+    try:
+        return int(json.loads((directory / _FILE).read_bytes())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def describe_server(environment: Mapping[str, str]) -> str:
     """Describe the local server that would be used, and count the others. Creates nothing.
 
@@ -70,19 +128,60 @@ def describe_server(environment: Mapping[str, str]) -> str:
     for path in own:
         if path.exists():
             _require_private(path)
-    status = "is running" if (directory / _FILE).exists() else "is started when it is needed"
-    others = [path for path in directory.parent.glob(f"{_PREFIX}*/{_FILE}") if path.parent != directory]
-    return f"the local server of this environment and release {status}; {len(others):,} other servers exist"
+    server = LocalServer.in_directory(directory)
+    status = f"is running as process {server.pid}" if server is not None else "is started when it is needed"
+    others = sum(other.directory != directory for other in _running_servers(directory.parent))
+    exist = "1 other server exists" if others == 1 else f"{others:,} other servers exist"
+    return f"the local server of this environment and release {status}; {exist}"
+
+
+def _running_servers(parent: Path) -> Iterator[LocalServer]:
+    for path in sorted(parent.glob(f"{_PREFIX}*/{_FILE}")):
+        server = LocalServer.in_directory(path.parent)
+        if server is not None:
+            yield server
+
+
+def _is_server(pid: int) -> bool:
+    """Check if the process is a Connect server. Its id may belong to another program by now."""
+    return _CLASS in _command_line(pid)
+
+
+def _command_line(pid: int) -> str:
+    """Return the command line of a process, empty if it has ended."""
+    if Path("/proc/self").exists():
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        except OSError:
+            return ""
+    return subprocess.run(["ps", "-ww", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False).stdout  # noqa: S603, S607
+
+
+def create_private(environment: Mapping[str, str]) -> Path:
+    """Create the directory of this user for files about servers, and return it.
+
+    Raises:
+        UsageError: If other users can read or replace its files.
+    """
+    parent = _parent_directory(environment)
+    if not environment.get(DISCOVERY):
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_private(parent)
+    return parent
+
+
+def _parent_directory(environment: Mapping[str, str]) -> Path:
+    named = environment.get(DISCOVERY)
+    return Path(named).absolute().parent if named else Path(tempfile.gettempdir()) / f"{_PREFIX}connect-{os.getuid()}"
 
 
 def _server_directory(environment: Mapping[str, str]) -> tuple[Path, tuple[Path, ...]]:
     """Return the directory of this identity, and the directories that must be created for it."""
-    named = environment.get(DISCOVERY)
-    parent = Path(named).absolute().parent if named else Path(tempfile.gettempdir()) / f"{_PREFIX}connect-{os.getuid()}"
+    parent = _parent_directory(environment)
     if parent.name == _PREFIX + identity():  # already set by this process or its parent
         return parent, ()
     directory = parent / (_PREFIX + identity())
-    return directory, (directory,) if named else (parent, directory)
+    return directory, (directory,) if environment.get(DISCOVERY) else (parent, directory)
 
 
 def _require_private(path: Path) -> None:
@@ -92,13 +191,28 @@ def _require_private(path: Path) -> None:
 
 
 def main() -> None:
+    """Stop local servers, as the command line requests."""
+    parser = argparse.ArgumentParser(prog="python -m gc_assets.resources.connect_server", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--stop", action="store_true", required=True, help="Stop the server of this environment and release.")
+    parser.add_argument("--all", action="store_true", help="Also stop your servers of other environments and releases.")
+    options = parser.parse_args()
     try:
-        use_own_server(os.environ)
+        require_local_server()
+        directory, _ = _server_directory(os.environ)
     except UsageError as error:
         sys.exit(str(error))
-    from pyspark.sql.connect.local_server import main as manage
-
-    manage()
+    servers = list(_running_servers(directory.parent))
+    chosen = [server for server in servers if options.all or server.directory == directory]
+    for server in chosen:
+        if not server.stop():
+            sys.exit(f"The local Spark Connect server, process {server.pid}, still runs after SIGKILL.")
+        print(f"Stopped the local Spark Connect server, process {server.pid}.")  # noqa: T201
+    if not chosen:
+        print(f"No local Spark Connect server of this environment and release runs (searched {directory}).")  # noqa: T201
+    left = len(servers) - len(chosen)
+    if left:
+        found, them = ("1 server runs", "it") if left == 1 else (f"{left:,} servers run", "them")
+        print(f"{found} for other environments or releases. To stop {them} too, add --all.")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ starts.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
-from contextlib import suppress
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -17,6 +19,8 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from gc_assets.config.spark import without_parameters
 from gc_assets.core.errors import GcError, UsageError
+from gc_assets.resources.connect_server import create_private
+from gc_assets.resources.connect_sessions import session_pool, stop_refused
 from gc_assets.resources.executors import build_package
 from gc_assets.resources.spark_version import require_equal
 
@@ -26,35 +30,55 @@ _SESSION_PREFIX: Final = "spark.sql."
 
 
 def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> SparkSession:
-    """Open a new session on the server, with this package and `spark.archives` as its artifacts.
+    """Open a session on the server, with this package and `spark.archives` as its artifacts.
+
+    The session of an earlier process on this machine is reused if it has the same settings and
+    artifacts.
 
     Raises:
         UsageError: If the server refuses the session, or has another minor version of Spark.
-        GcError: If the server does not answer.
+        GcError: If the server does not answer, or if other processes use all sessions.
     """
-    url, place = _address_with_token(remote, token), without_parameters(remote)
+    url, place = _with_parameter(remote, "token", token), without_parameters(remote)
     _require_answer(url, place)
     if SparkContext._active_spark_context is not None:  # pyright: ignore[reportPrivateUsage]  (pyspark checks it in the same way)
         raise UsageError(f"this process already has a Spark session, so it cannot open one on {place}. Stop that session first.")
-    others = SparkSession.getActiveSession()
-    builder = SparkSession.builder.remote(url).appName("gc-assets")
-    for key, value in conf.items():
-        if key.startswith(_SESSION_PREFIX):
+    settings = {key: value for key, value in conf.items() if key.startswith(_SESSION_PREFIX)}
+
+    def connect(session_id: str) -> SparkSession:
+        builder = SparkSession.builder.remote(_with_parameter(url, "session_id", session_id)).appName("gc-assets")
+        for key, value in settings.items():
             builder = builder.config(key, value)
-    try:
         # `getOrCreate` could return an existing session of another server.
-        spark = builder.create()
-        version = spark.version
-    except PySparkException as error:
-        _stop_refused(others)
-        raise UsageError(f"the Spark Connect server at {place} refused a session: {error}. Check `spark.token`.") from error
+        return builder.create()
+
+    before = SparkSession.getActiveSession()
+    pool = session_pool(create_private(os.environ) / "services" / hashlib.sha256(url.encode()).hexdigest()[:16])
     try:
-        require_equal(version, f"the Spark Connect server at {place}")
-        send_artifacts(spark, conf, place)
-    except UsageError:
-        spark.stop()
-        raise
+        spark = pool.open({**settings, **_artifact_versions(conf)}, connect, lambda spark: _prepare(spark, conf, place))
+    except PySparkException as error:
+        stop_refused(before)
+        raise UsageError(f"the Spark Connect server at {place} refused a session: {error}. Check `spark.token`.") from error
     return spark
+
+
+def _prepare(spark: SparkSession, conf: Mapping[str, str], place: str) -> None:
+    require_equal(spark.version, f"the Spark Connect server at {place}")
+    send_artifacts(spark, conf, place)
+
+
+def _artifact_versions(conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the contents of the artifacts: a digest of this package, and times of archives."""
+    found = {"package": hashlib.sha256(build_package().read_bytes()).hexdigest()}
+    for archive in _archives(conf):
+        file = Path(archive.partition("#")[0])
+        status = file.stat() if file.exists() else None
+        found[f"archive {archive}"] = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}" if status is not None else "missing"
+    return found
+
+
+def _archives(conf: Mapping[str, str]) -> list[str]:
+    return [archive.strip() for archive in conf.get(_ARCHIVES, "").split(",") if archive]
 
 
 def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> None:
@@ -65,8 +89,8 @@ def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> 
     """
     try:
         spark.addArtifacts(str(build_package()), pyfile=True)
-        for archive in filter(None, conf.get(_ARCHIVES, "").split(",")):
-            spark.addArtifacts(archive.strip(), archive=True)
+        for archive in _archives(conf):
+            spark.addArtifacts(archive, archive=True)
     except PySparkException as error:
         raise UsageError(
             f"the server at {place} does not accept the package of gc-assets: {error}. Other engines with Spark Connect's protocol are not "
@@ -74,20 +98,12 @@ def send_artifacts(spark: SparkSession, conf: Mapping[str, str], place: str) -> 
         ) from error
 
 
-def _stop_refused(others: SparkSession | None) -> None:
-    """Stop a session that the server refused. pyspark keeps it as the active session."""
-    refused = SparkSession.getActiveSession()
-    if refused is not None and refused is not others:
-        with suppress(PySparkException):
-            refused.stop()
-
-
-def _address_with_token(remote: str, token: str | None) -> str:
-    """Return the address with the token as a parameter of Spark Connect."""
-    if token is None:
-        return remote
-    place = remote.rstrip("/;")
-    return f"{place}{';' if ';' in place else '/;'}token={quote(token, safe='')}"
+def _with_parameter(address: str, name: str, value: str | None) -> str:
+    """Return the address with a parameter of Spark Connect, unless the value is None."""
+    if value is None:
+        return address
+    place = address.rstrip("/;")
+    return f"{place}{';' if ';' in place else '/;'}{name}={quote(value, safe='')}"
 
 
 def _require_answer(url: str, place: str) -> None:

@@ -27,9 +27,10 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import LOCAL, is_local, without_parameters
 from gc_assets.core.errors import GcError
+from gc_assets.engine.sessions import is_remote
 from gc_assets.engine.tables import READ_BY_SPARK
 from gc_assets.resources.class_archive import jvm_options
-from gc_assets.resources.connect_server import REUSE, use_own_server
+from gc_assets.resources.connect_server import use_own_server
 from gc_assets.resources.executors import build_package, check_executors
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.resources.spark_version import is_spark_3, minor, require_connect, require_equal, require_supported
@@ -192,12 +193,24 @@ class SparkRuntime(dg.ConfigurableResource):
 
             return open_service(self.remote, self.token, {**STAGE_CONF, **self.conf, **self._worker_conf()})
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault(REUSE, "1")
-        use_own_server(os.environ)
-        builder = SparkSession.builder.remote(self.remote)
-        for key, value in {**LOOPBACK, **self._driver_conf()}.items():
-            builder = builder.config(key, value)
-        return builder.getOrCreate()
+        directory = use_own_server(os.environ)
+        active = SparkSession.getActiveSession()
+        if active is not None and is_remote(active):
+            return active  # pyspark has one session per process
+        from pyspark.sql.connect.local_server import reuse_or_start_local_connect_server
+
+        from gc_assets.resources.connect_sessions import session_pool
+
+        url = reuse_or_start_local_connect_server(self.remote, {**LOOPBACK, **self._driver_conf()})
+        settings = {**STAGE_CONF, **self.conf}  # the others apply only to the start of the server
+
+        def connect(session_id: str) -> SparkSession:
+            builder = SparkSession.builder.remote(f"{url}/;session_id={session_id}")
+            for key, value in settings.items():
+                builder = builder.config(key, value)
+            return builder.getOrCreate()
+
+        return session_pool(directory / "sessions").open(settings, connect)
 
     def _worker_conf(self) -> dict[str, str]:
         return {_WORKERS_PYTHON: self.python} if self.python is not None else {}

@@ -335,7 +335,8 @@ def _add_to_list(files: Files, base: str, listed: SegmentList, new: Sequence[Com
     files.change(f"{base}/{LIST_FILE}", add_new, listed.seen)
     if not is_listed and not was_listed:
         for segment in new:
-            files.delete_directory(segment_directory(base, segment.name))
+            if segment.parts:
+                files.delete_directory(segment_directory(base, segment.name))
     return is_listed
 
 
@@ -398,9 +399,9 @@ def take_replaced(files: Files, group: str, asset: str, before: datetime) -> lis
         remaining = {name: at for name, at in listed.replaced_at.items() if name not in old}
         return _format(listed.model_copy(update={"replaced_at": remaining})) if old else content
 
-    if files.directories(f"{base}/{DIRECTORY}"):
+    if existing := files.directories(f"{base}/{DIRECTORY}"):
         files.change(f"{base}/{LIST_FILE}", remove_old)
-    return [f"{base}/{DIRECTORY}/{name}" for name in sorted(old)]
+    return [segment_directory(base, name) for name in sorted(old.intersection(existing))]  # without rows, there is none
 
 
 def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[Segment] | None:

@@ -1,6 +1,7 @@
 """The Dagster jobs `approve`, `reject` and `restore`."""
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import dagster as dg
 import pytest
 
 from gc_assets.assets import decisions
+from gc_assets.assets.waiting_plans import waiting_plans
+from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.plans import find_plan, unfinished_plans
+from gc_assets.stages.records.plans import approve, find_plan, unfinished_plans
 from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, platform, stored_plan
 
@@ -70,7 +73,10 @@ def test_decision_is_observed_on_the_plan(tmp_path: Path, job: str, by: str) -> 
     (event,) = (event for event in result.all_events if event.is_asset_observation)
     observed = event.asset_observation_data.asset_observation
     assert (observed.asset_key, observed.partition) == (dg.AssetKey(["warehouse", "deletion_plan"]), NOW.date().isoformat())
-    assert (observed.metadata["plan_id"].value, observed.metadata[by].value) == (header.plan_id, "kim")
+    assert (observed.metadata["plan_id"].value, observed.metadata[by].value) == (header.plan_id[:12], "kim")
+    status = "approved" if job == "approve" else "rejected"
+    assert observed.metadata["status"].value == status
+    assert f"**{status}**" in str(observed.metadata["plan"].value)
 
 
 def test_approve_job_applies_nothing(tmp_path: Path) -> None:
@@ -101,9 +107,9 @@ def test_approve_job_requires_override_of_failed_gate(tmp_path: Path) -> None:
 def test_decision_without_a_name_is_refused(tmp_path: Path) -> None:
     at = decision_platform(tmp_path, "approve")
     plan_id = header_of(stored_plan(at)).plan_id
-    assert refusal(launch(at, "approve", plan_id=plan_id, by=" "), "approve")[0] == "UsageError"
-    with pytest.raises(dg.DagsterInvalidConfigError, match="by"):
-        launch(at, "approve", plan_id=plan_id)
+    for launched in ({"by": " "}, {}):
+        error, message = refusal(launch(at, "approve", plan_id=plan_id, **launched), "approve")
+        assert (error, message) == ("UsageError", "Enter your name in `by`. It is recorded with the decision.")
     assert find_plan(at.config, plan_id).verdict.events == ()
 
 
@@ -131,8 +137,8 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "config, expected",
     [
-        ({}, "a plan, a prefix or a key"),
-        ({"prefix": "data/", "history": True}, "name the plan with --plan"),
+        ({}, "Enter a plan in `plan_id`, or `prefix` or `key`. There is none now."),
+        ({"prefix": "data/", "history": True}, "name the plan with `plan_id`"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),
         ({"prefix": "data/", "storage": "lost"}, "the configuration has warehouse"),
@@ -142,3 +148,87 @@ def test_restore_of_unknown_files_starts_no_spark(tmp_path: Path, config: dict[s
     error, message = refusal(launch(decision_platform(tmp_path, "restore"), "restore", **config), "restore")
     assert error == "UsageError"
     assert expected in message
+
+
+def test_decision_on_an_earlier_plan_keeps_the_card_of_the_current_one(tmp_path: Path) -> None:
+    at = decision_platform(tmp_path, "approve")
+    earlier = header_of(stored_plan(at))
+    stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3)
+    result = launch(at, "approve", plan_id=earlier.plan_id, by="kim")
+    (event,) = (event for event in result.all_events if event.is_asset_observation)
+    metadata = event.asset_observation_data.asset_observation.metadata
+    assert {name: value.value for name, value in metadata.items()} == {"earlier_plan": f"{earlier.plan_id[:12]}: approved"}
+
+
+def default_config(at: Platform, job: str) -> dict[str, Any]:
+    """Return the configuration with which the launchpad begins, which must be valid."""
+    return dg.validate_run_config(build_definitions(at).resolve_job_def(job), {})["ops"][OPS[job]]["config"]
+
+
+@pytest.mark.parametrize("job", OPS)
+def test_default_configuration_is_valid_without_plans(tmp_path: Path, job: str) -> None:
+    assert default_config(decision_platform(tmp_path, job), job).get("plan_id") in {None, ""}
+
+
+@pytest.mark.parametrize("job", ["approve", "reject"])
+def test_launchpad_begins_with_the_newest_waiting_plan(tmp_path: Path, job: str) -> None:
+    at = decision_platform(tmp_path, job)
+    stored_plan(at)
+    newest = header_of(stored_plan(replace(at, clock=Clock(NOW + timedelta(minutes=1))), files=3))
+    assert default_config(at, job)["plan_id"] == newest.plan_id[:12]
+    assert default_config(at, job)["by"] == ""
+
+
+def test_launch_without_a_plan_decides_nothing(tmp_path: Path) -> None:
+    """Only the launchpad, which shows it, may use the default of `plan_id`."""
+    at = decision_platform(tmp_path, "approve")
+    header = header_of(stored_plan(at))
+    error, message = refusal(launch(at, "approve", by="kim"), "approve")
+    assert error == "UsageError"
+    assert message == f"Enter a plan in `plan_id`. Choose one of: {header.plan_id[:12]} (warehouse, 2026-03-14, 2 files, 200 B)."
+    assert find_plan(at.config, header.plan_id).verdict.events == ()
+
+
+@pytest.mark.parametrize("job", ["approve", "reject"])
+def test_launchpad_lists_waiting_plans_of_now(tmp_path: Path, job: str) -> None:
+    at = decision_platform(tmp_path, job)
+    definition = build_definitions(at).resolve_job_def(job)
+    assert partition_keys(definition) == []
+    header = header_of(stored_plan(at))
+    (name,) = partition_keys(definition)
+    assert name == f"warehouse 2026-03-14 {header.plan_id[:12]}"
+    config = definition.partitioned_config.get_run_config_for_partition_key(name)
+    assert config["ops"][OPS[job]]["config"]["plan_id"] == header.plan_id[:12]
+    assert dg.validate_run_config(definition, config)
+    assert not definition.execute_in_process(partition_key=name, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False).success
+
+
+def partition_keys(definition: dg.JobDefinition) -> list[str]:
+    assert definition.partitions_def is not None
+    return list(definition.partitions_def.get_partition_keys())
+
+
+def test_decided_and_expired_plans_do_not_wait(tmp_path: Path) -> None:
+    at = decision_platform(tmp_path, "approve", "reject")
+    header = header_of(stored_plan(at))
+    approve(at.config, at.clock, header.plan_id, "kim")
+    assert [len(waiting_plans(at, job)) for job in OPS] == [0, 1, 0]
+    late = replace(at, clock=Clock(NOW + timedelta(days=4)))
+    assert [len(waiting_plans(late, job)) for job in OPS] == [0, 0, 0]
+
+
+def test_unreadable_plans_do_not_fail_loading(tmp_path: Path) -> None:
+    at = decision_platform(tmp_path, "approve")
+    stored_plan(at)
+    (index,) = tmp_path.glob("state/warehouse/deletion_plan/_index.json")
+    index.write_bytes(b"{")
+    assert default_config(at, "approve")["plan_id"] == ""
+
+
+def test_refusal_names_page_actions(tmp_path: Path) -> None:
+    at = decision_platform(tmp_path, "approve", "restore")
+    plan_id = header_of(stored_plan(at)).plan_id
+    late = replace(at, clock=Clock(NOW + timedelta(hours=25)))
+    _, message = refusal(launch(late, "approve", plan_id=plan_id, by="kim"), "approve")
+    assert "Make a new one with the job `run`" in message
+    assert "gc-assets" not in message

@@ -10,13 +10,15 @@ import dagster as dg
 import pytest
 
 from gc_assets.assets.notifications import plan_ids
+from gc_assets.config.dagster_names import DagsterNames
 from gc_assets.config.notify import Webhook
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.plans import approve
+from gc_assets.stages.records.plans import approve, record_finished
+from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, platform, stored_plan
 from tests.notify.receivers import Web, web_server
 
@@ -68,6 +70,30 @@ def test_waiting_plan_is_delivered_once(tmp_path: Path, alerts: Web, instance: d
     assert (message, received_events(alerts)) == ("delivered 1 event to alerts", [["plan_ready"]])
     assert tick(at, instance, cursor) == ("no new event", cursor)
     assert received_events(alerts) == [["plan_ready"]]
+
+
+def test_plan_approved_and_applied_between_two_ticks_is_delivered(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+    at = platform_with_targets(tmp_path, alerts)
+    _, cursor = tick(at, instance)
+    header = header_of(stored_plan(at))
+    approve(at.config, at.clock, header.plan_id, "kim")
+    done = {"quarantine/done": {"files": 2, "bytes": 200}}
+    record_finished(State.of(at.config), header, {"at": NOW.isoformat(), "by_outcome": done})
+    _, cursor = tick(at, instance, cursor)
+    assert received_events(alerts) == [["plan_applied"]]
+    assert "Approved by kim." in alerts.documents[0]["notifications"][0]["text"]
+    assert tick(at, instance, cursor)[0] == "no new event"
+
+
+def test_intervals_of_sensors_are_configurable(tmp_path: Path, alerts: Web) -> None:
+    at = platform_with_targets(tmp_path, alerts)
+    assert intervals(at) == {"approved_plans": 60, "notifications": 300}
+    names = DagsterNames.model_validate({"approved_plans_every": "10m", "notifications_every": "90s"})
+    assert intervals(replace(at, config=at.config.model_copy(update={"dagster": names}))) == {"approved_plans": 600, "notifications": 90}
+
+
+def intervals(at: Platform) -> dict[str, int | None]:
+    return {sensor.name: sensor.minimum_interval_seconds for sensor in build_definitions(at).sensors or ()}
 
 
 def test_missed_run_is_delivered(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:

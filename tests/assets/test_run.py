@@ -182,10 +182,10 @@ def test_every_number_has_a_figure(run_result: dg.ExecuteInProcessResult) -> Non
 def test_plan_metadata_supports_a_decision(lake: Lake, run_result: dg.ExecuteInProcessResult) -> None:
     metadata, header = materializations(run_result)["warehouse/deletion_plan"].metadata, plan_of(lake[0])
     report = [metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals", "failed_gates")]
-    assert report == [header.plan_id, "ready", "not approved", "0 of 1", "none"]
+    assert report == [header.plan_id[:12], "ready", "not approved", "0 of 1", "none"]
     assert metadata["approve_before"].value == header.approve_before.timestamp()
     assert metadata["apply_before"].value == header.apply_before.timestamp()
-    assert [record.data["gate"] for record in metadata["gates"].records] == [gate.name for gate in header.gates]
+    assert {record.data["gate"] for record in metadata["gates"].records} == {gate.name for gate in header.gates}
 
 
 def test_metadata_contains_column_lineage(run_result: dg.ExecuteInProcessResult) -> None:
@@ -271,6 +271,9 @@ def test_approved_plan_moves_only_its_files(lake: Lake, run_result: dg.ExecuteIn
     assert (metadata["quarantined_files"].value, metadata["failed_files"].value) == (len(gone), 0)
     assert gone > set(leftovers)
     assert events["sales/expiry_log"].metadata["done_edits"].value == header.expiry_actions["sales"] > 0
+    (observed,) = (event.asset_observation_data.asset_observation for event in applied.all_events if event.is_asset_observation)
+    assert (observed.asset_key, observed.partition, observed.metadata["status"].value) == (PLAN, TODAY, "applied")
+    assert f"| quarantine | {len(gone)} files |" in str(observed.metadata["plan"].value)
     twice = materializations(run(at, "apply", plan_id=header.plan_id))["warehouse/deletion_log"].metadata
     assert "applying it again changes nothing" in str(twice["nothing_changed"].value)
     assert twice["quarantined_files"].value == len(gone)

@@ -220,7 +220,7 @@ def test_known_tables_without_a_writer_are_assets(tmp_path: Path) -> None:
     found = specs(build_definitions(at))
     assert found["sales/catalog"]["deps"] == ["analytics/orders", "sales/tables/shop/returns"]
     assert {key for key in found if key.startswith("sales/tables")} == {"sales/tables/shop/returns"}
-    assert (found["sales/tables/shop/returns"]["group"], found["sales/tables/shop/returns"]["kinds"]) == ("sales", ["iceberg"])
+    assert (found["sales/tables/shop/returns"]["group"], found["sales/tables/shop/returns"]["kinds"]) == ("gc/sales", ["iceberg"])
 
 
 def test_number_of_source_tables_is_limited(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from contextvars import ContextVar
 from pathlib import Path
@@ -28,3 +29,20 @@ def test_deadline_passes_results_and_errors_through() -> None:
     assert run_with_deadline(60, "x", lambda: None) is None
     with pytest.raises(FileNotFoundError):
         run_with_deadline(60, "x", lambda: Path("/nowhere").stat())
+
+
+def test_exclusive_call_waits_for_the_end_of_a_hanging_one() -> None:
+    reader, writer = os.pipe()
+    with pytest.raises(TimeoutError, match="no complete answer"):
+        run_with_deadline(0.05, "/mnt/state", lambda: os.read(reader, 1), exclusive=True)
+    threads = threading.active_count()
+    for _ in range(20):
+        with pytest.raises(TimeoutError, match=r"an earlier call still waits.*'/mnt/state'"):
+            run_with_deadline(60, "/mnt/state", lambda: None, exclusive=True)
+    assert threading.active_count() == threads
+    assert run_with_deadline(60, "/mnt/other", lambda: "read", exclusive=True) == "read"
+    os.close(writer)
+    while threading.active_count() == threads:
+        time.sleep(0.01)
+    assert run_with_deadline(60, "/mnt/state", lambda: "read", exclusive=True) == "read"
+    os.close(reader)

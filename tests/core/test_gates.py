@@ -130,6 +130,19 @@ def test_live_drop_ignores_forgotten_lake() -> None:
     assert LiveCount(100).without({"b"}) == LiveCount(100), "a plan of an older release does not say which lake needed what"
 
 
+def test_live_drop_does_not_count_expired_files() -> None:
+    live, before = LiveCount(600, {"a": 590, "b": 10}), LiveCount(1000, {"a": 980, "b": 20})
+    passed = gates.live_drop(live, before, 0.2, LiveCount(200, {"a": 194, "b": 6}))
+    assert passed.passed
+    assert passed.numbers == {"live": 600, "before": 1000, "drop": 0.2, "expired": 200, "limit": 0.2}
+    for number in ("down 40.0%", "expired 20.0% (200 files)", "A drop of 20.0% is not explained", "max_live_drop allows 20.0%"):
+        assert number in passed.message
+    assert not gates.live_drop(live, before, 0.2, LiveCount(199, {"a": 193, "b": 6})).passed
+    of_lake = gates.live_drop(live, before, 0.2, LiveCount(200, {"a": 195, "b": 5}))
+    assert not of_lake.passed
+    assert "lake b 10 after 20 (5 expired)" in of_lake.message
+
+
 def test_live_drop_reports_loss_of_everything() -> None:
     fallen = gates.live_drop(LiveCount(0), LiveCount(1_000_000), 0.99)
     assert not fallen.passed

@@ -12,6 +12,7 @@ from gc_assets.core.gates import delete_bytes, live_drop
 from gc_assets.core.notifications import (
     EVENTS,
     MAX_LISTED,
+    AppliedPlan,
     FailedApply,
     LastRun,
     Notification,
@@ -63,7 +64,7 @@ def test_plan_ready_names_effects_and_next_command() -> None:
     assert item.text.splitlines() == [
         "Can be undone: all of it.",
         "It is not approved.",
-        f"gc-assets approve {plan.plan_id[:12]} --by WHO   (until 2026-03-15 09:30 UTC)",
+        f"gc-assets approve {plan.plan_id[:12]} --by WHO   (before 2026-03-15 09:30 UTC)",
     ]
 
 
@@ -116,6 +117,27 @@ def test_approval_and_apply_deadlines_are_separate_events() -> None:
         [StorageSummary("warehouse", None, approved=(header().summary,))], NOW + APPLY_WITHIN - timedelta(hours=1)
     )
     assert len({item.id for item in [*ready, *approved]}) == 3
+
+
+def test_plan_applied_names_what_was_done_and_not_done() -> None:
+    plan = header(expiry_actions={"sales": 3})
+    lines = ("Can be undone: all of it.",)
+    done = AppliedPlan(plan, "partially applied", NOW, "kim", "1 files of phase quarantine (denied)", lines)
+    item = only(StorageSummary("warehouse", None, applied=(done,)))
+    assert (item.event, item.id) == ("plan_applied", f"warehouse/plan_applied/{plan.plan_id}")
+    assert item.title == (
+        f"warehouse: plan {plan.plan_id[:12]} of 2026-03-14 was partially applied at 2026-03-14 09:30 UTC: 2 files (200 B), 3 history edits"
+    )
+    assert item.text.splitlines() == ["Approved by kim.", "Not done: 1 files of phase quarantine (denied).", *lines]
+
+
+def test_plan_applied_without_effect_is_an_event() -> None:
+    done = AppliedPlan(header(totals={}, rows=0), "applied", NOW)
+    assert only(StorageSummary("warehouse", None, applied=(done,))).title.endswith("nothing was changed")
+
+
+def test_rehearsal_is_marked() -> None:
+    assert only(summary(header(rehearsal=True))).title.startswith("REHEARSAL warehouse: plan ")
 
 
 def test_table_unreadable_names_time_and_error() -> None:
@@ -185,6 +207,7 @@ def test_every_event_has_title_and_text() -> None:
     found = [
         *list_notifications([summary(header(unreadable=(UNREADABLE,)), failed=(FailedApply("a" * 64, "run 1", ""),))], now),
         *list_notifications([summary(header(gates=GATES), "refused")], NOW),
+        *list_notifications([StorageSummary("warehouse", None, applied=(AppliedPlan(header(), "applied", NOW, "kim"),))], NOW),
         state_unread("warehouse", "the index is damaged"),
         target_failed("team", "the server answered 404"),
     ]

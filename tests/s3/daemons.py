@@ -55,6 +55,10 @@ class Daemons:
                 raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended early: {ended}\n{self._read_logs()}")
             time.sleep(0 if up else 0.05)
 
+    def pids(self) -> list[int]:
+        """Return the processes that keep running, in the order of their start."""
+        return [process.pid for process in self._staying]
+
     def stop(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._keeper.pid, signal.SIGKILL)

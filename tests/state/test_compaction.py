@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.state import compaction
+from gc_assets.state.compaction import Reduction, Segment
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import State, TableRun
-from gc_assets.state.parts import read_parts
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
 from gc_assets.state.side_tables import LOCATIONS
 from tests.state.publisher import DAY, NOW
@@ -372,3 +375,78 @@ def test_damaged_segment_is_reported_and_repaired(state: State, harm: str, is_re
     assert state.repair() == [f"{OWNER}/{DELETION_LOG.name}/{compaction.LIST_FILE}"]
     assert state.find_index_errors() == []
     assert rows_of(state, runs) == rows_of_runs(state, runs)
+
+
+def reduce(state: State, segments: list[Segment]) -> bool:
+    """Replace segments by copies without the rows of even numbers."""
+    reductions, listed = copy_odd_rows(state, segments), current_list(state, MANIFEST_ENTRIES)
+    return compaction.add_reduced(state.files, reductions, runs_of(state, MANIFEST_ENTRIES), listed)
+
+
+def copy_odd_rows(state: State, segments: list[Segment]) -> dict[str, Reduction]:
+    reductions: dict[str, Reduction] = {}
+    for segment in segments:
+        name = f"without-even-{segment.runs[0].run_id}"
+        directory = compaction.segment_directory(segment.base, name)
+        rows = read_parts(state.files, segment.paths(), MANIFEST_ENTRIES.schema)
+        kept = rows.take([index for index in range(rows.num_rows) if index % 2])
+        locations = read_parts(state.files, segment.paths("_places"), LOCATIONS)
+        parts: list[PartFile] = []
+        for side, content in (("", kept), ("_places", locations)):
+            writer = PartWriter(state.files, directory, content.schema, side)
+            for batch in content.to_batches():
+                writer.write(batch)
+            parts += writer.close()
+        reductions[name] = Reduction(segment, tuple(parts), rows.num_rows - kept.num_rows)
+    return reductions
+
+
+def three_segments(state: State, monkeypatch: pytest.MonkeyPatch) -> list[Segment]:
+    """Return the segments of three runs of two rows."""
+    add_uncompacted(state, range(3), monkeypatch, MANIFEST_ENTRIES)
+    return compaction.list_segments(runs_of(state, MANIFEST_ENTRIES), current_list(state, MANIFEST_ENTRIES))
+
+
+def test_reduced_segments_are_used_together_or_not_at_all(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that one segment keeps may name one that another segment dropped."""
+    for day in range(4):
+        add(state, day, MANIFEST_ENTRIES)
+    add_uncompacted(state, [4, 5], monkeypatch, MANIFEST_ENTRIES)
+    runs = runs_of(state, MANIFEST_ENTRIES)
+    segments = compaction.list_segments(runs, current_list(state, MANIFEST_ENTRIES))
+    assert [len(segment.runs) for segment in segments] == [4, 1, 1]
+    assert reduce(state, segments[:2])
+    assert rows_of(state, runs, MANIFEST_ENTRIES) == ["0-1", "1-1", "2-1", "3-1", "4-1", "5-0", "5-1"]
+    assert rows_of(state, runs[:5], MANIFEST_ENTRIES) == ["0-1", "1-1", "2-1", "3-1", "4-1"]
+    assert rows_of(state, runs[4:], MANIFEST_ENTRIES) == ["4-1", "5-0", "5-1"]
+    for selected in (runs[1:], [*runs[:1], *runs[2:]]):
+        assert rows_of(state, selected, MANIFEST_ENTRIES) == rows_of_runs(state, selected, MANIFEST_ENTRIES)
+    assert read_parts(state.files, state.segments(runs, complete=True).paths(), MANIFEST_ENTRIES.schema).num_rows == 12
+
+
+def test_compaction_merges_reduced_segments(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reduce(state, three_segments(state, monkeypatch)[:2])
+    add(state, 3, MANIFEST_ENTRIES)
+    runs = runs_of(state, MANIFEST_ENTRIES)
+    assert len(state.paths(runs)) == 1
+    assert rows_of(state, runs, MANIFEST_ENTRIES) == ["0-1", "1-1", "2-0", "2-1", "3-0", "3-1"]
+    assert [segment.dropped_rows for segment in current_list(state, MANIFEST_ENTRIES).content.segments] == [2]
+    assert state.find_index_errors() == []
+
+
+def test_reduced_segment_that_lacks_other_rows_is_not_listed(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = three_segments(state, monkeypatch)[0]
+    listed = current_list(state, MANIFEST_ENTRIES)
+    with pytest.raises(StateError, match="accounts for 3 of 4 rows"):
+        compaction.add_reduced(state.files, {"x": Reduction(segment, (), 3)}, runs_of(state, MANIFEST_ENTRIES), listed)
+    assert current_list(state, MANIFEST_ENTRIES).content == listed.content
+
+
+def test_reduced_segments_are_deleted_after_lost_race(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = three_segments(state, monkeypatch)
+    listed, runs = current_list(state, MANIFEST_ENTRIES), runs_of(state, MANIFEST_ENTRIES)
+    reductions = copy_odd_rows(state, segments) | {"without-rows": Reduction(segments[0], (), 4)}
+    add(state, 3, MANIFEST_ENTRIES)
+    assert not compaction.add_reduced(state.files, reductions, runs, listed)
+    assert not any("without" in name for name in directories(state, MANIFEST_ENTRIES))
+    assert rows_of(state, runs, MANIFEST_ENTRIES) == rows_of_runs(state, runs, MANIFEST_ENTRIES)

@@ -334,7 +334,7 @@ def test_full_disk_names_the_state_and_keeps_the_old_content(
 
 def test_other_errors_of_a_write_are_not_changed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileExistsError):
         Files(str(tmp_path)).replace("a/b.json", b"")
 
 

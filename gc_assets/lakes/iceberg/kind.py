@@ -52,6 +52,17 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
+_RETENTION: Final = """\
+# Kept are the snapshots of the last 5 days and at least 1 for each branch, which are Iceberg's
+# defaults. The history.expire.* properties of a table, and settings of its refs, replace them.
+# All other snapshots expire: time travel to them ends, and files that only they need are garbage.
+retention:
+  source: table
+  # max_snapshot_age: 30d                   # for all tables, instead of their properties
+  # min_snapshots_to_keep: 5
+  # refs: [{match: ".*", keep: forever}]    # keeps all history
+"""
+
 KIND: Final = LakeKind(
     name="iceberg",
     title="Iceberg",
@@ -60,6 +71,9 @@ KIND: Final = LakeKind(
     modules=("pyiceberg", "fastavro"),
     describe_decoder=describe_decoder,
     discover=_discover,
+    discovered_in_folders="SQLite files (.db, .sqlite or .sqlite3) that are Iceberg catalogs",
+    catalogs="a SQLite file, catalog:NAME for a catalog of .pyiceberg.yaml, or the address of a REST server",
+    retention_yaml=_RETENTION,
     edits=HistoryEdits(loss="removed snapshots of an Iceberg table stay in snapshot_history, but time travel to them is lost"),
     kind_tables=(KindTable(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), listed_after=EXPIRY_PLAN, role=TableRole.HISTORY),),
     files=FileTraits(

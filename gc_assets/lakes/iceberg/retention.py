@@ -20,7 +20,7 @@ from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.core.forest import NO_PARENT, Forest, Reach, build_forest, refs_reaching
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
-from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, find_invalid_settings, to_micros
+from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, describe_limits, find_invalid_settings, to_micros
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, CommitState, FrozenRefs, Ref, RefType, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -278,8 +278,7 @@ def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int
     notes: list[str] = []
     for source, refs in table.registrations:
         if source.properties[COLLECT] != "true":
-            matched = source.properties.get(GC_ENABLED, "true").strip().lower() == "true"
-            reason = "no pattern of `tables` matches it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
+            reason = _not_collected_reason(source.properties)
             for index in range(len(table.rows)):
                 verdicts.keeps[index] = _KeepRule(NEVER, f"kept: table {source.table_name} is not collected, {reason}")
             verdicts.lapsed.clear()
@@ -301,6 +300,26 @@ def _keep_protected(table: _TableHistory, verdicts: _Verdicts, grace_cutoff: int
         if index not in verdicts.keeps and stamp >= grace_cutoff:
             verdicts.keeps[index] = _KeepRule(NEVER, "kept: younger than the grace period")
     return notes
+
+
+def _not_collected_reason(properties: Mapping[str, str]) -> str:
+    matched = properties.get(GC_ENABLED, "true").strip().lower() == "true"
+    return "no pattern of `tables` matches it" if matched else f"its {GC_ENABLED} is {properties[GC_ENABLED]}"
+
+
+def describe_retention(properties: Mapping[str, str], policy: IcebergRetention) -> str:
+    """Return in words what a table keeps on its branches, and where the limits come from.
+
+    Args:
+        properties: The frozen properties of the table.
+        policy: The overrides of the configuration.
+    """
+    if properties.get(COLLECT, "true") != "true":
+        return f"everything ({_not_collected_reason(properties)})"
+    if properties.get(WRITABLE) == "false":
+        return "everything (pyiceberg cannot commit to it)"
+    invalid = next(find_invalid_settings(properties, (), policy), None)
+    return describe_limits(properties, policy) if invalid is None else f"everything ({invalid}, which is invalid)"
 
 
 def _keep_all(table: _TableHistory, verdicts: _Verdicts, reason: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gc_assets.core.units import Cutoff, format_duration
+from gc_assets.core.units import Cutoff, count_of, format_duration
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import MAIN, MAX_REF_AGE_MS, MAX_SNAPSHOT_AGE_MS, MIN_SNAPSHOTS_TO_KEEP, TABLE_SETTINGS
 from gc_assets.lakes.protocol import Ref
@@ -55,6 +55,23 @@ def find_invalid_settings(properties: Mapping[str, str], refs: Iterable[Ref], ov
     for ref in refs:
         invalid = (key for key, value in ref.properties.items() if parse_setting(value) is None)
         yield from (f"{key} of {ref.ref_type} {ref.ref_name} is {ref.properties[key]}" for key in invalid)
+
+
+def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention) -> str:
+    """Return the limits of a table in words, and where they come from."""
+    limits = TableLimits.of(properties, overrides, _EPOCH)
+    keep_last_key, age_key, _ = TABLE_SETTINGS
+    sources = [(overrides.max_snapshot_age, age_key)]
+    kept = "everything"
+    if limits.age.cutoff != ALWAYS:
+        sources.append((overrides.min_snapshots_to_keep, keep_last_key))
+        kept = f"the last {limits.age.label.rpartition(' ')[2]} and at least {count_of(limits.keep_last, 'snapshot')}"
+    origins = {
+        "lakes.yaml" if override is not None else "table properties" if key in properties else "Iceberg's defaults"
+        for override, key in sources
+    }
+    rules = f"; {count_of(len(overrides.refs), 'rule')} for refs" if overrides.refs else ""
+    return f"{kept} ({', '.join(sorted(origins))}){rules}"
 
 
 def to_micros(moment: datetime) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
@@ -69,6 +69,10 @@ class IcechunkLakeConfig(LakeConfig):
     @property
     def ignores_tags(self) -> bool:
         return self.retention.tags == "ignore"
+
+    def describe_retention(self, properties: Mapping[str, str]) -> str:
+        del properties
+        return self.retention.describe()
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)

@@ -40,6 +40,15 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
+_RETENTION: Final = """\
+# Kept is every snapshot that a branch or tag reaches. With an age such as 90d, older snapshots
+# expire, except those of tags. Snapshots that no ref reaches are kept for 7 days.
+retention:
+  default: forever
+  tags: keep
+  # dangling: 7d
+"""
+
 KIND: Final = LakeKind(
     name="icechunk",
     title="Icechunk",
@@ -48,6 +57,8 @@ KIND: Final = LakeKind(
     modules=("zstandard", "flatbuffers"),
     describe_format=_describe_format,
     discover=_discover,
+    discovered_in_folders="Icechunk repositories",
+    retention_yaml=_RETENTION,
     edits=HistoryEdits(),
     is_one_table=True,
     fails_alone=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -88,6 +88,14 @@ class LakeFsLakeConfig(LakeConfig):
     @property
     def ignores_tags(self) -> bool:
         return self.retention.tags == "ignore"
+
+    def describe_retention(self, properties: Mapping[str, str]) -> str:
+        if self.retention.source != "server":
+            return self.retention.describe()
+        days = properties.get("default_retention_days")
+        if days is None:
+            return "everything (the server has no rules)"
+        return f"{Cutoff.of_days(int(days)).policy_text} (rules of the server)"
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         """Return the rules for history, and the current lifecycle rules for paths.

@@ -41,6 +41,13 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
     return discover(target)
 
 
+_RETENTION: Final = """\
+# The garbage collection rules of the repository decide. Without rules, all commits are kept. With
+# source: configured, the rules of this file decide, such as default: 90d.
+retention:
+  source: server
+"""
+
 KIND: Final = LakeKind(
     name="lakefs",
     title="lakeFS",
@@ -48,6 +55,7 @@ KIND: Final = LakeKind(
     open=_open,
     modules=("lakefs_sdk", "google_crc32c"),
     discover=_discover,
+    retention_yaml=_RETENTION,
     fails_alone=True,
     kind_tables=(
         KindTable(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),

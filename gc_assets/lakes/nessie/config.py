@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -66,6 +66,10 @@ class NessieLakeConfig(LakeConfig):
 
     def with_retention(self, keep: str) -> NessieLakeConfig:
         return self.model_copy(update={"retention": self.retention.with_default(keep)})
+
+    def describe_retention(self, properties: Mapping[str, str]) -> str:
+        del properties
+        return self.retention.describe()
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)

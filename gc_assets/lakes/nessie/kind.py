@@ -31,6 +31,13 @@ def _discover(target: DiscoveryTarget) -> Iterator[DiscoveredLake]:
 
 
 # Its contents name Iceberg metadata files, which the pattern of that kind recognizes.
+_RETENTION: Final = """\
+# Kept are all commits that a branch or tag reaches. With an age such as 90d, older commits expire:
+# files that only they need are garbage. The head of each ref is always kept.
+retention:
+  default: forever
+"""
+
 KIND: Final = LakeKind(
     name="nessie",
     title="Nessie",
@@ -39,6 +46,7 @@ KIND: Final = LakeKind(
     modules=("httpx", "tenacity", "fastavro"),
     describe_decoder=describe_decoder,
     discover=_discover,
+    retention_yaml=_RETENTION,
     optional_tables=(LIVE_CONTENTS,),
     files=FileTraits(own_names=OWN_NAMES, data_names=DATA_NAMES),
 )

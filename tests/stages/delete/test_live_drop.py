@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, UsageError
+from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.records.accepted_runs import forget_lake
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse import Lakehouse, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
 
@@ -99,3 +101,95 @@ def test_live_drop_of_a_small_lake_is_noticed(spark: SparkSession, tmp_path: Pat
     header = house.plan()
     assert house.failed_gates(header) == {"live_drop"}
     assert "lake little" in header.failed_gates[0].message
+
+
+def keep_days(days: int) -> dict[str, object]:
+    return {"retention": {"max_snapshot_age": f"{days}d", "min_snapshots_to_keep": 1}}
+
+
+def rewrite_daily(table: TableBuilder, *days: float) -> list[str]:
+    """Replace the content of the table on each day, so that each snapshot has its own files."""
+    return [table.overwrite(days_ago(day)) for day in days]
+
+
+def message_of(header: PlanHeader) -> str:
+    return next(gate.message for gate in header.gates if gate.name == "live_drop")
+
+
+def test_first_expiry_passes_live_drop_and_shows_both_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
+    house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)
+    before = house.plan()
+    house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(0)
+    header = house.plan()
+    lost = before.live_files - header.live_files
+    assert lost > 0.2 * before.live_files, "without the expiry, the gate would fail"
+    assert header.failed_gates == []
+    assert header.after_expiry.files == lost
+    assert f"the retention policy expired {lost / before.live_files:.1%} ({lost} files). A drop of 0.0% is not explained" in message_of(
+        header
+    )
+    applied = house.approve_and_apply(header)
+    assert outcomes(applied) == {"done"}
+
+
+def test_expiry_does_not_hide_a_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
+    build_table(lake, "db.dropped", 12)
+    house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)
+    before = house.plan()
+    lake.catalog.drop_table("db.dropped")
+    house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(0)
+    header = house.plan()
+    assert house.failed_gates(header) == {"live_drop"}
+    expired = sum(row["table_uuid"] is not None for row in house.rows("orphan_files") if row["reason"] == "expired")
+    left = before.live_files - header.live_files - expired
+    assert f"({expired} files). A drop of {left / before.live_files:.1%} is not explained" in message_of(header)
+
+
+def test_files_written_and_expired_since_do_not_hide_a_dropped_table(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    stream = lake.table("db.stream", days_ago(40))
+    stream.append(days_ago(30))
+    build_table(lake, "db.dropped", 6)
+    build_table(lake, "db.t", 4)
+    house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(10)
+    house.plan()
+    lake.catalog.drop_table("db.dropped")
+    rewrite_daily(stream, *(9 - number / 4 for number in range(12)))
+    house.lakes, house.now = [lake.config("sales", **keep_days(3))], days_ago(0)
+    header = house.plan()
+    assert header.after_expiry.files > 12
+    assert house.failed_gates(header) == {"live_drop"}
+
+
+def test_expiry_of_files_that_lost_tags_kept_is_a_drop(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    table = lake.table("db.t", days_ago(40))
+    for number, snapshot_id in enumerate(rewrite_daily(table, *range(30, 20, -1))):
+        table.tag(days_ago(20), f"audit-{number}", snapshot_id)
+    house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(1)
+    before = house.plan()
+    with lake.at(days_ago(1)):
+        for number in range(10):
+            table.table.manage_snapshots().remove_tag(f"audit-{number}").commit()
+    house.now = days_ago(0)
+    header = house.plan()
+    lost = before.live_files - header.live_files
+    assert header.after_expiry.files >= lost > 0.2 * before.live_files
+    assert house.failed_gates(header) == {"live_drop"}
+    assert "expired files of lake sales count as a drop, because refs that reached them are missing: audit-0" in message_of(header)
+
+
+def test_expiry_counts_as_a_drop_if_the_accepted_run_was_removed(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    rewrite_daily(lake.table("db.t", days_ago(40)), *range(30, 20, -1))
+    house.lakes, house.now = [lake.config("sales", **keep_days(365))], days_ago(1)
+    house.plan()
+    shutil.rmtree(tmp_path / "state" / "sales" / "live_files")
+    house.lakes, house.now = [lake.config("sales", **keep_days(5))], days_ago(0)
+    header = house.plan()
+    assert house.failed_gates(header) == {"live_drop"}
+    assert "the state no longer has live_files of the last accepted run" in message_of(header)

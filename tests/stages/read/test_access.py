@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.engine.run_context import RunContext
@@ -13,7 +18,6 @@ from gc_assets.lakes.kinds import config_of
 from gc_assets.stages.read.access import AccessError, find_access_errors
 from gc_assets.state.schemas import LAKE_REFS
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.ports import free_port
 from tests.records import NOW, publish_table
 from tests.s3.proxy import Rule, always, error_answer, run_proxy
 from tests.s3.servers import S3Server
@@ -80,17 +84,31 @@ def test_state_that_cannot_be_written_stops_the_run(tmp_path: Path) -> None:
     assert [error.stops_run for error in errors_of(context)] == [True]
 
 
-def test_server_that_does_not_answer_stops_the_run(tmp_path: Path) -> None:
-    document = {
-        "lakes": [{"name": "sales", "kind": "nessie", "uri": f"http://127.0.0.1:{free_port()}/api/v2", "claims": [existing(tmp_path)]}]
-    }
-    assert stops_by_subject(errors_of(context_of(tmp_path, existing(tmp_path), **document))) == {("lake sales",): True}
+class _Refusal(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
 
 
-def test_unreachable_lakefs_server_does_not_stop_the_run(tmp_path: Path) -> None:
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """Return the address of a server that refuses all requests."""
+    with HTTPServer(("127.0.0.1", 0), _Refusal) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_server_that_refuses_the_token_stops_the_run(tmp_path: Path, refusing: str) -> None:
+    lake = {"name": "sales", "kind": "nessie", "uri": f"{refusing}/api/v2", "claims": [existing(tmp_path)]}
+    assert stops_by_subject(errors_of(context_of(tmp_path, existing(tmp_path), lakes=[lake]))) == {("lake sales",): True}
+
+
+def test_lakefs_server_that_refuses_the_key_does_not_stop_the_run(tmp_path: Path, refusing: str) -> None:
     """Such a repository is unreadable, and its files are kept."""
-    lake = {"name": "sales", "kind": "lakefs", "endpoint": f"http://127.0.0.1:{free_port()}", "repository": "r"}
-    lake |= {"access_key_id": "a", "secret_access_key": "b"}
+    lake = {"name": "sales", "kind": "lakefs", "endpoint": refusing, "repository": "r", "access_key_id": "a", "secret_access_key": "b"}
     assert stops_by_subject(errors_of(context_of(tmp_path, existing(tmp_path), lakes=[lake]))) == {("lake sales",): False}
 
 

@@ -10,12 +10,15 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.notifications import FailedApply, StorageSummary
+from gc_assets.core.phases import QUARANTINE
+from gc_assets.core.plan import Amount
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.read.status import storage_status
 from gc_assets.stages.records.leases import take_lease
-from gc_assets.stages.records.plans import approve, reject
+from gc_assets.stages.records.plans import approve, record_finished, record_restored, reject
+from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, platform, stored_plan
 
 
@@ -133,3 +136,33 @@ def test_failed_run_does_not_count_for_unapproved_or_expired_plans(at: Platform)
     assert read_status(at, failed, FailedApply("", "run 8", "")).failed == ()
     approve(at.config, at.clock, plan_id, "kim")
     assert read_status(replace(at, clock=Clock(NOW + timedelta(days=4))), failed).failed == ()
+
+
+def finish(at: Platform, hours_ago: float = 0, **by_outcome: dict[str, int]) -> str:
+    """Record that an approved plan was applied."""
+    header = header_of(stored_plan(at))
+    approve(at.config, at.clock, header.plan_id, "kim")
+    record = {"at": (at.clock.now() - timedelta(hours=hours_ago)).isoformat(), "by_outcome": by_outcome}
+    record_finished(State.of(at.config), header, record)
+    return header.plan_id
+
+
+def test_applied_plan_is_reported_with_what_was_done(at: Platform) -> None:
+    outcomes = {"quarantine/done": {"files": 1, "bytes": 100}, "quarantine/denied": {"files": 1, "bytes": 100}}
+    plan_id = finish(at, **outcomes)
+    (applied,) = read_status(at).applied
+    assert (applied.header.plan_id, applied.status, applied.approved_by) == (plan_id, "partially applied", "kim")
+    assert applied.header.totals[QUARANTINE] == Amount(files=1, bytes=100)
+    assert applied.not_done == "1 files of phase quarantine (denied)"
+
+
+def test_earlier_applied_plan_is_reported_for_three_days(at: Platform) -> None:
+    finish(at, hours_ago=71)
+    assert len(read_status(at).applied) == 1
+    assert read_status(replace(at, clock=Clock(NOW + timedelta(hours=2)))).applied == ()
+
+
+def test_restored_plan_is_reported_as_applied_and_restored(at: Platform) -> None:
+    plan_id = finish(at)
+    record_restored(State.of(at.config), "warehouse", plan_id, NOW, "restore-1")
+    assert [item.status for item in read_status(at).applied] == ["applied and restored"]

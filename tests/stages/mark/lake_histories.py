@@ -1,14 +1,14 @@
 """Random histories of a lake, written directly as the input tables of `live_files`.
 
-One state reuses rows, the other computes all rows in every run. Many histories share a lake: each is
-a table, which sometimes adds files and containers of another table.
+Many histories share a lake: each is a table, which sometimes adds files and containers of another
+table. `expected_rows` computes the live files by brute force.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,18 +21,22 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.core.hashing import xxhash64
 from gc_assets.engine import tasks
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
-from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
-from gc_assets.stages.mark import dirty_keys, incremental, live_rows, reused_rows
+from gc_assets.stages.mark import live_hashes, live_set
+from gc_assets.stages.mark.content_roots import RELEASED, SPARED
+from gc_assets.stages.mark.file_entries import build_hashes
 from gc_assets.stages.mark.live_files import live_files
+from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.mark.manifest_entries import cache_fingerprint
 from gc_assets.state import compaction
 from gc_assets.state.journal import PublishedTable
@@ -52,11 +56,19 @@ from gc_assets.state.side_tables import (
     CLAIMS_SIDE,
     CONTAINERS,
     CONTAINERS_SIDE,
+    DANGLING_SIDE,
     EDGES,
     EDGES_SIDE,
+    EXPIRED_SIDE,
+    EXTERNAL_SIDE,
+    HASHES,
+    HASHES_SIDE,
+    LIFECYCLE_SIDE,
     PINNED,
     PINNED_SIDE,
     ROUTED_SIDES,
+    STATES,
+    STATES_SIDE,
     UNREADABLE_CONTAINERS,
     UNREADABLE_CONTAINERS_SIDE,
 )
@@ -79,7 +91,7 @@ LAKES: Final[dict[str, LakeConfig]] = {
         }
     ),
 }
-STATES: Final = (RETAINED, RETAINED, RETAINED, EXPIRED, DANGLING)
+COMMIT_STATES: Final = (RETAINED, RETAINED, RETAINED, EXPIRED, DANGLING)
 FILES: Final = (Kind.DATA, Kind.DATA, Kind.POSITION_DELETES, Kind.POSSIBLE_OBJECT)
 Row = dict[str, Any]
 # Events and their weights.
@@ -100,14 +112,13 @@ EVENTS: Final = {
 }
 
 
-def build_context(root: Path, lake: LakeConfig, now: datetime = NOW, full_every: int = 10, state: str = "state", **more: Any) -> RunContext:
+def build_context(root: Path, lake: LakeConfig, now: datetime = NOW, state: str = "state", **more: Any) -> RunContext:
     """Return the context of a run. The lake and its storages need not exist, because nothing opens them."""
     storages = more.pop("storages", ("one", "two"))
     config = Config(
         state=str(root / state),
         storages=tuple(StorageConfig(name=name, location=f"file:///{name}/") for name in storages),
         lakes=(lake,),
-        full_every=full_every,
     )
     return RunContext.of(config, Clock(now), more.pop("run_date", now.date()), **more)
 
@@ -205,7 +216,7 @@ class World:
         files = [row for row in self.named.get(address, ()) if not row["is_container"]]
         if files:
             self.decode(address, [self.container(commit.table, Kind.MANIFEST, []) for _ in files])
-        commit.state, commit.refs = self.chance.choice(STATES), self.chance.randint(0, 1)
+        commit.state, commit.refs = self.chance.choice(COMMIT_STATES), self.chance.randint(0, 1)
 
     def pass_a_day(self, changes: int) -> Counter[str]:
         events = Counter[str]()
@@ -221,7 +232,7 @@ class World:
         if what == "commit":
             self.commit(commit.table)
         elif what == "change state":
-            commit.state, commit.refs, commit.removed = chance.choice(STATES), chance.randint(0, 1), chance.random() < 0.2
+            commit.state, commit.refs, commit.removed = chance.choice(COMMIT_STATES), chance.randint(0, 1), chance.random() < 0.2
         elif what == "drop" and len(self.commits) > 3:
             self.gone[commit_id] = self.commits.pop(commit_id)
         elif what == "come back" and self.gone:
@@ -337,7 +348,8 @@ def _publish_segment(world: World, run_context: RunContext) -> None:
             {"entry_status": None, **child, "container": address, "container_size_bytes": length, "must_exist": child["must_exist"]}
             for child in children
         ]
-        containers.append({"container": address, "kind": "m", "container_size_bytes": length, "entries": len(children)})
+        files = sum(is_file(child) for child in children)
+        containers.append({"container": address, "kind": "m", "container_size_bytes": length, "entries": len(children), "files": files})
     inner = [row for row in entries if row["is_container"]]
     sides = {
         CONTAINERS_SIDE: pa.Table.from_pylist(containers, CONTAINERS),
@@ -356,8 +368,11 @@ def _publish_segment(world: World, run_context: RunContext) -> None:
     }
     external = sum(row["storage"] is None for row in entries)
     run = run_context.state.start(LAKE, MANIFEST_ENTRIES.name, run_context.run_date, run_context.clock)
-    rows = [{name: row.get(name) for name in MANIFEST_ENTRIES.schema.names} for row in entries]
-    written = write_rows(pa.Table.from_pylist(rows, MANIFEST_ENTRIES.schema), MANIFEST_ENTRIES, run, run_context.state.files, sides)
+    rows = pa.Table.from_pylist(
+        [{name: row.get(name) for name in MANIFEST_ENTRIES.schema.names} for row in entries], MANIFEST_ENTRIES.schema
+    )
+    sides[HASHES_SIDE] = pa.Table.from_batches([build_hashes(batch) for batch in rows.to_batches()], HASHES)
+    written = write_rows(rows, MANIFEST_ENTRIES, run, run_context.state.files, sides)
     publish(
         run_context.state,
         run,
@@ -372,33 +387,93 @@ def _publish_segment(world: World, run_context: RunContext) -> None:
     )
 
 
-def read_rows_by_route(run_context: RunContext, table: PublishedTable) -> dict[str, list[tuple[Any, ...]]]:
+def is_file(entry: Row) -> bool:
+    return not entry["is_container"] and entry.get("entry_status") != "deleted"
+
+
+def read_rows_by_route(spark: SparkSession, live: LiveSet, *, with_spark: bool = False) -> dict[str, list[Row]]:
     """Return all rows of all routes, sorted."""
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for side in (None, *ROUTED_SIDES):
-        rows = read_parts(run_context.state.files, table.paths(side), LIVE_FILES.schema).to_pylist()
-        found[side or ""] = sorted((tuple(row.values()) for row in rows), key=repr)
+    found: dict[str, list[Row]] = {}
+    for route in ("", *ROUTED_SIDES):
+        rows = live.read(spark, route).toArrow() if with_spark else pa.Table.from_batches(live.batches(route), LIVE_FILES.schema)
+        found[route] = _sorted(rows.to_pylist())
     return found
 
 
-AMOUNTS: Final = ("files", "live_bytes", "by_kind", "by_storage", "possible_by_storage", "metadata_by_storage", "optional_by_storage")
-COUNTS: Final = ("expired_files", "dangling_files", "lifecycle_files", "external_files")
+def _sorted(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["storage"] or "", row["key"]))
 
 
-def receipt_counts(table: PublishedTable) -> dict[str, Any]:
-    """Return the counts and the digest in the receipt."""
-    summary = table.receipt.summary
-    return {"digest": table.receipt.digest, "rows": table.receipt.rows, **{name: summary[name] for name in (*AMOUNTS, *COUNTS)}}
+# A witness is stronger than another one if these columns are smaller. None is larger than any value.
+_STRENGTH: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
+
+
+def expected_rows(world: World, states: list[Row], *, released: Collection[tuple[str | None, str]] = ()) -> dict[str, list[Row]]:
+    """Compute the rows of all routes by brute force.
+
+    Args:
+        world: Its history has the entries of all containers.
+        states: The published states.
+        released: Storage and key of files that the owner releases.
+    """
+    named: dict[tuple[str | None, str], list[tuple[Row, Row]]] = {}
+    for state in states:
+        size = state["container_size_bytes"] if state["size_bytes"] is None else state["size_bytes"]
+        _add(named, {**state, "expands": False}, {**state, "size_bytes": size})
+        if state["expands"]:
+            needed_by = {**state, "container": state["address"]}
+            for entry in (row for address, _, rows in world.history if address == state["address"] for row in rows if is_file(row)):
+                must_exist = entry["must_exist"] and state["must_exist"]
+                _add(named, needed_by, {**entry, "must_exist": must_exist, "container_size_bytes": None})
+    found: dict[str, list[Row]] = {route: [] for route in ("", *ROUTED_SIDES)}
+    for (storage, key), pairs in named.items():
+        witness, file = min(pairs, key=lambda pair: (_strength(pair[0]), FILE_KINDS.index(pair[1]["kind"])))
+        largest = {
+            name: max((row[name] for _, row in pairs if row[name] is not None), default=None)
+            for name in ("size_bytes", "container_size_bytes")
+        }
+        columns = {name: witness[name] for name in ("commit_id", "container", "table_uuid")} | largest
+        columns |= {"must_exist": any(row["must_exist"] for _, row in pairs), "key_hash": int(xxhash64(pa.array([key]))[0])}
+        row = {"storage": storage, "key": key, "kind": file["kind"], "lake": LAKE, **columns}
+        found[_route(storage, key, witness["rank"], released)].append({name: row[name] for name in LIVE_FILES.schema.names})
+    return {route: _sorted(rows) for route, rows in found.items()}
+
+
+def _add(named: dict[tuple[str | None, str], list[tuple[Row, Row]]], witness: Row, file: Row) -> None:
+    key = file["address"] if file["key"] is None else file["key"]
+    named.setdefault((file["storage"], key), []).append((witness, file))
+
+
+def _strength(witness: Row) -> tuple[tuple[bool, Any], ...]:
+    return tuple((witness[name] is None, witness[name]) for name in _STRENGTH)
+
+
+def _route(storage: str | None, key: str, rank: int, released: Collection[tuple[str | None, str]]) -> str:
+    if storage is None:
+        return EXTERNAL_SIDE
+    if rank <= SPARED:
+        return LIFECYCLE_SIDE if (storage, key) in released else ""
+    return EXPIRED_SIDE if rank <= RELEASED else DANGLING_SIDE
+
+
+def count_by(rows: list[Row], column: str) -> dict[str, dict[str, int]]:
+    """Return the number and bytes of files by a column, as in a summary."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        amount = found.setdefault(row[column], {"files": 0, "bytes": 0})
+        amount["files"] += 1
+        amount["bytes"] += row["size_bytes"] or 0
+    return found
 
 
 @contextmanager
-def large_lake(broadcast_rows: int) -> Generator[None]:
-    """Join rows in the full Spark session and copy them in executors, as in a lake of millions of files."""
+def large_lake() -> Generator[None]:
+    """Read entries and hashes in executors, as in a lake of millions of files."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(live_rows, "choose_session", lambda spark, *_: spark)
-        for name in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES"):
-            bounds.setattr(tasks, name, 0)
-        bounds.setattr(dirty_keys, "BROADCAST_ROWS", broadcast_rows)
+        bounds.setattr(live_hashes, "MAX_IN_PROCESS_HASHES", 0)
+        bounds.setattr(live_hashes, "MAX_LOCAL_HASHES", 0)
+        bounds.setattr(live_set, "MAX_IN_PROCESS_ENTRIES", 0)
+        bounds.setattr(tasks, "MAX_IN_PROCESS_ROWS", 0)
         yield
 
 
@@ -410,53 +485,44 @@ def frequent_compaction() -> Generator[None]:
         yield
 
 
-@contextmanager
-def always_incremental() -> Generator[None]:
-    """Reuse rows even if the table is small or many rows are dirty."""
-    with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(incremental, "MIN_INCREMENTAL_ROWS", -1)
-        bounds.setattr(incremental, "MAX_DIRTY_SHARE", float("inf"))
-        bounds.setattr(reused_rows, "SMALL_BYTES", 1)
-        yield
+def play(spark: SparkSession, root: Path, kind: str, histories: int, runs: int, *, seed: int = 0, with_spark: bool = False) -> Counter[str]:
+    """Play histories in one lake, and assert that each run publishes the live files that `expected_rows` computes.
 
+    Args:
+        with_spark: Read the live files with Spark.
 
-@dataclass
-class Playback:
-    """The events of some runs, and the counts that each run published."""
-
-    events: Counter[str]
-    runs: list[dict[str, Any]] = field(default_factory=list)
-
-
-def play(spark: SparkSession, root: Path, kind: str, histories: int, runs: int, seed: int = 0) -> Playback:
-    """Play histories in one lake and assert that incremental and full runs publish the same rows."""
+    Returns:
+        The number of events, and of rows by route.
+    """
     chance = random.Random(f"{kind} {seed}")
-    world, lake, playback = World(chance), LAKES[kind], Playback(Counter(histories=histories))
+    world, lake, events = World(chance), LAKES[kind], Counter(histories=histories)
     for number in range(histories):
         for _ in range(2):
             world.commit(f"t{number:03}")
-    was_unreadable = True
-    with always_incremental():
-        for number in range(runs):
-            now = NOW + timedelta(days=number)
-            incremental_run = build_context(root, lake, now, full_every=10**6, state="incremental")
-            full_run = build_context(root, lake, now, full_every=0, state="full")
-            write(world, incremental_run)
-            write(world, full_run)
-            world.end_run()
-            mine, other = live_files(spark, incremental_run, LAKE), live_files(spark, full_run, LAKE)
-            story = f"{kind}, seed {seed}, run {number}"
-            assert read_rows_by_route(incremental_run, mine) == read_rows_by_route(full_run, other), story
-            assert receipt_counts(mine) == receipt_counts(other), story
-            summary = mine.receipt.summary
-            is_unreadable = bool(summary["unreadable"])
-            assert (summary["full_recompute_reason"] is not None) == (was_unreadable or is_unreadable), (
-                story,
-                summary["full_recompute_reason"],
-            )
-            was_unreadable = is_unreadable
-            playback.runs.append(receipt_counts(mine))
-            playback.events += Counter(runs=1, reused=summary["reused_files"], rows=mine.rows, unreadable=is_unreadable)
-            # Most days change little, some change nothing, and some change every history.
-            playback.events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
-    return playback
+    for number in range(runs):
+        run_context = build_context(root, lake, NOW + timedelta(days=number))
+        write(world, run_context)
+        published = live_files(spark, run_context, LAKE)
+        found = read_rows_by_route(spark, LiveSet(run_context, published), with_spark=with_spark)
+        states = read_parts(run_context.state.files, published.paths(STATES_SIDE), STATES).to_pylist()
+        summary, story = published.receipt.summary, f"{kind}, seed {seed}, run {number}"
+        has_rules = lake.has_lifecycle and not summary["unreadable"]
+        released = {at for at, deduplicated in world.released.items() if not deduplicated} if has_rules else set[Any]()
+        assert found == expected_rows(world, states, released=released), story
+        assert_counted(found, summary, story)
+        world.end_run()
+        events += Counter(runs=1, unreadable=bool(summary["unreadable"]), **{route or "live": len(rows) for route, rows in found.items()})
+        # Most days change little, some change nothing, and some change every history.
+        events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
+    return events
+
+
+def assert_counted(found: dict[str, list[Row]], summary: dict[str, Any], story: str) -> None:
+    counts = {"files": "", "expired_files": EXPIRED_SIDE, "dangling_files": DANGLING_SIDE, "lifecycle_files": LIFECYCLE_SIDE}
+    counts["external_files"] = EXTERNAL_SIDE
+    assert {name: summary[name] for name in counts} == {name: len(found[route]) for name, route in counts.items()}, story
+    live = found[""]
+    assert (summary["by_storage"], summary["by_kind"]) == (count_by(live, "storage"), count_by(live, "kind")), story
+    possible = [row for row in live if row["kind"] == Kind.POSSIBLE_OBJECT]
+    assert summary["possible_by_storage"] == count_by(possible, "storage"), story
+    assert summary["live_bytes"] == sum(row["size_bytes"] or 0 for row in live), story

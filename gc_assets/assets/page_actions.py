@@ -1,0 +1,114 @@
+"""What a user of Dagster's page does instead of a command.
+
+Messages of the stages suggest commands. On the page, those that a job replaces are shown as that
+job and its configuration. Other commands stay, because the page has no replacement.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from gc_assets.config.models import Config
+from gc_assets.core.commands import command
+from gc_assets.core.plan import PlanHeader
+
+_SHORT_ID: Final = 12
+# A command in backticks, on a line of its own, or one without arguments in a sentence.
+_COMMAND: Final = re.compile(
+    r"`gc-assets (?P<quoted>[^`\n]+)`|^(?P<indent>[ \t]*)gc-assets (?P<own>\S.*?)[ \t]*$|\bgc-assets (?P<bare>plans|run)\b(?! -)",
+    re.MULTILINE,
+)
+_OPTION: Final = re.compile(
+    r"(?<![\w`-])--(?P<name>by|override|plan|prefix|key|storage|history|comment)(?![\w-])(?: (?P<value>[A-Z][A-Z_]*\b))?"
+)
+_QUOTED_OVERRIDE: Final = re.compile(r"`--override (?P<gate>\w+)`")
+_OPTION_FIELDS: Final = {"plan": "plan_id"}
+_PLANS: Final = "the page of the asset `deletion_plan`"
+
+
+def to_page_message(message: str, config: Config) -> str:
+    """Return a message with page actions in place of commands and options.
+
+    Args:
+        message: A message of a stage.
+        config: The configuration, whose `page_may` determines the jobs.
+    """
+    parts, end = list[str](), 0
+    for match in _COMMAND.finditer(message):
+        parts += [_name_fields(message[end : match.start()]), _replace(match, config)]
+        end = match.end()
+    return "".join([*parts, _name_fields(message[end:])])
+
+
+def approve_action(config: Config, header: PlanHeader, *, short: bool = False) -> str:
+    """Return how a plan is approved: with the job `approve`, or a command if the page has no such
+    job.
+    """
+    if "approve" in config.page_may:
+        return "job `approve`" if short else f"launch the job `approve` with `plan_id: {header.plan_id[:_SHORT_ID]}`"
+    return f"`{command('approve', header.plan_id[:_SHORT_ID], by='WHO')}`"
+
+
+def _name_fields(text: str) -> str:
+    """Replace options in a sentence by the fields of the launchpad."""
+    text = _QUOTED_OVERRIDE.sub(r"`override: [\g<gate>]`", text)
+    return _OPTION.sub(lambda match: f"`{_OPTION_FIELDS.get(match['name'], match['name'])}`", text)
+
+
+def _replace(match: re.Match[str], config: Config) -> str:
+    action = _action(match["quoted"] or match["own"] or match["bare"], config)
+    if action is None:
+        return match[0]
+    return action if match["own"] is None else f"{match['indent']}Launch {action}"
+
+
+def _action(text: str, config: Config) -> str | None:
+    """Return the page action of a command, or None if there is none."""
+    try:
+        name, *words = shlex.split(text)
+    except ValueError:
+        return None
+    fields = dict(_fields(words))
+    match name:
+        case "run":
+            run_date = fields.get("run_date")
+            return "the job `run`" + (f" for the partition {run_date}" if run_date else "")
+        case "plans" if not words:
+            return _PLANS
+        case "apply" if "end" not in fields and "phase" not in fields:
+            mode = {"mode": fields["mode"]} if "mode" in fields else {}
+            return _launch("apply", {"plan_id": fields.get("plan_id", ""), **mode})
+        case "approve" | "reject" | "restore" if name in config.page_may:
+            return _launch(name, fields)
+        case _:
+            return None
+
+
+def _launch(job: str, fields: Mapping[str, str]) -> str:
+    shown = ", ".join(f"{name}: {value}" for name, value in fields.items() if value)
+    return f"the job `{job}`" + (f" with `{shown}`" if shown else "")
+
+
+def _fields(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the configuration of a job that equals the arguments of a command."""
+    overrides = list[str]()
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            continue
+        if not word.startswith("--"):
+            yield "plan_id", word
+            continue
+        option, separator, value = word[2:].partition("=")
+        field = _OPTION_FIELDS.get(option, option).replace("-", "_")
+        if field in {"history", "end"}:
+            yield field, "true"
+        elif field == "override":
+            overrides.append(value if separator else next(left, ""))
+        else:
+            yield field, value if separator else next(left, "")
+    if overrides:
+        yield "override", f"[{', '.join(overrides)}]"

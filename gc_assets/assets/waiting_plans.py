@@ -1,0 +1,92 @@
+"""Plans that a job of the page can act on, as its default and as the choices of its launchpad."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import dagster as dg
+import pyarrow as pa
+
+from gc_assets.assets.plan_card import SHORT_ID
+from gc_assets.core.errors import GcError
+from gc_assets.core.units import format_bytes
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.records.plans import PARTIALLY_APPLIED, ListedPlan, list_plans
+
+# Statuses of the plans that a job can act on.
+WAITING: Final[Mapping[str, Collection[str]]] = {
+    "approve": ("ready", "refused"),
+    "reject": ("ready", "refused", "approved"),
+    "restore": ("applied", PARTIALLY_APPLIED),
+}
+MAX_LISTED: Final = 5
+_log: Final = logging.getLogger(__name__)
+
+
+def waiting_plans(platform: Platform, job: str) -> list[ListedPlan]:
+    """Return the plans that `approve`, `reject` or `restore` can act on, newest first.
+
+    The result is empty if the state cannot be read, so that the code location still loads.
+    """
+    now = platform.clock.now()
+    try:
+        found = [plan for plan in list_plans(platform.config, empty=True) if plan.status_at(now) in WAITING[job]]
+    except (GcError, OSError, pa.ArrowException) as error:
+        _log.warning("Cannot read the plans for the job %s: %s", job, error)
+        return []
+    shown = [
+        plan for plan in found if plan.header.rehearsal == platform.clock.is_rehearsal and (plan.header.has_work or plan.header.refused_by)
+    ]
+    return sorted(shown, key=lambda plan: plan.run.run_id, reverse=True)
+
+
+def newest_plan(platform: Platform, job: str) -> str | None:
+    """Return the short id of the newest plan that a job can act on, or None."""
+    return next((plan.header.plan_id[:SHORT_ID] for plan in waiting_plans(platform, job)), None)
+
+
+def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str, Any]]) -> dg.PartitionedConfig:
+    """Return a job configuration whose partitions are the plans that the job can act on.
+
+    The launchpad lists them each time it is opened, and fills in the configuration of the chosen
+    one.
+
+    Args:
+        platform: The platform.
+        job: The name of the job.
+        config_of: Returns the run configuration for a plan id.
+    """
+
+    def names(_: datetime | None = None) -> Sequence[str]:
+        return [_name(platform, plan) for plan in reversed(waiting_plans(platform, job))]
+
+    @dg.dynamic_partitioned_config(partition_fn=names)
+    def chosen(partition_key: str) -> Mapping[str, Any]:
+        return config_of(partition_key.rpartition(" ")[2])
+
+    return chosen
+
+
+def describe_waiting(platform: Platform, job: str) -> str:
+    """Return a sentence that lists the plans that a job can act on."""
+    plans = waiting_plans(platform, job)
+    if not plans:
+        return "There is none now. Launch the job `run` to make a plan." if job != "restore" else "There is none now."
+    listed = "; ".join(f"{plan.header.plan_id[:SHORT_ID]} ({_describe(platform, plan)})" for plan in plans[:MAX_LISTED])
+    more = f"; and {len(plans) - MAX_LISTED:,} more" if len(plans) > MAX_LISTED else ""
+    return f"Choose one of: {listed}{more}."
+
+
+def _name(platform: Platform, plan: ListedPlan) -> str:
+    header = plan.header
+    return f"{platform.config.label_of(header.storage)} {header.run_date} {header.plan_id[:SHORT_ID]}"
+
+
+def _describe(platform: Platform, plan: ListedPlan) -> str:
+    header = plan.header
+    files, size_bytes = (sum(getattr(amount, name) for amount in header.totals.values()) for name in ("files", "bytes"))
+    edits = f", {sum(header.expiry_actions.values()):,} history edits" if header.expiry_actions else ""
+    return f"{platform.config.label_of(header.storage)}, {header.run_date}, {files:,} files, {format_bytes(size_bytes)}{edits}"

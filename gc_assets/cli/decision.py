@@ -1,0 +1,136 @@
+"""`gc-assets approve` and `reject`: show a plan, ask, and record the decision."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.dagster_events import report_decision
+from gc_assets.cli.output import print_command, print_data, print_message, with_old_keys, write_json, write_table
+from gc_assets.core.commands import command
+from gc_assets.core.rehearsals import mark_rehearsal
+
+if TYPE_CHECKING:
+    from gc_assets.config.models import Config
+    from gc_assets.core.approvals import ApprovalEvent
+    from gc_assets.core.plan import Amount
+    from gc_assets.resources.platform import Platform
+    from gc_assets.stages.records.plans import StoredPlan
+
+# Tables with the most bytes. The rest is one row.
+MAX_TABLES: Final = 15
+_TABLE_COLUMNS: Final = ("table", "history_edits", "files", "size")
+_BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name, which is recorded. It is not authenticated.")
+_COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="The reason, which is recorded.")
+
+
+@click.command("approve", short_help="Approve one plan.")
+@click.argument("plan_id")
+@_BY
+@click.option("--override", "overrides", multiple=True, metavar="GATE", help="Override this failed gate. Recorded. Can be repeated.")
+@_COMMENT
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@format_option()
+@common_options
+def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], comment: str, yes: bool, format_: str) -> None:
+    """Show a plan, ask on a terminal, and approve exactly this plan, whose id is the digest of its
+    content. Changes no lake.
+
+    Decisions of other names remain. If the storage needs two approvals, two names must approve. At
+    least the first 8 characters of the plan id are required.
+
+    \b
+    Examples:
+      gc-assets approve 3f9c2a71d004 --by ada --comment "as agreed with the owners"
+      gc-assets approve 3f9c2a71d004 --by ada --override live_drop --yes
+    """
+    from gc_assets.stages.read.reversibility import apply_command
+    from gc_assets.stages.records.plans import approve, find_approvable_plan, load_plan
+
+    platform = settings.platform()
+    plan = find_approvable_plan(platform.config, platform.clock, plan_id, by, overrides)
+    show_plan(platform, plan)
+    if sys.stdin.isatty() and not yes and not click.confirm(f"Approve this plan as {by.strip()}?", err=True):
+        print_message("Not approved. Nothing was recorded.")
+        raise click.exceptions.Exit(1)
+    event = approve(platform.config, platform.clock, plan.header.plan_id, by, overrides, comment)
+    plan = load_plan(platform.config, plan.published)
+    report_decision(platform.run_context(platform.clock.today()), plan)
+    _print_decision(platform.config, plan, event, format_)
+    if plan.verdict.missing is None:
+        print_command(f"Apply before {plan.header.apply_before:%Y-%m-%d %H:%M}Z", apply_command(plan.header, platform.config))
+    elif plan.verdict.rejections:
+        print_message(f"The plan remains {plan.verdict.missing}. It can be applied after the same name approves it.")
+    else:
+        print_message(f"The plan is {plan.verdict.missing}.")
+        next_command = command("approve", event.plan_id[:12], by="ANOTHER_NAME")
+        print_command(f"Approve before {plan.header.approve_before:%Y-%m-%d %H:%M}Z", next_command)
+
+
+@click.command("reject", short_help="Reject one plan.")
+@click.argument("plan_id")
+@_BY
+@_COMMENT
+@format_option()
+@common_options
+def reject_command(settings: Settings, plan_id: str, by: str, comment: str, format_: str) -> None:
+    """Reject a plan. It cannot be applied until the same name approves it, even if other names
+    approve it.
+
+    \b
+    Examples:
+      gc-assets reject 3f9c2a71d004 --by ada --comment "orders is being migrated"
+    """
+    from gc_assets.stages.records.plans import find_plan, reject
+
+    platform = settings.platform()
+    event = reject(platform.config, platform.clock, plan_id, by, comment)
+    plan = find_plan(platform.config, event.plan_id)
+    report_decision(platform.run_context(platform.clock.today()), plan)
+    _print_decision(platform.config, plan, event, format_)
+
+
+def show_plan(platform: Platform, plan: StoredPlan) -> None:
+    """Write what an approval of the plan allows to standard error: its effects, by table too."""
+    from gc_assets.core.plan import Amount
+    from gc_assets.core.units import count_of
+    from gc_assets.stages.read.plan_tables import amounts_by_table
+    from gc_assets.stages.read.plan_text import summarize_plans
+    from gc_assets.stages.read.reversibility import describe_reversibility
+
+    header, config = plan.header, platform.config
+    name = f"Plan {header.plan_id[:12]} of storage {config.label_of(header.storage)}, made at {header.created_at:%Y-%m-%d %H:%M}Z"
+    print_message(mark_rehearsal(name, header.rehearsal))
+    if header.listing_note is not None:
+        print_message(header.listing_note)
+    found = amounts_by_table(platform.run_context(platform.clock.today()), header, plan.published)
+    rows = [_table_row(item.name, item.edits, item.files) for item in found[:MAX_TABLES]]
+    if rest := found[MAX_TABLES:]:
+        further = Amount.total(item.files for item in rest)
+        rows.append(_table_row(count_of(len(rest), "more table"), sum(item.edits for item in rest), further))
+    if rows:
+        write_table(rows, _TABLE_COLUMNS, sys.stderr)
+    for gate in header.failed_gates:
+        print_message(f"Failed gate {gate.name}: {gate.message}", "refused")
+    for line in describe_reversibility(header, config).lines:
+        print_message(line)
+    print_message(f"{summarize_plans([header])}.")
+
+
+def _table_row(name: str, edits: int, files: Amount) -> dict[str, Any]:
+    from gc_assets.core.units import format_bytes
+
+    return {"table": name, "history_edits": edits, "files": files.files, "size": format_bytes(files.bytes)}
+
+
+def _print_decision(config: Config, plan: StoredPlan, event: ApprovalEvent, format_: str) -> None:
+    if format_ == "json":
+        decision = with_old_keys(event.model_dump(mode="json"), said="decision")
+        row = {**decision, "storage": config.label_of(plan.header.storage), "apply_before": plan.header.apply_before}
+        write_json([{**row, "status": plan.status_at(event.at), "approvals_needed": plan.verdict.needed}])
+    else:
+        decided = f"{config.label_of(plan.header.storage)}: plan {event.plan_id[:12]} {event}"
+        print_data(mark_rehearsal(decided, plan.header.rehearsal))

@@ -1,0 +1,234 @@
+"""Reuse sessions of a Spark Connect server. At any time, one process uses a session.
+
+A server keeps a Python daemon and a thread of every session until it ends (Spark 4.3.0 and older,
+SPARK-54055). Processes that run one after the other therefore use the same session, with warm
+workers. The number of sessions is the number of concurrent processes, at most `MAX_SESSIONS`.
+
+Each session has a file on this machine, which its process locks. The lock ends with the process,
+also if it is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import GcError
+
+MAX_SESSIONS: Final = 16
+WAIT_SECONDS: Final = 600.0
+SAME_SETTINGS, NO_SESSION, OTHER_SETTINGS = range(3)
+MARKER: Final = "spark.gc_assets.session"
+_CLOSED: Final = "INVALID_HANDLE"
+_log: Final = logging.getLogger(__name__)
+
+
+class SessionFile:
+    """A locked file with the id and settings of a session. It stays locked until it is closed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._record = self._read()
+
+    @classmethod
+    def lock(cls, path: Path) -> SessionFile | None:
+        """Return the file, or None if another process uses it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return cls(descriptor)
+
+    @property
+    def session_id(self) -> str | None:
+        return self._record.get("session_id")
+
+    def rank(self, settings: str) -> int:
+        """Return the preference of this file, the lowest first."""
+        if self.session_id is None:
+            return NO_SESSION
+        return SAME_SETTINGS if self._record.get("settings") == settings else OTHER_SETTINGS
+
+    def is_unchanged(self, state: str) -> bool:
+        """Check if the session still has the settings of its first use."""
+        return self._record.get("state") == state
+
+    def save(self, session_id: str, settings: str, state: str) -> None:
+        self._record = {"session_id": session_id, "settings": settings, "state": state}
+        with suppress(OSError):  # without a record, the next process opens another session
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(self._record).encode(), 0)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found = json.loads(os.pread(self._descriptor, 10_000, 0))
+        except ValueError:  # empty, or of a process that was killed during the write
+            return {}
+        return found if isinstance(found, dict) and _is_uuid(found.get("session_id")) else {}
+
+
+class SessionPool:
+    """The sessions of one server, as one process uses them.
+
+    Args:
+        directory: The directory of the files. It is created.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._file: SessionFile | None = None
+
+    def open(
+        self,
+        settings: Mapping[str, str],
+        connect: Callable[[str], SparkSession],
+        prepare: Callable[[SparkSession], None] = lambda _: None,
+    ) -> SparkSession:
+        """Open the session of an earlier process, or a new one if no suitable one is free.
+
+        Args:
+            settings: Everything that makes sessions different: settings, and digests of files.
+            connect: Opens the session of an id, and applies the settings.
+            prepare: Prepares a new session, for example with files.
+
+        Raises:
+            GcError: If other processes use all sessions.
+        """
+        with self._lock:
+            wanted = _digest(settings)
+            if self._file is None:
+                self._file = _wait_for_file(self._directory, wanted)
+            spark = None if self._file.session_id is None else _reconnect(self._file, wanted, connect)
+            return spark or _open_new(self._file, wanted, connect, prepare)
+
+    def close(self) -> None:
+        """Let other processes use the session."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+@cache
+def session_pool(directory: Path) -> SessionPool:
+    """Return the pool of this process for a directory, always the same."""
+    return SessionPool(directory)
+
+
+def count_used(directory: Path) -> int:
+    """Count the sessions that processes use at this time."""
+    used = 0
+    for path in directory.glob("*.json"):
+        file = SessionFile.lock(path)
+        if file is None:
+            used += 1
+        else:
+            file.close()
+    return used
+
+
+def _reconnect(file: SessionFile, settings: str, connect: Callable[[str], SparkSession]) -> SparkSession | None:
+    """Return the session of a file. Return None if the server closed it, or if it is not as its
+    first process prepared it. Then it is closed.
+    """
+    before = SparkSession.getActiveSession()
+    try:
+        spark = connect(str(file.session_id))
+    except PySparkException as error:
+        if not str(error.getCondition() or "").startswith(_CLOSED):
+            raise
+        stop_refused(before)
+        return None
+    if file.rank(settings) == SAME_SETTINGS and file.is_unchanged(_digest(spark.conf.getAll)):
+        return spark
+    spark.stop()
+    return None
+
+
+def _open_new(
+    file: SessionFile, settings: str, connect: Callable[[str], SparkSession], prepare: Callable[[SparkSession], None]
+) -> SparkSession:
+    session_id = str(uuid.uuid4())
+    spark = connect(session_id)
+    try:
+        prepare(spark)
+        # A server that has forgotten the id opens a session without this setting.
+        spark.conf.set(MARKER, session_id)
+        file.save(session_id, settings, _digest(spark.conf.getAll))
+    except BaseException:
+        spark.stop()
+        raise
+    return spark
+
+
+def stop_refused(others: SparkSession | None) -> None:
+    """Stop a session that the server refused. pyspark keeps it as the active session."""
+    refused = SparkSession.getActiveSession()
+    if refused is not None and refused is not others:
+        with suppress(PySparkException):
+            refused.stop()
+
+
+def _wait_for_file(directory: Path, settings: str) -> SessionFile:
+    """Lock the most suitable file, and wait for one if other processes use all."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    started = monotonic()
+    is_logged = False
+    while (file := _lock_best(directory, settings)) is None:
+        if monotonic() - started > WAIT_SECONDS:
+            raise GcError(
+                f"{MAX_SESSIONS} other processes use all sessions of the Spark Connect server. Wait until one of them ends, or set "
+                "`mode: session` in `spark`."
+            )
+        if not is_logged:
+            _log.warning("waiting for one of the %d sessions of the Spark Connect server", MAX_SESSIONS)
+            is_logged = True
+        sleep(0.5)
+    return file
+
+
+def _lock_best(directory: Path, settings: str) -> SessionFile | None:
+    """Lock the file of a session with these settings if there is one, otherwise another free file."""
+    best: SessionFile | None = None
+    for number in range(MAX_SESSIONS):
+        file = SessionFile.lock(directory / f"{number}.json")
+        if file is None:
+            continue
+        if best is None or file.rank(settings) < best.rank(settings):
+            best, file = file, best
+        if file is not None:
+            file.close()
+        if best.rank(settings) < OTHER_SETTINGS:
+            break
+    return best
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
+
+
+def _is_uuid(text: object) -> bool:
+    try:
+        return isinstance(text, str) and uuid.UUID(text).version == 4
+    except ValueError:
+        return False

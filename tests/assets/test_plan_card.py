@@ -1,0 +1,149 @@
+"""The card of a plan on Dagster's page."""
+
+import random
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from gc_assets.assets.checks import GATES
+from gc_assets.assets.plan_card import MAX_CHARACTERS, page_length, plan_card
+from gc_assets.assets.plan_metadata import MAX_TABLES, plan_metadata
+from gc_assets.core.clock import Clock
+from gc_assets.core.phases import PURGE, QUARANTINE
+from gc_assets.core.plan import Amount, GateResult, Uploads
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.read.plan_tables import TableAmounts
+from gc_assets.stages.records.plans import StoredPlan, approve, load_plan, record_finished, reject
+from gc_assets.state.journal import State
+from tests.assets.platforms import NOW, platform, stored_plan
+
+
+def card(at: Platform, plan: StoredPlan, *tables: TableAmounts) -> str:
+    return plan_card(plan, at.config, at.clock.now(), tables)
+
+
+def plan_of(at: Platform, **header: Any) -> StoredPlan:
+    return load_plan(at.config, stored_plan(at, **header))
+
+
+def on_page(root: Path, *may: str) -> Platform:
+    at = platform(root)
+    return replace(at, config=at.config.model_copy(update={"page_may": frozenset(may)}))
+
+
+def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
+    at = on_page(tmp_path, "approve")
+    totals = {QUARANTINE: Amount(files=50, bytes=46_800), PURGE: Amount(files=3, bytes=900)}
+    plan = plan_of(at, totals=totals, expiry_actions={"weather": 4}, uploads=Uploads(count=2, bytes=500))
+    name = plan.header.plan_id[:12]
+    assert card(at, plan, TableAmounts("sales", "shop.orders"), TableAmounts("weather", None)).splitlines() == [
+        f"REHEARSAL Plan `{name}` of 2026-03-14: **ready**",
+        "",
+        "| action | number | size |",
+        "|---|--:|--:|",
+        "| quarantine | 50 files | 46.8 kB |",
+        "| purge | 3 files | 900 B |",
+        "| make | 4 history edits | |",
+        "| abort | 2 uploads | 500 B |",
+        "",
+        "- **Tables**: sales: shop.orders, weather",
+        "- **Cannot be undone**: 3 files (900 B) are purged permanently; 2 unfinished uploads (500 B) are aborted permanently, "
+        "with the data that their writers sent",
+        f"- **Approve before** 2026-03-15 09:30 UTC: launch the job `approve` with `plan_id: {name}`",
+    ]
+
+
+def test_card_names_the_command_if_the_page_cannot_approve(tmp_path: Path) -> None:
+    plan = plan_of(at := platform(tmp_path))
+    assert f"`gc-assets approve {plan.header.plan_id[:12]} --by WHO`" in card(at, plan)
+
+
+def test_card_names_refusing_gates(tmp_path: Path) -> None:
+    plan = plan_of(at := platform(tmp_path), max_delete_bytes=1)
+    assert "**refused**" in card(at, plan)
+    assert "- **Refused by** delete\\_bytes: 200 B planned, max\\_delete\\_bytes allows 1 B" in card(at, plan)
+
+
+@pytest.mark.parametrize(
+    "decide, line",
+    [(approve, "**Apply before** 2026-03-17 09:30 UTC, approved by kim"), (reject, "**Rejected by** kim")],
+    ids=["approved", "rejected"],
+)
+def test_card_shows_the_decision(tmp_path: Path, decide: Any, line: str) -> None:
+    plan = plan_of(at := platform(tmp_path))
+    decide(at.config, at.clock, plan.header.plan_id, "kim")
+    assert f"- {line}" in card(at, load_plan(at.config, plan.published))
+
+
+def test_card_of_an_applied_plan_shows_what_was_done(tmp_path: Path) -> None:
+    plan = plan_of(at := platform(tmp_path))
+    done = {"quarantine/done": {"files": 1, "bytes": 100}, "quarantine/denied": {"files": 1, "bytes": 100}}
+    record_finished(State.of(at.config), plan.header, {"at": NOW.isoformat(), "by_outcome": done})
+    text = card(at, load_plan(at.config, plan.published))
+    assert "**partially applied**" in text
+    assert "| quarantine | 1 file | 100 B |" in text
+    assert "- **Not done**: 1 files of phase quarantine (denied)" in text
+    assert "Approve before" not in text
+
+
+def test_card_without_work_is_one_line(tmp_path: Path) -> None:
+    plan = plan_of(at := platform(tmp_path), files=0)
+    assert card(at, plan).splitlines()[0].endswith("**nothing to do**")
+    assert "Approve" not in card(at, plan)
+
+
+def test_card_is_shown_without_a_click(tmp_path: Path) -> None:
+    """Dagster's page shows only Markdown below 1,000 characters in place."""
+    rng, at = random.Random(7), platform(tmp_path)
+    plan = plan_of(at)
+    for _ in range(300):
+        letters = rng.choice(["a", "é", "\U0001f642", "|", "_"])
+        tables = [TableAmounts(letters * rng.randint(1, 300), letters * rng.randint(1, 300)) for _ in range(rng.randint(0, 50))]
+        gates = [
+            GateResult(name=letters * 3 + f"gate{number}", passed=False, message=letters * rng.randint(0, 2_000), overridable=True)
+            for number in range(rng.randint(0, 17))
+        ]
+        edits = {f"{letters * rng.randint(1, 60)}{number}": 10**6 for number in range(rng.randint(0, 40))}
+        header = plan.header.model_copy(update={"gates": tuple(gates), "expiry_actions": edits})
+        text = card(at, replace(plan, header=header), *tables)
+        assert page_length(text) <= MAX_CHARACTERS
+        assert header.plan_id[:12] in text
+        assert all(gate.name in text for gate in gates[:1] if letters not in "|_")
+
+
+def test_metadata_begins_with_the_card(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    metadata = plan_metadata(at.run_context(NOW.date()), stored_plan(at))
+    assert list(metadata)[:3] == ["plan", "status", "plan_id"]
+    assert metadata["plan_id"] == metadata["plan_digest"][:12]
+    assert len(metadata["plan_digest"]) == 64
+
+
+def test_status_of_an_expired_plan_is_shown(tmp_path: Path) -> None:
+    plan = plan_of(at := platform(tmp_path))
+    late = replace(at, clock=Clock(NOW + timedelta(days=2)))
+    assert "**expired**" in card(late, plan)
+
+
+def test_gates_check_has_one_row_per_gate_and_no_plot(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    result = GATES.result(at.run_context(NOW.date()), dg.AssetKey("a"), stored_plan(at, max_delete_bytes=1))
+    assert not any(isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue) for value in result.metadata.values())
+    rows = [record.data for record in result.metadata["gates"].records]
+    assert [(row["gate"], row["passed"], row["may_be_overridden"]) for row in rows] == [("delete_bytes", False, True)]
+    assert rows[0]["found"].startswith("200 B planned, max_delete_bytes allows 1 B")
+    assert "`override: [delete_bytes]`" in rows[0]["found"]
+
+
+def test_many_tables_are_summed(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    published = stored_plan(at, expiry_actions={f"lake{number:02}": 1 for number in range(MAX_TABLES + 5)}, files=0)
+    rows = [record.data for record in plan_metadata(at.run_context(NOW.date()), published)["tables"].records]
+    assert len(rows) == MAX_TABLES + 1
+    assert rows[-1] == {"table": "5 more", "files": "0", "size": "0 B", "history_edits": "5"}
+    assert header_of(published).has_work

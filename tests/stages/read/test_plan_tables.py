@@ -1,0 +1,77 @@
+"""Amounts of a plan by table."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.plan import Amount
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.tables import publish, write_rows
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.read import plan_tables
+from gc_assets.stages.read.plan_tables import TableAmounts, amounts_by_table
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, Table
+from tests.assets.platforms import NOW, platform, stored_plan
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    return platform(tmp_path).run_context(NOW.date())
+
+
+def publish_table(context: RunContext, group: str, table: Table, rows: list[dict[str, Any]]) -> None:
+    run = context.state.start(group, table.name, context.run_date, context.clock)
+    publish(context.state, run, write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, context.state.files), context.clock)
+
+
+def publish_names(context: RunContext) -> None:
+    """Two tables, of which `orders` has two branches. Every third planned file is of `items`."""
+    refs = [("u1", "shop.orders", "main"), ("u1", "shop.orders", "audit"), ("u2", "shop.items", "main")]
+    publish_table(context, "sales", LAKE_REFS, [{"table_uuid": uuid, "table_name": name, "ref_name": ref} for uuid, name, ref in refs])
+    orphans = [{"key": f"data/{index}.parquet", "lake": "sales", "table_uuid": "u2" if index % 3 == 0 else "u1"} for index in range(9)]
+    publish_table(context, "warehouse", ORPHAN_FILES, [*orphans, {"key": "data/young.parquet", "lake": "sales", "table_uuid": "u1"}])
+
+
+def amounts(tmp_path: Path, context: RunContext, **of_plan: Any) -> list[TableAmounts]:
+    published = stored_plan(platform(tmp_path), **of_plan)
+    return amounts_by_table(context, header_of(published), published)
+
+
+def test_planned_files_are_summed_by_table(tmp_path: Path, context: RunContext) -> None:
+    publish_names(context)
+    assert amounts(tmp_path, context, files=9) == [
+        TableAmounts("sales", "shop.orders", Amount(files=6, bytes=600)),
+        TableAmounts("sales", "shop.items", Amount(files=3, bytes=300)),
+    ]
+
+
+def test_edits_are_counted_by_table(tmp_path: Path, context: RunContext) -> None:
+    publish_names(context)
+    edits = [
+        {"table_uuid": "u1", "table_name": "shop.orders", "snapshot_id": str(number), "action": "remove_snapshot"} for number in range(4)
+    ]
+    publish_table(context, "sales", EXPIRY_PLAN, edits)
+    found = amounts(tmp_path, context, files=0, expiry_actions={"sales": 4, "weather": 2})
+    assert found == [TableAmounts("sales", "shop.orders", edits=4), TableAmounts("weather", None, edits=2)]
+
+
+def test_edits_of_another_run_are_counted_by_lake(tmp_path: Path, context: RunContext) -> None:
+    publish_table(context, "sales", EXPIRY_PLAN, [{"table_uuid": "u1", "table_name": "shop.orders", "action": "remove_snapshot"}])
+    assert amounts(tmp_path, context, files=0, expiry_actions={"sales": 4}) == [TableAmounts("sales", None, edits=4)]
+
+
+def test_files_without_sweep_are_summed_by_lake(tmp_path: Path, context: RunContext) -> None:
+    assert amounts(tmp_path, context, files=9) == [TableAmounts("sales", None, Amount(files=9, bytes=900))]
+
+
+def test_large_plan_is_summed_by_lake(tmp_path: Path, context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_names(context)
+    monkeypatch.setattr(plan_tables, "MAX_ROWS", 8)
+    assert amounts(tmp_path, context, files=9) == [TableAmounts("sales", None, Amount(files=9, bytes=900))]
+
+
+def test_empty_plan_has_no_tables(tmp_path: Path, context: RunContext) -> None:
+    publish_names(context)
+    assert amounts(tmp_path, context, files=0) == []

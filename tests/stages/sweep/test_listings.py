@@ -1,0 +1,151 @@
+"""Runs between listings: their plans rest on the listing of an earlier run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader, is_intact
+from gc_assets.state.summaries import StorageInventorySummary
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+EVERY_WEEK = {"listing": {"every": "7d"}, "quarantine_days": 1}
+
+
+class Scene:
+    """A table with two snapshots that the catalog forgets after the first run lists the storage."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.house, self.lake = Lakehouse(spark, root, settings=dict(EVERY_WEEK)), LakeBuilder(root)
+        self.table = self.lake.table("db.t", days_ago(40))
+        for days in (30, 29, 28):
+            self.table.overwrite(days_ago(days)) if days < 30 else self.table.append(days_ago(days))
+        before = self.lake.files()
+        self.table.leftovers(days_ago(20), 1)
+        self.leftovers = set(map(self.house.key, self.lake.files() - before))
+        self.house.lakes = [self.lake.config("sales")]
+        self.first = self.house.plan()
+
+    def forget_history(self) -> None:
+        """Expire all snapshots but the current one, as an engine does that deletes no files."""
+        current = self.table.table.metadata.current_snapshot_id
+        with self.lake.at(self.house.now):
+            for snapshot in self.table.table.metadata.snapshots:
+                if snapshot.snapshot_id != current:
+                    self.table.table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+
+    def after(self, days: float) -> PlanHeader:
+        self.house.now += timedelta(days=days)
+        return self.house.plan()
+
+    def planned(self) -> set[str]:
+        return self.house.keys("deletion_plan")
+
+
+@pytest.fixture
+def scene(spark: SparkSession, tmp_path: Path) -> Scene:
+    return Scene(spark, tmp_path)
+
+
+def list_again(house: Lakehouse) -> PlanHeader:
+    """Plan the same run date with a listing."""
+    house.settings = {name: value for name, value in house.settings.items() if name != "listing"}
+    return house.plan()
+
+
+def inventory(house: Lakehouse) -> StorageInventorySummary:
+    return house.find_table("storage_inventory").summary(StorageInventorySummary)
+
+
+def test_plan_without_listing_contains_what_metadata_named(scene: Scene) -> None:
+    scene.forget_history()
+    header = scene.after(4)
+    named = scene.planned()
+    assert header.failed_gates == []
+    assert (header.listed_at, is_intact(header)) == (days_ago(0), True)
+    assert inventory(scene.house).earlier is not None
+    assert list_again(scene.house).listed_at is None
+    assert len(scene.leftovers) == 2
+    assert named
+    assert scene.planned() == named | scene.leftovers
+
+
+def test_files_written_after_the_listing_are_live(scene: Scene) -> None:
+    scene.house.now += timedelta(days=2)
+    scene.table.append(scene.house.now)
+    scene.forget_history()
+    header = scene.after(3)
+    assert header.failed_gates == []
+    new = scene.house.live() - scene.house.keys("storage_inventory")
+    assert len(new) == 0  # `keys` reads the receipt of this date, which has no rows
+    assert scene.house.summary("orphan_files")["live_unlisted_count"] == 0
+    assert not scene.planned() & scene.house.live()
+
+
+def test_lost_file_that_is_newer_than_the_listing_is_found(scene: Scene) -> None:
+    scene.house.now += timedelta(days=2)
+    before = scene.lake.files()
+    scene.table.append(scene.house.now)
+    (data,) = (path for path in scene.lake.files() - before if path.suffix == ".parquet")
+    data.unlink()
+    header = scene.after(1)
+    assert scene.house.failed_gates(header) == {"live_listed"}
+    assert scene.house.summary("orphan_files")["live_unlisted"] == [scene.house.key(data)]
+
+
+def test_object_that_was_removed_or_replaced_since_is_not_planned(scene: Scene) -> None:
+    scene.forget_history()
+    scene.after(4)
+    gone, replaced, *_ = data = sorted(key for key in scene.planned() if key.endswith(".parquet"))
+    (scene.house.warehouse / gone).unlink()
+    (scene.house.warehouse / replaced).write_bytes(b"another file")
+    assert scene.after(1).failed_gates == []
+    assert not scene.planned() & set(data)
+    assert scene.house.summary("orphan_files")["storage_breakdown"]["changed_since"]["files"] == 2
+
+
+def test_object_quarantined_since_the_listing_is_not_planned_again(scene: Scene) -> None:
+    scene.forget_history()
+    header = scene.after(1)
+    planned = scene.planned()
+    assert scene.house.approve_and_apply(header).by_outcome.keys() == {("quarantine", "done")}
+    second = scene.after(4)
+    assert scene.planned() == set()
+    assert [(item.name, item.files) for item in second.left_out] == [("quarantined files due for purge", len(planned))]
+    third = list_again(scene.house)
+    assert {name: amount.files for name, amount in third.totals.items()} == {"purge": len(planned), "quarantine": 2}
+
+
+def test_copy_that_is_needed_again_is_restored_without_a_listing(scene: Scene) -> None:
+    snapshots = scene.table.table.metadata.snapshots
+    scene.forget_history()
+    scene.house.approve_and_apply(scene.after(1))
+    lost = [key for key in scene.planned() if key.endswith(".parquet")]
+    scene.table.table.refresh()
+    catalog = scene.lake.catalog
+    first = next(path for path in scene.lake.files() if path.name.startswith("00003"))
+    catalog.drop_table("db.t")
+    catalog.register_table("db.t", f"file://{first}")
+    assert len(catalog.load_table("db.t").metadata.snapshots) <= len(snapshots)
+    header = scene.after(1)
+    assert set(header.totals) == {"restore"}
+    assert set(lost) & scene.planned()
+
+
+def test_storage_without_a_usable_listing_is_listed(spark: SparkSession, tmp_path: Path, scene: Scene) -> None:
+    house = scene.house
+    assert inventory(house).listed_because == "there is no earlier listing"
+    scene.after(7)
+    assert inventory(house).listed_because == "the listing of 2026-11-20 is at least 7d old"
+    scene.after(1)
+    assert inventory(house).earlier is not None
+    published = house.find_table("storage_inventory")
+    assert published.rows == 0
+    rehearsal = house.run_context()
+    assert rehearsal.clock.is_rehearsal
