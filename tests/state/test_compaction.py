@@ -260,8 +260,8 @@ def test_concurrent_compactions_repeat_no_row(state: State, monkeypatch: pytest.
     assert directories(state) == names, "there are no unlisted copies"
 
 
-def directories(state: State) -> set[str]:
-    return set(state.files.directories(f"{OWNER}/{DELETION_LOG.name}/{compaction.DIRECTORY}"))
+def directories(state: State, table: Table = DELETION_LOG) -> set[str]:
+    return set(state.files.directories(f"{OWNER}/{table.name}/{compaction.DIRECTORY}"))
 
 
 def test_replaced_segment_is_kept_and_pruned_later(state: State) -> None:
@@ -450,3 +450,16 @@ def test_reduced_segments_are_deleted_after_lost_race(state: State, monkeypatch:
     assert not compaction.add_reduced(state.files, reductions, runs, listed)
     assert not any("without" in name for name in directories(state, MANIFEST_ENTRIES))
     assert rows_of(state, runs, MANIFEST_ENTRIES) == rows_of_runs(state, runs, MANIFEST_ENTRIES)
+
+
+def test_segment_without_rows_has_no_directory_to_prune(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments, runs = three_segments(state, monkeypatch), runs_of(state, MANIFEST_ENTRIES)
+    reductions = {"without-rows": Reduction(segments[0], (), 4)}
+    assert compaction.add_reduced(state.files, reductions, runs, current_list(state, MANIFEST_ENTRIES))
+    for day in range(3, 8):
+        add(state, day, MANIFEST_ENTRIES)
+    old = compaction.take_replaced(state.files, OWNER, MANIFEST_ENTRIES.name, datetime.now(UTC) + timedelta(minutes=1))
+    assert old
+    for path in old:
+        state.files.delete_directory(path)
+    assert rows_of(state, runs_of(state, MANIFEST_ENTRIES), MANIFEST_ENTRIES)[:2] == ["1-0", "1-1"]
