@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
+from gc_assets.core.errors import UsageError
+from gc_assets.resources import executors
 
 
 def configure(root: Path, **conf: str) -> Path:
@@ -54,13 +56,15 @@ def test_environment_in_which_spark_cannot_start_fails(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_python_that_runs_no_task_fails(tmp_path: Path) -> None:
-    """The session starts, and its workers do not."""
-    config = configure(tmp_path, **{"spark.executorEnv.PYTHONPATH": "/nowhere", "spark.pyspark.python": "/nowhere/python"})
-    environment = {**os.environ, "PYSPARK_PYTHON": "/nowhere/python"}
-    command = [sys.executable, "-m", "gc_assets", "doctor", "--format", "json", "--config", str(config)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    row = session_row(done.stdout)
-    assert (done.returncode, row["verdict"]) == (1, "fail")
-    assert "/nowhere/python" in row["found"]
-    assert "Traceback" not in done.stderr
+@pytest.mark.spark
+def test_python_that_runs_no_task_fails(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del spark
+
+    def fail(*_: object) -> None:
+        raise UsageError("executors of local[1] have no module 'pyarrow' in their Python")
+
+    monkeypatch.setattr(executors, "describe_executors", fail)
+    result = CliRunner().invoke(cli, ["doctor", "--format", "json", "--config", str(configure(tmp_path))])
+    row = session_row(result.stdout)
+    assert (result.exit_code, row["verdict"]) == (1, "fail")
+    assert "have no module 'pyarrow'" in row["found"]
