@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
@@ -22,10 +23,10 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.mark import commit_graph, incremental, manifest_entries
+from gc_assets.stages.mark import commit_graph, manifest_entries
 from tests.stages.lakehouse import NOW
 
-SEGMENTS, GRAPH, KEYS, ROWS = "entry cache", "commit graph", "keys of addresses", "live rows"
+SEGMENTS, GRAPH, KEYS = "entry cache", "commit graph", "keys of addresses"
 LAKES: dict[str, dict[str, Any]] = {
     "nessie": {"uri": "http://localhost:19120/api/v2"},
     "lakefs": {"endpoint": "http://localhost:8000", "repository": "repo", "access_key_id": "a", "secret_access_key": "b"},
@@ -77,7 +78,6 @@ def digests(context: RunContext, kind: str) -> Mapping[str, str]:
         SEGMENTS: manifest_entries.cache_fingerprint(context, kind),
         GRAPH: commit_graph.graph_fingerprint(context, kind),
         KEYS: context.resolver().settings_digest,
-        ROWS: incremental.fingerprint(context, kind),
     }
 
 
@@ -85,16 +85,16 @@ MOVED = (storage(location="file:///new/"),)
 DEPENDENCIES: list[tuple[str, str, Change, set[str]]] = [
     ("nothing", "iceberg", with_config(), set()),
     ("the policy", "nessie", with_lake("nessie", missing_history="tolerate"), set()),
-    ("the release", "iceberg", with_release, {SEGMENTS, GRAPH, KEYS, ROWS}),
-    ("the location of a storage", "iceberg", with_config(storages=MOVED), {KEYS, ROWS}),
-    ("the location of a storage", "lakefs", with_config(storages=MOVED), {SEGMENTS, KEYS, ROWS}),
-    ("the name of a storage", "iceberg", with_config(storages=(storage("other"),)), {KEYS, ROWS}),
-    ("another storage", "icechunk", with_config(storages=(storage(), storage("new", "s3://bucket/"))), {KEYS, ROWS}),
-    ("an alias of a storage", "iceberg", with_config(storages=(storage(aliases=["hdfs://host/data/"]),)), {KEYS, ROWS}),
+    ("the release", "iceberg", with_release, {SEGMENTS, GRAPH, KEYS}),
+    ("the location of a storage", "iceberg", with_config(storages=MOVED), {KEYS}),
+    ("the location of a storage", "lakefs", with_config(storages=MOVED), {SEGMENTS, KEYS}),
+    ("the name of a storage", "iceberg", with_config(storages=(storage("other"),)), {KEYS}),
+    ("another storage", "icechunk", with_config(storages=(storage(), storage("new", "s3://bucket/"))), {KEYS}),
+    ("an alias of a storage", "iceberg", with_config(storages=(storage(aliases=["hdfs://host/data/"]),)), {KEYS}),
     ("the server of a lake", "nessie", with_lake("nessie", uri="http://other:19120/api/v2"), {GRAPH}),
-    ("the snapshots that metadata keeps", "nessie", with_lake("nessie", keep_listed_snapshots="refs"), {SEGMENTS, ROWS}),
-    ("the version of rows", "iceberg", with_attribute(incremental, "ROW_VERSION", 99), {ROWS}),
-    ("the known file kinds", "iceberg", with_attribute(incremental, "FILE_KINDS", ("data",)), {ROWS}),
+    ("the snapshots that metadata keeps", "nessie", with_lake("nessie", keep_listed_snapshots="refs"), {SEGMENTS}),
+    ("the columns of hashes", "iceberg", with_attribute(manifest_entries, "HASHES", pa.schema([])), {SEGMENTS}),
+    ("the columns of containers", "iceberg", with_attribute(manifest_entries, "CONTAINERS", pa.schema([])), {SEGMENTS}),
 ]
 
 
