@@ -10,7 +10,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, fast_imports, format_option, open_spark, wide_option, with_mode
 from gc_assets.cli.dagster_events import report_apply, report_history_undo, report_restore
-from gc_assets.cli.output import print_message, with_old_keys, write_json, write_table
+from gc_assets.cli.output import print_command, print_message, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
 from gc_assets.core.errors import GcError
 from gc_assets.core.phases import PHASES
@@ -125,7 +125,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
     label = platform.config.label_of(plan.header.storage)
     print_message(f"applying plan {plan.header.plan_id} of storage {label}: verification mark, then {', '.join(selected)}")
-    with _explain_interruption(run_context, plan, selected), show_progress(CommandProgress(), verbose=settings.verbose) as progress:
+    again = command("apply", plan.header.plan_id[:12], mode=mode or False) + "".join(f" --phase {phase}" for phase in phases)
+    with _explain_interruption(run_context, plan, selected, again), show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         applied = apply_plan(_start_spark(progress, platform, settings), run_context, plan, selected)
     report_apply(run_context, plan.header, applied)
     _print_apply_result(run_context, plan, applied, format_)
@@ -141,25 +142,34 @@ def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
     print_message(f"The plan is partially applied. Not changed: {describe_not_done(applied.not_done)}.", "failed")
     logs = [name for name, is_in in (("deletion_log", applied.published is not None), ("expiry_log", applied.edited)) if is_in]
     for name in logs:
-        print_message(f"All reasons: {command('show', name, run_date=str(header.run_date))}")
+        print_command("All reasons", command("show", name, run_date=str(header.run_date)))
     if any(outcome == "failed" for _, outcome in applied.by_outcome):
-        print_message(f"To try the failed ones again: {command('apply', header.plan_id[:12])}")
+        print_command("To try the failed ones again", command("apply", header.plan_id[:12]))
     else:
-        print_message("This plan has ended. A later run plans again what is still garbage: gc-assets run")
+        print_command("This plan has ended. To plan again what is still garbage", command("run"))
     raise click.exceptions.Exit(1)
 
 
 @contextmanager
-def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequence[str]) -> Generator[None]:
-    """Print what an apply has changed if it is interrupted or fails."""
+def _explain_interruption(context: RunContext, plan: StoredPlan, phases: Sequence[str], again: str) -> Generator[None]:
+    """Print what an apply has changed if it is interrupted or fails.
+
+    Args:
+        context: The run context.
+        plan: The plan.
+        phases: The phases of the apply.
+        again: The command that continues it.
+    """
     try:
         yield
     except KeyboardInterrupt:
+        from gc_assets.stages.records.plans import has_begun
+
         print_message("gc-assets: interrupted.")
         _print_recorded(context, plan, phases, is_empty_shown=True)
-        finish, end = command("apply", plan.header.plan_id[:12]), command("apply", plan.header.plan_id[:12], end=True)
-        print_message(f"To continue: {finish}")
-        print_message(f"To give up the rest, after it has begun: {end}")
+        print_command("To continue", again)
+        if has_begun(context.state, plan.header):
+            print_command("To give up the rest", command("apply", plan.header.plan_id[:12], end=True))
         raise click.exceptions.Exit(1) from None
     except (GcError, OSError):
         _print_recorded(context, plan, phases, is_empty_shown=False)
@@ -207,7 +217,7 @@ def _print_apply_result(context: RunContext, plan: StoredPlan, applied: ApplyRes
     for line in describe_outcomes(header, {key: total.rows for key, total in applied.by_outcome.items()}, reasons):
         print_message(line)
     if ("expire", "done") in applied.by_outcome:
-        print_message(f"To list the edited histories: {command('show', 'expiry_log', run_date=str(header.run_date))}")
+        print_command("To list the history edits", command("show", "expiry_log", run_date=str(header.run_date)))
     for line in describe_reversibility(header_of_result(header, applied.by_outcome, applied.done_edits), context.config).lines:
         print_message(line)
 
@@ -242,17 +252,27 @@ def restore_command(
     platform = settings.platform()
     run_context = platform.run_context(platform.clock.today())
     request = resolve_request(run_context, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
-    with show_progress(CommandProgress(), verbose=settings.verbose) as progress:
+    with _explain_interrupted_restore(), show_progress(CommandProgress(), verbose=settings.verbose) as progress:
         result = restore_files(lambda: _start_spark(progress, platform, settings), run_context, request)
     report_restore(run_context, request.storage, result.log)
     plan = request.plan
-    with show_progress(CommandProgress(), verbose=settings.verbose):
+    with _explain_interrupted_restore(), show_progress(CommandProgress(), verbose=settings.verbose):
         with_undo = undo_history(run_context, result)
     if plan is not None and with_undo is not None:
         result = with_undo
         report_history_undo(run_context, plan.header)
     _print_outcomes(result.by_outcome, request.plan_id, format_)
     _print_restore(platform, result)
+
+
+@contextmanager
+def _explain_interrupted_restore() -> Generator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_message("gc-assets: interrupted. Files that were moved back, and edits that were undone, stay as they are.")
+        print_message("Run the same command again: it restores the rest, and records all.")
+        raise click.exceptions.Exit(1) from None
 
 
 def _print_restore(platform: Platform, result: RestoreResult) -> None:
