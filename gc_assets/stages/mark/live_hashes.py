@@ -57,17 +57,6 @@ MATCHED: Final = pa.schema(
         ("must_exist", pa.bool_()),
     ]
 )
-# One row per file. `entries` is the number of rows of `MATCHED`.
-LIVE_HASHES: Final = pa.schema(
-    [
-        ("storage", pa.int16()),
-        ("key_hash", pa.int64()),
-        ("strongest", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("must_exist", pa.bool_()),
-        ("entries", pa.int64()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +200,41 @@ def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
     return numbers
 
 
-def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> pa.Table:
-    """Group matched rows (columns `MATCHED`) by storage and key (columns `LIVE_HASHES`).
+@dataclass(frozen=True, slots=True)
+class KeyGroup:
+    """Distinct keys of one storage, as parallel arrays.
+
+    Attributes:
+        key_hash: Hashes, each once.
+        strongest: Strongest witness and kind of each key.
+        size_bytes: Largest recorded size of each key, or -1.
+        entries: Number of rows of `MATCHED` with each key.
+    """
+
+    key_hash: NDArray[np.int64]
+    strongest: NDArray[np.int64]
+    size_bytes: NDArray[np.int64]
+    entries: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, groups: Sequence[KeyGroup]) -> KeyGroup:
+        """Merge groups that may have keys in common."""
+        key_hash, strongest, size_bytes, entries = (
+            np.concatenate([getattr(group, name) for group in groups]) for name in ("key_hash", "strongest", "size_bytes", "entries")
+        )
+        order = np.argsort(key_hash)
+        key_hash = key_hash[order]
+        starts = np.flatnonzero(np.append(True, key_hash[1:] != key_hash[:-1]))
+        return cls(
+            key_hash[starts],
+            np.minimum.reduceat(strongest[order], starts),
+            np.maximum.reduceat(size_bytes[order], starts),
+            np.add.reduceat(entries[order], starts),
+        )
+
+
+def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> Iterator[tuple[int, KeyGroup]]:
+    """Group matched rows (columns `MATCHED`) by storage and key.
 
     Memory is proportional to the number of distinct keys, because rows are grouped whenever as many
     have been added.
@@ -220,48 +242,47 @@ def group_hashes(batches: Iterator[pa.RecordBatch], expected: int) -> pa.Table:
     Args:
         batches: Matched rows.
         expected: Approximate number of rows.
+
+    Yields:
+        The position of a storage with some of its keys. All groups are disjoint.
     """
-    buckets = [_Bucket() for _ in range(-(-max(1, expected) // _GROUPED_ROWS))]
+    parts = -(-max(1, expected) // _GROUPED_ROWS)
+    buckets = dict[tuple[int, int], _Bucket]()
     for batch in batches:
-        rows = batch.drop_columns(["loose_hash"]).append_column("entries", pa.array(np.ones(batch.num_rows, np.int64)))
-        if len(buckets) == 1:
-            buckets[0].add(rows)
-            continue
-        number = batch.column("key_hash").to_numpy().view(np.uint64) % np.uint64(len(buckets))
-        for position, bucket in enumerate(buckets):
-            bucket.add(rows.take(pa.array(np.flatnonzero(number == position))))
-    return pa.concat_tables([LIVE_HASHES.empty_table(), *(bucket.close() for bucket in buckets)])
+        storage, key_hash = batch.column("storage").to_numpy(), batch.column("key_hash").to_numpy()
+        size = pc.fill_null(batch.column("size_bytes"), -1).to_numpy()
+        columns = (key_hash, batch.column("strongest").to_numpy(), size, np.ones(batch.num_rows, np.int64))
+        part = (key_hash.view(np.uint64) % np.uint64(parts)).astype(np.int64)
+        for position in np.unique(storage).tolist():
+            for number in range(parts):
+                is_mine = (storage == position) & (part == number)
+                bucket = buckets.setdefault((position, number), _Bucket())
+                bucket.add(KeyGroup(*(columns if is_mine.all() else (column[is_mine] for column in columns))))
+    for (position, _), bucket in buckets.items():
+        if (group := bucket.close()) is not None:
+            yield position, group
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Rows of a part of all hashes. At least half of the rows in memory are grouped or new."""
+    """Some of the keys of a storage. At least half of the rows in memory are grouped or new."""
 
-    grouped: pa.Table = field(default_factory=LIVE_HASHES.empty_table)
-    added: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
+    grouped: list[KeyGroup] = field(default_factory=list[KeyGroup])
+    added: list[KeyGroup] = field(default_factory=list[KeyGroup])
     added_rows: int = 0
 
-    def add(self, rows: pa.RecordBatch) -> None:
+    def add(self, rows: KeyGroup) -> None:
+        if not len(rows.key_hash):
+            return
         self.added.append(rows)
-        self.added_rows += rows.num_rows
-        if self.added_rows > max(_GROUPED_ROWS, self.grouped.num_rows):
-            self._group()
+        self.added_rows += len(rows.key_hash)
+        if self.added_rows > max(_GROUPED_ROWS, sum(len(group.key_hash) for group in self.grouped)):
+            self.grouped, self.added, self.added_rows = [KeyGroup.of([*self.grouped, *self.added])], [], 0
 
-    def close(self) -> pa.Table:
-        if self.added:
-            self._group()
-        return self.grouped
-
-    def _group(self) -> None:
-        rows = pa.concat_tables([self.grouped, pa.Table.from_batches(self.added).select(LIVE_HASHES.names)])
-        how = [("strongest", "min"), ("size_bytes", "max"), ("must_exist", "max"), ("entries", "sum")]
-        found = rows.group_by(["storage", "key_hash"]).aggregate(how)
-        self.grouped = found.rename_columns([name.rpartition("_")[0] if name.endswith(_HOW) else name for name in found.column_names])
-        self.grouped = self.grouped.select(LIVE_HASHES.names).cast(LIVE_HASHES)
-        self.added, self.added_rows = [], 0
-
-
-_HOW: Final = ("_min", "_max", "_sum")
+    def close(self) -> KeyGroup | None:
+        """Return the keys, or None if there are none."""
+        groups, self.grouped, self.added = [*self.grouped, *self.added], [], []
+        return KeyGroup.of(groups) if groups else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,20 +412,14 @@ class LiveHashes:
         pieces = self.scan.pieces
         return self._session.range(0, pieces, 1, pieces).mapInArrow(task, spark_schema(schema))
 
-    def grouped(self) -> pa.Table:
-        """Return one row per file, in this process (columns `LIVE_HASHES` and `is_released`)."""
-        rows = group_hashes(self.matched(), self.rows)
-        return rows.append_column("is_released", pa.array(self.released_mask(rows)))
-
     def grouped_frame(self) -> DataFrame:
-        """Return one row per file as a frame (columns `LIVE_HASHES` and `is_released`)."""
+        """Return one row per file as a frame (columns of `KeyGroup`, and storage and is_released)."""
         rows = (
             self.matched_frame()
             .groupBy("storage", "key_hash")
             .agg(
                 F.min("strongest").alias("strongest"),
                 F.max("size_bytes").alias("size_bytes"),
-                F.max("must_exist").alias("must_exist"),
                 F.count("*").alias("entries"),
             )
         )
@@ -412,14 +427,6 @@ class LiveHashes:
             return rows.withColumn("is_released", F.lit(False))
         flagged = rows.join(self._released_frame(self.released), ["storage", "key_hash"], "left")
         return flagged.withColumn("is_released", F.coalesce("is_released", F.lit(False)))
-
-    def released_mask(self, rows: pa.Table | pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return a mask of the rows (columns storage, key_hash) that the owner's rules release."""
-        mask = np.zeros(rows.num_rows, bool)
-        storage, hashes = rows.column("storage").to_numpy(), rows.column("key_hash").to_numpy()
-        for position, released in self._released_hashes.items():
-            mask |= (storage == position) & np.isin(hashes, released)
-        return mask
 
     @cached_property
     def _released_hashes(self) -> dict[int, NDArray[np.int64]]:
@@ -440,14 +447,23 @@ class LiveHashes:
 
     def totals(self) -> LiveTotals:
         """Count files and bytes."""
-        by = ["storage", "strongest", "is_released"]
         if self.runs_in_process:
-            counted = self.grouped().group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum"), ("entries", "sum")])
-            counted = counted.rename_columns([_COUNTED_AS.get(name, name) for name in counted.column_names])
-        else:
-            sums = (F.count("*").alias("files"), F.sum("size_bytes").alias("bytes"), F.sum("entries").alias("entries"))
-            counted = collect_arrow(self.grouped_frame().groupBy(*by).agg(*sums), _COUNTED)
-        return self._to_totals(counted.select(_COUNTED.names).cast(_COUNTED))
+            counted = [self._count(position, group) for position, group in group_hashes(self.matched(), self.rows)]
+            return self._to_totals(pa.concat_tables([_COUNTED.empty_table(), *counted]))
+        sums = (F.count("*").alias("files"), F.sum("size_bytes").alias("bytes"), F.sum("entries").alias("entries"))
+        counted_frame = self.grouped_frame().groupBy("storage", "strongest", "is_released").agg(*sums)
+        return self._to_totals(collect_arrow(counted_frame.select(*_COUNTED.names), _COUNTED))
+
+    def _count(self, position: int, group: KeyGroup) -> pa.Table:
+        """Count keys by witness, kind and release (columns `_COUNTED`)."""
+        is_released = np.isin(group.key_hash, self._released_hashes.get(position, np.empty(0, np.int64)))
+        numbers, index = _number(group.strongest * 2 + is_released)
+        sums = {name: np.zeros(len(numbers), np.int64) for name in ("files", "bytes", "entries")}
+        np.add.at(sums["files"], index, 1)
+        np.add.at(sums["bytes"], index, np.maximum(group.size_bytes, 0))
+        np.add.at(sums["entries"], index, group.entries)
+        columns = {"storage": np.full(len(numbers), position, np.int16), "strongest": numbers // 2, "is_released": numbers % 2 == 1}
+        return pa.table(columns | sums, schema=_COUNTED)
 
     def witnesses_of(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the distinct numbers of all witnesses that name one of these keys (sorted hashes)."""
@@ -503,6 +519,19 @@ class LiveHashes:
         return hashed.distinct().withColumn("is_released", F.lit(True))
 
 
+def _number(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the sorted distinct values, and the index of each value among them.
+
+    Sorting takes ten times as long as counting, which needs memory for the largest value.
+    """
+    if int(values.max()) > 4 * len(values) + 1_000_000:
+        return np.unique(values, return_inverse=True)
+    numbers = np.flatnonzero(np.bincount(values))
+    index = np.empty(int(numbers[-1]) + 1, np.int64)
+    index[numbers] = np.arange(len(numbers))
+    return numbers, index[values]
+
+
 _COUNTED: Final = pa.schema(
     [
         ("storage", pa.int16()),
@@ -513,7 +542,6 @@ _COUNTED: Final = pa.schema(
         ("entries", pa.int64()),
     ]
 )
-_COUNTED_AS: Final = {"count_all": "files", "size_bytes_sum": "bytes", "entries_sum": "entries"}
 
 
 def fits_in_process(spark: SparkSession | None, hashes: int) -> bool:
