@@ -190,7 +190,7 @@ def plan_line(header: PlanHeader, label: str | None = None) -> str:
 
     gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
     after = header.after_expiry
-    frees = f"; {count_of(after.files, 'file')} ({format_bytes(after.bytes)}) only after the history edits" if after.files else ""
+    frees = f"; {count_of(after.files, 'file')} ({format_bytes(after.bytes)}) wait for its history edits" if after.files else ""
     held = header.held_for_expiry
     waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for history edits that this plan does not make" if held.files else ""
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""

@@ -34,7 +34,7 @@ def print_run(context: RunContext, storages: Sequence[str]) -> None:
         write_table([_row(context, item) for item in tables[:MAX_TABLES]], _COLUMNS)
     if len(tables) > MAX_TABLES:
         print_message(f"{count_of(len(tables) - MAX_TABLES, 'more table')} with less garbage: gc-assets blame")
-    print_message("kept, expiring: snapshots or commits. files now: those of all history that the policy knows.")
+    print_message("kept and expiring count snapshots or commits. files now includes the files of expiring ones.")
     for lake in lakes:
         if dropped := find_dropped_tables(context, lake):
             names = ", ".join(dropped[:_MAX_NAMES]) + (f" and {len(dropped) - _MAX_NAMES:,} more" if len(dropped) > _MAX_NAMES else "")

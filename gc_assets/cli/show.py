@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Columns of format `table` without --wide. `table` and `size` are computed.
 SHORT_COLUMNS: Final = {
-    "orphan_files": ("table", "reason", "size", "key", "last_modified"),
-    "deletion_plan": ("table", "reason", "size", "key", "action", "after_expiry"),
+    "orphan_files": ("table", "reason", "size", "key"),
+    "deletion_plan": ("table", "reason", "size", "key", "action"),
 }
 # The default number of rows in format `table`. Other formats are for programs and are complete.
 TABLE_ROWS = 100

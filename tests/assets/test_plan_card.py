@@ -52,7 +52,7 @@ def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
         "| abort | 2 uploads | 500 B |",
         "",
         "- **Tables**: sales: shop.orders, weather",
-        "- **Cannot be undone**: 3 files (900 B) are purged permanently; 2 unfinished uploads (500 B) are aborted permanently, "
+        "- **Cannot be undone**: 3 files (900 B) purged permanently; 2 unfinished uploads (500 B) aborted permanently, "
         "with the data that their writers sent",
         f"- **Approve before** 2026-03-15 09:30 UTC: launch the job `approve` with `plan_id: {name}`",
     ]

@@ -66,8 +66,8 @@ def lake_after_run(spark: SparkSession, lake: SmallLake, run_date: str) -> tuple
 
 def hint(message: str) -> list[str]:
     """Return the next command that a command prints."""
-    (line,) = [line for line in message.splitlines() if line.startswith("Next: gc-assets ")]
-    return shlex.split(line.partition("   (")[0])[2:]
+    (line,) = [line for line in message.splitlines() if line.startswith("  gc-assets ")]
+    return shlex.split(line)[1:]
 
 
 def reversibility_lines(message: str) -> list[str]:
@@ -292,7 +292,7 @@ def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: S
     applied = shell(*hint(approved.stderr), "--format", "json")
     outcomes = json.loads(applied.stdout)
     assert reversibility_lines(lake_after_run[1].stderr) == reversibility_lines(approved.stderr) == reversibility_lines(applied.stderr)
-    assert "of the history of lake sales (Iceberg) are final" in reversibility_lines(applied.stderr)[1]
+    assert "of the history of lake sales (Iceberg): removed snapshots" in reversibility_lines(applied.stderr)[1]
     edits = len(shell.json("show", "expiry_plan"))
     assert [(row["phase"], row["outcome"], row["files"]) for row in outcomes] == [
         ("expire", "done", edits),
@@ -331,7 +331,7 @@ def test_approve_apply_and_restore(lake_after_run: tuple[Shell, Result], lake: S
 
     one = shell("restore", "--key", str(lake.builder.warehouse / key), "--format", "json")
     assert json.loads(one.stdout)[0]["files"] == 1
-    assert "1 files (" in reversibility_lines(one.stderr)[0]
+    assert "1 file (" in reversibility_lines(one.stderr)[0]
     assert lake.keys() == (before - gone) | {key}
     restored = shell(
         *re.findall(r"`gc-assets (restore --plan \w+)`", reversibility_lines(applied.stderr)[0])[0].split(), "--format", "json"

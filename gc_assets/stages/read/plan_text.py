@@ -14,7 +14,7 @@ from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, REMOVE_SNAPSHOT
 # Verb and noun of each expiry action.
 _EDITS: Final = {
     REMOVE_SNAPSHOT: ("expire", "snapshot"),
-    EDIT_PARENT: ("change the parent of", "snapshot"),
+    EDIT_PARENT: ("edit", "snapshot"),
     DELETE_REF: ("delete", "ref"),
 }
 

@@ -17,7 +17,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.commands import command
 from gc_assets.core.phases import ABORT, ABSENT, CHANGED, DENIED, DONE, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount, PlanHeader, Uploads
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import count_of, format_bytes
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of
 
@@ -163,7 +163,7 @@ def describe_recorded(header: PlanHeader, recorded: RecordedActions, config: Con
         if count or unknown:
             back = f" `{command('restore', plan=header.plan_id[:12])}` moves them back." if phase == QUARANTINE and count else ""
             final = " This cannot be undone." if is_final and count else ""
-            yield f"{phase.capitalize()}: {at_least}{count:,} of {planned:,} {subject} {done}.{final}{back}{_may_be_done(unknown)}"
+            yield f"{phase.capitalize()}: {at_least}{count:,} of {planned:,} {subject} {done}.{final}{back}{_may_be_done(unknown, count)}"
 
 
 def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, recorded: RecordedActions, config: Config) -> Iterator[str]:
@@ -177,11 +177,11 @@ def _describe_recorded_edits(header: PlanHeader, lake: str, planned: int, record
     more = f" and {len(names) - _MAX_TABLES:,} more" if len(names) > _MAX_TABLES else ""
     tables = f" ({', '.join(names[:_MAX_TABLES])}{more})" if names else ""
     made = f"{count:,} of {planned:,} edits of the history of lake {lake} made{tables}."
-    yield f"{EXPIRE.capitalize()}: {made}{undo if count else ''}{_may_be_done(unknown)}"
+    yield f"{EXPIRE.capitalize()}: {made}{undo if count else ''}{_may_be_done(unknown, count)}"
 
 
-def _may_be_done(count: int) -> str:
-    return f" {count:,} more may have been executed; the next apply checks them." if count else ""
+def _may_be_done(count: int, done: int) -> str:
+    return f" {count:,} {'more ' if done else ''}may have been executed; the next apply checks them." if count else ""
 
 
 def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
@@ -189,19 +189,19 @@ def summarize_reversibility(header: PlanHeader, config: Config, *, restored: boo
     quarantined = Amount() if restored else header.totals.get(QUARANTINE, Amount())
     purged, restored_files = header.totals.get(PURGE, Amount()), header.totals.get(RESTORE, Amount())
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
-    wait = "when a later plan purges it" + (f", at the earliest {days} days after this plan is applied" if days else "")
+    wait = "when a later plan purges it" + (f", at the earliest {count_of(days, 'day')} after this plan is applied" if days else "")
     immediate, delayed = purged.bytes + header.uploads.bytes, quarantined.bytes
     free = f"{format_bytes(immediate) if immediate else 'nothing'} becomes free immediately"
     free += f" and {format_bytes(delayed)} {wait}" if delayed else ""
     kinds = {lake: _kind(config, lake) for lake in header.expiry_actions}
-    final = [f"the purge of {purged.files:,} files"] if purged.files else []
-    final += [f"the abort of {header.uploads.count:,} unfinished uploads"] if header.uploads.count else []
+    final = [f"the purge of {count_of(purged.files, 'file')}"] if purged.files else []
+    final += [f"the abort of {count_of(header.uploads.count, 'unfinished upload')}"] if header.uploads.count else []
     final_lakes = [lake for lake, kind in kinds.items() if kind is None or not kind.undoes_edits]
-    final += [f"{header.expiry_actions[lake]:,} edits of the history of lake {lake}" for lake in final_lakes]
-    reversible = [f"{quarantined.files:,} files, until that purge"] if quarantined.files else []
+    final += [_edits(lake, header.expiry_actions[lake], None) for lake in final_lakes]
+    reversible = [f"{count_of(quarantined.files, 'file')} before that purge"] if quarantined.files else []
     undoable = [lake for lake in kinds if lake not in final_lakes]
-    reversible += [f"{header.expiry_actions[lake]:,} edits of the history of lake {lake}, until then" for lake in undoable]
-    reversible += [f"{restored_files.files:,} files that are only restored"] if restored_files.files else []
+    reversible += [f"{_edits(lake, header.expiry_actions[lake], None)} before it" for lake in undoable]
+    reversible += [f"{count_of(restored_files.files, 'file')} only restored"] if restored_files.files else []
     return f"{free}; final: {_join_by_comma(final)}; can be undone: {_join_by_comma(reversible)}"
 
 
@@ -210,7 +210,7 @@ def restore_reversibility(restored_files: Amount) -> Reversibility:
     files.
     """
     return Reversibility(
-        f"{_amount(restored_files)} were restored; a later plan with its own approval can quarantine them again",
+        f"{_amount(restored_files)} restored; a later plan with its own approval can quarantine them again",
         "nothing; history edits by the plans that moved them remain",
         _NOTHING,
     )
@@ -235,26 +235,26 @@ def _reversible_effects(
     if quarantined.files and restored:
         yield "its files were restored"
     elif quarantined.files:
-        until = "until a later plan with its own approval purges them"
-        earliest = {None: "", 0: ", which can be immediately"}.get(days, f", at the earliest {days} days after quarantine")
-        yield f"{_amount(quarantined)} go to quarantine and can be restored by `{command('restore', plan=plan)}` {until}{earliest}"
+        earliest = "" if days is None else f", at the earliest {count_of(days, 'day')} after quarantine"
+        moved = f"{_amount(quarantined)} to quarantine: `{command('restore', plan=plan)}` moves them back"
+        yield f"{moved}, before a later plan with its own approval purges them{earliest}"
     if reversible_edits:
-        yield f"{_join(reversible_edits)} by `{command('restore', plan=plan, history=True)}`"
+        yield f"{_join(reversible_edits)}: `{command('restore', plan=plan, history=True)}` reverts them"
     if (restored_files := header.totals.get(RESTORE, Amount())).files:
-        yield f"{_amount(restored_files)} are only restored from quarantine"
+        yield f"{_amount(restored_files)} only restored from quarantine"
 
 
 def _final_effects(header: PlanHeader, purged: Amount, edits: Iterable[tuple[str, int, LakeKind | None]]) -> Iterator[str]:
     if purged.files:
-        yield f"{_amount(purged)} are purged permanently"
+        yield f"{_amount(purged)} purged permanently"
     if header.uploads.count:
-        yield f"{header.uploads} are aborted permanently, with the data that their writers sent"
+        yield f"{header.uploads} aborted permanently, with the data that their writers sent"
     for lake, count, kind in edits:
         if kind is None:
-            yield f"{_edits(lake, count, kind)}: the lake is no longer in lakes.yaml, so they count as final"
+            yield f"{_edits(lake, count, kind)}: the lake is no longer in lakes.yaml, so this counts as final"
         elif not kind.undoes_edits:
             lost = f": {kind.edits.loss}" if kind.edits is not None and kind.edits.loss else ""
-            yield f"{_edits(lake, count, kind)} are final{lost}"
+            yield f"{_edits(lake, count, kind)}{lost}"
     if header.quarantine == "deferred" and header.totals.get(QUARANTINE, Amount()).files:
         yield "quarantine is deferred, so files stay in place, and the plan that purges them deletes them there permanently"
 
@@ -265,8 +265,8 @@ def _freed_bytes(quarantined: Amount, purged: Amount, uploads: Uploads, days: in
     if uploads.count:
         yield f"{format_bytes(uploads.bytes)} immediately, by aborting unfinished uploads"
     if quarantined.files:
-        when = "" if days is None else f", at the earliest {days} days after this plan is applied"
-        yield f"{format_bytes(quarantined.bytes)} when a later plan purges them{when}, and none of it before"
+        when = "" if days is None else f", at the earliest {count_of(days, 'day')} after this plan is applied"
+        yield f"{format_bytes(quarantined.bytes)} when a later plan purges them{when}"
 
 
 def _kind(config: Config, lake_name: str) -> LakeKind | None:
@@ -275,11 +275,11 @@ def _kind(config: Config, lake_name: str) -> LakeKind | None:
 
 def _edits(lake: str, count: int, kind: LakeKind | None) -> str:
     title = f" ({kind.title})" if kind is not None else ""
-    return f"{count:,} edits of the history of lake {lake}{title}"
+    return f"{count_of(count, 'edit')} of the history of lake {lake}{title}"
 
 
 def _amount(amount: Amount) -> str:
-    return f"{amount.files:,} files ({format_bytes(amount.bytes)})"
+    return f"{count_of(amount.files, 'file')} ({format_bytes(amount.bytes)})"
 
 
 def _join_by_comma(parts: Iterable[str]) -> str:

@@ -41,13 +41,10 @@ AMOUNT = Amount(files=3, bytes=2_000_000)
 
 def test_quarantined_files_can_be_restored_until_a_purge(at: Platform) -> None:
     can, cannot, free = lines(at, totals={QUARANTINE: AMOUNT})
-    assert "3 files (2 MB) go to quarantine and can be restored by `gc-assets restore --plan " in can
-    assert "until a later plan with its own approval purges them, at the earliest 7 days after quarantine" in can
+    assert "Can be undone: 3 files (2 MB) to quarantine: `gc-assets restore --plan " in can
+    assert "` moves them back, before a later plan with its own approval purges them, at the earliest 7 days after quarantine." in can
     assert cannot == "Cannot be undone: nothing."
-    assert (
-        free
-        == "Becomes free: 2 MB when a later plan purges them, at the earliest 7 days after this plan is applied, and none of it before."
-    )
+    assert free == "Becomes free: 2 MB when a later plan purges them, at the earliest 7 days after this plan is applied."
 
 
 def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> None:
@@ -55,8 +52,8 @@ def test_summary_names_free_bytes_final_and_reversible_effects(at: Platform) -> 
     summary = summarize_reversibility(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
     free, final, undone = summary.split("; ")
     assert free == "7 B becomes free immediately and 2 MB when a later plan purges it, at the earliest 7 days after this plan is applied"
-    assert final == "final: the purge of 1 files, 9 edits of the history of lake sales"
-    assert undone == "can be undone: 3 files, until that purge, 2 edits of the history of lake weather, until then"
+    assert final == "final: the purge of 1 file, 9 edits of the history of lake sales"
+    assert undone == "can be undone: 3 files before that purge, 2 edits of the history of lake weather before it"
 
 
 def test_summary_of_a_restored_plan_is_empty(at: Platform) -> None:
@@ -67,22 +64,22 @@ def test_summary_of_a_restored_plan_is_empty(at: Platform) -> None:
 def test_purge_is_final_and_frees_bytes_immediately(at: Platform) -> None:
     can, cannot, free = lines(at, totals={PURGE: AMOUNT})
     assert can == "Can be undone: nothing."
-    assert cannot == "Cannot be undone: 3 files (2 MB) are purged permanently."
+    assert cannot == "Cannot be undone: 3 files (2 MB) purged permanently."
     assert free == "Becomes free: 2 MB immediately, by the purge."
 
 
 def test_irreversible_edits_are_final(at: Platform) -> None:
     can, cannot, _ = lines(at, totals={}, expiry_actions={"sales": 9, "weather": 2})
-    assert "2 edits of the history of lake weather (Icechunk) by `gc-assets restore --plan " in can
+    assert "2 edits of the history of lake weather (Icechunk): `gc-assets restore --plan " in can
     assert "--history`" in can
-    assert "9 edits of the history of lake sales (Iceberg) are final: removed snapshots of an Iceberg table" in cannot
+    assert "9 edits of the history of lake sales (Iceberg): removed snapshots of an Iceberg table" in cannot
     assert "weather" not in cannot
 
 
 def test_edits_of_an_unconfigured_lake_are_final(at: Platform) -> None:
     can, cannot, _ = lines(at, totals={}, expiry_actions={"gone": 1})
     assert "gone" not in can
-    assert "lake gone: the lake is no longer in lakes.yaml, so they count as final" in cannot
+    assert "lake gone: the lake is no longer in lakes.yaml, so this counts as final" in cannot
 
 
 def test_deferred_quarantine_deletes_files_in_place(at: Platform) -> None:
@@ -91,7 +88,7 @@ def test_deferred_quarantine_deletes_files_in_place(at: Platform) -> None:
 
 
 def test_restores_and_restored_plans_are_described(at: Platform) -> None:
-    assert "3 files (2 MB) are only restored from quarantine" in lines(at, totals={RESTORE: AMOUNT})[0]
+    assert "3 files (2 MB) only restored from quarantine" in lines(at, totals={RESTORE: AMOUNT})[0]
     can, cannot, free = lines(at, restored=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"sales": 9})
     assert can == "Can be undone: its files were restored."
     assert "9 edits" in cannot
