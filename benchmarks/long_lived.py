@@ -166,7 +166,7 @@ def run_jobs(count: int, folder: Path) -> Iterator[Memory]:
     with daemons(folder / "log", environment) as group:
         program = str(Path(sys.executable).with_name("dagster"))
         workspace = ("-w", str(ROOT / "workspace.yaml"))
-        group.run(program, "sensor", "start", *workspace, "--all")
+        group.run(program, "sensor", "start", *workspace, "--start-all")
         group.start(program, "dev", *workspace, "-p", str(port))
         client = _Client(f"http://127.0.0.1:{port}/graphql")
         group.wait(client.answers)
