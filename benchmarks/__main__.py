@@ -63,7 +63,6 @@ def _of_kind(kind: str) -> click.Command:
         show_default=True,
         help=f"For scale: a Spark master, or `{CLUSTER}` for two workers on this machine. Can be repeated.",
     )
-    @click.option("--full", is_flag=True, help="For scale: also measure runs that recompute all live files.")
     @click.option("--cold-only", is_flag=True, help="Skip the warm runs.")
     @click.option(
         "--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Directory of the lakes. Default: .benchmarks/."
@@ -87,7 +86,6 @@ def _measure(
     commits: int,
     files: int | None,
     engines: tuple[str, ...],
-    full: bool,
     cold_only: bool,
     cache: Path,
     format_: str,
@@ -95,7 +93,7 @@ def _measure(
     if kind == "scale":
         make = partial(ScaleSubject.of_tables, Size(tables, commits)) if files is None else partial(ScaleSubject.of_files, files)
         subjects = [make(cache, engine) for engine in engines]
-        _scale([*subjects, *(subject.with_full_recompute() for subject in subjects if full)], cache, format_)
+        _scale(subjects, cache, format_)
         return
     launcher = Path(peer) if peer not in {None, PACKAGED} else None
     if (kind == "nessie") != (launcher is not None) and peer is not None:

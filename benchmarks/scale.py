@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
-from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -24,9 +23,7 @@ CLUSTER: Final = "cluster"
 
 
 class ScaleSubject(Subject):
-    """A large lake and the engine that collects it. `full_every` is a setting of its configuration."""
-
-    full_every: int | None = None
+    """A large lake and the engine that collects it."""
 
     def __init__(self, lake: IcebergLake, kind: str, engine: str, add_one_percent: Callable[[], AbstractContextManager[datetime]]) -> None:
         self.kind, self.size, self.lake, self.now = kind, engine, lake, lake.now
@@ -57,15 +54,8 @@ class ScaleSubject(Subject):
             self._spark = {"master": cluster.master, "conf": CONF}
             yield
 
-    def with_full_recompute(self) -> Self:
-        """Return a copy whose runs recompute all live files."""
-        other = copy(self)
-        other.size, other.full_every = f"{self.size}, all computed", 0
-        return other
-
     def config(self, state: Path) -> dict[str, Any]:
-        settings = {} if self.full_every is None else {"full_every": self.full_every}
-        return {**self.lake.config(state), "spark": self._spark, **settings}
+        return {**self.lake.config(state), "spark": self._spark}
 
 
 def measure(subjects: Iterable[ScaleSubject], cache: Path) -> dict[str, list[Measurement]]:

@@ -30,6 +30,11 @@ EMPTY_SWEEP: dict[str, Any] = {
     **dict.fromkeys([*_COUNTS, *(f"{name}_count" for name in _SAMPLES)], 0),
     **{name: [] for name in (*_SAMPLES, "stopped_samples")},
 }
+# The summary of an empty `live_files`.
+EMPTY_LIVE_SET: dict[str, Any] = {
+    **dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0),
+    **{name: {} for name in ("by_kind", "by_storage", "metadata_by_storage")},
+}
 
 
 def run_context_at(root: Path, now: datetime = NOW, **storages: str) -> RunContext:
@@ -62,7 +67,7 @@ def publish_mark(context: RunContext, claims: Sequence[dict[str, Any]] = ()) -> 
     rows = [{"address": f"file:///{row['key']}", "collect": True, "storage": STORAGE, **row} for row in claims]
     summary = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"}
     publish_table(context, LAKE, LAKE_REFS, side={"_claims": pa.Table.from_pylist(rows, CLAIMS)}, **summary)
-    publish_table(context, LAKE, LIVE_FILES)
+    publish_table(context, LAKE, LIVE_FILES, **EMPTY_LIVE_SET)
 
 
 def log_row(

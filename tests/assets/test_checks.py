@@ -28,8 +28,10 @@ from gc_assets.state.schemas import (
     REACHABLE_SNAPSHOTS,
     Table,
 )
+from gc_assets.state.side_tables import STATES_SIDE
 from tests.assets.platforms import NOW, platform, stored_plan
-from tests.records import EMPTY_SWEEP
+from tests.records import EMPTY_LIVE_SET, EMPTY_SWEEP
+from tests.stages.live_sets import publish_live_set
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def verdict(check: Check, context: RunContext, table: PublishedTable) -> Verdict
 def live(context: RunContext, lake: str, keys: list[str]) -> PublishedTable:
     hashes = xxhash64(pa.array(keys, pa.string()))
     rows = [{"storage": "warehouse", "key": key, "key_hash": int(value)} for key, value in zip(keys, hashes, strict=True)]
-    return publish_table(context, lake, LIVE_FILES, rows)
+    return publish_table(context, lake, LIVE_FILES, rows, **{**EMPTY_LIVE_SET, "files": len(rows)})
 
 
 def test_receipt_detects_changed_bytes(context: RunContext, tmp_path: Path) -> None:
@@ -103,9 +105,7 @@ def test_empty_live_set_of_empty_commits_passes(context: RunContext) -> None:
 
 def test_unreadable_tables_only_warn(context: RunContext) -> None:
     unreadable = Unreadable(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=context.as_of, good_on=context.run_date)
-    counts = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
-    groups: dict[str, Any] = {name: {} for name in ("by_kind", "by_storage", "metadata_by_storage")}
-    table = publish_table(context, "sales", LIVE_FILES, [], **counts, **groups, unreadable=[unreadable.model_dump(mode="json")])
+    table = publish_table(context, "sales", LIVE_FILES, [], **EMPTY_LIVE_SET, unreadable=[unreadable.model_dump(mode="json")])
     found = verdict(checks.ALL_READABLE, context, table)
     assert (found.passed, checks.ALL_READABLE.blocking) == (False, False)
     assert "table db.t of lake sales has been unreadable since" in (found.description or "")
@@ -128,6 +128,20 @@ def test_filter_is_probed_with_live_keys_of_all_lakes(context: RunContext) -> No
         "keys_probed": 3,
         "keys_missed": 0,
     }
+
+
+def test_filter_is_probed_with_the_hashes_of_live_containers(context: RunContext) -> None:
+    publish_live_set(context, "sales", {"warehouse": ["a", "b"]})
+    publish_live_set(context, "weather", {"warehouse": ["c"]})
+    assert verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "b", "c"])).passed
+    assert verdict(checks.HOLDS_LIVE_KEYS, context, publish_filter(context, ["a", "c"])).numbers == {"keys_probed": 3, "keys_missed": 1}
+
+
+def test_receipt_covers_tables_without_rows(context: RunContext, tmp_path: Path) -> None:
+    table = publish_live_set(context, "sales", {"warehouse": ["a"]})
+    assert verdict(checks.RECEIPT, context, table).passed
+    (tmp_path / "state" / table.paths(STATES_SIDE)[0]).write_bytes(b"other bytes")
+    assert not verdict(checks.RECEIPT, context, table).passed
 
 
 def test_filter_without_a_live_key_fails(context: RunContext) -> None:

@@ -53,6 +53,12 @@ def test_old_key_is_accepted_with_warning(old: str) -> None:
     assert renamed.policy_digest() == current.policy_digest()
 
 
+def test_key_without_effect_is_accepted_with_warning() -> None:
+    with pytest.warns(FutureWarning, match=r"`full_every` has no effect any more; gc-assets 0\.5\.0 rejects it\. Remove it\."):
+        config = config_of(document(full_every=3))
+    assert config.policy_digest() == config_of(document()).policy_digest()
+
+
 @pytest.mark.parametrize("old", CASES)
 def test_old_and_new_key_together_are_rejected(old: str) -> None:
     new, value, make, _ = CASES[old]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config.models import Config
 from gc_assets.engine import sessions, tasks
 from gc_assets.engine.arrow_frames import has_arrow_frames
 from gc_assets.engine.progress import count_jobs
@@ -24,7 +23,6 @@ from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.server import Server
 from tests.stages.lake_writers import LAG, open_lake_writers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
-from tests.stages.mark.incremental_histories import always_incremental
 from tests.stages.remote_execution import all_remote
 
 pytestmark = pytest.mark.spark
@@ -32,21 +30,14 @@ pytestmark = pytest.mark.spark
 LAKE_ASSETS = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
 STORAGE_ASSETS = ("live_filter", "storage_inventory", "orphan_files")
 # Summary values that name runs or depend on the division of the work.
-RUN_VALUES = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "segments_digest"}
-REUSE_VALUES = {"reused_files", "reused_from", "full_recompute_reason", "full_recompute_on", "incremental_runs", "uncompared_runs"}
-# Balances that depend on the division of the listing or on reuse.
-RUN_BALANCES = {"listing tasks", "reused rows"}
+RUN_VALUES = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments"}
+# Balances that depend on the division of the listing.
+RUN_BALANCES = {"listing tasks"}
 
 
 @dataclass
 class HouseVariant(Lakehouse):
-    """A lakehouse whose runs are incremental or recompute every row."""
-
-    full_every: int = 0
-
-    @property
-    def config(self) -> Config:
-        return super().config.model_copy(update={"full_every": self.full_every})
+    """A lakehouse whose receipts are compared."""
 
     def summaries(self) -> dict[str, Any]:
         """Return the comparable parts of the receipts of the current run, by group and asset."""
@@ -61,19 +52,16 @@ class HouseVariant(Lakehouse):
                 "rows": receipt.rows,
                 "digest": receipt.digest,
                 "sides": {name: sum(part.rows for part in parts) for name, parts in receipt.side.items()},
-                "summary": {name: value for name, value in receipt.summary.items() if name not in RUN_VALUES | REUSE_VALUES},
+                "summary": {name: value for name, value in receipt.summary.items() if name not in RUN_VALUES},
                 "balances": [balance for balance in receipt.balances if balance.name not in RUN_BALANCES],
             }
         return found
 
 
-def test_incremental_in_process_runs_equal_full_remote_runs(spark: SparkSession, nessie_server: Server, tmp_path: Path) -> None:
-    chance, start, reused = random.Random(11), next_noon(days=2), 0
+def test_in_process_runs_equal_remote_runs(spark: SparkSession, nessie_server: Server, tmp_path: Path) -> None:
+    chance, start = random.Random(11), next_noon(days=2)
     with open_lake_writers(tmp_path, nessie_server, start) as (lakes, configs):
-        local, remote = (
-            HouseVariant(spark, tmp_path, configs, now=start, state=str(tmp_path / name), full_every=every)
-            for name, every in (("local", 10**6), ("remote", 0))
-        )
+        local, remote = (HouseVariant(spark, tmp_path, configs, now=start, state=str(tmp_path / name)) for name in ("local", "remote"))
         for day in range(example_count(2, 20)):
             local.now = remote.now = start + timedelta(days=day)
             for lake in lakes:
@@ -81,8 +69,7 @@ def test_incremental_in_process_runs_equal_full_remote_runs(spark: SparkSession,
                     lake.change(chance, local.now - LAG)
             # Both marks precede both sweeps, because lakeFS writes to the storage when it lists
             # uncommitted objects.
-            with always_incremental():
-                local.mark()
+            local.mark()
             with all_remote():
                 remote.mark()
                 remote_plan = remote.sweep()
@@ -92,8 +79,6 @@ def test_incremental_in_process_runs_equal_full_remote_runs(spark: SparkSession,
             assert summaries == remote.summaries(), f"day {day}"
             assert local_plan.plan_id == remote_plan.plan_id
             assert {name.split("/")[0] for name in summaries} == {STORAGE, *(config.name for config in configs)}
-            reused += sum(local.summary("live_files", config.name).get("reused_files") or 0 for config in configs)
-    assert reused
     assert local_plan.totals
 
 

@@ -1,8 +1,7 @@
 """`python -m tests.programs --programs 300 --histories 10000 --seed 7`: execute random programs.
 
-They cover a store that lies, the pure functions of each kind of lake, and incremental runs. The
-same seed executes the same programs. The exit code is 1 if a promise is broken; the events are
-printed.
+They cover a store that lies, the pure functions of each kind of lake, and live sets. The same seed
+executes the same programs. The exit code is 1 if a promise is broken; the events are printed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from gc_assets.resources.spark import SparkRuntime
 from tests.conftest import TEST_CONF
 from tests.programs import lakehouse_programs, pure
-from tests.stages.mark import incremental_histories
+from tests.stages.mark import lake_histories
 from tests.stages.mark.test_unreadable_histories import histories as walk
 
 
@@ -28,18 +27,18 @@ def print_line(line: str) -> None:
     sys.stdout.flush()
 
 
-def check_incremental_runs(histories: int, days: int, first: int) -> int:
-    """Run `live_files` on histories of each kind. Return the number of kinds whose incremental rows
-    differ from a full recompute.
+def check_live_sets(histories: int, days: int, first: int) -> int:
+    """Run `live_files` on histories of each kind. Return the number of kinds whose live set differs
+    from brute force.
     """
     spark = SparkRuntime(mode="session", master="local[2]", remote="local[2]", conf=TEST_CONF).session()
     breaches = 0
-    for kind in incremental_histories.LAKES:
-        began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="incremental-"))
+    for kind in lake_histories.LAKES:
+        began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="live-sets-"))
         try:
-            events = incremental_histories.play(spark, root, kind, histories, days, first).events
+            events = lake_histories.play(spark, root, kind, histories, days, seed=first)
             counts = ", ".join(f"{count:,} {name}" for name, count in sorted(events.items()))
-            print_line(f"incremental, {kind}: {counts} in {time.monotonic() - began:.0f} s")
+            print_line(f"live sets, {kind}: {counts} in {time.monotonic() - began:.0f} s")
         except AssertionError as error:
             breaches += 1
             print_line(f"BREACH {kind}: {error}")
@@ -103,8 +102,8 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=300, help="programs over whole runs")
     parser.add_argument("--histories", type=int, default=10_000, help="histories of each kind through each test of its pure functions")
     parser.add_argument("--walks", type=int, default=1_000, help="histories with unreadable tables through the walk to live files")
-    parser.add_argument("--incremental", type=int, default=200, help="histories of each kind through incremental runs")
-    parser.add_argument("--incremental-runs", type=int, default=20, help="runs of each of these histories")
+    parser.add_argument("--live-sets", type=int, default=200, help="histories of each kind through `live_files`")
+    parser.add_argument("--live-set-runs", type=int, default=20, help="runs of each of these histories")
     parser.add_argument("--programs-per-lakehouse", type=int, default=10, help="programs that share a lakehouse")
     parser.add_argument("--days", type=int, default=3, help="days of each lakehouse")
     parser.add_argument("--seed", type=int, default=0, help="number of the first program")
@@ -112,7 +111,7 @@ def main() -> int:
     os.environ["PYTHONPATH"] = str(Path.cwd())
     breaches = check_histories(options.histories, options.seed) if options.histories else 0
     breaches += check_walks(options.walks, options.seed) if options.walks else 0
-    breaches += check_incremental_runs(options.incremental, options.incremental_runs, options.seed) if options.incremental else 0
+    breaches += check_live_sets(options.live_sets, options.live_set_runs, options.seed) if options.live_sets else 0
     breaches += check_programs(options.programs, options.seed, options.programs_per_lakehouse, options.days) if options.programs else 0
     return 1 if breaches else 0
 

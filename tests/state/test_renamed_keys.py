@@ -22,7 +22,6 @@ from gc_assets.state.compaction import CompactedSegments
 from gc_assets.state.index import IndexEntry
 from gc_assets.state.receipts import Receipt
 from gc_assets.state.summaries import (
-    ComparisonSummary,
     DeletionLogSummary,
     ExpiryLogSummary,
     ExpiryOutcomes,
@@ -71,16 +70,7 @@ STORED: list[tuple[type[RenamedKeys], dict[str, Any], dict[str, Any]]] = [
             "dangling_files": 0,
             "external_files": 0,
         },
-        {
-            "sick": [{"lake": "sales", "why": "torn", "since": NOW}],
-            "carried_files": 3,
-            "carried_from": "r",
-            "full_for": "changed policy",
-            "full_on": DAY,
-            "nights_carried": 4,
-            "nights_uncompared": 5,
-            "made_as": "f",
-        },
+        {"sick": [{"lake": "sales", "why": "torn", "since": NOW}]},
     ),
     (
         StorageInventorySummary,
@@ -135,12 +125,6 @@ def test_old_and_new_key_together_are_damage(model: type[RenamedKeys], common: d
     for key, value in old.items():
         with pytest.raises(ValidationError, match=f"{model.RENAMED[key]} and its old name {key}"):
             model.model_validate({**common, **old, model.RENAMED[key]: value})
-
-
-def test_comparison_reads_old_fingerprint() -> None:
-    assert ComparisonSummary.of({"differences": ["a"], "made_as": "f"}).wrong == "f"
-    assert ComparisonSummary.of({"differences": ["a"], "fingerprint": "f"}).wrong == "f"
-    assert ComparisonSummary.of({"differences": [], "made_as": "f"}).wrong is None
 
 
 def test_stored_override_names_current_gate() -> None:
