@@ -51,6 +51,7 @@ from gc_assets.state.side_tables import (
     LIFECYCLE_SIDE,
     RELEASED_SIDES,
     ROUTED_SIDES,
+    STATES,
     STATES_SIDE,
     TOTALS,
     TOTALS_SIDE,
@@ -457,17 +458,16 @@ class LiveSet:
         """
         wanted = set(self.table.summary(LiveFilesSummary).segments)
         runs = [run for run in self.context.state.history(self.lake, MANIFEST_ENTRIES.name) if run.run_id in wanted]
-        cache = self.context.state.segments(runs)
-        index = read_parts(self._files, cache.paths(CONTAINERS_SIDE), CONTAINERS, ["container", "files"])
-        states = numbered_states(self._files, self._states)
-        needed = Expanding.of(states).addresses
-        found = pc.sum(index.filter(pc.is_in(index.column("container"), needed)).column("files")).as_py() or 0
-        if found != states.expected:
-            raise StateError(
-                f"the live files of lake {self.lake} on {self.table.receipt.run_date} cannot be listed: the entry cache has {found:,} of "
-                f"{states.expected:,} entries. Run `gc-assets run` for the current date."
-            )
-        return cache
+        states = read_parts(self._files, list(self._states), STATES, ["address", "files"])
+        for complete in (False, True):  # reduced segments may lack containers that only an earlier run needed
+            cache = self.context.state.segments(runs, complete=complete)
+            missing = _find_missing(states, read_parts(self._files, cache.paths(CONTAINERS_SIDE), CONTAINERS, ["container", "files"]))
+            if not len(missing):
+                return cache
+        raise StateError(
+            f"the live files of lake {self.lake} on {self.table.receipt.run_date} cannot be listed: the entry cache lacks entries of "
+            f"{len(missing):,} containers, such as {missing[0]}. Run `gc-assets run` for the current date."
+        )
 
     @property
     def _states(self) -> tuple[str, ...]:
@@ -480,6 +480,19 @@ class LiveSet:
     @property
     def _storages(self) -> tuple[str, ...]:
         return tuple(storage.name for storage in self.context.config.storages)
+
+
+def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
+    """Return the addresses of containers with fewer decoded file entries than a walk found.
+
+    Args:
+        states: Columns address and files of `STATES`.
+        index: Columns container and files of `CONTAINERS`. A container may have been decoded again
+            since.
+    """
+    counted = index.group_by("container").aggregate([("files", "sum")])
+    found = counted.column("files_sum").take(pc.index_in(states.column("address"), counted.column("container")))
+    return states.column("address").filter(pc.less(pc.fill_null(found, 0), pc.fill_null(states.column("files"), 0)))
 
 
 def _containers_with(hashes: LiveHashes, keys: pa.Array) -> tuple[str, ...]:
