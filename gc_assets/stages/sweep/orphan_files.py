@@ -252,7 +252,8 @@ def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: Written
     if not keys.num_rows:
         return ()
     listed = sweep.read_inventory(spark).select("key")
-    missing = sorted(row["key"] for row in collect(frame_from_arrow(spark, keys).join(listed, "key", "left_anti")))
+    unlisted = sorted(row["key"] for row in collect(frame_from_arrow(spark, keys).join(listed, "key", "left_anti")))
+    missing = [key for key, size in zip(unlisted, sweep.lister.look_up(unlisted), strict=True) if size is None]
     if not missing:
         return ()
     return (
@@ -270,6 +271,8 @@ def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) ->
         listed = sweep.read_inventory(spark)
         missing = missing_metadata(sweep.live_keys(spark), listed, sweep.lister)
         reread = rewritten_metadata(spark, sweep.context, sweep.storage, _paths(sweep.live, METADATA_SIDE), listed)
+        if sweep.listing.is_earlier:  # a run after the listing may have decoded the current object already
+            reread = reread.filter(pc.invert(reread.column("same")))
     # The cache still has the entries of missing metadata, so its tables only have to wait until
     # they are repaired. If all metadata is missing, or very much of it, the listing is that of
     # another location. The entries of a replaced object are unknown.

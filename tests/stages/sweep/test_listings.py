@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.clock import Clock
 from gc_assets.core.plan import PlanHeader, is_intact
+from gc_assets.state.listings import open_listing
 from gc_assets.state.summaries import StorageInventorySummary
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -147,3 +149,32 @@ def test_storage_without_a_usable_listing_is_listed(scene: Scene) -> None:
     house.settings["listing"] = {"every": "1d"}
     scene.after(1)
     assert inventory(house).listed_because == "the listing of 2026-11-27 is at least 1d old"
+
+
+def test_statistics_and_metadata_that_are_newer_than_the_listing_are_not_missing(scene: Scene) -> None:
+    scene.house.now += timedelta(days=2)
+    scene.table.append(scene.house.now)
+    scene.table.statistics(scene.house.now, str(scene.table.table.metadata.current_snapshot_id))
+    assert scene.after(1).failed_gates == []
+    assert scene.house.summary("orphan_files")["notes"] == []
+    assert scene.house.summary("orphan_files")["rewritten"] == 0
+
+
+def test_prune_keeps_the_listing_that_a_later_run_of_its_date_uses(scene: Scene) -> None:
+    house = scene.house
+    scene.after(0)
+    scene.after(40)
+    used = inventory(house).earlier
+    assert used is None
+    house.settings["listing"] = {"every": "90d"}
+    scene.after(0)
+    earlier = inventory(house).earlier
+    assert earlier is not None
+    state = house.run_context().state
+    clock = Clock(house.now + timedelta(days=400))
+    removed = state.prune(1, clock)
+    assert not any(path.endswith(earlier.run_id) for path in removed)
+    assert open_listing(state, house.find_table("storage_inventory")).receipt.run_id == earlier.run_id
+    house.settings.pop("listing")
+    scene.after(0)
+    assert any(path.endswith(earlier.run_id) for path in state.prune(1, clock))
