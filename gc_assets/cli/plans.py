@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from gc_assets.stages.delete.restore_request import RestoreResult
     from gc_assets.stages.records.plans import ListedPlan, StoredPlan
 
+# Phases whose rows are history edits and not files.
+_EDITS: Final = frozenset({"expire", "history"})
+_PLAN_AGAIN: Final = "To plan again what is still garbage"
 STATUSES: Final = ("ready", "refused", "approved", "rejected", "partially applied", "applied", "restored", "expired", "historical")
 PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "size", "decision", "approve by", "apply by")
 WIDE_COLUMNS: Final = (*PLAN_COLUMNS, "actions", "edits", "refused_by", "decisions", "created_at", "applied_at", "restored_at")
@@ -118,9 +121,11 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     already = nothing_to_do(plan) or (None if selected else f"the plan contains only {', '.join(phases_of(plan.header, PHASES))}")
     if already is not None:
         _print_outcomes({}, None, format_)
-        print_message(f"Nothing to do: {already}.")
         if plan.not_done and plan.restored_at is None:
+            print_message(f"Not applied again: {already}.")
+            print_command(_PLAN_AGAIN, command("run"))
             raise click.exceptions.Exit(1)
+        print_message(f"Nothing to do: {already}.")
         return
     refuse_apply(run_context, plan, selected)  # before Spark starts; apply_plan checks again
     label = platform.config.label_of(plan.header.storage)
@@ -140,13 +145,15 @@ def _print_what_is_left(header: PlanHeader, applied: ApplyResult) -> None:
     from gc_assets.core.outcomes import describe_not_done
 
     print_message(f"The plan is partially applied. Not changed: {describe_not_done(applied.not_done)}.", "failed")
-    logs = [name for name, is_in in (("deletion_log", applied.published is not None), ("expiry_log", applied.edited)) if is_in]
-    for name in logs:
-        print_command("All reasons", command("show", name, run_date=str(header.run_date)))
+    phases = {name.partition("/")[0] for name in applied.not_done}
+    logs = {"files": "deletion_log" if phases - {"expire"} else None, "history edits": "expiry_log" if "expire" in phases else None}
+    for subject, name in logs.items():
+        if name is not None:
+            print_command(f"All reasons for {subject}", command("show", name, run_date=str(header.run_date)))
     if any(outcome == "failed" for _, outcome in applied.by_outcome):
         print_command("To try the failed ones again", command("apply", header.plan_id[:12]))
     else:
-        print_command("This plan has ended. To plan again what is still garbage", command("run"))
+        print_command(f"This plan has ended. {_PLAN_AGAIN}", command("run"))
     raise click.exceptions.Exit(1)
 
 
@@ -400,4 +407,5 @@ def _print_outcomes(by_outcome: Mapping[str, Totals], plan_id: str | None, forma
     elif rows:
         from gc_assets.core.units import format_bytes
 
-        write_table([{**row, "bytes": format_bytes(row["bytes"])} for row in rows], ("phase", "outcome", "files", "bytes"))
+        table = [{**row, "count": row["files"], "size": "" if row["phase"] in _EDITS else format_bytes(row["bytes"])} for row in rows]
+        write_table(table, ("phase", "outcome", "count", "size"))

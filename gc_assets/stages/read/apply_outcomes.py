@@ -5,6 +5,7 @@ Only the state is read.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,20 +24,45 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.write_ahead import find_log
 
-# Reasons that are counted one by one. A store may word each differently.
+# Kinds of reasons that are counted one by one.
 MAX_REASONS: Final = 1_000
 _OTHER: Final = "other reasons"
+# Parts of a reason that differ between files: quoted names, addresses, times, identities.
+_VARIABLE: Final = re.compile(r"'[^']*'|`[^`]*`|\S*://\S+|\S*\d{2,}\S*")
 # The user waits for the command to end.
 _READ_SECONDS: Final = 10.0
 
 
 @dataclass
+class _Reason:
+    example: str
+    count: int = 0
+    is_same: bool = True
+
+    def add(self, text: str, count: int) -> None:
+        self.is_same &= text == self.example
+        self.count += count
+
+    def __str__(self) -> str:
+        return self.example if self.is_same else f"for example {self.example}"
+
+
+@dataclass
 class _ReasonCounter:
-    counts: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter[str]))
+    """Counts reasons by phase and outcome. Reasons that differ only in names and numbers are one."""
+
+    kinds: dict[tuple[str, str], dict[str, _Reason]] = field(default_factory=lambda: defaultdict(dict[str, _Reason]))
 
     def add(self, phase: str, outcome: str, reason: str | None, count: int = 1) -> None:
-        known = self.counts[phase, outcome]
-        known[(reason or "no reason is recorded") if reason in known or len(known) < MAX_REASONS else _OTHER] += count
+        known, text = self.kinds[phase, outcome], reason or "no reason is recorded"
+        kind = _VARIABLE.sub("", text)
+        if kind not in known and len(known) >= MAX_REASONS:
+            kind = text = _OTHER
+        known.setdefault(kind, _Reason(text)).add(text, count)
+
+    @property
+    def counts(self) -> dict[tuple[str, str], dict[str, int]]:
+        return {key: {str(reason): reason.count for reason in known.values()} for key, known in self.kinds.items()}
 
 
 def count_reasons(context: RunContext, header: PlanHeader, published: PublishedTable | None) -> Mapping[tuple[str, str], Mapping[str, int]]:
@@ -48,7 +74,8 @@ def count_reasons(context: RunContext, header: PlanHeader, published: PublishedT
         published: The `deletion_log` of the apply, or None if it changed only histories.
 
     Returns:
-        The number of files, uploads or edits by reason, for each phase and outcome.
+        The number of files, uploads or edits by reason, for each phase and outcome. Reasons that
+        differ only in names and numbers are represented by one of them.
     """
     found, columns = _ReasonCounter(), ["phase", "outcome", "error"]
     for batch in batches(context.state, DELETION_LOG.schema, published.paths(), columns) if published is not None else ():
