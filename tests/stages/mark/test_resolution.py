@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from gc_assets.core.clock import Clock
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.engine.tables import publish, side_paths, write_rows
 from gc_assets.lakes.protocol import Commit, ContentRoot
 from gc_assets.stages.mark.commit_rows import build_commit_rows
-from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, resolve_content_roots, resolve_rows
-from gc_assets.state.side_tables import CLAIMS
+from gc_assets.stages.mark.file_entries import build_hashes
+from gc_assets.stages.mark.resolution import are_links_unchanged, build_links, resolve_content_roots, resolve_rows, resolve_segments
+from gc_assets.state.journal import State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CLAIMS, HASHES, HASHES_SIDE
 
+DAY, NOW = date(2026, 3, 14), datetime(2026, 3, 14, tzinfo=UTC)
 OLD, NEW = KeyResolver([("old", "s3://bucket/lake/")]), KeyResolver([("new", "s3://bucket/")])
 
 
@@ -60,3 +68,34 @@ def test_keys_on_s3_depend_on_no_directory() -> None:
     resolver = KeyResolver([("new", "s3://bucket/"), ("disk", "file:///data/")])
     resolver.resolve(pa.array(["s3://bucket/a", "s3://other/b", "file:///data/c"]))
     assert not build_links(resolver).num_rows
+
+
+@pytest.mark.parametrize("before, after", [(OLD, NEW), (NEW, OLD), (KeyResolver([("other", "s3://other/")]), NEW)])
+def test_hashes_of_copied_segments_are_those_of_the_current_keys(tmp_path: Path, before: KeyResolver, after: KeyResolver) -> None:
+    state = State.at(str(tmp_path))
+    rows = [
+        {
+            "container": container,
+            "address": f"s3://bucket/{key}",
+            "kind": "data",
+            "is_container": False,
+            "must_exist": True,
+            "entry_status": status,
+        }
+        for container in ("m1", "m2")
+        for key, status in ((f"lake/{container}/a%20b", "added"), ("outside/b", None), ("lake/c", "deleted"))
+    ]
+    entries = pa.Table.from_pylist(rows, MANIFEST_ENTRIES.schema)
+    run = state.start("sales", MANIFEST_ENTRIES.name, DAY, Clock(NOW))
+    published = write_rows(resolve_rows(entries, before), MANIFEST_ENTRIES, run, state.files, {HASHES_SIDE: hashes(entries, before)})
+    publish(state, run, published, Clock(NOW))
+    copy = state.start("sales", MANIFEST_ENTRIES.name, DAY, Clock(NOW))
+    segments = state.segments(state.history("sales", MANIFEST_ENTRIES.name))
+    written = resolve_segments(None, segments, after, state.files, copy)  # type: ignore[arg-type]  # small: without Spark
+    found = read_parts(state.files, side_paths(copy, written, HASHES_SIDE), HASHES)
+    assert found.to_pylist() == hashes(entries, after).to_pylist()
+    assert found.to_pylist() != hashes(entries, before).to_pylist()
+
+
+def hashes(entries: pa.Table, resolver: KeyResolver) -> pa.Table:
+    return pa.Table.from_batches([build_hashes(batch) for batch in resolve_rows(entries, resolver).to_batches()], HASHES)
