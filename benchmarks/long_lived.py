@@ -11,6 +11,7 @@ The result is a line for every tenth of the count: memory (PSS), processes and t
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -35,6 +36,9 @@ from gc_assets.resources.connect_server import DISCOVERY, LocalServer
 from gc_assets.resources.spark import SparkRuntime
 
 LINES: Final = 10
+# Sessions are processes of their own, forked from one that has imported pyspark.
+PROCESSES: Final = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["gc_assets.resources.connect_sessions", "gc_assets.resources.spark", "pyspark.sql.connect.session"])
 MIB: Final = 1024 * 1024
 _ROWS: Final = 1_000
 SETTLE_SECONDS: Final = 3.0
@@ -129,26 +133,26 @@ def open_sessions(kind: str, count: int, folder: Path) -> Iterator[Memory]:
     """Open sessions one after the other, and yield the memory of the server ten times."""
     every = max(1, count // LINES)
     with (local_server if kind == "local" else service)(folder) as (settings, environment):
-        command = [sys.executable, "-m", "benchmarks.long_lived", "client", json.dumps(settings)]
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
         for number in range(1, count + 1):
             started = perf_counter()
-            subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
+            client = PROCESSES.Process(target=run_client, args=(settings, environment))
+            client.start()
+            client.join()
+            if client.exitcode != 0:
+                raise RuntimeError(f"session {number} failed")
             if number == 1 or number % every == 0:
                 yield Memory.measure(server_pid(folder), number, perf_counter() - started)
 
 
-def run_client(settings: dict[str, Any]) -> None:
-    """Open a session and run one stage in Python workers."""
+def run_client(settings: dict[str, Any], environment: dict[str, str]) -> None:
+    """Open a session in this process, and run one stage in Python workers."""
+    os.environ.update(environment)
+    tempfile.tempdir = None
     runtime = SparkRuntime.model_validate({"mode": "connect", "conf": {"spark.sql.shuffle.partitions": "2"}, **settings})
     spark = runtime.session()
     rows = spark.createDataFrame(pa.table({"key": [f"k{n}" for n in range(_ROWS)]})).repartition(2, "key")
-    if rows.mapInArrow(_identity, rows.schema).count() != _ROWS:
+    if rows.mapInArrow(lambda batches: batches, rows.schema).count() != _ROWS:  # a named function would refer to this module
         raise RuntimeError("rows were lost")
-
-
-def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from batches
 
 
 def run_jobs(count: int, folder: Path) -> Iterator[Memory]:
@@ -241,7 +245,10 @@ def tick_sensor(count: int, folder: Path) -> Iterator[Memory]:
     from gc_assets.resources.collector import Collector
     from gc_assets.resources.platform import load_platform
 
-    platform = load_platform({}, str(demo_with_target(folder)))
+    config = demo_with_target(folder)
+    command = [sys.executable, "-m", "gc_assets", "run", "--config", str(config)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)  # a plan waits for approval
+    platform = load_platform({}, str(config))
     definitions, every = build_definitions(platform), max(1, count // LINES)
     sensor, resources = definitions.resolve_sensor_def("notifications"), {"collector": Collector.of(platform)}
     with dg.DagsterInstance.ephemeral() as instance:
@@ -257,14 +264,10 @@ SUBJECTS: Final = {"dagster": run_jobs, "sensor": tick_sensor}
 
 
 @click.command()
-@click.argument("kind", type=click.Choice([*SESSIONS, *SUBJECTS, "client"]))
-@click.argument("settings", default="{}")
+@click.argument("kind", type=click.Choice([*SESSIONS, *SUBJECTS]))
 @click.option("--count", default=300, show_default=True, help="The number of sessions, runs or ticks.")
-def main(kind: str, settings: str, count: int) -> None:
+def main(kind: str, count: int) -> None:
     """Print the memory of a long-lived server over many sessions, runs or ticks."""
-    if kind == "client":
-        run_client(json.loads(settings))
-        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         click.echo(HEADER)

@@ -143,7 +143,7 @@ def _running_servers(parent: Path) -> Iterator[LocalServer]:
 
 
 def _is_server(pid: int) -> bool:
-    """Check if the process is a Connect server. Its id may belong to another program by now."""
+    """Check if the process is a Connect server. An ended server's id can belong to another program."""
     return _CLASS in _command_line(pid)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GcError
 from gc_assets.resources import connect_sessions
-from gc_assets.resources.connect_sessions import SessionPool, count_used
+from gc_assets.resources.connect_sessions import MAX_SESSIONS, SessionPool, count_used
 from tests.process_kills import CHECKOUT
 
 A, B = {"spark.sql.ansi.enabled": "true"}, {"spark.sql.ansi.enabled": "false"}
@@ -200,7 +200,7 @@ def test_random_processes_never_share_a_session_and_open_as_few_as_possible(tmp_
     for seed in range(40):
         choose, server, running, most = random.Random(seed), Server(), dict[str, SessionPool](), 0
         for _ in range(60):
-            if running and choose.random() < 0.5:
+            if len(running) == MAX_SESSIONS or (running and choose.random() < 0.5):
                 running.pop(choose.choice(list(running))).close()
                 continue
             pool = SessionPool(tmp_path / str(seed))
