@@ -5,7 +5,7 @@ listing.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.s3.proxy import lists, run_proxy
 from tests.s3.servers import shared_server
 from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import Iceberg
 from tests.stages.lakehouse import STORAGE
 from tests.stores.s3_bench import S3Bench, open_s3_bench
 
@@ -56,3 +57,27 @@ def test_next_run_divides_a_flat_prefix(spark: SparkSession, tmp_path: Path, mon
             tasks.append(house.summary("storage_inventory")["tasks"])
             house.now += timedelta(days=1)
         assert tasks == [1, 6]
+
+
+def test_run_between_listings_sends_no_list_request(spark: SparkSession, tmp_path: Path) -> None:
+    with open_s3_bench("ceph") as bench, run_proxy(shared_server("ceph")) as proxy:
+        proxied_bench = replace(bench, connections=Connections(default=proxy.server.settings))
+        house = BucketHouse(spark, tmp_path, settings={"grace": "1s", "listing": {"every": "7d"}}, bench=proxied_bench)
+        table = Iceberg(house)
+        house.lakes = [table.config]
+        house.now = datetime.now(UTC) + timedelta(days=1)
+        first = house.plan()
+        orders = table.catalog.load_table("db.orders")
+        for snapshot in orders.metadata.snapshots[:-1]:
+            orders.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+        house.now += timedelta(days=2)
+        proxy.requests.clear()
+        second = house.plan()
+        assert (first.listed_at, second.listed_at) == (None, house.now - timedelta(days=2))
+        assert house.failed_gates(second) == {"live_drop"}  # only one snapshot is left
+        assert [request for request in proxy.requests if lists(request) or "uploads" in request.query] == []
+        sent = {asset: house.summary(asset).get("requests", {}) for asset in ("storage_inventory", "orphan_files", "deletion_plan")}
+        assert sent["storage_inventory"] == sent["deletion_plan"] == {}
+        assert sent["orphan_files"].keys() == {"HEAD"}
+        assert {key.split("/")[3] for key in house.keys("deletion_plan")} == {"data", "metadata"}
+        assert not house.keys("deletion_plan") & table.garbage

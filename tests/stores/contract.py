@@ -320,6 +320,15 @@ def test_missing_object_raises_file_not_found(bench: Bench) -> None:
             call(nothing)
 
 
+def test_object_is_found_by_key_with_its_listed_identity(bench: Bench) -> None:
+    bench.put("t/a", b"one")
+    listed = inventory(bench.store)["t/a"]
+    found = bench.store.find_object("t/a")
+    assert found is not None
+    assert (found.etag, found.size_bytes) == (listed["etag"], 3)
+    assert [bench.store.find_object(key) for key in ("t/nothing", "nothing/a", "t/a/b")] == [None, None, None]
+
+
 @pytest.mark.axiom("visible_write")
 def test_reader_sees_complete_objects_only(conditional: Bench) -> None:
     name, length, is_over = address(conditional.store, "a"), 200_000, Event()

@@ -38,16 +38,24 @@ def build_until_listing(lake: LakeBuilder, history: tuple[Any, ...]) -> TableBui
     return table
 
 
-def named_now(root: Path) -> Iterator[str]:
-    """Yield the files that the snapshots in the catalog name, and their statistics files."""
-    for metadata in iceberg_tables(root / "catalog.db").values():
-        table = json.loads(Path(metadata).read_bytes())
-        snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in table.get("snapshots", [])}
-        for snapshot in snapshots.values():
+def named_by_snapshots(root: Path) -> Iterator[str]:
+    """Yield the files that the snapshots in the catalog name."""
+    for table in tables_of(root):
+        for snapshot in table.get("snapshots", []):
             yield from iceberg_files(snapshot)
+
+
+def named_statistics(root: Path) -> Iterator[str]:
+    """Yield the statistics files of the snapshots in the catalog. No container names them."""
+    for table in tables_of(root):
+        snapshots = {snapshot["snapshot-id"] for snapshot in table.get("snapshots", [])}
         for statistics in (*table.get("statistics", []), *table.get("partition-statistics", [])):
             if statistics["snapshot-id"] in snapshots:
                 yield local_path(statistics["statistics-path"])
+
+
+def tables_of(root: Path) -> list[Any]:
+    return [json.loads(Path(metadata).read_bytes()) for metadata in iceberg_tables(root / "catalog.db").values()]
 
 
 def planned(house: Lakehouse) -> dict[tuple[str, str], tuple[Any, ...]]:
@@ -65,14 +73,14 @@ def test_plan_without_listing_is_the_named_part_of_a_full_plan(spark: SparkSessi
         for number, history in enumerate(histories)
     ]
     house.lakes = [LakeBuilder(tmp_path).config("sales")]
-    named, first = set(named_now(tmp_path)), house.plan()
+    named, first = set(named_by_snapshots(tmp_path)), house.plan()
     listed = {row["key"]: row["etag"] for row in house.rows("storage_inventory")}
     if applies:
         house.approve_and_apply(first)
     for number, table in enumerate(tables):
         for step in range(2):
             take_table_step(table, NOW + timedelta(days=1 + step, hours=number % 24), *later[(2 * number + step) % len(later)])
-    named |= set(named_now(tmp_path))
+    named |= {*named_by_snapshots(tmp_path), *named_statistics(tmp_path)}
     house.now = NOW + timedelta(days=6)
     assert house.plan().listed_at == NOW
     found = planned(house)
