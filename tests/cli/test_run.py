@@ -424,3 +424,14 @@ def test_prune_keeps_current_tables(lake_after_run: tuple[Shell, Result], lake: 
     removed = shell.json("prune", "--keep-days", "0")
     assert not any(row["removed"].split("/")[1] in {"manifest_entries", "deletion_log", "deletion_plan", "policy_table"} for row in removed)
     assert {name: shell.json("show", name) for name in before} == before
+
+
+def test_run_without_listing_names_the_listing_that_it_uses(lake_after_run: tuple[Shell, Result], run_date: str) -> None:
+    shell = lake_after_run[0]
+    inventory = shell.json("show", "storage_inventory")
+    listed = shell("run", "--run-date", run_date, "--listing")
+    assert "not listed" not in listed.stderr
+    reused = shell("run", "--run-date", run_date, "--no-listing")
+    assert reused.exit_code == 0, reused.stderr
+    assert re.search(r"warehouse: not listed\. The listing of \S+ \S+ UTC is used", reused.stderr)
+    assert shell.json("show", "storage_inventory") == inventory

@@ -126,6 +126,15 @@ def test_invalid_inventory_age_is_rejected(load: Load, age: str, error: str) -> 
         load(("storages", 0, "inventory"), {"kind": "s3", "location": "s3://reports/lake/daily/", "max_inventory_age": age})
 
 
+def test_listing_is_chosen_by_configuration_or_for_one_run(load: Load) -> None:
+    usual = load().storage("warehouse")
+    weekly = load(("storages", 0, "listing"), {"every": "7d"}).storage("warehouse")
+    assert (usual.listing, usual.with_listing(None), weekly.with_listing(True).listing) == (None, usual, None)
+    every = [storage.listing and storage.listing.every.days for storage in (weekly, usual.with_listing(False), weekly.with_listing(False))]
+    assert every == [7, 30, 30]
+    assert usual.policy() == weekly.policy()
+
+
 def test_defaults_are_safe(load: Load) -> None:
     text = """
         state: ./state
@@ -177,6 +186,7 @@ def test_unknown_key_is_rejected_with_path(load: Load, keys: tuple[str | int, ..
         (("storages", 0, "gates", "max_live_drop"), -0.1, "storages[0].gates.max_live_drop"),
         (("storages", 0, "gates", "max_delete_bytes"), "10 XB", "storages[0].gates.max_delete_bytes"),
         (("storages", 0, "money"), {"usd_per_gb_month": 0}, "storages[0].money.usd_per_gb_month"),
+        (("storages", 0, "listing"), {"every": "12h"}, "storages[0].listing.every"),
         (("lakes", 0, "retention", "default"), "sometimes", "lakes[0].retention.default"),
         (("lakes", 0, "retention", "dangling"), 3, "lakes[0].retention.dangling"),
         (("lakes", 0, "retention", "default"), {"max_age": 30}, "lakes[0].retention.default.max_age"),
