@@ -6,6 +6,7 @@ Dagster's page shows Markdown below 1,000 characters in place, and longer text i
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
@@ -30,6 +31,9 @@ _NAMED_TABLES: Final = 3
 _NAMED_GATES: Final = 5
 _EXPLAINED_GATES: Final = 2
 _MAX_REASON: Final = 120
+_WIDTH: Final = 50
+_CODE: Final = re.compile(r"`[^`]*`")
+_BLANK: Final = "\0"
 _EDIT: Final = re.compile(r"(?P<verb>\D+) (?P<number>\d.*)")
 # Longer sentences are replaced by the numbers. The report contains them.
 _MAX_SENTENCE: Final = 260
@@ -60,7 +64,7 @@ def _lines(plan: StoredPlan, config: Config, status: str, tables: Sequence[Table
     yield mark_rehearsal(title, header.rehearsal)
     yield ""
     yield from _amounts(shown)
-    yield from ("", *(f"- {line}" for line in _facts(plan, config, status, tables, short=short)))
+    yield from ("", *(_wrap(line) for line in _facts(plan, config, status, tables, short=short)))
 
 
 def _amounts(header: PlanHeader) -> Iterator[str]:
@@ -115,7 +119,7 @@ def _name_tables(tables: Sequence[TableAmounts], *, short: bool) -> str:
     count = f"{len(tables):,}"
     if short:
         return count
-    named = ", ".join(_cut(table.name) for table in tables[:_NAMED_TABLES])
+    named = ", ".join(_cut(table.table or table.name) for table in tables[:_NAMED_TABLES])
     more = f" and {len(tables) - _NAMED_TABLES:,} more" if len(tables) > _NAMED_TABLES else ""
     return f"{named}{more}"
 
@@ -131,6 +135,17 @@ def _irreversible(header: PlanHeader, config: Config, *, short: bool) -> str:
     )
     parts += [f"the abort of {header.uploads.count:,} uploads"] if header.uploads.count else []
     return f"{', '.join(parts) or 'see the report'}. The report names them"
+
+
+def _wrap(line: str) -> str:
+    """Return a list item with hard breaks.
+
+    The page does not wrap the card, because the cell is as wide as the widest table of the
+    partition.
+    """
+    unbroken = _CODE.sub(lambda code: code[0].replace(" ", _BLANK), line)
+    parts = textwrap.wrap(unbroken, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "- " + "\\\n  ".join(part.replace(_BLANK, " ") for part in parts)
 
 
 def _minute(moment: datetime) -> str:

@@ -51,10 +51,12 @@ def test_card_of_a_waiting_plan_shows_what_is_decided(tmp_path: Path) -> None:
         "| make | 4 history edits | |",
         "| abort | 2 uploads | 500 B |",
         "",
-        "- **Tables**: sales: shop.orders, weather",
-        "- **Cannot be undone**: 3 files (900 B) purged permanently; 2 unfinished uploads (500 B) aborted permanently, "
-        "with the data that their writers sent",
-        f"- **Approve before** 2026-03-15 09:30 UTC: launch the job `approve` with `plan_id: {name}`",
+        "- **Tables**: shop.orders, weather",
+        "- **Cannot be undone**: 3 files (900 B) purged\\",
+        "  permanently; 2 unfinished uploads (500 B) aborted\\",
+        "  permanently, with the data that their writers sent",
+        "- **Approve before** 2026-03-15 09:30 UTC: launch\\",
+        f"  the job `approve` with `plan_id: {name}`",
     ]
 
 
@@ -66,12 +68,12 @@ def test_card_names_the_command_if_the_page_cannot_approve(tmp_path: Path) -> No
 def test_card_names_refusing_gates(tmp_path: Path) -> None:
     plan = plan_of(at := platform(tmp_path), max_delete_bytes=1)
     assert "**refused**" in card(at, plan)
-    assert "- **Refused by** delete\\_bytes: 200 B planned, max\\_delete\\_bytes allows 1 B" in card(at, plan)
+    assert "- **Refused by** delete\\_bytes: 200 B planned,\\\n  max\\_delete\\_bytes allows 1 B" in card(at, plan)
 
 
 @pytest.mark.parametrize(
     "decide, line",
-    [(approve, "**Apply before** 2026-03-17 09:30 UTC, approved by kim"), (reject, "**Rejected by** kim")],
+    [(approve, "**Apply before** 2026-03-17 09:30 UTC, approved by\\\n  kim"), (reject, "**Rejected by** kim")],
     ids=["approved", "rejected"],
 )
 def test_card_shows_the_decision(tmp_path: Path, decide: Any, line: str) -> None:
