@@ -22,7 +22,9 @@ from typing import Any
 import pyspark
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
+from gc_assets.cli import context as command_context
 from gc_assets.cli.main import cli
 from gc_assets.core.gates import foreign_metadata
 from gc_assets.core.plan import PlanHeader, Unreadable
@@ -388,7 +390,10 @@ def test_versions_of_this_process_and_of_jobs_are_reported(setup: Setup, tmp_pat
     assert spark_findings(setup)["spark-submit"] == ("fail", f"{program} is Spark 3.3.2, but gc-assets supports {supported}")
 
 
-def test_open_local_server_directory_is_reported(setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_local_server_directory_is_reported(
+    setup: Setup, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_context, "open_spark", lambda *_, **__: spark)  # a server would outlive the test
     if not has_local_server():
         setup.document["spark"] = {"mode": "connect", "remote": "local[2]"}
         assert "has no reusable local Spark Connect server" in setup.doctor().stdout
