@@ -255,7 +255,7 @@ LIVE_FILTER = table(
 STORAGE_INVENTORY = table(
     "storage_inventory",
     "storage",
-    "All objects of a storage, from its listing or a report.",
+    "All objects of a storage, from its listing or a report. A run between listings has no rows and refers to those of an earlier run.",
     ("key",),
     column("key", STRING, "Canonical key."),
     column("size_bytes", LONG, "Size."),

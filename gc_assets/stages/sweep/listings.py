@@ -1,8 +1,8 @@
 """Choose between a new listing of a storage and the last one.
 
 A run that uses an earlier listing sends no LIST request for the storage. Its candidates are the
-listed files that metadata named once (`named_candidates.py`). What appeared since the listing is
-unknown, so its plan purges nothing.
+listed files that metadata named once (`named_candidates.py`). Files and metadata that appeared since
+the listing are unknown, so its plan purges nothing.
 """
 
 from __future__ import annotations

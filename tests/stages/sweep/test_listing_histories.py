@@ -58,7 +58,7 @@ def tables_of(root: Path) -> list[Any]:
     return [json.loads(Path(metadata).read_bytes()) for metadata in iceberg_tables(root / "catalog.db").values()]
 
 
-def planned(house: Lakehouse) -> dict[tuple[str, str], tuple[Any, ...]]:
+def read_plan(house: Lakehouse) -> dict[tuple[str, str], tuple[Any, ...]]:
     columns = ("etag", "size_bytes", "reason", "lake", "after_expiry", "held_by", "kind")
     return {(row["key"], row["action"]): tuple(row[name] for name in columns) for row in house.rows("deletion_plan")}
 
@@ -83,10 +83,10 @@ def test_plan_without_listing_is_the_named_part_of_a_full_plan(spark: SparkSessi
     named |= {*named_by_snapshots(tmp_path), *named_statistics(tmp_path)}
     house.now = NOW + timedelta(days=6)
     assert house.plan().listed_at == NOW
-    found = planned(house)
+    found = read_plan(house)
     del house.settings["listing"]
     house.plan()
-    full = planned(house)
+    full = read_plan(house)
     assert found.items() <= full.items()
     assert found == {
         (key, action): values

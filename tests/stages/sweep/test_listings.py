@@ -46,7 +46,7 @@ class Scene:
         self.house.now += timedelta(days=days)
         return self.house.plan()
 
-    def planned(self) -> set[str]:
+    def read_plan(self) -> set[str]:
         return self.house.keys("deletion_plan")
 
 
@@ -68,14 +68,14 @@ def inventory(house: Lakehouse) -> StorageInventorySummary:
 def test_plan_without_listing_contains_what_metadata_named(scene: Scene) -> None:
     scene.forget_history()
     header = scene.after(4)
-    named = scene.planned()
+    named = scene.read_plan()
     assert header.failed_gates == []
     assert (header.listed_at, is_intact(header)) == (days_ago(0), True)
     assert inventory(scene.house).earlier is not None
     assert list_again(scene.house).listed_at is None
     assert len(scene.leftovers) == 2
     assert named
-    assert scene.planned() == named | scene.leftovers
+    assert scene.read_plan() == named | scene.leftovers
 
 
 def test_files_written_after_the_listing_are_live(scene: Scene) -> None:
@@ -85,8 +85,8 @@ def test_files_written_after_the_listing_are_live(scene: Scene) -> None:
     header = scene.after(3)
     assert header.failed_gates == []
     assert scene.house.summary("orphan_files")["live_unlisted_count"] == 0
-    assert scene.planned()
-    assert not scene.planned() & scene.house.live()
+    assert scene.read_plan()
+    assert not scene.read_plan() & scene.house.live()
 
 
 def test_lost_file_that_is_newer_than_the_listing_is_found(scene: Scene) -> None:
@@ -103,21 +103,21 @@ def test_lost_file_that_is_newer_than_the_listing_is_found(scene: Scene) -> None
 def test_object_that_was_removed_or_replaced_since_is_not_planned(scene: Scene) -> None:
     scene.forget_history()
     scene.after(4)
-    gone, replaced, *_ = data = sorted(key for key in scene.planned() if key.endswith(".parquet"))
+    gone, replaced, *_ = data = sorted(key for key in scene.read_plan() if key.endswith(".parquet"))
     (scene.house.warehouse / gone).unlink()
     (scene.house.warehouse / replaced).write_bytes(b"another file")
     assert scene.after(1).failed_gates == []
-    assert not scene.planned() & set(data)
+    assert not scene.read_plan() & set(data)
     assert scene.house.summary("orphan_files")["storage_breakdown"]["changed_since"]["files"] == 2
 
 
 def test_object_quarantined_since_the_listing_is_not_planned_again(scene: Scene) -> None:
     scene.forget_history()
     header = scene.after(1)
-    planned = scene.planned()
+    planned = scene.read_plan()
     assert scene.house.approve_and_apply(header).by_outcome.keys() == {("quarantine", "done")}
     second = scene.after(4)
-    assert scene.planned() == set()
+    assert scene.read_plan() == set()
     assert [(item.name, item.files) for item in second.left_out] == [("quarantined files due for purge", len(planned))]
     third = list_again(scene.house)
     assert {name: amount.files for name, amount in third.totals.items()} == {"purge": len(planned), "quarantine": 2}
@@ -127,7 +127,7 @@ def test_copy_that_is_needed_again_is_restored_without_a_listing(scene: Scene) -
     snapshots = scene.table.table.metadata.snapshots
     scene.forget_history()
     scene.house.approve_and_apply(scene.after(1))
-    lost = [key for key in scene.planned() if key.endswith(".parquet")]
+    lost = [key for key in scene.read_plan() if key.endswith(".parquet")]
     scene.table.table.refresh()
     catalog = scene.lake.catalog
     first = next(path for path in scene.lake.files() if path.name.startswith("00003"))
@@ -136,7 +136,7 @@ def test_copy_that_is_needed_again_is_restored_without_a_listing(scene: Scene) -
     assert len(catalog.load_table("db.t").metadata.snapshots) <= len(snapshots)
     header = scene.after(1)
     assert set(header.totals) == {"restore"}
-    assert set(lost) & scene.planned()
+    assert set(lost) & scene.read_plan()
 
 
 def test_storage_without_a_usable_listing_is_listed(scene: Scene) -> None:
