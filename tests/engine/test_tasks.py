@@ -83,10 +83,7 @@ def test_in_process_runs_equal_remote_runs(spark: SparkSession, nessie_server: S
 
 
 def test_small_run_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
-    """Only live files, the reasons of the candidates, and the plan are joined.
-
-    If nothing changed, live files are not joined.
-    """
+    """Only the reasons of the candidates, and the plan are joined."""
     if sessions.is_remote(spark) or not has_arrow_frames(spark):
         pytest.skip("Spark Connect does not report the number of jobs, and Spark 3.5 has no small session")
     house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
@@ -96,8 +93,8 @@ def test_small_run_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) 
     house.lakes = [iceberg.config("sales")]
 
     tables = [(table, "sales") for table in LAKE_ASSETS] + [(table, STORAGE) for table in (*STORAGE_ASSETS, "deletion_plan")]
-    swept = [("orphan_files", STORAGE), ("deletion_plan", STORAGE)]
-    for house.now, joins in ((NOW, [("live_files", "sales"), *swept]), (NOW + timedelta(days=1), swept)):
+    joins = [("orphan_files", STORAGE), ("deletion_plan", STORAGE)]
+    for house.now in (NOW, NOW + timedelta(days=1)):
         before = count_jobs(spark)
         assert before is not None
         assert house.plan().totals
@@ -107,8 +104,8 @@ def test_small_run_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) 
 
 
 def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path) -> None:
-    """The joins are the histories before and after the edits, the live files, the plan with the needs,
-    and the directories of the plan before and after the edits.
+    """The joins are the histories before and after the edits, the plan with the needs, and the
+    directories of the plan before and after the edits.
 
     The mark before the edits is not compared, because the edits replace it.
     """
@@ -127,7 +124,7 @@ def test_small_apply_starts_one_job_per_join(spark: SparkSession, tmp_path: Path
     applied = house.approve_and_apply(header)
     assert applied.edited
     assert applied.by_outcome["quarantine", "done"].rows
-    assert count_jobs(spark) == before + 6
+    assert count_jobs(spark) == before + 5
 
 
 def test_apply_and_restore_are_equal_in_process_and_remote(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

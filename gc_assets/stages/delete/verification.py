@@ -146,7 +146,8 @@ class VerificationMark:
         needed. The frame is built on first use, because a mark after history edits may replace this
         one.
         """
-        found = find_needed(self.spark, self.context, self.storage, self.live, self.rows.frame)
+        rows = self.rows.frame if self.rows.in_memory is None else self.rows.in_memory
+        found = find_needed(self.spark, self.context, self.storage, self.live, rows)
         grouped = found.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
         live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
         keys = grouped.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")

@@ -24,20 +24,23 @@ NEEDED: Final = pa.schema([("key", STRING), ("lake", STRING), ("is_live", pa.boo
 _KEYS: Final = pa.schema([("key", STRING)])
 
 
-def find_needed(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], keys: DataFrame) -> DataFrame:
+def find_needed(
+    spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], keys: DataFrame | pa.Table
+) -> DataFrame:
     """Find those of some keys that lakes need (columns `NEEDED`).
 
     A key occurs once for each lake that needs it. At most `MAX_KEYS` keys are looked up in this
     process. More are joined with all live files, and the result then has keys that were not given.
 
     Args:
-        spark: The session of `keys`.
+        spark: The session of the result.
         context: The run.
         storage_name: The storage of the keys.
         live: `live_files` of all lakes.
-        keys: Keys (column key). Keys may be repeated.
+        keys: Rows with the column key, which may contain a key repeatedly.
     """
-    wanted = collect_arrow(keys.select("key").distinct().limit(MAX_KEYS + 1), _KEYS).column("key").combine_chunks()
+    rows = keys if isinstance(keys, pa.Table) else collect_arrow(keys.select("key").distinct().limit(MAX_KEYS + 1), _KEYS)
+    wanted = pc.unique(rows.column("key"))
     if len(wanted) > MAX_KEYS:
         size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
         frames = [
