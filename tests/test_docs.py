@@ -35,6 +35,8 @@ def table_page() -> str:
     lines += ["The state contains each table as Parquet files:"]
     lines += ["`<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`."]
     lines += ["Times are UTC in microseconds, sizes are bytes. `*` marks the key.", ""]
+    lines += ["The rows of `live_files` are not stored. Read them with `gc-assets show live_files -o FILE`, or in"]
+    lines += ["Python with `gc_assets.open().run().live_files()`.", ""]
     for table in all_tables().values():
         description = textwrap.wrap(f"{table.doc} One per {table.scope} and run date.", 100)
         lines += [f"## {table.name}", "", *description, "", "| column | type | |", "|---|---|---|"]

@@ -226,7 +226,7 @@ MANIFEST_ENTRIES = table(
 LIVE_FILES = table(
     "live_files",
     "lake",
-    "Files that a retained commit needs, once per storage, with a witness.",
+    "Files that a retained commit needs, once per storage, with a witness. Computed when read.",
     ("storage", "key"),
     column("storage", STRING, "Storage of the file."),
     column("key", STRING, "Canonical key in that storage."),

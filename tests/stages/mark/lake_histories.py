@@ -396,11 +396,11 @@ def read_rows_by_route(spark: SparkSession, live: LiveSet, *, with_spark: bool =
     found: dict[str, list[Row]] = {}
     for route in ("", *ROUTED_SIDES):
         rows = live.read(spark, route).toArrow() if with_spark else pa.Table.from_batches(live.batches(route), LIVE_FILES.schema)
-        found[route] = _sorted(rows.to_pylist())
+        found[route] = sort_rows(rows.to_pylist())
     return found
 
 
-def _sorted(rows: list[Row]) -> list[Row]:
+def sort_rows(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row["storage"] or "", row["key"]))
 
 
@@ -436,7 +436,7 @@ def expected_rows(world: World, states: list[Row], *, released: Collection[tuple
         columns |= {"must_exist": any(row["must_exist"] for _, row in pairs), "key_hash": int(xxhash64(pa.array([key]))[0])}
         row = {"storage": storage, "key": key, "kind": file["kind"], "lake": LAKE, **columns}
         found[_route(storage, key, witness["rank"], released)].append({name: row[name] for name in LIVE_FILES.schema.names})
-    return {route: _sorted(rows) for route, rows in found.items()}
+    return {route: sort_rows(rows) for route, rows in found.items()}
 
 
 def _add(named: dict[tuple[str | None, str], list[tuple[Row, Row]]], witness: Row, file: Row) -> None:
