@@ -9,7 +9,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.dagster_events import report_decision
-from gc_assets.cli.output import print_command, print_data, print_message, with_old_keys, write_json, write_table
+from gc_assets.cli.output import print_command, print_data, print_message, with_commands, with_old_keys, write_json, write_table
 from gc_assets.core.commands import command
 from gc_assets.core.rehearsals import mark_rehearsal
 
@@ -114,7 +114,8 @@ def show_plan(platform: Platform, plan: StoredPlan) -> None:
     if rows:
         write_table(rows, _TABLE_COLUMNS, sys.stderr)
     for gate in header.failed_gates:
-        print_message(f"Failed gate {gate.name}: {gate.message}", "refused")
+        for line in with_commands(f"Failed gate {gate.name}, which this approval overrides: {gate.message}"):
+            print_message(line, "refused")
     for line in describe_reversibility(header, config).lines:
         print_message(line)
     print_message(f"{summarize_plans([header])}.")

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, wide_option
-from gc_assets.cli.output import print_message, write_json, write_table
+from gc_assets.cli.output import print_message, write_json
 from gc_assets.core.errors import GcError, UsageError
+from gc_assets.core.units import count_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,8 +54,9 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
       gc-assets doctor --repair
     """
     from gc_assets.cli.progress import CommandProgress, show_progress
+    from gc_assets.core.findings import FAIL, SKIPPED, WARN
     from gc_assets.engine.progress import measure_work
-    from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
+    from gc_assets.stages.read.doctor import doctor
 
     platform = settings.platform()
     if repair:
@@ -65,10 +67,13 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
     rows = [{**asdict(finding), "subject": platform.config.label_of(finding.subject)} for finding in found]
     if format_ == "json":
         write_json(rows)
-    elif shown := [row for row in rows if show_all or row["verdict"] != OK]:
-        write_table(shown, ("verdict", "subject", "check", "found", "todo"), wide=wide)
-    failed, warned = (sum(finding.verdict == verdict for finding in found) for verdict in (FAIL, WARN))
-    print_message(f"{len(found):,} checks: {failed:,} failed, {warned:,} warnings")
+    elif shown := [row for row in rows if show_all or row["verdict"] in {FAIL, WARN}]:
+        from gc_assets.cli.problems import write_problems
+
+        write_problems(shown, wide=wide)
+    failed, warned, skipped = (sum(finding.verdict == verdict for finding in found) for verdict in (FAIL, WARN, SKIPPED))
+    because = f", {skipped:,} skipped because they depend on failed ones" if skipped else ""
+    print_message(f"{count_of(len(found), 'check')}: {failed:,} failed, {count_of(warned, 'warning')}{because}")
     if failed:
         raise click.exceptions.Exit(1)
 

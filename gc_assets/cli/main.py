@@ -17,7 +17,7 @@ import click
 from gc_assets._version import __version__
 from gc_assets.cli.context import Settings
 from gc_assets.cli.interrupt import install_handler
-from gc_assets.cli.output import print_message
+from gc_assets.cli.output import print_message, with_commands
 from gc_assets.core.errors import GcError
 
 # Module and description by command. Listing the commands imports none of them.
@@ -82,7 +82,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except GcError as error:
-            print_message(f"gc-assets: {error}", "failed")
+            for line in with_commands(f"gc-assets: {error}"):
+                print_message(line, "failed")
             if settings.verbose:
                 traceback.print_exc()
             ctx.exit(error.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -16,6 +17,8 @@ import click
 
 from gc_assets.core.printable import escape
 
+# A command at the end of a sentence.
+_COMMAND: Final = re.compile(r"`(gc-assets [^`]+)`(?=[.;](?: |$)|$)")
 # Columns with coloured values, and the colours.
 _OF_VERDICTS: Final = frozenset({"verdict", "status", "outcome"})
 _COLOURS: Final = {
@@ -37,6 +40,23 @@ def print_command(intention: str, command_line: str) -> None:
     """
     print_message(f"{intention}:")
     print_message(f"  {command_line}")
+
+
+def with_commands(text: str) -> list[str]:
+    """Return a text as lines. A command in backticks at the end of a sentence has its own line.
+
+    Args:
+        text: A message, such as the advice of a refusal.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        for number, part in enumerate(_COMMAND.split(line)):
+            if number % 2:
+                lines.append(f"{indent}  {part}")
+            elif shown := part.strip().lstrip(".,; "):
+                lines.append(indent + shown)
+    return [line for line in lines if line.strip()]
 
 
 def print_data(text: str, verdict: str | None = None) -> None:

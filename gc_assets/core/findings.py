@@ -6,27 +6,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from gc_assets.core.causes import cause_of
 from gc_assets.core.errors import GcError
 from gc_assets.core.printable import to_message
 
-FindingVerdict = Literal["ok", "warn", "fail"]
+FindingVerdict = Literal["ok", "warn", "fail", "skipped"]
 OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "fail"
+SKIPPED: Final = "skipped"
+_FIX_FIRST: Final = "Fix this first. No plan can be made or applied before."
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Check result for one subject. `todo` contains advice, and is empty if the check passed."""
+    """Check result for one subject.
+
+    Attributes:
+        found: What was found.
+        todo: Advice, empty if the check passed.
+        cause: The cause without the place that it concerns. Findings with one cause are one problem.
+    """
 
     subject: str
     check: str
     verdict: FindingVerdict
     found: str
     todo: str = ""
+    cause: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("subject", "found", "todo"):
+        for name in ("subject", "found", "todo", "cause"):
             object.__setattr__(self, name, to_message(getattr(self, name)))
 
 
@@ -35,4 +45,9 @@ def run_check(subject: str, check: str, inspect: Callable[[], Iterator[Finding]]
     try:
         yield from inspect()
     except (GcError, OSError) as error:
-        yield Finding(subject, check, FAIL, str(error), "Fix this first: until then no plan can be made or applied.")
+        yield Finding(subject, check, FAIL, str(error), _FIX_FIRST, cause_of(error))
+
+
+def skip_check(subject: str, check: str, needed: str) -> Finding:
+    """Return the result of a check that was skipped, because a check that it depends on failed."""
+    return Finding(subject, check, SKIPPED, f"depends on the failed check {needed}")

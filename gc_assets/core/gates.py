@@ -247,7 +247,8 @@ def foreign_metadata(
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
-            f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {show_list(samples, separator='; ')}. "
+            f"{count:,} metadata objects under claimed prefixes belong to no configured lake: "
+            f"{show_list(_name_tables_once(samples), separator='; ')}. "
             "Add their catalog to lakes.yaml, accept a dead table with `gc-assets accept`, or remove them manually."
         )
     if junk:
@@ -258,6 +259,17 @@ def foreign_metadata(
     if dead:
         message += f" {len(dead):,} are accepted as dead: {show_list(dead, separator='; ')}."
     return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
+
+
+def _name_tables_once(samples: Sequence[str]) -> list[str]:
+    """Return one sample for each table, given samples `<key>: <table and reason>`."""
+    found: dict[str, str] = {}
+    further: dict[str, int] = {}
+    for sample in samples:
+        reason = sample.partition(": ")[2] or sample
+        further[reason] = further.get(reason, -1) + 1
+        found.setdefault(reason, sample)
+    return [sample.replace(": ", f" and {further[reason]:,} more: ", 1) if further[reason] else sample for reason, sample in found.items()]
 
 
 def new_claims(claims: int, files: Amount, samples: Sequence[str], others: Amount = NOTHING) -> GateResult:

@@ -25,6 +25,7 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 from botocore.hooks import HierarchicalEmitter
 
 from gc_assets.config.s3 import S3Config
+from gc_assets.core.causes import strip_paths
 from gc_assets.core.errors import UsageError
 from gc_assets.core.requests import Kind, Requests, record_requests
 from gc_assets.s3.rate_limiter import RateLimiter
@@ -131,7 +132,7 @@ def translate_errors(address: str) -> Generator[None]:
         )
         raise OSError(errno.EIO, f"{error}; {way_out}", address) from error
     except (botocore.exceptions.HTTPClientError, botocore.exceptions.BotoCoreError) as error:
-        raise OSError(errno.EIO, f"{error}; check the network and `s3.endpoint`", address) from error
+        raise OSError(errno.EIO, f"{strip_paths(str(error))}; check the network and `s3.endpoint`", address) from error
 
 
 def error_code(error: botocore.exceptions.ClientError) -> str:

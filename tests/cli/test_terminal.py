@@ -12,6 +12,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -21,13 +22,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 
+from gc_assets.cli import context as command_context
 from gc_assets.cli.main import cli
 from gc_assets.cli.output import has_colour, print_message, stream_width, write_table
+from gc_assets.core.errors import GcError
 from gc_assets.core.plan import Amount
 from gc_assets.resources.platform import load_platform
 from tests.assets.platforms import NOW, stored_plan
@@ -41,6 +45,8 @@ KEY = "shop/orders/data/country=de/00000-0-6f1d2a55-5a0b-4f40-bd01-ffa25f8f7a2b-
 LOCATION = "file:///nowhere/warehouse/"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "plans": ("plans",),
+    "approve-refused": ("approve", "REFUSED_PLAN", "--by", "ada"),
+    "approve": ("approve", "READY_PLAN", "--by", "ada"),
     "show-deletion_log": ("show", "deletion_log"),
     "show-deletion_plan": ("show", "deletion_plan"),
     "doctor": ("doctor",),
@@ -80,12 +86,24 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def command_of(name: str) -> list[str]:
+    """Return a command of `COMMANDS`, with the ids of the plans in the working directory."""
+    listed = CliRunner(env=CLOCK).invoke(cli, ["plans", "--format", "json"]) if name.startswith("approve") else None
+    ids = {f"{row['status'].upper()}_PLAN": row["plan_id"] for row in json.loads(listed.stdout)} if listed is not None else {}
+    return [ids.get(word, word) for word in COMMANDS[name]]
+
+
 def screen(root: Path, name: str, width: int) -> str:
     """Return the output of a command at a width: data, then messages, without values that differ
     between runs.
     """
-    with chdir(root):
-        result = CliRunner(env={**CLOCK, "COLUMNS": str(width)}).invoke(cli, list(COMMANDS[name]))
+    error = GcError("Spark is replaced in this test. Run it with `gc-assets doctor`.")
+    with (
+        tempfile.TemporaryDirectory() as copy,  # an approval changes the list of plans
+        chdir(shutil.copytree(root, copy, dirs_exist_ok=True)),
+        patch.object(command_context, "open_spark", side_effect=error),
+    ):
+        result = CliRunner(env={**CLOCK, "COLUMNS": str(width)}).invoke(cli, command_of(name))
     text = re.sub(r"\b[0-9a-f]{12}\b", "0" * 12, result.stdout + result.stderr)
     return re.sub(r"\d{8}T\d{6}\S+", "20260314T093000…", text)
 

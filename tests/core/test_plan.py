@@ -41,6 +41,7 @@ SUBSTANCE: dict[str, Any] = {
     "rows": 2,
     "rows_digest": "c" * 16,
     "uploads": Uploads(),
+    "listed_at": None,
     "repeats": 0,
 }
 OTHER: dict[str, Any] = {
@@ -72,6 +73,7 @@ OTHER: dict[str, Any] = {
     "rows": 3,
     "rows_digest": "d" * 16,
     "uploads": Uploads(count=1, bytes=7, digest="e" * 16),
+    "listed_at": NOW,
     "repeats": 1,
 }
 
@@ -84,7 +86,8 @@ def test_every_plan_field_has_other_value() -> None:
     assert (
         set(OTHER)
         == set(SUBSTANCE)
-        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before", "left_out")}
+        == set(PlanHeader.model_fields)
+        - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before", "left_out", "edits_by_action")}
     )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
-from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
+from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check, skip_check
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
@@ -61,7 +61,7 @@ def _checks(context: RunContext) -> Iterator[Check]:
     for storage in context.config.storages:
         yield storage.name, "store", partial(_check_store, context, storage, reachable)
         yield storage.name, "inventory", lambda item=storage: context.lister(item.name).examine(item, context.clock.now())
-        yield storage.name, "claims", partial(lake_checks.check_claims, context, storage.name, frozen)
+        yield storage.name, "claims", partial(_check_claims, context, storage.name, frozen)
         yield storage.name, "lakes", partial(records.check_lakes, context, storage, frozen)
         yield storage.name, "last_run", partial(records.check_last_run, context, storage, frozen)
         yield storage.name, "plans", partial(records.check_plans, context, storage)
@@ -76,13 +76,17 @@ def _check_lake(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -
 
 
 def _check_history(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
-    if name in frozen:  # an unreadable lake is already reported
+    if name in frozen:
         yield from lake_checks.check_history(context, name, frozen[name])
+    else:
+        yield skip_check(name, "visible", "readable")
 
 
 def _check_edits(context: RunContext, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
     if name in frozen:
         yield from lake_checks.check_edits(context, name, frozen[name])
+    else:
+        yield skip_check(name, "history edits", "readable")
 
 
 def _check_store(context: RunContext, storage: StorageConfig, reachable: set[str]) -> Iterator[Finding]:
@@ -94,9 +98,20 @@ def _check_store(context: RunContext, storage: StorageConfig, reachable: set[str
 
 
 def _check_trash(context: RunContext, storage: StorageConfig, reachable: set[str]) -> Iterator[Finding]:
-    if storage.name in reachable:  # a storage that cannot be listed is already reported
-        yield from records.check_trash(context, storage)
-        yield from records.check_identity(context, storage)
+    if storage.name not in reachable:
+        yield skip_check(storage.name, "trash", "listable")
+        return
+    yield from records.check_trash(context, storage)
+    yield from records.check_identity(context, storage)
+
+
+def _check_claims(context: RunContext, storage_name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
+    """Check the claims of the readable lakes. The check is complete only if all lakes are."""
+    unread = [lake.label for lake in context.config.lakes if lake.name not in frozen]
+    found = lake_checks.check_claims(context, storage_name, frozen)
+    yield from (finding for finding in found if not unread or finding.verdict != OK)
+    if unread:
+        yield skip_check(storage_name, "claims", f"readable of {', '.join(unread)}")
 
 
 def _environment(context: RunContext) -> Iterator[Finding]:

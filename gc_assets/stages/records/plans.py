@@ -471,7 +471,25 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
     stopped = [gate for gate in header.failed_gates if not (gate.overridable and gate_name(gate.name) in overrides)]
     if stopped:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in stopped)
-        raise GateRefused(f"plan {header.plan_id} of storage {header.storage} is refused by its gates:\n{lines}")
+        way_out = override_command(header, overrides)
+        advice = f"\nTo override all of them: `{way_out}`" if way_out is not None else ""
+        raise GateRefused(f"plan {header.plan_id[:12]} of storage {header.storage} is refused by its gates:\n{lines}{advice}")
+
+
+def override_command(header: PlanHeader, overrides: tuple[str, ...] = ()) -> str | None:
+    """Return the command that approves the plan in spite of its failed gates.
+
+    Args:
+        header: The plan.
+        overrides: Further gates that the command overrides.
+
+    Returns:
+        The command, or None if a failed gate cannot be overridden.
+    """
+    if not all(gate.overridable for gate in header.failed_gates):
+        return None
+    names = sorted({*overrides, *(gate_name(gate.name) for gate in header.failed_gates)})
+    return " ".join([command("approve", header.plan_id[:12], by="WHO"), *(f"--override {name}" for name in names)])
 
 
 def execution_directory(header: PlanHeader | PlanSummary) -> str:

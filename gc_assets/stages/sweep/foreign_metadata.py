@@ -137,7 +137,7 @@ class MetadataClassifier:
         if record is None:
             directory = key.rpartition("/")[0]
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
-            way_out = f"; if it is dead: {command('accept', uuid, location, by='WHO')}" if directory not in {"", "metadata"} else ""
+            way_out = f"; if it is dead: `{command('accept', uuid, location, by='WHO')}`" if directory not in {"", "metadata"} else ""
             if found.noun == "view":
                 return f"view {show(uuid)}, which is not among the views that the configured catalogs list{way_out}"
             return f"table {show(uuid)}, which is in no configured catalog{way_out}"

@@ -16,6 +16,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from gc_assets.config.models import StorageConfig
+from gc_assets.core.causes import cause_of
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
 from gc_assets.core.units import format_duration
@@ -93,7 +94,8 @@ def _check_reachable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding
 
 
 def _refusal(storage: StorageConfig, problem: str, error: OSError, check: str = "listable") -> Finding:
-    return Finding(storage.name, check, FAIL, f"{problem}: {error.strerror or error}", "Fix the reported cause, then run doctor again.")
+    found = f"{problem}: {error.strerror or error}"
+    return Finding(storage.name, check, FAIL, found, "Fix the reported cause, then run doctor again.", cause_of(error))
 
 
 def _check_listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:

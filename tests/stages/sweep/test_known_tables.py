@@ -103,4 +103,4 @@ def test_accepted_dead_table_is_foreign_only_after_a_later_write(
     assert len(found) == (message is not None)
     assert all((message or "") in why for why in found)
     if message == "is in no configured catalog":
-        assert found[0].endswith(f"if it is dead: gc-assets accept A file://{tmp_path}/db/t/ --by WHO")
+        assert found[0].endswith(f"if it is dead: `gc-assets accept A file://{tmp_path}/db/t/ --by WHO`")

@@ -1,0 +1,46 @@
+"""Write the problems that `gc-assets doctor` found, those with one cause together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from gc_assets.cli.output import print_data, with_commands
+
+_INDENT: Final = "  "
+
+
+def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> None:
+    """Write each problem with its places, its text and what to do. Commands have their own lines.
+
+    Args:
+        rows: Findings of `doctor` as JSON objects.
+        wide: Write the text of each place, even if several have one cause.
+    """
+    for number, group in enumerate(_groups(rows, wide=wide)):
+        if number:
+            print_data("")
+        first = group[0]
+        print_data(f"{first['verdict']}  {'; '.join(_places(group))}", first["verdict"])
+        text, advice = first["found"], first["todo"]
+        if len(group) > 1:
+            text, advice = f"{first['cause'][:1].upper()}{first['cause'][1:]}.", "Fix this, then check again with `gc-assets doctor`."
+        for part in (text, advice):
+            for line in with_commands(part):
+                print_data(f"{_INDENT}{line}")
+
+
+def _groups(rows: Iterable[Mapping[str, Any]], *, wide: bool) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Yield the findings that are one problem, in the order of their first."""
+    groups: dict[object, list[Mapping[str, Any]]] = {}
+    for number, row in enumerate(rows):
+        key = (row["verdict"], row["cause"]) if row["cause"] and not wide else number
+        groups.setdefault(key, []).append(row)
+    yield from groups.values()
+
+
+def _places(group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    checks: dict[str, list[str]] = {}
+    for row in group:
+        checks.setdefault(row["check"], []).append(row["subject"])
+    yield from (f"{', '.join(dict.fromkeys(subjects))}: {check}" for check, subjects in checks.items())
