@@ -237,7 +237,7 @@ def _refuse_unknown_states(commits: pa.Table) -> None:
         )
 
 
-def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
+def closure(roots: pa.Table, edges: EdgeIndex) -> pa.Table:
     """Find all reachable containers, each once with the strongest commit that needs it.
 
     A container is visited again only for a stronger commit, or for an equally strong one that
@@ -246,15 +246,15 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
 
     Args:
         roots: Content roots (columns `ROOTS`).
-        edges: Parent-child rows of containers, as returned by `read_edges`.
+        edges: Edges between containers.
 
     Returns:
         Columns `ROOTS`.
     """
     found = _keep_strongest(roots.filter(roots.column("is_container")))
-    index, frontier = EdgeIndex(edges), found
+    frontier = found
     while frontier.num_rows:
-        candidates = index.children_of(frontier)
+        candidates = edges.children_of(frontier)
         at = pc.index_in(candidates.column("address"), found.column("address"))
         known, required = found.column("rank").take(at), found.column("must_exist").take(at)
         no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))
@@ -271,12 +271,20 @@ def _keep_strongest(rows: pa.Table) -> pa.Table:
     The witness is the row with the lowest rank, then the first commit id, table and parent. The
     size is the maximum over all rows. The object must exist if any row requires it.
     """
-    ordered = rows.sort_by([(name, "ascending") for name in ("rank", "commit_id", "table_uuid", "parent", "kind")])
-    others = [name for name in ROOTS.names if name not in {"address", "size_bytes", "must_exist"}]
-    how = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]
-    grouped = ordered.group_by("address", use_threads=False).aggregate([*how, ("size_bytes", "max"), ("must_exist", "max")])
-    named = {f"{name}_first": name for name in others} | {"size_bytes_max": "size_bytes", "must_exist_max": "must_exist"}
-    return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(ROOTS.names).cast(ROOTS)
+    if not rows.num_rows:
+        return rows.select(ROOTS.names).cast(ROOTS)
+    order = pc.sort_indices(rows, [(name, "ascending") for name in ("rank", "commit_id", "table_uuid", "parent", "kind")]).to_numpy()
+    encoded = rows.column("address").combine_chunks().dictionary_encode()
+    ids, count = encoded.indices.to_numpy(), len(encoded.dictionary)
+    size, must_exist = np.full(count, -1, np.int64), np.zeros(count, np.bool_)
+    np.maximum.at(size, ids, pc.fill_null(rows.column("size_bytes"), -1).to_numpy())
+    must_exist[ids[rows.column("must_exist").to_numpy()]] = True
+    _, first = np.unique(ids[order], return_index=True)
+    kept = order[np.sort(first)]
+    size, must_exist = size[ids[kept]], must_exist[ids[kept]]
+    columns = {"size_bytes": pa.array(size, mask=size < 0), "must_exist": pa.array(must_exist)}
+    strongest = rows.take(kept)
+    return pa.table({name: columns[name] if name in columns else strongest.column(name) for name in ROOTS.names}).cast(ROOTS)
 
 
 def _commit_identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:

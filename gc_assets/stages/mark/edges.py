@@ -1,12 +1,13 @@
-"""Edges between containers, as dictionary indices.
+"""Edges between containers, indexed by parent.
 
 Every manifest list names all manifests of its table, so edges outnumber containers by a hundred to
-one. Strings are therefore dictionary-encoded, and the walk uses the indices.
+one. An edge is therefore kept as numbers: about 14 bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,29 +20,74 @@ from gc_assets.state.files import Files
 from gc_assets.state.side_tables import EDGES
 
 # Edge columns read by the walk.
-_COLUMNS: Final = ["container", "address", "kind", "storage", "key", "size_bytes", "snapshot_id", "must_exist"]
+_COLUMNS: Final = ["container", "address", "kind", "storage", "key", "size_bytes", "must_exist"]
 _STRINGS: Final = [name for name in _COLUMNS if EDGES.field(name).type == pa.string()]
-# Child columns contained in an edge.
-_CHILD_COLUMNS: Final = ["address", "kind", "storage", "key"]
+# Columns that follow from the address of a child.
+_CHILD_COLUMNS: Final = ["address", "storage", "key"]
+# Edges followed at a time, which bounds the memory of a step.
+MAX_STEP_EDGES: Final = 1_000_000
+
+_Ids = npt.NDArray[np.int32]
+_Numbers = npt.NDArray[np.int64]
 
 
-def read_edges(files: Files, paths: Sequence[str]) -> pa.Table:
-    """Read edges with dictionary-encoded strings, without the columns needed only by decoders."""
-    parts = [pq.read_table(pa.BufferReader(content), columns=_COLUMNS, read_dictionary=_STRINGS) for content in files.contents(list(paths))]
-    if not parts:
-        return pa.schema([EDGES.field(name) for name in _COLUMNS]).empty_table()
-    return pa.concat_tables(parts).unify_dictionaries()
+def read_edges(files: Files, paths: Sequence[str]) -> EdgeIndex:
+    """Read the edges of these parts, one part at a time."""
+    sources = [pq.ParquetFile(pa.BufferReader(content), read_dictionary=_STRINGS) for content in files.contents(list(paths))]
+    return EdgeIndex((source.read(_COLUMNS) for source in sources), sum(source.metadata.num_rows for source in sources))
 
 
 class EdgeIndex:
-    """Edges of a lake, indexed by parent."""
+    """Edges of a lake, indexed by parent.
 
-    def __init__(self, edges: pa.Table) -> None:
-        self._edges = edges
-        self._parents, self._parent_of = _encode(edges.column("container"))
-        self._children, self._child_of = _encode(edges.column("address"))
-        self._size = pc.fill_null(edges.column("size_bytes"), -1).to_numpy()
-        self._must_exist = edges.column("must_exist").to_numpy()
+    Equal addresses are assumed to have one storage and key, because one resolver resolved them.
+    """
+
+    def __init__(self, parts: Iterable[pa.Table], count: int) -> None:
+        """Index edges.
+
+        Args:
+            parts: Edges (columns `EDGES` without those that only decoders need).
+            count: Number of edges.
+        """
+        parents, addresses, kinds = _Encoder(count), _Encoder(count), _Encoder(count)
+        self._size, self._must_exist = np.empty(count, np.int32), np.empty(count, np.bool_)
+        children = [pa.schema([EDGES.field(name) for name in _CHILD_COLUMNS]).empty_table()]
+        end = 0
+        for part in parts:
+            start, end = end, end + part.num_rows
+            size = pc.fill_null(part.column("size_bytes"), -1).to_numpy()
+            if self._size.dtype == np.int32 and size.max(initial=0) >= 2**31:
+                self._size = self._size.astype(np.int64)
+            self._size[start:end], self._must_exist[start:end] = size, part.column("must_exist").to_numpy()
+            parents.add(part.column("container"))
+            kinds.add(part.column("kind"))
+            children.append(_first_of_each(part.select(_CHILD_COLUMNS), addresses.add(part.column("address"))))
+        self._kinds, kind_of = kinds.merge()
+        self._kind_of = kind_of.astype(np.int8)
+        distinct, self._child_of = addresses.merge()
+        known = pa.concat_tables(children)
+        self._children = known.take(pc.index_in(distinct, known.column("address").combine_chunks()))
+        self._parents, parent_of = parents.merge()
+        # The edges of a container are adjacent. A container that was decoded twice has two runs.
+        is_start = np.ones(count, np.bool_)
+        np.not_equal(parent_of[1:], parent_of[:-1], out=is_start[1:])
+        starts = np.flatnonzero(is_start)
+        by_parent = np.argsort(parent_of[starts], kind="stable")
+        self._starts, self._lengths = starts[by_parent], np.diff(starts, append=count)[by_parent]
+        self._first_run = np.searchsorted(parent_of[starts][by_parent], np.arange(len(self._parents) + 1))
+
+    @classmethod
+    def of(cls, edges: pa.Table) -> EdgeIndex:
+        """Index the edges of a table."""
+        return cls([edges], edges.num_rows)
+
+    def with_optional(self, addresses: pa.Array) -> EdgeIndex:
+        """Return the edges with `must_exist` set to false for children with these addresses."""
+        optional = pc.is_in(self._children.column("address"), addresses).to_numpy()
+        changed = copy.copy(self)
+        changed._must_exist = self._must_exist & ~optional[self._child_of]
+        return changed
 
     def children_of(self, frontier: pa.Table) -> pa.Table:
         """Return the distinct children of the containers in `frontier` (columns `ROOTS`).
@@ -51,37 +97,80 @@ class EdgeIndex:
         it.
         """
         ordered = frontier.sort_by([("rank", "ascending"), ("commit_id", "ascending"), ("address", "ascending")])
-        positions = pc.fill_null(pc.index_in(self._parents, ordered.column("address").combine_chunks()), -1)
-        strength = positions.to_numpy(zero_copy_only=False)[self._parent_of]
-        edges = np.flatnonzero(strength >= 0)
-        strength, child, count = strength[edges], self._child_of[edges], len(self._children)
-        strongest = np.full(count, ordered.num_rows, strength.dtype)
-        np.minimum.at(strongest, child, strength)
-        is_strongest = strength == strongest[child]
-        first = np.full(count, len(self._parent_of), np.int64)
-        np.minimum.at(first, child[is_strongest], edges[is_strongest])
-        size = np.full(count, -1, np.int64)
-        np.maximum.at(size, child, self._size[edges])
-        must_exist = np.zeros(count, np.bool_)
-        parent_must = ordered.column("must_exist").to_numpy()
-        must_exist[child[self._must_exist[edges] & parent_must[strength]]] = True
-        found = np.flatnonzero(strongest < ordered.num_rows)
-        own = self._edges.select([*_CHILD_COLUMNS, "container"]).take(pa.array(first[found]))
-        inherited = ordered.select(["rank", "commit_id", "table_uuid"]).take(pa.array(strongest[found]))
-        columns = {name: own.column(name).cast(pa.string()) for name in _CHILD_COLUMNS} | {
+        parent_must, count = ordered.column("must_exist").to_numpy(), self._children.num_rows
+        first, strongest = np.full(count, -1, np.int64), np.zeros(count, np.int32)
+        size, must_exist = np.full(count, -1, np.int64), np.zeros(count, np.bool_)
+        for edges, strength in self._follow(ordered.column("address").combine_chunks()):
+            child = self._child_of[edges]
+            new = first[child] < 0
+            # Of several edges to a child, the last assignment and so the first edge applies.
+            first[child[new][::-1]], strongest[child[new][::-1]] = edges[new][::-1], strength[new][::-1]
+            np.maximum.at(size, child, self._size[edges].astype(np.int64))
+            must_exist[child[self._must_exist[edges] & parent_must[strength]]] = True
+        found = np.flatnonzero(first >= 0)
+        own = self._children.take(pa.array(found))
+        inherited = ordered.select(["address", "rank", "commit_id", "table_uuid"]).take(pa.array(strongest[found]))
+        columns = {name: own.column(name) for name in _CHILD_COLUMNS} | {
+            "kind": self._kinds.take(pa.array(self._kind_of[first[found]])),
             "is_container": pa.repeat(True, len(found)),
             "size_bytes": pa.array(size[found], mask=size[found] < 0),
             "must_exist": pa.array(must_exist[found]),
-            "parent": own.column("container").cast(pa.string()),
-            **{name: inherited.column(name) for name in inherited.column_names},
+            "parent": inherited.column("address"),
+            **{name: inherited.column(name) for name in ("rank", "commit_id", "table_uuid")},
         }
         return pa.table({name: columns[name] for name in frontier.column_names}).cast(frontier.schema)
 
+    def _follow(self, ordered: pa.Array) -> Iterator[tuple[_Numbers, _Ids]]:
+        """Yield the edges of parents and the positions of these parents, in order of the positions."""
+        found = pc.index_in(ordered, self._parents)
+        positions = np.flatnonzero(found.is_valid())
+        parents = found.drop_null().to_numpy()
+        first, runs_of = self._first_run[parents], np.diff(self._first_run)[parents]
+        runs, position_of = _ranges(first, runs_of), np.repeat(positions.astype(np.int32), runs_of)
+        steps = np.cumsum(self._lengths[runs]) // MAX_STEP_EDGES
+        for some in np.split(np.arange(len(runs)), np.flatnonzero(np.diff(steps)) + 1):
+            lengths = self._lengths[runs[some]]
+            yield _ranges(self._starts[runs[some]], lengths), np.repeat(position_of[some], lengths)
 
-def _encode(column: pa.ChunkedArray) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """Return the distinct strings of a column, and the index of each row's string."""
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    combined = encoded.unify_dictionaries().combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):  # a column without chunks
-        return pa.array([], pa.string()), np.empty(0, np.int32)
-    return combined.dictionary, combined.indices.to_numpy()
+
+def _ranges(starts: _Numbers, lengths: _Numbers) -> _Numbers:
+    """Return the numbers of all ranges, one after another."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+
+
+class _Encoder:
+    """Numbers for the strings of a column, in the order of the rows."""
+
+    def __init__(self, count: int) -> None:
+        self._ids = np.empty(count, np.int32)
+        self._rows = self._values = 0
+        self._dictionaries = [pa.array([], pa.string())]
+
+    def add(self, column: pa.ChunkedArray) -> _Ids:
+        """Add rows, and return numbers that are valid for these rows only."""
+        if not len(column):
+            return np.empty(0, np.int32)
+        encoded = (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries().combine_chunks()
+        indices = encoded.indices.to_numpy()
+        np.add(indices, self._values, out=self._ids[self._rows : self._rows + len(indices)])
+        self._rows += len(indices)
+        self._values += len(encoded.dictionary)
+        self._dictionaries.append(encoded.dictionary)
+        return indices
+
+    def merge(self) -> tuple[pa.Array, _Ids]:
+        """Return the distinct strings of all rows, and the number of each row's string."""
+        merged = pa.concat_arrays(self._dictionaries).dictionary_encode()
+        new_ids = merged.indices.to_numpy()
+        for start in range(0, len(self._ids), MAX_STEP_EDGES):
+            some = self._ids[start : start + MAX_STEP_EDGES]
+            some[:] = new_ids[some]
+        return merged.dictionary, self._ids
+
+
+def _first_of_each(children: pa.Table, ids: _Ids) -> pa.Table:
+    """Return the first row of each number, with plain strings."""
+    _, first = np.unique(ids, return_index=True)
+    rows = children.take(pa.array(first))
+    return pa.table({name: rows.column(name).cast(pa.string()) for name in _CHILD_COLUMNS})

@@ -15,7 +15,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import HELD, RootTables
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LIVE_CONTENTS
-from gc_assets.state.side_tables import CLAIMS
+from gc_assets.state.side_tables import CLAIMS, EDGES
 
 
 def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
@@ -48,25 +48,34 @@ def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.
 
 
 def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
-    """Set `must_exist` to false in the rows (roots or edges) of these addresses."""
+    """Set `must_exist` to false in the rows of these addresses."""
     must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
     at = rows.schema.get_field_index("must_exist")
     return rows.set_column(at, rows.schema.field(at), must)
 
 
-def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: pa.Table, lost: pa.Table) -> str | None:
+def describe_unlisted_snapshot(lake_name: str, roots: RootTables, edges: Sequence[str], lost: pa.Table) -> str | None:
     """Describe a live content whose snapshot is missing from its metadata file, or return None.
 
     The files of such a snapshot are missing from the live set, so the lake is unreadable. Contents
     with a metadata file in `lost` are skipped.
+
+    Args:
+        lake_name: The lake.
+        roots: Tables of content roots.
+        edges: Parts with the edges between containers (columns `EDGES`).
+        lost: Undecoded containers (column address).
     """
     if roots.contents is None:
         return None
     contents = read_parts(roots.files, list(roots.contents), LIVE_CONTENTS.schema)
     is_lost = pc.is_in(contents.column("metadata_location"), lost.column("address"))
     at_snapshot = contents.filter(pc.and_not(pc.is_valid(contents.column("snapshot_id")), is_lost))
-    edges = edges.filter(pc.is_in(edges.column("container"), at_snapshot.column("metadata_location").combine_chunks()))
-    listed = pc.binary_join_element_wise(*(edges.column(name).cast(pa.string()) for name in ("container", "snapshot_id")), "\x1f")
+    locations, named = at_snapshot.column("metadata_location").combine_chunks(), [EDGES.empty_table().select(["container", "snapshot_id"])]
+    for path in edges:
+        rows = read_parts(roots.files, [path], EDGES, ["container", "snapshot_id"])
+        named.append(rows.filter(pc.is_in(rows.column("container"), locations)))
+    listed = pc.binary_join_element_wise(*pa.concat_tables(named).itercolumns(), "\x1f")
     needed = pc.binary_join_element_wise(at_snapshot.column("metadata_location"), at_snapshot.column("snapshot_id"), "\x1f")
     for row in at_snapshot.filter(pc.invert(pc.is_in(needed, listed))).slice(0, 1).to_pylist():
         return (

@@ -14,7 +14,7 @@ from gc_assets.engine.tables import report_parts, write_parts
 from gc_assets.lakes.file_kinds import INFORMATIONAL_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.mark.container_states import build_states, digest_states
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, read_content_roots
-from gc_assets.stages.mark.edges import read_edges
+from gc_assets.stages.mark.edges import EdgeIndex, read_edges
 from gc_assets.stages.mark.last_known import (
     WHOLE_LAKE,
     LastKnown,
@@ -106,7 +106,7 @@ class _Roots:
 
     roots: pa.Table
     of_unreadable: pa.Table
-    edges: pa.Table
+    edges: EdgeIndex
     unreadable: dict[str, str]
     shields: pa.Table
 
@@ -170,7 +170,7 @@ class LiveWalk:
             }
             yield report_parts(parts, digest_states(states), summary=summary)
 
-    def _resolve_roots(self, roots: pa.Table, edges: pa.Table, index: pa.Table) -> _Roots:
+    def _resolve_roots(self, roots: pa.Table, edges: EdgeIndex, index: pa.Table) -> _Roots:
         """Find the unreadable tables, and add their current and last known needs.
 
         A container shared by several tables has only one of them as witness. The walk is therefore
@@ -181,7 +181,7 @@ class LiveWalk:
             found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
             purged = find_purged(self.roots, self.logs, found, self._read_failures())
             if len(purged):
-                roots, edges = (mark_optional(rows, purged) for rows in (roots, edges))
+                roots, edges = mark_optional(roots, purged), edges.with_optional(purged)
                 found = closure(roots.filter(pc.invert(_is_root_of(roots, unreadable))), edges)
             containers = self._find_lengths(index, found)
             required = containers.required
@@ -194,7 +194,7 @@ class LiveWalk:
             for row in required.to_pylist():
                 key = row["table_uuid"] or WHOLE_LAKE
                 unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
-        self._add_unlisted_snapshot(unreadable, edges, containers.lost)
+        self._add_unlisted_snapshot(unreadable, containers.lost)
         if not unreadable:
             return _Roots(roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable, shields[0])
         last_known = UNREADABLE_ROOTS.empty_table() if self.last_known is None else self.last_known.roots_of(unreadable)
@@ -204,8 +204,9 @@ class LiveWalk:
         live = pa.concat_tables([readable, as_optional_live(of_unreadable.select(ROOTS.names))])
         return _Roots(live, of_unreadable, edges, unreadable, pa.concat_tables(shields))
 
-    def _add_unlisted_snapshot(self, unreadable: dict[str, str], edges: pa.Table, lost: pa.Table) -> None:
+    def _add_unlisted_snapshot(self, unreadable: dict[str, str], lost: pa.Table) -> None:
         """Make the lake unreadable if the metadata of a live content lacks its snapshot."""
+        edges = self.cache.edges
         found = describe_unlisted_snapshot(self.lake_name, self.roots, edges, lost) if WHOLE_LAKE not in unreadable else None
         if found is not None and not self.is_last_known_read:
             raise LakeUnreadable(found)

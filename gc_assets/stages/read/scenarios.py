@@ -31,7 +31,7 @@ from gc_assets.stages.mark.content_roots import (
     rank_roots,
     read_content_roots,
 )
-from gc_assets.stages.mark.edges import read_edges
+from gc_assets.stages.mark.edges import EdgeIndex, read_edges
 from gc_assets.stages.mark.last_known import as_optional_live
 from gc_assets.stages.mark.manifest_entries import count_segment_rows, find_segments
 from gc_assets.stages.mark.reachable_snapshots import find_expiry_logs, read_edits, read_policy_refs
@@ -197,7 +197,7 @@ def _apply_scenario(context: RunContext, lake_name: str, refs: PublishedTable, s
     return lake, replace(frozen, refs=left, previous=previous)
 
 
-def _live(roots: pa.Table, edges: pa.Table, bit: int) -> tuple[pa.Table, pa.Table]:
+def _live(roots: pa.Table, edges: EdgeIndex, bit: int) -> tuple[pa.Table, pa.Table]:
     """Return the live containers under the roots, and the live files that they and the roots are.
 
     The results have the columns `SCENARIO_CONTAINERS` and `SCENARIO_FILES`. Each row occurs once.

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
-from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, SPARED, RootTables, closure, read_content_roots
+from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, SPARED, RootTables, read_content_roots
+from gc_assets.stages.mark.content_roots import closure as closure_of
+from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -35,6 +37,10 @@ def roots(rows: list[tuple[str, int, str | None]]) -> pa.Table:
 def edges(rows: list[tuple[str, str]], **more: Any) -> pa.Table:
     children = [{"container": parent, "address": child, "kind": "manifest", "must_exist": True, **more} for parent, child in rows]
     return pa.Table.from_pylist(children, schema=EDGES)
+
+
+def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
+    return closure_of(roots, EdgeIndex.of(edges))
 
 
 def ranks(found: pa.Table) -> dict[str, int]:
