@@ -10,7 +10,7 @@ import pyarrow as pa
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.content_roots import REACHED
+from gc_assets.stages.mark.content_roots import REACHED, RELEASED, SPARED
 from gc_assets.stages.mark.file_entries import build_hashes
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
@@ -42,5 +42,13 @@ def publish_live_set(context: RunContext, lake: str, keys: Mapping[str, Sequence
     run = context.state.start(lake, LIVE_FILES.name, context.run_date, context.clock)
     written = write_rows(LIVE_FILES.schema.empty_table(), LIVE_FILES, run, context.state.files, {STATES_SIDE: states})
     by_storage = {storage: {"files": len(named), "bytes": 0} for storage, named in keys.items()}
-    summary = {**_NO_COUNTS, "by_kind": {}, "metadata_by_storage": {}, "by_storage": by_storage, "segments": [segment.receipt.run_id]}
+    expired = sum(len(named) for named in keys.values()) if SPARED < rank <= RELEASED else 0
+    summary = {
+        **_NO_COUNTS,
+        "expired_files": expired,
+        "by_kind": {},
+        "metadata_by_storage": {},
+        "by_storage": by_storage,
+        "segments": [segment.receipt.run_id],
+    }
     return publish(context.state, run, written, context.clock, summary=summary)
