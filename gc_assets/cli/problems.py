@@ -21,7 +21,7 @@ def write_problems(rows: Iterable[Mapping[str, Any]], *, wide: bool = False) -> 
         if number:
             print_data("")
         first = group[0]
-        print_data(f"{first['verdict']}  {'; '.join(_places(group))}", first["verdict"])
+        print_data(f"{first['verdict']}  {'; '.join(_locations(group))}", first["verdict"])
         text, advice = first["found"], first["todo"]
         if len(group) > 1:
             text, advice = f"{first['cause'][:1].upper()}{first['cause'][1:]}.", "Fix this, then check again with `gc-assets doctor`."
@@ -39,7 +39,7 @@ def _groups(rows: Iterable[Mapping[str, Any]], *, wide: bool) -> Iterator[Sequen
     yield from groups.values()
 
 
-def _places(group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _locations(group: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     checks: dict[str, list[str]] = {}
     for row in group:
         checks.setdefault(row["check"], []).append(row["subject"])

@@ -97,7 +97,7 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     if cell_len(text) <= width or inside.startswith(_COMMAND):
         return [text]
     margin = text[: len(text) - len(inside)]
-    first, *others = _words(inside)
+    first, *others = _split_text(inside)
     found, line = list[str](), margin + first
     for word in others:
         if cell_len(f"{line} {word}") > width:
@@ -108,19 +108,19 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     return [*found, line.rstrip()]
 
 
-def _words(text: str) -> list[str]:
+def _split_text(text: str) -> list[str]:
     """Split a text at spaces, except inside commands in backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # a backtick without its partner
         return text.split(" ")
-    words = [""]
+    pieces = [""]
     for number, part in enumerate(parts):
         is_quoted = number % 2 == 1
         first, *others = [part] if is_quoted and part.startswith(_COMMAND) else part.split(" ")
-        words[-1] += f"`{first}" if is_quoted else first
-        words += others
-        words[-1] += "`" if is_quoted else ""
-    return words
+        pieces[-1] += f"`{first}" if is_quoted else first
+        pieces += others
+        pieces[-1] += "`" if is_quoted else ""
+    return pieces
 
 
 def _visible_columns(columns: Sequence[Column], width: int | None) -> Sequence[Column]:

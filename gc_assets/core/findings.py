@@ -23,7 +23,7 @@ class Finding:
     """Check result for one subject.
 
     Attributes:
-        found: What was found.
+        found: The result in one sentence.
         todo: Advice, empty if the check passed.
         cause: The cause without the place that it concerns. Findings with one cause are one problem.
     """

@@ -83,7 +83,7 @@ def format_bytes(count: int) -> str:
 
 
 def count_of(count: int, noun: str) -> str:
-    """Return a number with its noun, which takes an `s` unless the number is 1: `1 file`, `3 files`."""
+    """Return a number with its noun, with an `s` unless it is 1: `1 file`, `3 files`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 

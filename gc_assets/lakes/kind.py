@@ -155,9 +155,9 @@ class LakeKind:
         describe_format: Describes the format of a frozen lake, such as its version, for
             `gc-assets doctor`.
         discover: Yields this kind's lakes at a target. Imports the kind's libraries.
-        discovered_in_folders: What `discover` looks for in a folder, for messages. Empty if it looks
-            at servers only.
-        catalogs: The catalogs that list this kind's tables, for messages. Empty if there are none.
+        discovered_in_folders: Targets of `discover` in a folder, for messages. Empty if it looks at
+            servers only.
+        catalogs: The catalogs that list this kind's tables, for messages. Empty without catalogs.
         retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
             same effect as no key.
         edits: History edits, or None if the kind never edits history.

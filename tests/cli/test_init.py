@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +23,8 @@ from gc_assets.config.file import load_config
 from gc_assets.core.paths import Location
 from gc_assets.lakes.discovery import DiscoveredLake, DiscoveryTarget, choose_storages, unique_name
 from gc_assets.lakes.icechunk.discovery import discover
-from gc_assets.lakes.kinds import config_models
+from gc_assets.lakes.kind import LakeKind
+from gc_assets.lakes.kinds import KINDS, config_models
 from gc_assets.stores.store import open_objects
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import serve_catalog as rest_catalog
@@ -265,3 +268,36 @@ def test_shell_completion_lists_the_commands() -> None:
         [sys.executable, "-c", "from gc_assets.cli.main import main; main()"], env=environment, capture_output=True, text=True, check=False
     )
     assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["report", "reject", "restore", "rename", "retry"]
+
+
+def test_init_writes_the_retention_that_applies(data: Path, tmp_path: Path) -> None:
+    path, bare = tmp_path / "lakes.yaml", tmp_path / "bare.yaml"
+    result = init(str(data), "-o", str(path))
+    assert "keeps the last 5d and at least 1 snapshot (Iceberg's defaults)" in result.stdout
+    assert "weather: icechunk, keeps everything" in result.stdout
+    text = path.read_text()
+    assert "# Kept are the snapshots of the last 5 days and at least 1 for each branch, which are Iceberg's" in text
+    document = read_config(path)
+    retentions = {lake["kind"]: lake.pop("retention") for lake in document["lakes"]}
+    assert retentions == {"iceberg": {"source": "table"}, "icechunk": {"default": "forever", "tags": "keep"}}
+    bare.write_text(yaml.safe_dump(document))
+    written, without = (load_config(file, {}, config_models()) for file in (path, bare))
+    assert written.policy_digest() == without.policy_digest(), "the written retention is the default"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.discover is not None], ids=lambda kind: kind.name)
+def test_written_retention_is_the_default_of_its_kind(kind: LakeKind) -> None:
+    model = kind.config.model_fields["retention"].get_default(call_default_factory=True)
+    (written,) = yaml.safe_load(kind.retention_yaml).values()
+    assert type(model).model_validate(written).model_dump() == model.model_dump()
+
+
+def test_folder_of_metadata_without_a_catalog_is_explained(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data / "warehouse" / "shop", tmp_path / "copy" / "shop")
+    result = init(str(tmp_path / "copy"), "-o", str(tmp_path / "lakes.yaml"))
+    assert result.exit_code == 2
+    assert re.search(r"copy: found \d+ files with table metadata of Iceberg, but no catalog\.", result.stderr)
+    assert re.search(r"Example: \S+/copy/shop/orders/metadata/\S+\.metadata\.json", result.stderr)
+    assert "Looked for: SQLite files (.db, .sqlite or .sqlite3) that are Iceberg catalogs; Icechunk repositories." in result.stderr
+    assert "Name the catalog instead" in result.stderr
+    assert not (tmp_path / "lakes.yaml").exists()

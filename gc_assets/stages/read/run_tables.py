@@ -23,7 +23,7 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, REACHAB
 from gc_assets.state.side_tables import SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-# The files of larger lakes are not counted by table, so that the end of a run does not read them again.
+# Larger lakes are not counted by table, because the end of a run would read all their files again.
 MAX_COUNTED_FILES: Final = 5_000_000
 _EXPIRED: Final = "expired"
 
@@ -34,7 +34,7 @@ class RunTable:
 
     Attributes:
         table: The name of the table, or None for a lake of one repository.
-        policy: What the policy keeps, in words.
+        policy: Retention of the table in words.
         kept: Number of retained snapshots or commits.
         expiring: Number of those that the policy does not keep.
         live: Live files, that is those that remain after the expiry. None if they were not counted.
@@ -86,7 +86,7 @@ def _add_files(item: RunTable, usages: Sequence[TableUsage]) -> RunTable:
 
 
 def find_dropped_tables(context: RunContext, lake: str) -> list[str]:
-    """Return the tables of the previous run date that left their catalog since, in alphabetical order."""
+    """Return the tables of the previous run date that left their catalog, in alphabetical order."""
     previous = context.state.latest(lake, LAKE_REFS.name, before=context.run_date)
     if previous is None:
         return []

@@ -17,6 +17,7 @@ from xxhash import xxh64_intdigest
 from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
+from gc_assets.core.units import count_of
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
@@ -130,7 +131,7 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
     )
     keys = LiveKeys.of(spark, context, storage_name, live)
     merge = _MergeFilters(spec, slices, state.files, run)
-    log_activity(f"{count:,} live keys in {slices:,} slices")
+    log_activity(f"{count:,} live keys in {count_of(slices, 'slice')}")
     written = merge_written(_build_slices(keys, spec, slices, merge))
     missing_slices = slices - written.rows
     summary = LiveFilterSummary(
