@@ -193,8 +193,9 @@ def _print_recorded(context: RunContext, plan: StoredPlan, phases: Sequence[str]
         print_message(f"Cannot read what was changed: {error}")
         return
     if recorded is not None and not recorded.is_empty:
+        print_message("Changed so far by this plan:")
         for line in describe_recorded(plan.header, recorded, context.config):
-            print_message(line)
+            print_message(f"- {line}")
     elif is_empty_shown:
         print_message(NOTHING_CHANGED)
 

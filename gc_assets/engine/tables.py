@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
@@ -45,6 +46,7 @@ Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
 VERSION = "_version"
+_FULL_DISK = "No space left on device"
 # Format of `core.errors` exceptions in tracebacks forwarded by Spark.
 _OWN_ERROR = re.compile(
     r"^gc_assets\.core\.errors\.(?P<name>\w+): (?P<message>.*?)"
@@ -272,8 +274,13 @@ def collect_arrow(frame: DataFrame, schema: pa.Schema) -> pa.Table:
 def _restore_errors() -> Generator[None]:
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         ours = list(_OWN_ERROR.finditer(str(error)))
+        if not ours and _FULL_DISK in str(error):
+            raise errors.GcError(
+                f"Spark cannot write its temporary files: {_FULL_DISK}. Free some space in its directory, or set `spark.local.dir` in "
+                "`spark.conf` to another one, and repeat the command."
+            ) from error
         if not ours:
             raise
         found = ours[-1]  # the traceback prints an error after its cause

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -169,6 +171,10 @@ def raise_foreign_error() -> None:
     raise ZeroDivisionError("not one of ours")
 
 
+def raise_full_disk() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def task_calling(what: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         what()
@@ -201,6 +207,12 @@ def test_foreign_executor_error_stays_spark_error(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="not one of ours") as arrived:
         collect(spark.range(0, 1, 1, 1).mapInArrow(task_calling(raise_foreign_error), PARTS_DDL))
     assert not isinstance(arrived.value, GcError)
+
+
+@pytest.mark.spark
+def test_full_disk_of_spark_is_a_message(spark: SparkSession) -> None:
+    with pytest.raises(GcError, match=r"Spark cannot write its temporary files: No space left on device.*`spark.local.dir`"):
+        collect(spark.range(0, 1, 1, 1).mapInArrow(task_calling(raise_full_disk), PARTS_DDL))
 
 
 def test_publish_removes_parts_of_failed_attempts(state: State) -> None:

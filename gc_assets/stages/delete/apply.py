@@ -96,7 +96,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
 def nothing_to_do(plan: StoredPlan) -> str | None:
     """Return why applying the plan would have no effect, or None if it can be executed."""
     if plan.restored_at is not None:
-        return f"files of this plan were restored at {plan.restored_at.isoformat()}; make a new plan"
+        return f"files of this plan were restored at {plan.restored_at:%Y-%m-%d %H:%M}Z; make a new plan"
     if plan.finished is None:
         return None
     if plan.not_done:
@@ -139,7 +139,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
         )
     if too_late and not begun:
         raise GateRefused(
-            f"plan {header.plan_id} could be applied until {header.apply_before.isoformat()}. Make a new one with `gc-assets run`."
+            f"plan {header.plan_id} had to be applied before {header.apply_before:%Y-%m-%d %H:%M}Z. Make a new one with `gc-assets run`."
         )
 
 
