@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
+from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_small, large_session
 from gc_assets.engine.state_scan import group_by_size, may_contain, read_errors
@@ -91,7 +92,7 @@ ROUTED_ROWS: Final = LIVE_FILES.schema.append(pa.field(ROUTE, pa.string()))
 class EntryScan:
     """Task that matches groups of cached entries with the container states.
 
-    The input column `id` contains group numbers. The number after the last group stands for the
+    The input column `id` contains group numbers. The number after the last group selects the
     directly referenced files. Yields batches with the columns `KEYED`.
 
     Attributes:
@@ -103,6 +104,7 @@ class EntryScan:
         external: Select only files in no storage.
         bucket: If not None, a number and the number of buckets: only keys with such a hash are
             selected.
+        hashes: If not None, only keys with these hashes are selected. Sorted.
     """
 
     files: Files
@@ -113,6 +115,7 @@ class EntryScan:
     containers: tuple[str, ...] | None = None
     external: bool = False
     bucket: tuple[int, int] | None = None
+    hashes: NDArray[np.int64] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         states = numbered_states(self.files, self.states)
@@ -185,6 +188,8 @@ class EntryScan:
         if self.bucket is not None:
             number, count = self.bucket
             keyed = keyed.filter(pa.array(xxhash64(keyed.column("key")).view(np.uint64) % np.uint64(count) == number))
+        if self.hashes is not None:
+            keyed = keyed.filter(pa.array(is_in_sorted(xxhash64(keyed.column("key")), self.hashes)))
         yield from keyed.to_batches()
 
 
@@ -329,22 +334,42 @@ class LiveSet:
         if self._entry_rows <= MAX_IN_PROCESS_ENTRIES:
             return self._in_process(self._scan((tuple(self._cache.paths()),), keys=keys))
         session = None if spark is None else large_session(spark)
-        containers = _containers_with(self.hashes(session), keys)
+        containers = _containers_with(self.hashes(session), np.unique(xxhash64(keys)))
         paths, entries = self._paths_with(containers)
         if session is None or entries <= MAX_IN_PROCESS_ENTRIES:
             return self._in_process(self._scan((tuple(paths),), keys=keys, containers=containers))
         scan = self._scan(group_by_size(paths, self._files.sizes(paths)), keys=keys, containers=containers)
         return self._to_rows(collect_arrow(_scan_frame(session, scan), KEYED))
 
-    def direct_rows(self) -> pa.Table:
-        """Return the containers and directly referenced files, with their route (columns `ROUTED_ROWS`).
+    def rows_of_hashes(self, spark: SparkSession, hashes: NDArray[np.int64]) -> pa.Table:
+        """Return the rows of keys with these hashes and their route (columns `ROUTED_ROWS`).
 
-        Only for a view. Entries are ignored, so another witness may be stronger.
+        Only for a view.
+
+        Args:
+            spark: Used only if the entries do not fit in this process.
+            hashes: Sorted hashes.
+        """
+        session = large_session(spark)
+        containers = _containers_with(self.hashes(session), hashes)
+        paths, entries = self._paths_with(containers)
+        if entries <= MAX_IN_PROCESS_ENTRIES:
+            return self._in_process(replace(self._scan((tuple(paths),), containers=containers), hashes=hashes))
+        scan = replace(self._scan(group_by_size(paths, self._files.sizes(paths)), containers=containers), hashes=hashes)
+        return self._to_rows(collect_arrow(_scan_frame(session, scan), KEYED))
+
+    def direct_rows(self) -> pa.Table:
+        """Return the containers and directly referenced files, with their route.
+
+        The result has the columns `ROUTED_ROWS`. Only for a view. Entries are ignored, so another witness may be stronger.
         """
         return self._in_process(self._scan(()))
 
     def hash_batches(self, storage: str) -> Iterator[NDArray[np.int64]]:
-        """Yield the key hashes of the live files in a storage. A hash occurs once per container that names the file."""
+        """Yield the key hashes of the live files in a storage.
+
+        A hash occurs once per container that names the file.
+        """
         if not self.is_view:
             for batch in self.batches("", ["storage", "key_hash"]):
                 yield batch.filter(pc.equal(batch.column("storage"), storage)).column("key_hash").to_numpy()
@@ -431,7 +456,7 @@ class LiveSet:
         return group_by_size(paths, self._files.sizes(paths)) if paths else ()
 
     def _paths_with(self, containers: tuple[str, ...]) -> tuple[list[str], int]:
-        """Return the parts of the segments that decoded these containers, and the number of their entries."""
+        """Return the parts of the segments that decoded these containers, and the number of entries."""
         wanted, found, entries = pa.array(containers, pa.string()), set[str](), 0
         for path in self._cache.paths(CONTAINERS_SIDE):
             index = read_parts(self._files, [path], CONTAINERS, ["container", "files"])
@@ -495,9 +520,8 @@ def _find_missing(states: pa.Table, index: pa.Table) -> pa.ChunkedArray:
     return states.column("address").filter(pc.less(pc.fill_null(found, 0), pc.fill_null(states.column("files"), 0)))
 
 
-def _containers_with(hashes: LiveHashes, keys: pa.Array) -> tuple[str, ...]:
-    """Return the sorted addresses of containers that name one of these keys."""
-    wanted = np.unique(xxhash64(keys))
+def _containers_with(hashes: LiveHashes, wanted: NDArray[np.int64]) -> tuple[str, ...]:
+    """Return the sorted addresses of containers that name a key with one of these hashes."""
     witnesses = hashes.states.witnesses.sort_by("witness")
     found = np.unique(hashes.witnesses_of(wanted))
     selected = witnesses.take(pa.array(found))

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.core.sorted_hashes import is_in_sorted
 from gc_assets.engine import tasks
 from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.progress import log_activity
@@ -188,20 +189,13 @@ class _FindHashes:
         wanted, found = _candidate_hashes(self.files, self.candidates), list[NDArray[np.int64]]()
         for batch in batches:
             hashes = self.hashes_of(batch)
-            found.append(np.unique(hashes[_is_in(hashes, wanted)]))
+            found.append(np.unique(hashes[is_in_sorted(hashes, wanted)]))
         yield pa.RecordBatch.from_arrays([pa.array(np.unique(np.concatenate([np.empty(0, np.int64), *found])))], schema=_HASH)
 
 
 @lru_cache(maxsize=1)
 def _candidate_hashes(files: Files, paths: tuple[str, ...]) -> NDArray[np.int64]:
     return np.unique(xxhash64(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key")))
-
-
-def _is_in(hashes: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which hashes are in a sorted array."""
-    if not len(wanted):
-        return np.zeros(len(hashes), bool)
-    return wanted[np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)] == hashes
 
 
 @dataclass(frozen=True)
@@ -224,7 +218,7 @@ class _KeepNamed:
             totals[(name,)] += Totals(rows.num_rows, pc.sum(rows.column("size_bytes")).as_py() or 0)
 
         for batch in batches:
-            is_named = pa.array(_is_in(xxhash64(batch.column("key")), self.named))
+            is_named = pa.array(is_in_sorted(xxhash64(batch.column("key")), self.named))
             count(UNNAMED, batch.filter(pc.invert(is_named)))
             named = batch.filter(is_named)
             now = [None if found is None else found.etag for found in find_objects(self.store, named.column("key").to_pylist())]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -74,6 +75,7 @@ from gc_assets.stages.sweep.sweep_checks import (
     missing_metadata,
     rewritten_metadata,
 )
+from gc_assets.stages.sweep.unlisted_files import UnlistedFiles
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
@@ -232,16 +234,20 @@ def _check_sweep(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, run: 
     suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
     foreign = find_foreign_metadata(spark, context, storage_name, side_paths(run, probed, SUSPECTS_SIDE), suspects, sweep.cutoff)
     linked = behind_links(spark, context, sweep.live_keys(spark), inventory) if has_links(inventory) else []
-    metadata = _check_metadata(spark, sweep, probed)
+    newer = None
+    if sweep.listing.is_earlier:
+        newer = UnlistedFiles.find(spark, context, storage_name, sweep.live, inventory, sweep.lister)
+    metadata = _check_metadata(spark, sweep, probed, newer)
     deferred = (
         *prefixes_of(context, storage_name, [*sweep.refs, *sweep.live], metadata.broken),
         *foreign.protected_prefixes(),
     )
-    unlisted, statistics = _check_unlisted(spark, sweep, probed, metadata.broken), _find_missing_statistics(spark, sweep, probed)
+    unlisted = _check_unlisted(spark, sweep, probed, metadata.broken, newer)
+    statistics = _find_missing_statistics(spark, sweep, probed, newer)
     return _Checks(foreign, linked, metadata, deferred, unlisted, missing_statistics=statistics)
 
 
-def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) -> tuple[str, ...]:
+def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, newer: UnlistedFiles | None) -> tuple[str, ...]:
     """Return a note on live statistics files that the storage lacks. They are informational."""
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(sweep.storage, 0) for table in sweep.live)
     if probed.summary.get("optional_found", 0) >= optional:
@@ -251,8 +257,11 @@ def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: Written
     keys = pa.table({"key": rows.filter(mine).column("key").unique()})
     if not keys.num_rows:
         return ()
-    listed = sweep.read_inventory(spark).select("key")
-    unlisted = sorted(row["key"] for row in collect(frame_from_arrow(spark, keys).join(listed, "key", "left_anti")))
+    if newer is not None:
+        unlisted = keys.column("key").filter(pa.array(newer.contains(keys.column("key")))).to_pylist()
+    else:
+        listed = sweep.read_inventory(spark).select("key")
+        unlisted = sorted(row["key"] for row in collect(frame_from_arrow(spark, keys).join(listed, "key", "left_anti")))
     missing = [key for key, size in zip(unlisted, sweep.lister.look_up(unlisted), strict=True) if size is None]
     if not missing:
         return ()
@@ -262,14 +271,19 @@ def _find_missing_statistics(spark: SparkSession, sweep: _Sweep, probed: Written
     )
 
 
-def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts) -> _MetadataChecks:
+def _check_metadata(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, newer: UnlistedFiles | None) -> _MetadataChecks:
     needed = sum(table.summary(LiveFilesSummary).metadata_by_storage.get(sweep.storage, 0) for table in sweep.live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
     missing, reread = list[Missing](), REREAD.empty_table()
-    if probed.summary.get("metadata_found", 0) < needed:
+    found = probed.summary.get("metadata_found", 0)
+    if newer is not None:
+        missing = missing_metadata(*newer.frames(spark), sweep.lister) if newer.rows.num_rows else []
+        rows = read_parts(sweep.state.files, list(_paths(sweep.live, METADATA_SIDE)), METADATA, ["storage", "key"])
+        found += np.count_nonzero(newer.contains(rows.column("key").filter(pc.equal(rows.column("storage"), sweep.storage))))
+    if found < needed:
         listed = sweep.read_inventory(spark)
-        missing = missing_metadata(sweep.live_keys(spark), listed, sweep.lister)
+        missing = missing_metadata(sweep.live_keys(spark), listed, sweep.lister) if newer is None else missing
         reread = rewritten_metadata(spark, sweep.context, sweep.storage, _paths(sweep.live, METADATA_SIDE), listed)
         if sweep.listing.is_earlier:  # a run after the listing may have decoded the current object already
             reread = reread.filter(pc.invert(reread.column("same")))
@@ -304,7 +318,9 @@ def _lakes_of_metadata(sweep: _Sweep, replaced: pa.Table | None) -> set[str]:
     return found
 
 
-def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner]) -> MissingLiveFiles:
+def _check_unlisted(
+    spark: SparkSession, sweep: _Sweep, probed: WrittenParts, broken: Collection[Owner], newer: UnlistedFiles | None
+) -> MissingLiveFiles:
     """Find the live files that the inventory lacks.
 
     Some live files may be absent by rule, and two lakes may need one file. So the files are compared
@@ -315,10 +331,14 @@ def _check_unlisted(spark: SparkSession, sweep: _Sweep, probed: WrittenParts, br
     found = probed.totals.get((LIVE,), Totals()).rows - probed.summary.get("side_files", 0)
     found += optional - probed.summary.get("optional_found", 0)
     lacking = max(0, live_rows(live, storage_name) - found)
-    if not lacking:
+    if not (lacking if newer is None else newer.rows.num_rows):
         return MissingLiveFiles(0)
-    session = choose_session(spark, *_size_of_all(sweep.state, sweep.inventory, live))
-    keys, listed = sweep.live_keys(session), sweep.read_inventory(session)
+    if newer is None:
+        session = choose_session(spark, *_size_of_all(sweep.state, sweep.inventory, live))
+        keys, listed = sweep.live_keys(session), sweep.read_inventory(session)
+    else:
+        keys, listed = newer.frames(spark)
+        session = keys.sparkSession
     purged = purged_by_rule(session, context, storage_name)
     waiting = quarantine_ledger(session, sweep.state, storage_name, rehearsal=context.clock.is_rehearsal)
     return find_unlisted(_without_owners(keys, broken), listed, waiting, purged, sweep.lister)

@@ -1,0 +1,108 @@
+"""Find the live files that an earlier listing lacks: usually those written since.
+
+With an own listing there are none, and counts prove it. With an earlier one there are always some, so
+comparing all live files with all objects would take longer than listing the storage. Hashes of both
+are compared instead. A collision hides one file from the checks, which count missing files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.sorted_hashes import is_in_sorted
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.run_context import RunContext
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import ROUTE, frame_from_arrow
+from gc_assets.stages.mark.live_set import MAX_KEYS, LiveSet
+from gc_assets.stages.sweep.live_keys import LiveKeys
+from gc_assets.state.journal import PublishedTable
+from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
+from gc_assets.stores.protocol import LookUp
+
+# Largest number of listed objects whose hashes this process holds: 8 bytes each, twice.
+MAX_LISTED: Final = 20_000_000
+# More files are looked up by executors.
+MAX_LOOKED_UP: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class UnlistedFiles:
+    """Live files of a storage whose keys are not in an earlier listing.
+
+    Attributes:
+        hashes: Sorted hashes of their keys.
+        rows: Those that must exist and that were not found as they should be (columns of
+            `live_files`), once for each lake that needs them. All that must exist, if they are too
+            many to look up here.
+    """
+
+    hashes: NDArray[np.int64]
+    rows: pa.Table
+
+    @classmethod
+    def find(
+        cls,
+        spark: SparkSession,
+        context: RunContext,
+        storage_name: str,
+        live: Sequence[PublishedTable],
+        inventory: PublishedTable,
+        look_up: LookUp,
+    ) -> Self | None:
+        """Compare the hashes of live files and of listed objects in this process, and look up the
+        files that were not listed.
+
+        Returns:
+            None if there are too many of them.
+        """
+        keys = LiveKeys.of(spark, context, storage_name, live)
+        if inventory.rows > MAX_LISTED or not keys.runs_in_process:
+            return None
+        listed, found = _hash_inventory(context, inventory), list[NDArray[np.int64]]()
+        for batch in keys.distinct():
+            hashes = batch.column("key_hash").to_numpy()
+            found.append(hashes[~is_in_sorted(hashes, listed)])
+        unlisted = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+        if len(unlisted) > MAX_KEYS:
+            return None
+        rows = [LIVE_FILES.schema.empty_table()]
+        for table in live if len(unlisted) else ():
+            some = LiveSet(context, table).rows_of_hashes(spark, unlisted)
+            mine = pc.and_(pc.equal(some.column("storage"), storage_name), pc.equal(some.column(ROUTE), ""))
+            rows.append(some.filter(mine).select(LIVE_FILES.schema.names))
+        required = pa.concat_tables(rows).filter(pc.field("must_exist"))
+        return cls(unlisted, _without_found(required, look_up) if required.num_rows <= MAX_LOOKED_UP else required)
+
+    def frames(self, spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+        """Return the files, and an inventory that contains none of them, as frames of one session."""
+        session = choose_session(spark, self.rows.num_rows, 1)
+        return frame_from_arrow(session, self.rows), frame_from_arrow(session, STORAGE_INVENTORY.schema.empty_table())
+
+    def contains(self, keys: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+        """Return which live keys are not in the inventory."""
+        return is_in_sorted(xxhash64(keys), self.hashes)
+
+
+def _without_found(rows: pa.Table, look_up: LookUp) -> pa.Table:
+    """Return the rows whose object does not exist, or has another length than was decoded."""
+    sizes, decoded = pa.array(look_up.look_up(rows.column("key").to_pylist()), pa.int64()), rows.column("container_size_bytes")
+    is_as_long = pc.fill_null(pc.equal(pa.chunked_array([sizes]), decoded), fill_value=True)
+    return rows.filter(pc.invert(pc.and_(pc.is_valid(sizes), is_as_long)))
+
+
+def _hash_inventory(context: RunContext, inventory: PublishedTable) -> NDArray[np.int64]:
+    """Return the sorted hashes of all listed keys."""
+    schema = pa.schema([STORAGE_INVENTORY.schema.field("key")])
+    scan = ParquetScan(context.state.files, schema, tuple(inventory.paths()), tuple(part.size_bytes for part in inventory.parts()))
+    hashes = [xxhash64(batch.column("key")) for batch in scan.read_batches()]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *hashes]))
