@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import dagster as dg
 import pyarrow.compute as pc
 
-from gc_assets.assets.deletion_log import expiry_log_events, log_result
+from gc_assets.assets.deletion_log import expiry_log_events, log_result, outcome_metadata
 from gc_assets.assets.names import asset_key
 from gc_assets.assets.plan_events import find_plan_event, plan_event
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.apply import ApplyResult
+from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan
@@ -35,11 +37,9 @@ def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -
     """
     of_plan = replace(context, run_date=header.run_date)
     edits = expiry_log_events(of_plan, header.expiry_actions) if applied.edited else ()
-    log = (
-        _log_events(of_plan, header.storage, header.plan_id, reversibility_json(header, context.config))
-        if applied.published is not None
-        else ()
-    )
+    result = header_of_result(header, applied.by_outcome, applied.done_edits)
+    extra = {**outcome_metadata(of_plan, header, applied), **reversibility_json(result, context.config)}
+    log = _log_events(of_plan, header.storage, header.plan_id, extra) if applied.published is not None else ()
     _report([*edits, *log, *find_plan_event(context, header.storage, header.plan_id)])
 
 
@@ -77,7 +77,7 @@ def report_decision(context: RunContext, plan: StoredPlan) -> None:
     _report([plan_event(context, plan)])
 
 
-def _log_events(context: RunContext, storage_name: str, plan_id: str, extra: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
+def _log_events(context: RunContext, storage_name: str, plan_id: str, extra: Mapping[str, Any] = MappingProxyType({})) -> Iterator[Event]:
     result = log_result(context, storage_name, {"plan_id": plan_id, **extra})
     key, partition = asset_key(context.config, storage_name, DELETION_LOG), context.run_date.isoformat()
     version = {"dagster/data_version": result.data_version.value} if result.data_version is not None else {}

@@ -19,6 +19,7 @@ from gc_assets.assets.waiting_plans import choices, describe_waiting, newest_pla
 from gc_assets.config.models import PageJob
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.errors import GcError, UsageError
+from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.restore_request import RestoreResult, resolve_request, restore_files, undo_history
@@ -191,7 +192,8 @@ def refuse_reexecution(run: dg.DagsterRun) -> None:
 
 
 def _decision_metadata(plan: StoredPlan, event: ApprovalEvent) -> dict[str, Any]:
-    metadata = {"storage": plan.header.storage, "plan_id": event.plan_id, "decision": str(event), "status": plan.status_at(event.at)}
+    decision = mark_rehearsal(str(event), plan.header.rehearsal)
+    metadata = {"storage": plan.header.storage, "plan_id": event.plan_id, "decision": decision, "status": plan.status_at(event.at)}
     if plan.verdict.missing is not None:
         metadata["missing"] = plan.verdict.missing
     return {**metadata, "apply_before": dg.MetadataValue.timestamp(plan.header.apply_before)}

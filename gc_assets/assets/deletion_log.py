@@ -6,7 +6,7 @@ run. Therefore the stage marks the lakes again and evaluates all gates itself.
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -17,22 +17,25 @@ from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.assets.markdown import amounts_table, escape_markdown
 from gc_assets.assets.names import asset_key
+from gc_assets.assets.page_actions import to_page_message
 from gc_assets.assets.plan_card import SHORT_ID
 from gc_assets.assets.plan_events import plan_event
 from gc_assets.assets.results import StepOutput, build_result
 from gc_assets.assets.step_log import forward_logs
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.errors import GcError
+from gc_assets.core.outcomes import describe_not_done
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, PHASES
-from gc_assets.core.plan import Amount
+from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.engine.run_context import RunContext
 from gc_assets.report.shares import Amounts
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.delete.apply import apply_plan
+from gc_assets.stages.delete.apply import ApplyResult, apply_plan
 from gc_assets.stages.delete.execution import header_of_result
 from gc_assets.stages.delete.plan_selection import in_mode, select_plan
+from gc_assets.stages.read.apply_outcomes import count_reasons
 from gc_assets.stages.read.reversibility import describe_outcomes, reversibility_json
-from gc_assets.stages.records.plans import StoredPlan, load_plan
+from gc_assets.stages.records.plans import PARTIALLY_APPLIED, StoredPlan, load_plan
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary
@@ -84,10 +87,26 @@ def deletion_log(config: Config, storage: StorageConfig, run_dates: RunDates) ->
             if applied.edited:
                 for event in expiry_log_events(run_context, header.expiry_actions):
                     context.log_event(event)
-            outcomes = " ".join(describe_outcomes(header, {key: total.rows for key, total in applied.by_outcome.items()}))
-            return log_result(run_context, storage.name, {"outcomes": outcomes, **of_plan})
+            return log_result(run_context, storage.name, {**outcome_metadata(run_context, header, applied), **of_plan})
 
     return run
+
+
+def outcome_metadata(run_context: RunContext, header: PlanHeader, applied: ApplyResult) -> dict[str, Any]:
+    """Return what was done, what was not and why, as metadata."""
+    reasons = count_reasons(run_context, header, applied.published) if applied.not_done else {}
+    counts = {key: total.rows for key, total in applied.by_outcome.items()}
+    lines = [to_page_message(line, run_context.config) for line in describe_outcomes(header, counts, reasons)]
+    status = PARTIALLY_APPLIED if applied.not_done else "applied"
+    not_done = {"not_done": describe_not_done(applied.not_done)} if applied.not_done else {}
+    # Sentences are paragraphs, and the reasons under a sentence are a list.
+    text = "\n".join(_escape_line(line) for line in lines)
+    return {"status": status, **not_done, "outcomes": dg.MetadataValue.md(text)}
+
+
+def _escape_line(line: str) -> str:
+    """Return a sentence or a list item of outcomes as Markdown."""
+    return f"- {escape_markdown(line[2:])}" if line.startswith("- ") else f"\n{escape_markdown(line)}\n"
 
 
 def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, plan: StoredPlan) -> None:
@@ -98,7 +117,7 @@ def _observe_plan(context: dg.AssetExecutionContext, run_context: RunContext, pl
         context.log.warning(f"Cannot show the status of plan {plan.header.plan_id[:SHORT_ID]}: {error}")
 
 
-def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, str]) -> dg.MaterializeResult:
+def log_result(run_context: RunContext, storage_name: str, extra: Mapping[str, Any]) -> dg.MaterializeResult:
     """Return the current log of the run date.
 
     If no log exists, the result states that nothing was done.

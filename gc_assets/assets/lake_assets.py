@@ -18,6 +18,7 @@ from gc_assets.assets.names import asset_key
 from gc_assets.assets.results import StepOutput
 from gc_assets.assets.sources import source_key
 from gc_assets.config.models import Config
+from gc_assets.core.rehearsals import REHEARSAL
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.commit_graph import commit_graph
@@ -103,7 +104,7 @@ def _freeze_report(_: RunContext, published: PublishedTable) -> str:
     if summary.historical:
         lines.append("**Historical**: not frozen on its own date. Its plan cannot be applied.")
     if summary.rehearsal:
-        lines.append("**Rehearsal**: GC_ASSETS_UNSAFE_NOW sets the clock.")
+        lines.append(f"**{REHEARSAL}**: GC_ASSETS_UNSAFE_NOW sets the clock.")
     return "\n\n".join(lines + [f"- {escape_markdown(note)}" for note in summary.notes])
 
 

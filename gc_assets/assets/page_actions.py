@@ -1,4 +1,4 @@
-"""What a user of Dagster's page does instead of a command.
+"""Actions on Dagster's page in place of commands.
 
 Messages of the stages suggest commands. On the page, those that a job replaces are shown as that
 job and its configuration. Other commands stay, because the page has no replacement.
@@ -66,17 +66,17 @@ def _replace(match: re.Match[str], config: Config) -> str:
 
 
 def _action(text: str, config: Config) -> str | None:
-    """Return the page action of a command, or None if there is none."""
+    """Return the page action of a command, or None if the page has no action for it."""
     try:
-        name, *words = shlex.split(text)
+        name, *arguments = shlex.split(text)
     except ValueError:
         return None
-    fields = dict(_fields(words))
+    fields = dict(_fields(arguments))
     match name:
         case "run":
             run_date = fields.get("run_date")
             return "the job `run`" + (f" for the partition {run_date}" if run_date else "")
-        case "plans" if not words:
+        case "plans" if not arguments:
             return _PLANS
         case "apply" if "end" not in fields and "phase" not in fields:
             mode = {"mode": fields["mode"]} if "mode" in fields else {}
@@ -92,10 +92,10 @@ def _launch(job: str, fields: Mapping[str, str]) -> str:
     return f"the job `{job}`" + (f" with `{shown}`" if shown else "")
 
 
-def _fields(words: list[str]) -> Iterator[tuple[str, str]]:
+def _fields(arguments: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the configuration of a job that equals the arguments of a command."""
     overrides = list[str]()
-    left = iter(words)
+    left = iter(arguments)
     for word in left:
         if word == "--":
             continue

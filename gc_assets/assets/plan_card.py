@@ -64,7 +64,7 @@ def _lines(plan: StoredPlan, config: Config, status: str, tables: Sequence[Table
     yield mark_rehearsal(title, header.rehearsal)
     yield ""
     yield from _amounts(shown)
-    yield from ("", *(_wrap(line) for line in _facts(plan, config, status, tables, short=short)))
+    yield from ("", *(_wrap(line) for line in _items(plan, config, status, tables, short=short)))
 
 
 def _amounts(header: PlanHeader) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _amounts(header: PlanHeader) -> Iterator[str]:
         yield from ("| action | number | size |", "|---|--:|--:|", *rows)
 
 
-def _facts(plan: StoredPlan, config: Config, status: str, tables: Sequence[TableAmounts], *, short: bool) -> Iterator[str]:
+def _items(plan: StoredPlan, config: Config, status: str, tables: Sequence[TableAmounts], *, short: bool) -> Iterator[str]:
     header, shown = plan.header, plan.effective_header
     if plan.not_done:
         yield f"**Not done**: {describe_not_done(plan.not_done)}"

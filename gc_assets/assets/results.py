@@ -20,6 +20,7 @@ from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.assets.markdown import escape_markdown
 from gc_assets.assets.names import asset_key
+from gc_assets.core.rehearsals import describe_rehearsal
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import ROUTE
@@ -75,7 +76,7 @@ def build_result(
         "table_bytes": receipt.size_bytes or sum(part.size_bytes for part in receipt.parts),
     }
     # The most important metadata comes first. The address and the sample come last.
-    metadata: dict[str, Any] = dict(extra or {})
+    metadata: dict[str, Any] = {**rehearsal_metadata(context), **(extra or {})}
     if output.extra_metadata is not None:
         metadata |= output.extra_metadata(context, published)
     if output.report is not None:
@@ -94,6 +95,11 @@ def build_result(
         data_version=dg.DataVersion(receipt.digest),
         check_results=[check.result(context, key, published) for check in checks],
     )
+
+
+def rehearsal_metadata(context: RunContext) -> dict[str, str]:
+    """Return the mark of a rehearsal, if the run is one."""
+    return {"rehearsal": describe_rehearsal(context.clock.now())} if context.clock.is_rehearsal else {}
 
 
 def _request_figures(requests: Requests) -> Figures:

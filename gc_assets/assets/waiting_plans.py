@@ -64,17 +64,17 @@ def choices(platform: Platform, job: str, config_of: Callable[[str], Mapping[str
         return [_name(platform, plan) for plan in reversed(waiting_plans(platform, job))]
 
     @dg.dynamic_partitioned_config(partition_fn=names)
-    def chosen(partition_key: str) -> Mapping[str, Any]:
+    def config_of_partition(partition_key: str) -> Mapping[str, Any]:
         return config_of(partition_key.rpartition(" ")[2])
 
-    return chosen
+    return config_of_partition
 
 
 def describe_waiting(platform: Platform, job: str) -> str:
     """Return a sentence that lists the plans that a job can act on."""
     plans = waiting_plans(platform, job)
     if not plans:
-        return "There is none now. Launch the job `run` to make a plan." if job != "restore" else "There is none now."
+        return "No plan is waiting. Launch the job `run` to make a plan." if job != "restore" else "No applied plan was found."
     listed = "; ".join(f"{plan.header.plan_id[:SHORT_ID]} ({_describe(platform, plan)})" for plan in plans[:MAX_LISTED])
     more = f"; and {len(plans) - MAX_LISTED:,} more" if len(plans) > MAX_LISTED else ""
     return f"Choose one of: {listed}{more}."

@@ -137,7 +137,7 @@ def test_reject_job_blocks_the_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "config, expected",
     [
-        ({}, "Enter a plan in `plan_id`, or `prefix` or `key`. There is none now."),
+        ({}, "Enter a plan in `plan_id`, or `prefix` or `key`. No applied plan was found."),
         ({"prefix": "data/", "history": True}, "name the plan with `plan_id`"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),

@@ -48,8 +48,10 @@ class Session:
     past: dict[str, dict[str, str]]
     lineage: dict[str, set[str]]
     plan: dict[str, str]
+    chosen: str
     ends: dict[str, str]
     applied: dict[str, str]
+    status: str
     restored: dict[str, str]
     files: list[set[str]]
 
@@ -62,7 +64,9 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     document = yaml.safe_load(config.read_text())
     document["lakes"] = [lake for lake in document["lakes"] if lake["name"] == "weather"]
     shutil.rmtree(config.parent / "lake" / "shop")
-    config.write_text(yaml.safe_dump({**document, "page_may": ["approve", "restore"], "spark": {"master": "local[2]", "conf": TEST_CONF}}))
+    # The page of a group shows only groups without "/" in their names.
+    more = {"page_may": ["approve", "restore"], "dagster": {"group_prefix": "gc_"}, "spark": {"master": "local[2]", "conf": TEST_CONF}}
+    config.write_text(yaml.safe_dump({**document, **more}))
     return config
 
 
@@ -96,7 +100,7 @@ def duration(page: DagsterPage, lakes: Path, day: date) -> Session:
     page.resize(*GRAPH)
     lineage = {}
     for group, picture in (("weather", "asset-graph"), ("lake", "storage-graph")):
-        lineage[group] = page.group(group)
+        lineage[group] = page.group(f"gc_{group}")
         page.picture(picture, DRAWN)
     page.resize(*WINDOW)
     page.partition("lake/orphan_files", today, "report")
@@ -107,15 +111,18 @@ def duration(page: DagsterPage, lakes: Path, day: date) -> Session:
 
     page.backfill("weather/lake_refs", *dates)
     plan_id = plan["plan_id"]
+    chosen = page.choose("approve", f"lake {today} {plan_id}")
     ends = {"approve": page.launch("approve", {"approve_plan": {"config": {"plan_id": plan_id, "by": "ada", "comment": "as agreed"}}})}
     ends["apply"] = page.launch("apply", {"lake__deletion_log": {"config": {"plan_id": plan_id}}}, today)
     files.append(stored_files(lakes))
     applied = page.partition("lake/deletion_log", today, "quarantined_files")
+    status = page.partition("lake/deletion_plan", today, "approve_before")["status"]
+    page.picture("plan-applied")
     ends["restore"] = page.launch("restore", {"put_files_back": {"config": {"plan_id": plan_id, "history": True}}})
     files.append(stored_files(lakes))
     restored = page.partition("lake/deletion_log", today, "restored_files")
     past = {run_date: page.partition("weather/lake_refs", run_date, "Materialized") for run_date in dates}
-    return Session(page, lakes, past, lineage, plan, ends, applied, restored, files)
+    return Session(page, lakes, past, lineage, plan, chosen, ends, applied, status, restored, files)
 
 
 def stored_files(lakes: Path) -> set[str]:
@@ -140,7 +147,20 @@ def test_launchpad_approves_applies_and_restores(session: Session) -> None:
     assert int(session.restored["restored_files"]) == len(before - between)
     assert before <= after
     (plan,) = json.loads(CliRunner().invoke(cli, ["--config", str(session.config), "plans", "--format", "json"]).stdout)
-    assert (plan["plan_id"], plan["status"], plan["approved_by"]) == (session.plan["plan_id"], "restored", "ada")
+    assert (plan["plan_id"][:12], plan["status"], plan["approved_by"]) == (session.plan["plan_id"], "restored", "ada")
+
+
+def test_card_is_shown_without_a_click(session: Session) -> None:
+    assert session.plan["plan"].startswith(f"Plan {session.plan['plan_id']} of ")
+
+
+def test_launchpad_offers_the_waiting_plan(session: Session) -> None:
+    config = yaml.safe_load(session.chosen)["ops"]["approve_plan"]["config"]
+    assert config == {"plan_id": session.plan["plan_id"], "by": "", "comment": "", "override": []}
+
+
+def test_status_follows_the_apply(session: Session) -> None:
+    assert session.status == "applied"
 
 
 def test_backfill_of_past_dates_creates_analyses(session: Session) -> None:

@@ -96,7 +96,11 @@ def test_applied_plan_is_reported_like_a_dagster_run(
     assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied_plan)
     assert shown.metadata["quarantined_files"].value >= len(lake.leftovers)
     metadata = apply_metadata(lake, applied_plan, run_date)[LOG]  # changes nothing, and reports the current log
-    assert {name: value for name, value in metadata.metadata.items() if name != "nothing_changed"} == shown.metadata
+    of_apply = {"status": "applied", "outcomes": shown.metadata["outcomes"].value}
+    assert "11 files moved to quarantine" in str(of_apply["outcomes"])
+    assert {name: shown.metadata[name].value for name in of_apply} == of_apply
+    kept = {name: value for name, value in shown.metadata.items() if name not in of_apply}
+    assert {name: value for name, value in metadata.metadata.items() if name != "nothing_changed"} == kept
     assert metadata.tags["dagster/data_version"] == shown.tags["dagster/data_version"]
 
 
@@ -113,9 +117,12 @@ def test_approval_is_reported_on_the_plan(applied_plan: str, instance: dg.Dagste
     assert observed is not None
     message = {name: observed.metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals")}
     assert (message, observed.partition) == (
-        {"plan_id": applied_plan, "status": "approved", "approved_by": "ada", "approvals": "1 of 1"},
+        {"plan_id": applied_plan[:12], "status": "approved", "approved_by": "ada", "approvals": "1 of 1"},
         run_date,
     )
+    applied = records[1].asset_observation
+    assert applied is not None
+    assert (applied.metadata["status"].value, "**applied**" in str(applied.metadata["plan"].value)) == ("applied", True)
     assert newest_event(instance, LOG).metadata["approved_by"].value == "ada"
 
 
@@ -133,6 +140,9 @@ def test_restore_is_reported(applied_plan: str, lake: SmallLake, instance: dg.Da
     (row,) = json.loads(run_command(lake, "restore", "--plan", applied_plan, "--format", "json").stdout)
     shown = newest_event(instance, LOG)
     assert shown.metadata["restored_files"].value == row["files"] > 0
+    (newest,) = instance.fetch_observations(dg.AssetKey(["warehouse", "deletion_plan"]), limit=1).records
+    assert newest.asset_observation is not None
+    assert newest.asset_observation.metadata["status"].value == "restored"
     assert str(shown.metadata["plan_id"].value).startswith("restore-")
 
 
