@@ -155,9 +155,9 @@ def run_client(settings: dict[str, Any], environment: dict[str, str]) -> None:
         raise RuntimeError("rows were lost")
 
 
-def run_jobs(count: int, folder: Path) -> Iterator[Memory]:
-    """Run the job `run` again and again in `dagster dev`, and yield the memory of all its processes
-    between two runs.
+def run_jobs(count: int, folder: Path, asset: str | None) -> Iterator[Memory]:
+    """Run the job `run` again and again in `dagster dev`, or one asset of each lake, and yield the
+    memory of all its processes between two runs.
     """
     from tests.ports import free_port
     from tests.s3.daemons import daemons
@@ -176,7 +176,7 @@ def run_jobs(count: int, folder: Path) -> Iterator[Memory]:
         group.wait(client.answers)
         for number in range(1, count + 1):
             started = perf_counter()
-            client.run_job("run", datetime.now(UTC).date().isoformat())
+            client.run_job("run" if asset is None else "__ASSET_JOB", datetime.now(UTC).date().isoformat(), client.assets(asset))
             if number == 1 or number % every == 0:
                 sleep(SETTLE_SECONDS)  # the process of the run has ended
                 yield Memory.measure(group.pids()[-1], number, perf_counter() - started - SETTLE_SECONDS)
@@ -194,13 +194,20 @@ class _Client:
         except OSError:
             return False
 
-    def run_job(self, job: str, partition: str) -> None:
-        """Launch a run and wait until it ends.
+    def assets(self, name: str | None) -> list[dict[str, Any]]:
+        """Return the assets with a name."""
+        nodes = self._send("{ assetNodes { assetKey { path } isExecutable } }")["assetNodes"] if name is not None else []
+        return [node["assetKey"] for node in nodes if node["assetKey"]["path"][-1] == name and node["isExecutable"]]
+
+    def run_job(self, job: str, partition: str, assets: list[dict[str, Any]]) -> None:
+        """Launch a run of a job, or of some of its assets, and wait until it ends.
 
         Raises:
             RuntimeError: The run failed.
         """
-        selector = {"jobName": job, "repositoryLocationName": "lake_gc", "repositoryName": "__repository__"}
+        selector: dict[str, Any] = {"jobName": job, "repositoryLocationName": "lake_gc", "repositoryName": "__repository__"}
+        if assets:
+            selector["assetSelection"] = assets
         parameters = {
             "selector": selector,
             "runConfigData": {},
@@ -260,18 +267,21 @@ def tick_sensor(count: int, folder: Path) -> Iterator[Memory]:
 
 
 SESSIONS: Final = ("local", "service")
-SUBJECTS: Final = {"dagster": run_jobs, "sensor": tick_sensor}
 
 
 @click.command()
-@click.argument("kind", type=click.Choice([*SESSIONS, *SUBJECTS]))
+@click.argument("kind", type=click.Choice([*SESSIONS, "dagster", "sensor"]))
 @click.option("--count", default=300, show_default=True, help="The number of sessions, runs or ticks.")
-def main(kind: str, count: int) -> None:
+@click.option("--asset", help="For dagster: only this asset of each lake, for example commit_graph. Default: the job `run`.")
+def main(kind: str, count: int, asset: str | None) -> None:
     """Print the memory of a long-lived server over many sessions, runs or ticks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         click.echo(HEADER)
-        found = open_sessions(kind, count, folder) if kind in SESSIONS else SUBJECTS[kind](count, folder)
+        if kind in SESSIONS:
+            found = open_sessions(kind, count, folder)
+        else:
+            found = tick_sensor(count, folder) if kind == "sensor" else run_jobs(count, folder, asset)
         for memory in found:
             click.echo(memory.line())
 
