@@ -79,9 +79,8 @@ class DagsterPage:
     def choose(self, job: str, partition: str) -> str:
         """Choose a partition in the launchpad of a job, and return the configuration that it fills in."""
         self.page.goto(f"{self.address}/locations/lake_gc/jobs/{job}/playground")
-        self.page.get_by_placeholder("Partition").fill(partition)
-        self.page.get_by_text(partition, exact=True).first.wait_for()
-        self.page.keyboard.press("Enter")
+        self.page.get_by_placeholder("Partition").click()
+        self.page.get_by_text(partition, exact=True).first.click()
         self.page.get_by_text("partition_set:").first.wait_for()
         self.picture(f"choose-{job}")
         return self.page.evaluate("document.querySelector('.CodeMirror').CodeMirror.getValue()")
