@@ -1,8 +1,8 @@
 """Pure Python `xxhash64` that is identical to Spark's, for use in driver, executors and files.
 
 XXH64 with seed 42. Columns are chained, i.e. the hash of one value is the seed for the next, and a
-null leaves the hash unchanged. Strings of equal length are hashed together, about eight million per
-second. Whole rows are hashed one by one, so large tables are hashed in Spark.
+null leaves the hash unchanged. Values of equal length are hashed together, about eight million
+strings per second. Few rows are hashed one by one.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
 SPARK_SEED = 42
-# Python values need ten times as much memory as Arrow values.
-_ROWS_AT_A_TIME = 4_096
-# Strings hashed together. The vectors of so many hashes fit in the cache of a core.
+# Rows or strings hashed together. The vectors of so many hashes fit in the cache of a core.
 _HASHES_AT_A_TIME = 16_384
-# For fewer strings of one length, or longer ones, a call per string is faster.
-_LEAST_EQUAL = 512
+# For fewer rows, or fewer or longer strings of one length, a call per value is faster.
+_LEAST_ROWS = 1_000
+_LEAST_EQUAL = 128
 _MAX_LENGTH = 1_024
 
 # Constants of XXH64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md).
@@ -37,31 +37,93 @@ _Chain = Callable[[Any, int], int]
 def xxhash64(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
     """Return Spark's `xxhash64(col)` of a string column. The hash of an SQL null is 42."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    hashes = [_hash_strings(chunk.cast(pa.binary())) for chunk in chunks]
+    hashes = [_chain_array(chunk, np.full(len(chunk), SPARK_SEED, np.uint64)) for chunk in chunks]
     return np.concatenate([np.empty(0, np.uint64), *hashes]).view(np.int64)
 
 
-def _hash_strings(values: pa.BinaryArray) -> _Hashes:
-    hashes = np.full(len(values), SPARK_SEED, np.uint64)
+def _chain_array(values: pa.Array, seeds: _Hashes) -> _Hashes:
+    """Return the hashes after a column. The seeds are the hashes before it."""
+    if values.null_count == len(values):
+        return seeds
+    if not values.null_count:
+        return _chain_valid(values, seeds)
     rows = np.flatnonzero(values.is_valid())
-    if len(rows) == 0:
-        return hashes
+    hashes = seeds.copy()
+    hashes[rows] = _chain_valid(values.drop_null(), seeds[rows])
+    return hashes
+
+
+def _chain_valid(values: pa.Array, seeds: _Hashes) -> _Hashes:
+    type_ = values.type
+    if pt.is_string(type_) or pt.is_large_string(type_) or pt.is_binary(type_):
+        return _hash_strings(values.cast(pa.binary()), seeds)
+    if pt.is_struct(type_):
+        for field in values.flatten():
+            seeds = _chain_array(field, seeds)
+        return seeds
+    if pt.is_map(type_):
+        lengths, entries = _sorted_entries(values)
+        return _chain_lists(lengths, entries, seeds)
+    if pt.is_list(type_):
+        return _chain_lists(pc.list_value_length(values).to_numpy(), [values.flatten()], seeds)
+    if pt.is_int64(type_) or pt.is_timestamp(type_):
+        return _hash_longs(values.cast(pa.int64()).to_numpy().view(np.uint64), seeds)
+    return _hash_ints(values.cast(pa.int32()).to_numpy().view(np.uint32), seeds)
+
+
+def _sorted_entries(values: pa.MapArray) -> tuple[NDArray[np.int32], list[pa.Array]]:
+    """Return the number of entries of each map, and the keys and values of all maps, sorted by key."""
+    offsets = values.offsets.to_numpy()
+    lengths = np.diff(offsets)
+    entries = pa.table({"row": np.repeat(np.arange(len(values)), lengths), "key": values.keys[offsets[0] : offsets[-1]].cast(pa.binary())})
+    order = pc.sort_indices(entries, [("row", "ascending"), ("key", "ascending")])
+    return lengths, [column[offsets[0] : offsets[-1]].take(order) for column in (values.keys, values.items)]
+
+
+def _chain_lists(lengths: NDArray[np.int32], columns: list[pa.Array], seeds: _Hashes) -> _Hashes:
+    """Chain the elements of lists. An element has a value in each column."""
+    hashes, starts = seeds.copy(), np.cumsum(lengths) - lengths
+    for position in range(int(lengths.max(initial=0))):
+        rows = np.flatnonzero(lengths > position)
+        for column in columns:
+            hashes[rows] = _chain_array(column.take(pa.array(starts[rows] + position)), hashes[rows])
+    return hashes
+
+
+def _hash_strings(values: pa.BinaryArray, seeds: _Hashes) -> _Hashes:
+    hashes = np.empty(len(values), np.uint64)
     content, offsets = _content(values)
-    lengths = np.diff(offsets)[rows]
-    order = np.argsort(np.minimum(lengths, _MAX_LENGTH + 1).astype(np.uint16), kind="stable")  # a radix sort
-    rows, lengths = rows[order], lengths[order]
+    lengths = np.diff(offsets)
+    rows = np.argsort(np.minimum(lengths, _MAX_LENGTH + 1).astype(np.uint16), kind="stable")  # a radix sort
     single: list[NDArray[np.intp]] = []
-    for group in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(lengths)) + 1):
+    for group in np.split(rows, np.flatnonzero(np.diff(lengths[rows])) + 1):
         if len(group) < _LEAST_EQUAL or lengths[group[0]] > _MAX_LENGTH:
-            single.append(rows[group])
+            single.append(group)
             continue
         for start in range(0, len(group), _HASHES_AT_A_TIME):
-            some = rows[group[start : start + _HASHES_AT_A_TIME]]
-            hashes[some] = _hash_equal_lengths(content, offsets[some], int(lengths[group[0]]))
+            some = group[start : start + _HASHES_AT_A_TIME]
+            hashes[some] = _hash_equal_lengths(content, offsets[some], int(lengths[group[0]]), seeds[some])
     if single:
         some = np.concatenate(single)
-        hashes[some] = [xxh64_intdigest(value, SPARK_SEED) for value in values.take(pa.array(some)).to_pylist()]
+        values_of = values.take(pa.array(some)).to_pylist()
+        hashes[some] = [xxh64_intdigest(value, seed) for value, seed in zip(values_of, seeds[some].tolist(), strict=True)]
     return hashes
+
+
+def _hash_longs(values: _Hashes, seeds: _Hashes) -> _Hashes:
+    hashes, scratch = seeds + (_P5 + np.uint64(8)), np.empty(len(seeds), np.uint64)
+    hashes ^= _round(values * _P2, scratch)
+    _step(hashes, 27, _P1, scratch)
+    hashes += _P4
+    return _finish(hashes)
+
+
+def _hash_ints(values: NDArray[np.uint32], seeds: _Hashes) -> _Hashes:
+    hashes, scratch = seeds + (_P5 + np.uint64(4)), np.empty(len(seeds), np.uint64)
+    hashes ^= values.astype(np.uint64) * _P1
+    _step(hashes, 23, _P2, scratch)
+    hashes += _P3
+    return _finish(hashes)
 
 
 def _content(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -71,13 +133,13 @@ def _content(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int6
     return np.frombuffer(content if content is not None else b"", np.uint8), starts
 
 
-def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], length: int) -> _Hashes:
+def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], length: int, seeds: _Hashes) -> _Hashes:
     """Hash many strings of one length, one step of XXH64 at a time for all of them."""
     at, scratch = starts.copy(), np.empty(len(starts), np.uint64)
     words = np.ndarray((max(len(content) - 7, 0),), "<u8", content, strides=(1,))  # the eight bytes at each position
     if length >= 32:
-        seeds = (SPARK_SEED + _PRIMES[0] + _PRIMES[1], SPARK_SEED + _PRIMES[1], SPARK_SEED, SPARK_SEED - _PRIMES[0])
-        lanes = [np.full(len(starts), seed & _MASK, np.uint64) for seed in seeds]
+        first = (_PRIMES[0] + _PRIMES[1], _PRIMES[1], 0, -_PRIMES[0])
+        lanes = [seeds + np.uint64(number & _MASK) for number in first]
         for _ in range(length // 32):
             for lane in lanes:
                 lane += words[at] * _P2
@@ -86,7 +148,7 @@ def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], l
                 at += 8
         hashes = _merge_lanes(lanes, scratch)
     else:
-        hashes = np.full(len(starts), (SPARK_SEED + _PRIMES[4]) & _MASK, np.uint64)
+        hashes = seeds + _P5
     hashes += np.uint64(length)
     for _ in range(length % 32 // 8):
         hashes ^= _round(words[at] * _P2, scratch)
@@ -102,6 +164,10 @@ def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], l
         hashes ^= content[at].astype(np.uint64) * _P5
         _step(hashes, 11, _P1, scratch)
         at += 1
+    return _finish(hashes)
+
+
+def _finish(hashes: _Hashes) -> _Hashes:
     for shift, prime in ((33, _P2), (29, _P3)):
         hashes ^= hashes >> np.uint64(shift)
         hashes *= prime
@@ -147,12 +213,21 @@ def row_hashes(table: pa.Table) -> NDArray[np.int64]:
     Raises:
         TypeError: For column types not used in published tables.
     """
+    chains = [_chain(field.type) for field in table.schema]
+    if table.num_rows >= _LEAST_ROWS:
+        return _hash_together(table)
     hashes = [SPARK_SEED] * table.num_rows
-    for name in table.schema.names:
-        column = table.column(name)
-        plain, chain = _plain_type(column.type), _chain(column.type)
+    for column, chain in zip(table.columns, chains, strict=True):
+        plain = _plain_type(column.type)
         hashes = [chain(value, seed) for value, seed in zip(column.cast(plain).to_pylist(), hashes, strict=True)]
     return np.array(hashes, np.uint64).view(np.int64)
+
+
+def _hash_together(table: pa.Table) -> NDArray[np.int64]:
+    hashes = np.full(table.num_rows, SPARK_SEED, np.uint64)
+    for column in table.columns:
+        hashes = _chain_array(column.combine_chunks(), hashes)
+    return hashes.view(np.int64)
 
 
 def digest(table: pa.Table) -> int:
@@ -160,7 +235,7 @@ def digest(table: pa.Table) -> int:
 
     The digest is independent of row order, and partial digests can be added.
     """
-    slices = (table.slice(start, _ROWS_AT_A_TIME) for start in range(0, table.num_rows, _ROWS_AT_A_TIME))
+    slices = (table.slice(start, _HASHES_AT_A_TIME) for start in range(0, table.num_rows, _HASHES_AT_A_TIME))
     return sum(int(row_hashes(some).view(np.uint64).sum(dtype=np.uint64)) for some in slices) % 2**64
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,38 @@ def test_columns_without_content_are_hashed(values: list[str | None]) -> None:
     expected = [42 if value is None else xxh64_intdigest(value.encode(), 42) for value in values]
     assert xxhash64(pa.array(values, pa.string())).view(np.uint64).tolist() == expected
     assert xxhash64(pa.chunked_array([], pa.string())).tolist() == []
+
+
+def random_row(rng: random.Random) -> dict[str, Any]:
+    def text() -> str:
+        return "".join(rng.choices("aé/", k=rng.choice([0, 3, 8, 40])))
+
+    values: dict[str, Any] = {
+        "text": text(),
+        "long": rng.randrange(-(2**63), 2**63),
+        "int": rng.randrange(-(2**31), 2**31),
+        "day": date.fromordinal(rng.randrange(1, 3_000_000)),
+        "flag": rng.random() < 0.5,
+        "at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=rng.randrange(10**15)),
+        "texts": [rng.choice([text(), None]) for _ in range(rng.randrange(4))],
+        "root": root(text(), rng.choice([None, rng.randrange(2**40)])),
+        "roots": [rng.choice([None, root(text(), 1)]) for _ in range(rng.randrange(3))],
+        "summary": [(key, rng.choice([text(), None])) for key in rng.sample(["b", "a", "é", "aa", ""], rng.randrange(5))],
+    }
+    return {name: None if rng.random() < 0.2 else value for name, value in values.items()}
+
+
+def test_many_rows_have_the_hashes_of_few_rows() -> None:
+    """Many rows are hashed together. Slices and chunks have other offsets."""
+    rng = random.Random(31)
+    table = pa.Table.from_pylist([random_row(rng) for _ in range(2_000)], schema=EVERY_TYPE)
+    slices = [table.slice(start, 100) for start in range(0, 2_000, 100)]
+    expected = np.concatenate([row_hashes(some) for some in slices])
+    assert row_hashes(table).tolist() == expected.tolist()
+    assert row_hashes(table.slice(37, 1_500)).tolist() == expected[37:1_537].tolist()
+    assert row_hashes(pa.concat_tables([table.slice(500), table.slice(3, 400)])).tolist() == [*expected[500:], *expected[3:403]]
+    for name in EVERY_TYPE.names:
+        assert row_hashes(table.select([name])).tolist() == np.concatenate([row_hashes(some.select([name])) for some in slices]).tolist()
 
 
 def test_digest_ignores_order_and_chunks() -> None:
