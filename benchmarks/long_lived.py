@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -86,7 +86,7 @@ HEADER: Final = f"{'count':>6} {'server MiB':>10} {'children MiB':>12} {'process
 
 
 @contextmanager
-def local_server(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+def local_server(folder: Path) -> Generator[tuple[dict[str, Any], dict[str, str]]]:
     """Yield settings and variables of the clients of pyspark's local server. Stop it afterwards."""
     environment = {DISCOVERY: str(folder / "connect-local.json")}
     try:
@@ -97,7 +97,7 @@ def local_server(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, str]]
 
 
 @contextmanager
-def service(folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+def service(folder: Path) -> Generator[tuple[dict[str, Any], dict[str, str]]]:
     """Yield settings and variables of the clients of a server with a token and TLS."""
     from tests.connect_service import TOKEN, run_service  # needs grpcio
 

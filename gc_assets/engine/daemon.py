@@ -80,7 +80,7 @@ def has_workers() -> bool:
 
 def end_if_idle(idle_seconds: float = IDLE_SECONDS) -> None:
     """Make pyspark's daemon in this process end after a time without workers."""
-    daemon.select = SimpleNamespace(**{**vars(select), "poll": partial(IdlePoll, idle_seconds)})
+    daemon.select = SimpleNamespace(**{**vars(select), "poll": partial(IdlePoll, idle_seconds)})  # pyright: ignore[reportPrivateImportUsage]
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def _require_private(path: Path) -> None:
 
 def main() -> None:
     """Stop local servers, as the command line requests."""
-    parser = argparse.ArgumentParser(prog="python -m gc_assets.resources.connect_server", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m gc_assets.resources.connect_server", description="Stop local Spark Connect servers.")
     parser.add_argument("--stop", action="store_true", required=True, help="Stop the server of this environment and release.")
     parser.add_argument("--all", action="store_true", help="Also stop your servers of other environments and releases.")
     options = parser.parse_args()

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ SLEEP = "import signal, sys, time; signal.signal(signal.SIGTERM, getattr(signal,
 
 
 @contextmanager
-def recorded_process(directory: Path, at_sigterm: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def recorded_process(directory: Path, at_sigterm: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
     """Run a process with these arguments that is recorded as the server of a directory."""
     directory.mkdir(mode=0o700, exist_ok=True)
     with subprocess.Popen([sys.executable, "-c", SLEEP, at_sigterm, *arguments], stdout=subprocess.PIPE, text=True) as process:
