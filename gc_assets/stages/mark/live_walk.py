@@ -142,7 +142,7 @@ class LiveWalk:
             all_roots = read_content_roots(self.roots)
             is_unlisted = pc.equal(all_roots.column("kind"), Kind.UNLISTED_LOCATION)
             unlisted = all_roots.filter(is_unlisted)
-            columns = ["container", "container_size_bytes", "etag", "digest", "files"]
+            columns = ["container", "container_size_bytes", "entries", "etag", "digest", "files"]
             index = read_parts(files, list(self.cache.containers), CONTAINERS, columns)
             rooted = self._resolve_roots(all_roots.filter(pc.invert(is_unlisted)), read_edges(files, self.cache.edges), index)
             found = self._optional_if_absent(closure(rooted.roots, rooted.edges))
