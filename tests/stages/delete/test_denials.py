@@ -62,7 +62,7 @@ def test_denied_file_ends_its_plan_and_is_left_out_for_a_time(house: Lakehouse, 
         deny(patch, key)
         by_outcome = counts(house.approve_and_apply(first).by_outcome)
     assert by_outcome == {("quarantine", "denied"): 1, ("quarantine", "done"): len(others)}
-    assert find_plan(house.config, first.plan_id).status_at(house.now) == "applied"
+    assert find_plan(house.config, first.plan_id).status_at(house.now) == "partially applied"
 
     house.now += DAY
     second = house.plan()
