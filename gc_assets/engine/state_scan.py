@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
-from gc_assets.state.parts import add_missing_columns, missing_columns
+from gc_assets.state.parts import add_missing_columns, describe_damage, missing_columns, open_part
 
 # Bytes read per task, and bytes that could be read in the time of one request.
 TASK_BYTES: Final = 16 * 2**20
@@ -127,10 +127,10 @@ def read_errors(path: str) -> Generator[None]:
         yield
     except FileNotFoundError as error:
         raise StateError(f"{error.filename or path} is missing, so the table is incomplete; run its asset again") from None
-    except OSError as error:
-        raise StateError(f"{path} cannot be read: {error}") from error
     except pa.ArrowException as error:
-        raise StateError(f"{path} is damaged ({error}); run its asset again") from error
+        raise StateError(describe_damage(path, error)) from error
+    except OSError as error:
+        raise StateError(describe_damage(path, error) if error.errno is None else f"{path} cannot be read: {error}") from error
 
 
 def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None = None) -> Iterator[pa.RecordBatch]:
@@ -139,7 +139,7 @@ def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None 
     Columns missing from the file are filled with null. With `only`, row groups without the value
     are skipped, and rows with another value are dropped.
     """
-    source = pq.ParquetFile(pa.BufferReader(content))
+    source = open_part(content)
     missing = missing_columns(source.schema_arrow, schema)
     groups = [number for number in range(source.num_row_groups) if only is None or may_contain(source.metadata.row_group(number), *only)]
     if not groups:

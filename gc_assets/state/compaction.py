@@ -401,7 +401,7 @@ def take_replaced(files: Files, group: str, asset: str, before: datetime) -> lis
 
     if existing := files.directories(f"{base}/{DIRECTORY}"):
         files.change(f"{base}/{LIST_FILE}", remove_old)
-    return [segment_directory(base, name) for name in sorted(old.intersection(existing))]  # without rows, there is none
+    return [segment_directory(base, name) for name in sorted(old.intersection(existing))]  # segments without rows have none
 
 
 def _select_segments(runs: Sequence[PastRun], compacted_segments: Sequence[CompactedSegment]) -> list[Segment] | None:
@@ -508,15 +508,12 @@ def _copy_parts(files: Files, directory: str, parts: Sequence[tuple[Part, Segmen
 
     With `names_runs`, a run id is added to each row of the main table.
     """
-    import pyarrow as pa  # slow to import, and not needed for reading
-    import pyarrow.parquet as pq
-
-    from gc_assets.state.parts import PartWriter
+    from gc_assets.state.parts import PartWriter, open_part
 
     writers: dict[str, list[PartWriter]] = defaultdict(list)
     for part, source in parts:
         side = part.name.rpartition("/")[0]
-        rows = pq.read_table(pa.BufferReader(read_verified(files, part, source.path)))
+        rows = open_part(read_verified(files, part, source.path)).read()
         if names_runs and not side and source.run_id:
             rows = _add_run_id(rows, source.run_id)
         if not writers[side] or not writers[side][-1].schema.equals(rows.schema):

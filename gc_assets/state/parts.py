@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -76,7 +77,9 @@ class _OpenPart:
         self._bytes = 0
         self._schema = schema
         self._sink = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1, use_dictionary=_repeating(schema))
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", compression_level=1, use_dictionary=_repeating(schema), write_page_checksum=True
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
 
@@ -120,10 +123,13 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
     """Read Parquet parts into memory. The caller ensures that they are small.
 
     Columns that are missing from older parts are filled with null.
+
+    Raises:
+        StateError: If the checksum of a part is wrong.
     """
     names = columns or schema.names
     wanted = pa.schema([schema.field(name) for name in names])
-    tables = [_read_part(content, wanted) for content in files.contents(paths)]
+    tables = [_read_part(f"{files.root}/{path}", content, wanted) for path, content in zip(paths, files.contents(paths), strict=True)]
     return pa.concat_tables(tables) if tables else wanted.empty_table()
 
 
@@ -139,10 +145,29 @@ def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
     return content
 
 
-def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
-    source = pq.ParquetFile(pa.BufferReader(content))
+def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open the bytes of a part.
+
+    Readers of its rows raise `OSError` if the checksum of a page is wrong. Most hashes do not
+    compress, so one wrong bit would otherwise give another hash, and a live file would be garbage.
+    Parts of gc-assets 0.3 and older have no checksums.
+    """
+    return pq.ParquetFile(pa.BufferReader(content), read_dictionary=list(read_dictionary), page_checksum_verification=True)
+
+
+def describe_damage(path: str, error: Exception) -> str:
+    """Return a message for a part that cannot be decoded."""
+    return f"{path} is damaged ({error}); run its asset again"
+
+
+def _read_part(path: str, content: bytes, wanted: pa.Schema) -> pa.Table:
+    source = open_part(content)
     missing = missing_columns(source.schema_arrow, wanted)
-    return add_missing_columns(source.read([name for name in wanted.names if name not in missing]), wanted)
+    try:
+        rows = source.read([name for name in wanted.names if name not in missing])
+    except OSError as error:
+        raise StateError(describe_damage(path, error)) from error
+    return add_missing_columns(rows, wanted)
 
 
 def missing_columns(found: pa.Schema, wanted: pa.Schema) -> set[str]:

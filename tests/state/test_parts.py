@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gc_assets.core.errors import StateError
 from gc_assets.state import parts
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter, read_parts
@@ -146,3 +148,26 @@ def test_hashes_have_no_dictionary(files: Files, tmp_path: Path) -> None:
     (part,) = writer.close()
     group = pq.read_metadata(tmp_path / "t" / part.name).row_group(0)
     assert [group.column(number).has_dictionary_page for number in range(2)] == [True, False]
+
+
+def test_wrong_bit_never_gives_other_rows(files: Files, tmp_path: Path) -> None:
+    """Hashes do not compress, so no other check of Parquet or Zstandard finds the bit."""
+    chance, schema = Random(5), pa.schema([("key", pa.string()), ("key_hash", pa.int64())])
+    rows = pa.table(
+        {"key": [f"data/{number}" for number in range(3_000)], "key_hash": [chance.getrandbits(62) for _ in range(3_000)]}, schema
+    )
+    writer = PartWriter(files, "t", schema)
+    writer.write(rows.combine_chunks().to_batches()[0])
+    (part,) = writer.close()
+    path, found = tmp_path / "t" / part.name, 0
+    content, columns = path.read_bytes(), pq.read_metadata(path).row_group(0)
+    pages = max(column.data_page_offset + column.total_compressed_size for column in map(columns.column, range(2)))
+    for _ in range(200):
+        damaged = bytearray(content)
+        damaged[chance.randrange(4, pages)] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            assert read_parts(files, [f"t/{part.name}"], schema) == rows
+        except (StateError, pa.ArrowException, OSError):
+            found += 1
+    assert found > 150

@@ -19,7 +19,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -33,7 +32,7 @@ from gc_assets.state.compaction import Reduction, Segment, SegmentList
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
 from gc_assets.state.journal import PublishedTable, TableRun
-from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.parts import PartWriter, open_part, read_parts
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import (
     CONTAINERS,
@@ -95,7 +94,7 @@ class _States:
 
 
 def _find_states(context: RunContext, lake_name: str) -> _States | None:
-    """Find the states of the newest run and of the newest one before `KEEP_DAYS`, if they are complete."""
+    """Find the states of the newest run and of the newest one before `KEEP_DAYS`, if complete."""
     now = context.clock.now()
     started = [run for run in context.state.history(lake_name, LIVE_FILES.name) if run.entry.created_at <= now]
     runs = sorted(started, key=lambda run: run.run_id, reverse=True)
@@ -217,7 +216,7 @@ class FindDead:
         """Remove the containers that any other container names, until none is left."""
         naming = [EDGES_OF_CONTAINERS.empty_table()]
         for content in self.files.contents(list(self.edges)):
-            edges = pq.read_table(pa.BufferReader(content), columns=EDGES_OF_CONTAINERS.names).cast(EDGES_OF_CONTAINERS)
+            edges = open_part(content).read(EDGES_OF_CONTAINERS.names).cast(EDGES_OF_CONTAINERS)
             naming.append(edges.filter(pc.is_in(edges.column("address"), dead)))
         edges, count = pa.concat_tables(naming), -1
         while len(dead) != count:
@@ -257,7 +256,7 @@ class CopyLive:
             for number in batch.column("id").to_pylist():
                 part, path = self.sources[number]
                 side = part.name.rpartition("/")[0]
-                source = pq.ParquetFile(pa.BufferReader(compaction.read_verified(self.files, part, path)))
+                source = open_part(compaction.read_verified(self.files, part, path))
                 own = writers.setdefault(side, [])
                 if not own or not own[-1].schema.equals(source.schema_arrow):  # parts of older releases lack columns
                     own.append(PartWriter(self.files, self.directory, source.schema_arrow, side))

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from gc_assets.state.files import Files
+from gc_assets.state.parts import open_part
 from gc_assets.state.side_tables import EDGES
 
 # Edge columns read by the walk.
@@ -33,7 +33,7 @@ _Numbers = npt.NDArray[np.int64]
 
 def read_edges(files: Files, paths: Sequence[str]) -> EdgeIndex:
     """Read the edges of these parts, one part at a time."""
-    sources = [pq.ParquetFile(pa.BufferReader(content), read_dictionary=_STRINGS) for content in files.contents(list(paths))]
+    sources = [open_part(content, _STRINGS) for content in files.contents(list(paths))]
     return EdgeIndex((source.read(_COLUMNS) for source in sources), sum(source.metadata.num_rows for source in sources))
 
 

@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
@@ -31,7 +30,7 @@ from gc_assets.stages.mark.container_states import NumberedStates, hash_keys, re
 from gc_assets.stages.mark.released_files import ReleasedFiles
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
-from gc_assets.state.parts import missing_columns, read_parts
+from gc_assets.state.parts import missing_columns, open_part, read_parts
 from gc_assets.state.side_tables import HASHES, HASHES_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES, TOTALS
 
 # Rows of hashes that this process reads itself: about 35 bytes each. A cluster reads more rows in
@@ -127,7 +126,7 @@ class HashScan:
         contents, number = self.files.contents(paths), 0
         while number < len(paths):
             with read_errors(f"{self.files.root}/{paths[number]}"):
-                source = pq.ParquetFile(pa.BufferReader(next(contents)), read_dictionary=list(_TEXTS))
+                source = open_part(next(contents), _TEXTS)
                 missing = missing_columns(source.schema_arrow, HASHES)
                 names = [name for name in HASHES.names if name not in missing]
                 for group in range(source.num_row_groups):

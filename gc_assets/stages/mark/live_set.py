@@ -42,7 +42,7 @@ from gc_assets.stages.mark.released_files import ReleasedFiles, find_released_fi
 from gc_assets.state.compaction import Segments
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
-from gc_assets.state.parts import missing_columns, read_parts
+from gc_assets.state.parts import missing_columns, open_part, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
@@ -143,7 +143,7 @@ class EntryScan:
 
     def _read_entries(self, content: bytes) -> Iterator[pa.Table]:
         """Yield the selected file entries of a part, decoding only row groups with a match."""
-        source = pq.ParquetFile(pa.BufferReader(content), read_dictionary=["container", "storage", "kind"])
+        source = open_part(content, ["container", "storage", "kind"])
         missing = missing_columns(source.schema_arrow, _ENTRIES)
         names = [name for name in _ENTRIES.names if name not in missing]
         for group in range(source.num_row_groups):

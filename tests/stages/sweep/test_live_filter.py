@@ -129,3 +129,16 @@ def test_candidate_matches_live_key_despite_spelling_in_its_storage_only(
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
         paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
         assert may_hit(spark, context, STORAGE, live_tables(context), paths) == is_hit
+
+
+def test_wrong_bit_of_a_hash_stops_the_filter(spark: SparkSession, tmp_path: Path) -> None:
+    """The number of hashes is still right, and the exact comparison uses the same hashes."""
+    context = context_of(tmp_path)
+    publish_live_set(context, "sales", {STORAGE: [f"a/{number}" for number in range(1000)]})
+    publish_live_set(context, "weather", {})
+    (path,) = (tmp_path / "state").rglob(f"{HASHES_SIDE}/*.parquet")
+    content = bytearray(path.read_bytes())
+    content[content.index(xxhash64(pa.array(["a/7"])).tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(StateError, match=f"{path.name} is damaged"):
+        live_filter(spark, context, STORAGE)
