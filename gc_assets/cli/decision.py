@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from gc_assets.cli import output
 from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.dagster_events import report_decision
 from gc_assets.cli.output import print_command, print_data, print_message, with_commands, with_old_keys, write_json, write_table
@@ -53,7 +54,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     platform = settings.platform()
     plan = find_approvable_plan(platform.config, platform.clock, plan_id, by, overrides)
     show_plan(platform, plan)
-    if sys.stdin.isatty() and not yes and not click.confirm(f"Approve this plan as {by.strip()}?", err=True):
+    if output.is_interactive() and not yes and not click.confirm(f"Approve this plan as {by.strip()}?", err=True):
         print_message("Not approved. Nothing was recorded.")
         raise click.exceptions.Exit(1)
     event = approve(platform.config, platform.clock, plan.header.plan_id, by, overrides, comment)

@@ -63,6 +63,7 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
       gc-assets init http://localhost:19120/api/v2 s3://lake/weather/ --state s3://gc/state
     """
     from gc_assets.lakes.discovery import choose_storages
+    from gc_assets.lakes.kinds import KINDS
     from gc_assets.lakes.schema import FIRST_LINE, SCHEMA_NAME, json_schema
     from gc_assets.resources.platform import DEFAULT_CONFIG, load_platform
 
@@ -92,7 +93,8 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
         print_data(f"storage {storage['name']}: {storage['location']}")
     config = load_platform(os.environ, str(path), require_names=False).config
     for lake, entry in zip(found, document["lakes"], strict=True):
-        print_data(f"lake {entry['name']}: {entry['kind']}, keeps {config.lake_of_user(entry['name']).describe_retention({})}")
+        kept = KINDS[entry["kind"]].describe_retention(config.lake_of_user(entry["name"]), {})
+        print_data(f"lake {entry['name']}: {entry['kind']}, keeps {kept}")
         if lake.note:
             print_message(f"Lake {entry['name']}: {lake.note}.")
     print_message(f"Wrote {path}, and {schema.name} for editors. All storages are in mode plan, which deletes nothing.")

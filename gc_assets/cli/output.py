@@ -148,6 +148,11 @@ def stream_width(stream: Any) -> int | None:
         return None
 
 
+def is_interactive() -> bool:
+    """Return whether a user can answer a question, because standard input is a terminal."""
+    return sys.stdin.isatty()
+
+
 def has_colour(stream: Any) -> bool:
     """Return whether a stream shows colours: a terminal does, unless `NO_COLOR` is set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

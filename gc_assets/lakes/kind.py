@@ -139,6 +139,10 @@ class FileTraits:
     data_names: str | None = None
 
 
+def _describe_retention(config: LakeConfig, properties: Mapping[str, str]) -> str:
+    return config.describe_retention(properties)
+
+
 @dataclass(frozen=True)
 class LakeKind:
     """Lake kind.
@@ -160,6 +164,8 @@ class LakeKind:
         catalogs: The catalogs that list this kind's tables, for messages. Empty without catalogs.
         retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
             same effect as no key.
+        describe_retention: Describes in words what a lake keeps, given its configuration and the frozen
+            properties of a table (`CommitSource.properties`).
         edits: History edits, or None if the kind never edits history.
         optional_tables: Optional shared tables of this kind, besides `expiry_log`.
         kind_tables: Tables specific to this kind.
@@ -180,6 +186,7 @@ class LakeKind:
     discovered_in_folders: str = ""
     catalogs: str = ""
     retention_yaml: str = ""
+    describe_retention: Callable[[Any, Mapping[str, str]], str] = _describe_retention
     edits: HistoryEdits | None = None
     optional_tables: tuple[Table, ...] = ()
     kind_tables: tuple[KindTable, ...] = ()

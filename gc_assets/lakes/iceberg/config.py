@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -189,11 +188,6 @@ class IcebergLakeConfig(LakeConfig):
             raise UsageError(f"lake {self.name}: Iceberg retains by age or number of snapshots; write for example 14d or 5, not {keep}")
         changed = {"max_snapshot_age": cutoff.max_age} if cutoff.max_age else {"min_snapshots_to_keep": cutoff.keep_last}
         return self.model_copy(update={"retention": self.retention.model_copy(update=changed)})
-
-    def describe_retention(self, properties: Mapping[str, str]) -> str:
-        from gc_assets.lakes.iceberg.retention import describe_retention  # imports this module
-
-        return describe_retention(properties, self.retention)
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         table = Cutoff(max_age=self.retention.max_snapshot_age, keep_last=self.retention.min_snapshots_to_keep)

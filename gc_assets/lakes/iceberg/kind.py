@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.objects import EditableObjects
@@ -40,6 +40,12 @@ def describe_decoder() -> str:
     return avro.describe_decoder()
 
 
+def _describe_retention(config: IcebergLakeConfig, properties: Mapping[str, str]) -> str:
+    from gc_assets.lakes.iceberg.retention import describe_retention  # loads pyarrow
+
+    return describe_retention(properties, config.retention)
+
+
 def _open(config: IcebergLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
     from gc_assets.lakes.iceberg.lake import IcebergLake
 
@@ -74,6 +80,7 @@ KIND: Final = LakeKind(
     discovered_in_folders="SQLite files (.db, .sqlite or .sqlite3) that are Iceberg catalogs",
     catalogs="a SQLite file, catalog:NAME for a catalog of .pyiceberg.yaml, or the address of a REST server",
     retention_yaml=_RETENTION,
+    describe_retention=_describe_retention,
     edits=HistoryEdits(loss="removed snapshots of an Iceberg table stay in snapshot_history, but time travel to them is lost"),
     kind_tables=(KindTable(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), listed_after=EXPIRY_PLAN, role=TableRole.HISTORY),),
     files=FileTraits(

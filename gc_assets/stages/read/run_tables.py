@@ -25,6 +25,8 @@ from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 # Larger lakes are not counted by table, because the end of a run would read all their files again.
 MAX_COUNTED_FILES: Final = 5_000_000
+# Files of a lake with tables that belong to no commit, such as the current metadata of its tables.
+CURRENT_STATE: Final = "current state"
 _EXPIRED: Final = "expired"
 
 
@@ -33,7 +35,7 @@ class RunTable:
     """One table of a lake in a run.
 
     Attributes:
-        table: The name of the table, or None for a lake of one repository.
+        table: The name of the table, `CURRENT_STATE`, or None for a lake of one repository.
         policy: Retention of the table in words.
         kept: Number of retained snapshots or commits.
         expiring: Number of those that the policy does not keep.
@@ -66,12 +68,15 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
         storages: The storages with a plan. Files are counted in these.
     """
     found = [table for lake in lakes for table in _policies(context, lake)]
+    named = {(item.lake, item.table) for item in found}
     files = sum(context.table(LIVE_FILES, lake).summary(LiveFilesSummary).files for lake in lakes)
     counted = bool(storages) and files <= MAX_COUNTED_FILES
     usages: dict[tuple[str, str | None], list[TableUsage]] = {(item.lake, item.table): [] for item in found}
     for usage in usage_by_table(context, storages) if counted else ():
-        usages.get((usage.lake, usage.table), usages.get((usage.lake, None), [])).append(usage)
-    rows = [_add_files(item, usages[item.lake, item.table]) if counted else item for item in found]
+        usages.setdefault((usage.lake, usage.table if (usage.lake, usage.table) in usages else None), []).append(usage)
+    found += [RunTable(lake, CURRENT_STATE, "", 0, 0) for lake in lakes if (lake, None) in usages and (lake, None) not in named]
+    keys = {(lake, CURRENT_STATE): (lake, None) for lake in lakes}
+    rows = [_add_files(item, usages[keys.get((item.lake, item.table), (item.lake, item.table))]) if counted else item for item in found]
     return sorted(rows, key=lambda item: (-item.expired.bytes - item.garbage.bytes, -item.expiring, item.lake, item.table or ""))
 
 
@@ -105,7 +110,7 @@ def unowned_files(context: RunContext, storage: str) -> Amount:
 
 def _policies(context: RunContext, lake: str) -> Iterator[RunTable]:
     """Yield each table of a lake, with its policy and snapshots."""
-    config = context.config.lake(lake)
+    kind, config = context.kind(lake), context.config.lake(lake)
     sources = read_side_rows(context, context.table(LAKE_REFS, lake), SOURCES_SIDE, SOURCES)
     tables = {row["table_uuid"]: (row["table_name"], row["properties"]) for row in sources}
     states = read_rows(context.state, REACHABLE_SNAPSHOTS, context.table(REACHABLE_SNAPSHOTS, lake), columns=["table_uuid", "state"])
@@ -113,4 +118,4 @@ def _policies(context: RunContext, lake: str) -> Iterator[RunTable]:
     kept = Counter(states.filter(retained).column("table_uuid").to_pylist())
     expiring = Counter(states.filter(pc.invert(retained)).column("table_uuid").to_pylist())
     for uuid, (name, properties) in tables.items():
-        yield RunTable(lake, name, config.describe_retention(properties), kept[uuid], expiring[uuid])
+        yield RunTable(lake, name, kind.describe_retention(config, properties), kept[uuid], expiring[uuid])

@@ -1,0 +1,95 @@
+"""`gc-assets approve` shows a plan and asks before it records an approval."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gc_assets.cli import output
+from gc_assets.cli.main import cli
+from gc_assets.core.plan import Amount
+from gc_assets.resources.platform import load_platform
+from gc_assets.stages.delete.plan import header_of
+from tests.assets.platforms import NOW, stored_plan
+
+CLOCK = {"GC_ASSETS_UNSAFE_NOW": NOW.isoformat(), "COLUMNS": "100"}
+
+
+class Plans:
+    """A state with plans, and the commands on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "lakes.yaml"
+        storage = {"name": "warehouse", "location": "file:///nowhere/warehouse/", "rehearsals": "allowed"}
+        lake = {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": "sqlite:////nowhere/catalog.db"}}
+        self.path.write_text(json.dumps({"state": str(root / "state"), "storages": [storage], "lakes": [lake]}))
+
+    def add(self, **header: Any) -> str:
+        return header_of(stored_plan(load_platform(CLOCK, str(self.path)), **header)).plan_id[:12]
+
+    def call(self, *command: str, answer: str = "") -> Result:
+        return CliRunner(env=CLOCK).invoke(cli, [*command, "--config", str(self.path)], input=answer)
+
+    def status(self) -> str:
+        return json.loads(self.call("plans", "--format", "json").stdout)[0]["status"]
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> Plans:
+    return Plans(tmp_path)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "is_interactive", lambda: True)
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("answer, status", [("y\n", "approved"), ("n\n", "ready"), ("\n", "ready"), ("", "ready")])
+def test_approve_asks_on_a_terminal(plans: Plans, answer: str, status: str) -> None:
+    plan = plans.add(edits_by_action={"remove_snapshot": 12}, expiry_actions={"sales": 12}, after_expiry=Amount(files=1, bytes=100))
+    result = plans.call("approve", plan, "--by", "ada", answer=answer)
+    assert "Approve this plan as ada? [y/N]" in result.stderr
+    for text in ("Can be undone: 2 files", "Cannot be undone: 12 edits", "Plan: quarantine 2 files (200 B), expire 12 snapshots, purge 0"):
+        assert result.stderr.index(text) < result.stderr.index("Approve this plan")
+    assert (plans.status(), result.exit_code == 0) == (status, status == "approved")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_yes_skips_the_question(plans: Plans) -> None:
+    result = plans.call("approve", plans.add(), "--by", "ada", "--yes")
+    assert (result.exit_code, plans.status()) == (0, "approved")
+    assert "Approve this plan" not in result.output
+
+
+def test_script_without_a_terminal_is_not_asked(plans: Plans) -> None:
+    result = plans.call("approve", plans.add(), "--by", "ada", "--format", "json")
+    assert (result.exit_code, plans.status()) == (0, "approved")
+    assert json.loads(result.stdout)[0]["decision"] == "approved"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_refused_plan_is_not_asked_about_and_has_one_command(plans: Plans) -> None:
+    plan = plans.add(max_delete_bytes=100)
+    result = plans.call("approve", plan, "--by", "ada", answer="y\n")
+    assert (result.exit_code, plans.status()) == (3, "refused")
+    assert "Approve this plan" not in result.output
+    assert result.stderr.splitlines()[-1] == f"  gc-assets approve {plan} --by WHO --override delete_bytes"
+
+
+def test_plans_show_decisions_and_deadlines(plans: Plans) -> None:
+    plan = plans.add()
+    listed = plans.call("plans").stdout
+    assert "none      03-15 09:30Z" in listed
+    assert "apply by: 03-17 09:30Z" in listed
+    plans.call("approve", plan, "--by", "Lovelace, Ada")
+    (row,) = json.loads(plans.call("plans", "--format", "json").stdout)
+    assert (row["approvals"], row["approve_by"], row["apply_by"]) == (1, None, "2026-03-17T09:30:00+00:00")
+    assert "approved by Lovelace, Ada" in plans.call("plans").stdout
+    wide = plans.call("plans", "--wide").stdout
+    assert row["plan_id"] in wide
+    assert "quarantine 2" in wide

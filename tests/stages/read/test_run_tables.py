@@ -1,0 +1,104 @@
+"""The summary of a run for each table: policy, snapshots and files."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.run_tables import print_run
+from gc_assets.core.plan import Amount
+from gc_assets.engine.tables import read_rows
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.read.file_tables import FileTables
+from gc_assets.stages.read.plan_text import summarize_plans
+from gc_assets.stages.read.run_tables import CURRENT_STATE, find_dropped_tables, summarize_tables, unowned_files
+from gc_assets.state.schemas import ORPHAN_FILES
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.icechunk.builder import RepositoryBuilder
+from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def house(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Run twice. `shop.old` is dropped between the runs."""
+    house = Lakehouse(spark, tmp_path_factory.mktemp("house"))
+    lake = LakeBuilder(house.root)
+    orders = lake.table("shop.orders", days_ago(40), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
+    for day in (30, 20, 2):
+        orders.append(days_ago(day))
+    orders.leftovers(days_ago(20), 2)
+    lake.table("shop.kept", days_ago(40), properties={"gc.enabled": "false"}).append(days_ago(30))
+    lake.table("shop.old", days_ago(40)).append(days_ago(30))
+    RepositoryBuilder.create(house.warehouse / "weather", days_ago(30))
+    house.lakes = [lake.config("sales"), house.weather(retention={"default": {"max_age": "30d", "keep_last": 2}})]
+    house.now = days_ago(1)
+    house.plan()
+    lake.catalog.drop_table("shop.old")
+    house.now = days_ago(0)
+    house.plan()
+    return house
+
+
+def test_each_table_has_its_policy_snapshots_and_files(house: Lakehouse) -> None:
+    rows = {(item.lake, item.table): item for item in summarize_tables(house.run_context(), ["sales", "weather"], [STORAGE])}
+    assert {name: item.policy for name, item in rows.items()} == {
+        ("sales", "shop.orders"): "the last 10d and at least 1 snapshot (Iceberg's defaults, table properties)",
+        ("sales", "shop.kept"): "everything (its gc.enabled is false)",
+        ("weather", None): "the last 30d and the newest 2",
+        ("sales", CURRENT_STATE): "",
+    }
+    orders = rows["sales", "shop.orders"]
+    assert (orders.kept, orders.expiring) == (1, 2)
+    orphans = [row for row in house.rows("orphan_files") if row["table_uuid"] is not None]
+    expired = [row for row in orphans if row["reason"] == "expired"]
+    assert orders.expired == Amount(files=len(expired), bytes=sum(row["size_bytes"] for row in expired))
+    assert orders.garbage.files == len(orphans) - len(expired) == 3
+    assert orders.live is not None
+    assert orders.present == Amount.total((orders.live, orders.expired))
+    live = sum(item.live.files for item in rows.values() if item.live is not None)
+    assert live == len(house.live())
+
+
+def test_dropped_tables_and_unowned_files_are_named(house: Lakehouse) -> None:
+    context = house.run_context()
+    assert find_dropped_tables(context, "sales") == ["shop.old"]
+    assert find_dropped_tables(context, "weather") == []
+    assert unowned_files(context, STORAGE).files == sum(key.startswith("shop/old/") for key in house.files())
+
+
+def test_files_have_the_table_that_claims_them(house: Lakehouse) -> None:
+    state, orphans = house.run_context().state, house.find_table("orphan_files")
+    rows = read_rows(state, ORPHAN_FILES, orphans)
+    tables = FileTables.of(house.run_context(), STORAGE)
+    names = {name for batch in rows.to_batches() for name in tables.names_of(batch)}
+    assert "shop.orders" in names
+    assert names <= {"shop.orders", "weather"}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_end_of_a_run_fits_the_screen(
+    house: Lakehouse, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_run(house.run_context(), [STORAGE])
+    printed = capsys.readouterr()
+    assert max(map(len, (printed.out + printed.err).splitlines())) <= width
+    shown = "lake table kept expiring files now after expiry" + (" other garbage" if width == 100 else "")
+    assert " ".join(printed.out.splitlines()[0].split()) == shown
+    assert "policy keeps: the last 10d and at least 1 snapshot" in printed.out
+    assert "Dropped from lake sales since the last run date: shop.old." in printed.err
+
+
+def test_closing_line_counts_snapshots_and_files(house: Lakehouse) -> None:
+    header = header_of(house.find_table("deletion_plan"))
+    line = summarize_plans([header])
+    assert header.edits_by_action == {"remove_snapshot": 2}
+    files = header.totals["quarantine"].files
+    assert line.startswith(f"Plan: quarantine {files} files (")
+    assert line.endswith("), expire 2 snapshots, purge 0, restore 0")
+    older = header.model_copy(update={"edits_by_action": {}, "totals": {}})
+    assert summarize_plans([older]) == "Plan: quarantine 0, make 2 history edits, purge 0, restore 0"
+    empty = older.model_copy(update={"expiry_actions": {}})
+    assert summarize_plans([empty, empty]) == "Plan: quarantine 0, expire 0, purge 0, restore 0"
