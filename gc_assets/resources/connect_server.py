@@ -187,7 +187,10 @@ def _server_directory(environment: Mapping[str, str]) -> tuple[Path, tuple[Path,
 def _require_private(path: Path) -> None:
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise UsageError(f"{path} must be a directory that only you can access, for Spark's local server. Remove it, or set {DISCOVERY}.")
+        raise UsageError(
+            f"{path} must be a directory that only you can access, because it contains credentials and sessions of Spark Connect servers. "
+            f"Remove it, or set {DISCOVERY}."
+        )
 
 
 def main() -> None:
