@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from xxhash import xxh64_intdigest
 
 SPARK_SEED = 42
-# Rows or strings hashed together. The vectors of so many hashes fit in the cache of a core.
+# Rows or strings hashed together. Their vectors fit in the cache of a core.
 _HASHES_AT_A_TIME = 16_384
 # For fewer rows, or fewer or longer strings of one length, a call per value is faster.
 _LEAST_ROWS = 1_000
@@ -136,13 +136,13 @@ def _content(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int6
 def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], length: int, seeds: _Hashes) -> _Hashes:
     """Hash many strings of one length, one step of XXH64 at a time for all of them."""
     at, scratch = starts.copy(), np.empty(len(starts), np.uint64)
-    words = np.ndarray((max(len(content) - 7, 0),), "<u8", content, strides=(1,))  # the eight bytes at each position
+    integers = np.ndarray((max(len(content) - 7, 0),), "<u8", content, strides=(1,))  # eight bytes at each position
     if length >= 32:
         first = (_PRIMES[0] + _PRIMES[1], _PRIMES[1], 0, -_PRIMES[0])
         lanes = [seeds + np.uint64(number & _MASK) for number in first]
         for _ in range(length // 32):
             for lane in lanes:
-                lane += words[at] * _P2
+                lane += integers[at] * _P2
                 _rotate(lane, 31, scratch)
                 lane *= _P1
                 at += 8
@@ -151,7 +151,7 @@ def _hash_equal_lengths(content: NDArray[np.uint8], starts: NDArray[np.int64], l
         hashes = seeds + _P5
     hashes += np.uint64(length)
     for _ in range(length % 32 // 8):
-        hashes ^= _round(words[at] * _P2, scratch)
+        hashes ^= _round(integers[at] * _P2, scratch)
         _step(hashes, 27, _P1, scratch)
         hashes += _P4
         at += 8

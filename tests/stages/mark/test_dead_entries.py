@@ -80,7 +80,7 @@ class Cache:
         context = RunContext(CONFIG, self.state, clock, self.now.date(), self.now, **settings)
         run = self.state.start(LAKE, MANIFEST_ENTRIES.name, self.now.date(), clock)
         drop_dead_entries(None, context, LAKE, self.runs, run)  # type: ignore[arg-type]
-        known = self.known(self.state.segments(self.runs))
+        known = self.list_known(self.state.segments(self.runs))
         level, decoded = roots - known | set(again), set[str]()
         while level:
             decoded |= level
@@ -99,7 +99,7 @@ class Cache:
             level = {child for parent in level for child in self.containers[parent] if child in self.containers} - found
         return found
 
-    def known(self, segments: Segments) -> set[str]:
+    def list_known(self, segments: Segments) -> set[str]:
         return set(read_parts(self.state.files, segments.paths(CONTAINERS_SIDE), CONTAINERS, ["container"]).column("container").to_pylist())
 
     def missing(self, roots: set[str]) -> list[str]:
@@ -175,8 +175,8 @@ def test_entries_of_containers_dead_for_long_are_dropped(state: State) -> None:
     cache.run({"top0", "top1", "top2"})
     cache.run({"top2"}, days=10)
     cache.run({"top2"}, days=dead_entries.KEEP_DAYS + 1)
-    assert cache.known(state.segments(cache.runs)) == {"top2", "inner2"}
-    assert cache.known(state.segments(cache.runs, complete=True)) == cache.reachable({"top0", "top1", "top2"})
+    assert cache.list_known(state.segments(cache.runs)) == {"top2", "inner2"}
+    assert cache.list_known(state.segments(cache.runs, complete=True)) == cache.reachable({"top0", "top1", "top2"})
     assert cache.missing({"top2"}) == []
 
 
@@ -211,7 +211,7 @@ def test_child_of_a_kept_container_is_kept(state: State, monkeypatch: pytest.Mon
     cache = Cache(state, {"parent": ["child"], "child": ["a"], "dead": ["b"] * 9, **{name: ["c"] for name in live}})
     for roots, days in (({"child", "dead"}, 1), ({"parent", *live}, 1), (live, 1), (live, 40)):
         cache.run(roots, days)
-    assert cache.known(state.segments(cache.runs)) == {"parent", "child", *live}
+    assert cache.list_known(state.segments(cache.runs)) == {"parent", "child", *live}
     cache.run({"parent", *live})
     assert cache.missing({"parent", *live}) == []
 
@@ -224,7 +224,7 @@ def test_container_that_was_decoded_twice_is_dropped_from_all_segments_or_none(s
     cache.run(live, again={"parent"})
     cache.run(live)
     cache.run(live, days=40)
-    assert cache.known(state.segments(cache.runs)) == {"parent", "child", *live}
+    assert cache.list_known(state.segments(cache.runs)) == {"parent", "child", *live}
 
 
 @pytest.mark.parametrize("reason", ["safety limit", "verification mark", "unreadable table", "no old run"])
@@ -273,7 +273,7 @@ def test_no_history_of_roots_makes_a_run_lack_entries() -> None:
                 again = rng.sample(sorted(set().union(*cache.decoded)), 2) if rng.random() < 0.2 and cache.decoded else ()
                 cache.run(roots, rng.choice([1, 1, 5, 20, 45]), again)
                 assert cache.missing(roots) == [], f"seed {seed}"
-                known = cache.known(cache.state.segments(cache.runs))
+                known = cache.list_known(cache.state.segments(cache.runs))
                 assert cache.reachable(known) == known, f"seed {seed}: a known container names an unknown one"
                 if rng.random() < 0.1:
                     compaction.clear_list(cache.state.files, LAKE, MANIFEST_ENTRIES.name)
