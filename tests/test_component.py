@@ -16,6 +16,8 @@ from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.assets.snapshot import specs
 
+pytestmark = pytest.mark.compat  # in every cell of make compat, so also with the lowest and the newest Dagster
+
 
 def test_scaffolded_configuration_loads_in_mode_plan() -> None:
     with create_defs_folder_sandbox() as sandbox:
