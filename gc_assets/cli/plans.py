@@ -278,7 +278,7 @@ def _explain_interrupted_restore() -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print_message("gc-assets: interrupted. Files that were moved back, and edits that were undone, stay as they are.")
+        print_message("gc-assets: interrupted. Files that were moved back, and edits that were undone, are not changed again.")
         print_message("Run the same command again: it restores the rest, and records all.")
         raise click.exceptions.Exit(1) from None
 

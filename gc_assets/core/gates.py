@@ -81,7 +81,7 @@ def live_drop(
     """
     if previous is None:
         return _result("live_drop", True, f"{live.files:,} live files; no accepted run to compare with.", overridable=True)
-    fallen = fallen_lakes(live, previous, limit, expired)
+    fallen = _fallen_lakes(live, previous, limit, expired)
     drop = _drop(live.files + expired.files, previous.files)
     message = f"{live.files:,} live files after {previous.files:,} in the last accepted run: down {_drop(live.files, previous.files):.1%}"
     if expired.files:
@@ -101,7 +101,7 @@ def _describe_fall(lake: str, live: LiveCount, previous: LiveCount, expired: Liv
     return f"lake {lake} {live.by_lake[lake]:,} after {previous.by_lake[lake]:,}" + (f" ({files:,} expired)" if files else "")
 
 
-def fallen_lakes(live: LiveCount, previous: LiveCount, limit: float, expired: LiveCount = NO_LIVE_FILES) -> dict[str, float]:
+def _fallen_lakes(live: LiveCount, previous: LiveCount, limit: float, expired: LiveCount = NO_LIVE_FILES) -> dict[str, float]:
     """Return the drop of each lake whose live files drop by more than `limit`."""
     drops = {
         name: _drop(live.by_lake[name] + expired.by_lake.get(name, 0), files)
@@ -109,11 +109,6 @@ def fallen_lakes(live: LiveCount, previous: LiveCount, limit: float, expired: Li
         if name in live.by_lake
     }
     return {name: drop for name, drop in drops.items() if drop > limit}
-
-
-def exceeds_live_drop(live: LiveCount, previous: LiveCount, limit: float) -> bool:
-    """Return True if live files of the storage or of a lake drop by more than `limit`."""
-    return _drop(live.files, previous.files) > limit or bool(fallen_lakes(live, previous, limit))
 
 
 def _drop(live: int, previous: int) -> float:

@@ -164,8 +164,8 @@ class LakeKind:
         catalogs: The catalogs that list this kind's tables, for messages. Empty without catalogs.
         retention_yaml: The key `retention` of a new entry in lakes.yaml, with comments. It has the
             same effect as no key.
-        describe_retention: Describes in words what a lake keeps, given its configuration and the frozen
-            properties of a table (`CommitSource.properties`).
+        describe_retention: Describes in words what a lake keeps, given its configuration and the
+            frozen properties of a table (`CommitSource.properties`).
         edits: History edits, or None if the kind never edits history.
         optional_tables: Optional shared tables of this kind, besides `expiry_log`.
         kind_tables: Tables specific to this kind.

@@ -66,14 +66,14 @@ def test_yes_skips_the_question(plans: Plans) -> None:
     assert "Approve this plan" not in result.output
 
 
-def test_script_without_a_terminal_is_not_asked(plans: Plans) -> None:
+def test_script_needs_no_terminal(plans: Plans) -> None:
     result = plans.call("approve", plans.add(), "--by", "ada", "--format", "json")
     assert (result.exit_code, plans.status()) == (0, "approved")
     assert json.loads(result.stdout)[0]["decision"] == "approved"
 
 
 @pytest.mark.usefixtures("terminal")
-def test_refused_plan_is_not_asked_about_and_has_one_command(plans: Plans) -> None:
+def test_refusal_ends_with_one_command(plans: Plans) -> None:
     plan = plans.add(max_delete_bytes=100)
     result = plans.call("approve", plan, "--by", "ada", answer="y\n")
     assert (result.exit_code, plans.status()) == (3, "refused")

@@ -149,7 +149,7 @@ def _find_expired_since(spark: SparkSession, inputs: PlanInputs) -> ExpiredSince
         return ExpiredSince()
     live = live_count(inputs.live, storage)
     previous = AcceptedRun.of(context, header_of(accepted)).count(live)
-    if not gates.exceeds_live_drop(live, previous, context.storage(storage).gates.max_live_drop):
+    if gates.live_drop(live, previous, context.storage(storage).gates.max_live_drop).passed:
         return ExpiredSince()
     # Plans of releases before 0.4 do not record which lake needed files.
     compared = [table for table in inputs.live if not previous.by_lake or table.receipt.owner in previous.by_lake]
