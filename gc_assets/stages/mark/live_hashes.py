@@ -156,7 +156,7 @@ class HashScan:
         return pa.table(columns, schema=MATCHED).combine_chunks().to_batches(max_chunksize=None)[0] if rows.num_rows else _NO_MATCH
 
 
-_NO_MATCH: Final = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in MATCHED], schema=MATCHED)
+_NO_MATCH: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in MATCHED], schema=MATCHED)
 
 
 @lru_cache(maxsize=4)
