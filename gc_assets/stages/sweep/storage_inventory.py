@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import StoreError
+from gc_assets.core.errors import StateError, StoreError
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
@@ -240,7 +240,10 @@ def _list_in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: 
 def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Return the listing that the previous run used, if it has the same location."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date)
-    last = open_listing(context.state, last) if last is not None else None
+    try:
+        last = open_listing(context.state, last) if last is not None else None
+    except StateError:  # its listing was removed from the state, so everything is listed
+        return None
     is_same_location = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
     return last if is_same_location else None
 
