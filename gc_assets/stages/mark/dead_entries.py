@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import GcError
+from gc_assets.core.errors import GcError, StateError
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import merge_written, report_parts, side_paths, write_parts
 from gc_assets.engine.tasks import run_single_task, run_tasks
 from gc_assets.state import compaction
-from gc_assets.state.compaction import Reduction, Segment, SegmentList
+from gc_assets.state.compaction import Reduction, Segment, SegmentList, Segments
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -78,6 +78,34 @@ def drop_dead_entries(spark: SparkSession, context: RunContext, lake_name: str, 
             _drop(spark, context, cache, run, states)
     except (GcError, OSError, PySparkException, pa.ArrowException) as error:
         _log.warning("lake %s: the entries of dead containers were not dropped: %s", lake_name, error)
+
+
+def refuse_dropped_since(context: RunContext, lake_name: str, cache: Sequence[PastRun], used: Segments) -> None:
+    """Refuse to publish a segment if another run has dropped entries since this run read the cache.
+
+    A new container may name a dropped one, which this run took for decoded. No later run would
+    decode it.
+
+    Args:
+        context: The run.
+        lake_name: The lake.
+        cache: Segments that are valid for this run.
+        used: Their files, as found at the start of the run.
+
+    Raises:
+        StateError: If entries were dropped.
+    """
+    if sum(segment.rows for segment in cache) < MIN_DEAD_ENTRIES:
+        return
+    if _count_dropped(context.state.segments(cache)) > _count_dropped(used):
+        raise StateError(
+            f"lake {lake_name}: another run dropped entries of dead containers from the cache while this one read it. Run it again."
+        )
+
+
+def _count_dropped(segments: Segments) -> int:
+    """Return the number of dropped rows. A compaction keeps it."""
+    return sum({segment.name: segment.dropped_rows for segment in segments.compacted.values()}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +160,7 @@ def _drop(spark: SparkSession, context: RunContext, cache: Sequence[PastRun], ru
         tuple(recent),
     )
     rows = sum(part.rows for segment in segments for part, _ in segment.sources() if part.name.startswith((CONTAINERS_SIDE, EDGES_SIDE)))
-    found = merge_written(run_single_task(spark, find, rows, find.paths))
+    found = merge_written(run_single_task(spark, find, rows, find.part_count))
     dead = tuple(side_paths(run, found, DEAD_CONTAINERS_SIDE))
     if dead:
         log_activity(f"dropping {found.summary['entries']:,} entries of {found.summary['containers']:,} containers that no commit reaches")
@@ -188,8 +216,8 @@ class FindDead:
     recent: tuple[str, ...]
 
     @property
-    def paths(self) -> int:
-        """Number of parts."""
+    def part_count(self) -> int:
+        """Number of parts that the task reads."""
         return sum(map(len, self.segments)) + len(self.edges) + len(self.states) + len(self.recent)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

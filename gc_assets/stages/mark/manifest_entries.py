@@ -31,7 +31,7 @@ from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, pu
 from gc_assets.engine.tasks import run_single_task, run_tasks
 from gc_assets.lakes.protocol import Lake, with_prefixes
 from gc_assets.stages.mark.content_roots import RootTables, find_root_inputs, open_root_tables
-from gc_assets.stages.mark.dead_entries import drop_dead_entries
+from gc_assets.stages.mark.dead_entries import drop_dead_entries, refuse_dropped_since
 from gc_assets.stages.mark.decoding import Decode
 from gc_assets.stages.mark.lake_refs import frozen_prefixes
 from gc_assets.stages.mark.last_known import find_last_known
@@ -141,6 +141,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
 
     Raises:
         LakeUnreadable: If executors do not find containers that the driver finds.
+        StateError: If another run dropped entries from the cache meanwhile.
     """
     state = context.state
     inputs = find_root_inputs(context, lake_name)
@@ -195,6 +196,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     counts |= {"levels": len(levels), "segments": len(cache.segments) + 1, "decoded_as": cache_fingerprint(context, lake_name)}
     counts |= {"resolved_as": resolver.settings_digest, "resolved_again": [run.run_id for run in cache.outdated]}
     summary = ManifestEntriesSummary.model_validate(counts)
+    refuse_dropped_since(context, lake_name, cache.segments, segments)
     return publish(state, run, written, context.clock, inputs=list(inputs.values()), summary=summary, unsafe=context.unsafe)
 
 

@@ -16,13 +16,14 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
 from gc_assets.demo.iceberg_builder import LakeBuilder
 from gc_assets.engine import tasks
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import WrittenParts, publish, write_parts
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages.mark import dead_entries
-from gc_assets.stages.mark.dead_entries import drop_dead_entries
+from gc_assets.stages.mark.dead_entries import drop_dead_entries, refuse_dropped_since
 from gc_assets.stages.mark.file_entries import build_hashes
 from gc_assets.state import compaction
 from gc_assets.state.compaction import Segments
@@ -239,6 +240,21 @@ def test_entries_are_kept_if_the_run_or_its_predecessors_are_in_doubt(state: Sta
     assert cache.dropped_rows == 0
 
 
+def test_run_that_read_the_cache_before_entries_were_dropped_is_refused(state: State) -> None:
+    """Its new container `again` names a container that it took for decoded, and that no later run would decode."""
+    cache = Cache(state, {**tree(2), "again": ["inner0"]})
+    cache.run({"top0", "top1"})
+    cache.run({"top1"})
+    runs, context = cache.runs, RunContext(CONFIG, state, Clock(not_before=START), START.date(), START)
+    used = state.segments(runs)
+    refuse_dropped_since(context, LAKE, runs, used)
+    cache.run({"top1"}, days=40)
+    assert "inner0" in cache.list_known(used) - cache.list_known(state.segments(runs))
+    with pytest.raises(StateError, match="another run dropped entries"):
+        refuse_dropped_since(context, LAKE, runs, used)
+    refuse_dropped_since(context, LAKE, cache.runs, state.segments(cache.runs))
+
+
 def test_failure_keeps_the_entries(state: State, caplog: pytest.LogCaptureFixture) -> None:
     cache = Cache(state, tree(4))
     cache.run({"top0", "top1"})
@@ -292,9 +308,9 @@ def test_live_sets_of_a_lake_do_not_depend_on_dropped_entries(spark: SparkSessio
     builder = LakeBuilder(tmp_path)
     catalog = {name: value for name, value in builder.properties.items() if name != "warehouse"}
     config = {"name": "shop", "kind": "iceberg", "catalog_name": "default", "catalog": catalog}
-    lakes = [IcebergLakeConfig.model_validate(config)]
-    dropping, keeping = (Lakehouse(spark, tmp_path, lakes, state=str(tmp_path / name)) for name in ("dropping", "keeping"))
-    live: list[tuple[datetime, list[dict[str, Any]]]] = []
+    lake = IcebergLakeConfig.model_validate(config)
+    dropping, keeping = (Lakehouse(spark, tmp_path, [lake], state=str(tmp_path / name)) for name in ("dropping", "keeping"))
+    live, removed = list[tuple[datetime, list[dict[str, Any]]]](), ""
     for number, days in enumerate((1, 1, 35, 1, 35)):
         builder.table(f"db.t{number}", dropping.now).append(dropping.now)
         if number == 1:
