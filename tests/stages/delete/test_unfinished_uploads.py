@@ -19,6 +19,7 @@ from gc_assets.cli.run import plan_line
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.plan import PlanHeader, Unreadable, seal
+from gc_assets.core.rehearsals import mark_rehearsal
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
@@ -129,11 +130,12 @@ def test_young_surplus_or_excluded_uploads_are_not_planned(story: UploadStory, m
 
 def test_every_view_of_the_plan_reports_permanent_aborts(story: UploadStory) -> None:
     header, house = story.header, story.house
-    effect = "5 unfinished uploads (32 B) are aborted permanently, with the data that their writers sent"
+    effect = "5 unfinished uploads (32 B) aborted permanently, with the data that their writers sent"
     can, cannot, free = describe_reversibility(header, house.config).lines
     assert (can, cannot) == ("Can be undone: nothing.", f"Cannot be undone: {effect}.")
     assert free == "Becomes free: 32 B immediately, by aborting unfinished uploads."
-    assert plan_line(header) == f"{STORAGE}: plan {header.plan_id}, 0 files, 0 B, gates passed; aborts 5 unfinished uploads (32 B)"
+    line = f"{STORAGE}: plan {header.plan_id[:12]}, gates passed; aborts 5 unfinished uploads (32 B)"
+    assert plan_line(header) == mark_rehearsal(line, header.rehearsal)
     (listed,) = list_plans(house.config)
     assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
     (explanation,) = explain(house.run_context(), DATA + "dead")
