@@ -6,9 +6,8 @@ containers (`live_set.py`), and the table has no rows of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -195,7 +194,7 @@ def _summary(inputs: _Inputs, written: WrittenParts, totals: LiveTotals, unreada
     )
 
 
-def _deletion_log_paths(context: RunContext) -> Mapping[str, Any]:
+def _deletion_log_paths(context: RunContext) -> dict[str, tuple[str, ...]]:
     """Return the `deletion_log` parts of all runs, per storage."""
     names = [storage.name for storage in context.config.storages]
     return {name: tuple(context.state.paths(context.state.history(name, DELETION_LOG.name))) for name in names}

@@ -39,7 +39,7 @@ def find_needed(
         live: `live_files` of all lakes.
         keys: Rows with the column key, which may contain a key repeatedly.
     """
-    rows = keys if isinstance(keys, pa.Table) else collect_arrow(keys.select("key").distinct().limit(MAX_KEYS + 1), _KEYS)
+    rows: pa.Table = keys if isinstance(keys, pa.Table) else collect_arrow(keys.select("key").distinct().limit(MAX_KEYS + 1), _KEYS)
     wanted = pc.unique(rows.column("key"))
     if len(wanted) > MAX_KEYS:
         size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
