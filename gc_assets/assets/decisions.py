@@ -5,7 +5,7 @@ it. Dagster does not authenticate users, so any user who can launch a run can en
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import dagster as dg
 from pydantic import Field
@@ -126,7 +126,8 @@ def _restore(platform: Platform) -> dg.JobDefinition:
     def put_files_back(context: dg.OpExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[Event | dg.Output[None]]:
         platform = collector.platform
         with translate_errors(retry_io=False, page=platform.config), forward_logs(context):
-            config = RestoreConfig(**{name: value if value != "" else None for name, value in launched_config(context).items()})
+            launched: dict[str, Any] = {name: value if value != "" else None for name, value in launched_config(context).items()}
+            config = RestoreConfig(**launched)
             if config.plan_id is None and config.prefix is None and config.key is None:
                 raise UsageError(f"Enter a plan in `plan_id`, or `prefix` or `key`. {describe_waiting(platform, 'restore')}")
             run_context = platform.run_context(platform.clock.today())
@@ -168,7 +169,7 @@ def launched_config(context: dg.OpExecutionContext) -> dict[str, Any]:
     The default of `plan_id` is from the load of the code location. It is for the launchpad, which
     shows it: no other launch may decide about a plan that it does not name.
     """
-    ops: Mapping[str, Any] = context.run.run_config.get("ops", {})
+    ops = cast("Mapping[str, Any]", context.run.run_config.get("ops", {}))
     given: Mapping[str, Any] = (ops.get(context.op.name) or {}).get("config") or {}
     return {name: value for name, value in context.op_config.items() if name in given}
 

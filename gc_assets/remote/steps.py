@@ -91,7 +91,9 @@ def _remote_job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
                     yield event
         yield dg.Output(None, metadata=metadata)
 
-    @dg.job(name=defined.name, description=defined.description, tags=defined.tags, config=defined.partitioned_config)
+    choices: Any = defined.partitioned_config
+
+    @dg.job(name=defined.name, description=defined.description, tags=defined.tags, config=choices)
     def job() -> None:
         run()
 
