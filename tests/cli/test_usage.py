@@ -154,6 +154,12 @@ def test_usage_error_exits_with_2_and_lists_valid_names(arguments: list[str], me
     assert "Traceback" not in result.stderr
 
 
+def test_option_without_effect_is_accepted_with_a_warning(config: str) -> None:
+    result = gc_assets("run", "--full", "--lake", "lost", "--config", config)
+    assert "--full has no effect any more" in result.stderr
+    assert "no lake is named 'lost'" in result.stderr
+
+
 def test_similar_plan_id_is_suggested(tmp_path: Path) -> None:
     at = platform(tmp_path)
     plan_id = header_of(stored_plan(at)).plan_id
