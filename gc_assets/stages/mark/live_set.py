@@ -61,7 +61,7 @@ from gc_assets.state.summaries import LiveFilesSummary, SegmentSummary
 
 # Rows of entries that this process reads itself: about 200 bytes each.
 MAX_IN_PROCESS_ENTRIES: Final = 200_000
-# Rows of entries that a process groups at once if it lists all files.
+# Rows of entries that a process groups together if it lists all files.
 MAX_BUCKET_ENTRIES: Final = 2_000_000
 # Every task holds all keys in memory. Longer lists are joined by Spark.
 MAX_KEYS: Final = 200_000
@@ -361,7 +361,8 @@ class LiveSet:
     def direct_rows(self) -> pa.Table:
         """Return the containers and directly referenced files, with their route.
 
-        The result has the columns `ROUTED_ROWS`. Only for a view. Entries are ignored, so another witness may be stronger.
+        The result has the columns `ROUTED_ROWS`. Only for a view. Entries are ignored, so another
+        witness may be stronger.
         """
         return self._in_process(self._scan(()))
 
@@ -456,7 +457,7 @@ class LiveSet:
         return group_by_size(paths, self._files.sizes(paths)) if paths else ()
 
     def _paths_with(self, containers: tuple[str, ...]) -> tuple[list[str], int]:
-        """Return the parts of the segments that decoded these containers, and the number of entries."""
+        """Return the parts of the segments that decoded these containers, and their entries."""
         wanted, found, entries = pa.array(containers, pa.string()), set[str](), 0
         for path in self._cache.paths(CONTAINERS_SIDE):
             index = read_parts(self._files, [path], CONTAINERS, ["container", "files"])
