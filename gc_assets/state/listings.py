@@ -12,16 +12,17 @@ def open_listing(state: State, inventory: PublishedTable) -> PublishedTable:
     """Return the run of `storage_inventory` that contains the rows of a published one.
 
     Raises:
-        StateError: If that run was removed from the state.
+        StateError: If that run was removed from the state, or is damaged.
     """
     earlier = inventory.summary(StorageInventorySummary).earlier
     if earlier is None:
         return inventory
     group, asset = inventory.receipt.group, inventory.receipt.asset
-    for run in state.history(group, asset):
-        if (run.run_date, run.run_id) == (earlier.run_date, earlier.run_id):
-            return state.open(run)
-    raise StateError(
-        f"{inventory.path} uses the listing of {earlier.run_date} (run {earlier.run_id}), which is missing. "
-        f"List the storage again: `{command('run', listing=True)}`"
-    )
+    runs = [run for run in state.history(group, asset) if (run.run_date, run.run_id) == (earlier.run_date, earlier.run_id)]
+    try:
+        return state.open(runs[0])
+    except (IndexError, StateError) as error:
+        raise StateError(
+            f"{inventory.path} uses the listing of {earlier.run_date} (run {earlier.run_id}), which is missing or damaged. "
+            f"List the storage again: `{command('run', listing=True)}`"
+        ) from error

@@ -90,7 +90,7 @@ def _find_usable(context: RunContext, storage_name: str, every: timedelta) -> Pu
     try:
         listing = open_listing(context.state, last)
     except StateError:
-        return "the last listing was removed from the state"
+        return "the last listing is missing in the state, or damaged"
     summary, day = listing.summary(StorageInventorySummary), listing.receipt.run_date
     if summary.listed_at is None or summary.settings != listing_settings(context, storage_name):
         return f"the settings of the storage, or the release of gc-assets, changed since the listing of {day}"

@@ -1,8 +1,8 @@
 """Find the live files that an earlier listing lacks: usually those written since.
 
-With an own listing there are none, and counts prove it. With an earlier one there are always some, so
-comparing all live files with all objects would take longer than listing the storage. Hashes of both
-are compared instead. A collision hides one file from the checks, which count missing files.
+After an own listing no such file exists, and counts prove it. An earlier listing always lacks some,
+so comparing all live files with all objects would take longer than listing the storage. Hashes of
+both are compared instead. A collision hides one file from the checks, which count missing files.
 """
 
 from __future__ import annotations

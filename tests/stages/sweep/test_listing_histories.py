@@ -23,7 +23,7 @@ from tests.stages.random_lakes import NOW, STEP, TABLE_HISTORIES, TABLE_STEPS, T
 pytestmark = pytest.mark.spark
 
 DRAWN = 200
-EVERY = example_count(32, 1)
+EVERY = example_count(50, 1)
 PURGES_NOTHING = {"listing": {"every": "30d"}, "quarantine_days": 90}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,11 +10,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
 from gc_assets.core.plan import PlanHeader, is_intact
+from gc_assets.engine.run_context import RunContext
+from gc_assets.stages.sweep.listings import find_earlier_listing
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.listings import open_listing
 from gc_assets.state.summaries import StorageInventorySummary
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
@@ -139,18 +144,6 @@ def test_copy_that_is_needed_again_is_restored_without_a_listing(scene: Scene) -
     assert set(lost) & scene.read_plan()
 
 
-def test_storage_without_a_usable_listing_is_listed(scene: Scene) -> None:
-    house = scene.house
-    assert inventory(house).listed_because == "there is no earlier listing"
-    scene.after(7)
-    assert inventory(house).listed_because == "the listing of 2026-11-20 is at least 7d old"
-    scene.after(1)
-    assert inventory(house).earlier is not None
-    house.settings["listing"] = {"every": "1d"}
-    scene.after(1)
-    assert inventory(house).listed_because == "the listing of 2026-11-27 is at least 1d old"
-
-
 def test_statistics_and_metadata_that_are_newer_than_the_listing_are_not_missing(scene: Scene) -> None:
     scene.house.now += timedelta(days=2)
     scene.table.append(scene.house.now)
@@ -160,21 +153,65 @@ def test_statistics_and_metadata_that_are_newer_than_the_listing_are_not_missing
     assert scene.house.summary("orphan_files")["rewritten"] == 0
 
 
-def test_prune_keeps_the_listing_that_a_later_run_of_its_date_uses(scene: Scene) -> None:
-    house = scene.house
-    scene.after(0)
-    scene.after(40)
-    used = inventory(house).earlier
-    assert used is None
-    house.settings["listing"] = {"every": "90d"}
-    scene.after(0)
-    earlier = inventory(house).earlier
+class Shelf:
+    """A storage that only its inventory stage reads. The lake is never opened."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.house = Lakehouse(spark, root, settings=dict(EVERY_WEEK))
+        self.house.lakes = [self.house.weather()]
+        self.house.warehouse.mkdir()
+        (self.house.warehouse / "a").write_bytes(b"1")
+
+    def list_after(self, days: float) -> StorageInventorySummary:
+        self.house.now += timedelta(days=days)
+        storage_inventory(self.house.spark, self.house.run_context(), STORAGE)
+        return inventory(self.house)
+
+
+@pytest.fixture
+def shelf(spark: SparkSession, tmp_path: Path) -> Shelf:
+    return Shelf(spark, tmp_path)
+
+
+def test_storage_without_a_usable_listing_is_listed(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shelf.list_after(0).listed_because == "there is no earlier listing"
+    assert shelf.list_after(7).listed_because == "the listing of 2026-11-20 is at least 7d old"
+    assert shelf.list_after(1).earlier is not None
+    assert shelf.house.find_table("storage_inventory").rows == 0
+    monkeypatch.setattr("gc_assets.stages.sweep.listings.__version__", "99.0")
+    assert shelf.list_after(1).listed_because == (
+        "the settings of the storage, or the release of gc-assets, changed since the listing of 2026-11-27"
+    )
+    shelf.house.settings["listing"] = {"every": "1d"}
+    assert shelf.list_after(1).listed_because == "the listing of 2026-11-29 is at least 1d old"
+
+
+def test_listing_of_another_clock_is_not_used(shelf: Shelf) -> None:
+    shelf.list_after(0)
+    config, real = shelf.house.config, Clock(not_before=shelf.house.now + timedelta(days=1))
+    context = RunContext.of(config, real, shelf.house.now.date() + timedelta(days=1))
+    assert find_earlier_listing(context, STORAGE) == (None, "the listing of 2026-11-20 was made by a rehearsal")
+    assert find_earlier_listing(shelf.house.run_context(), STORAGE)[1] is None
+
+
+def test_removed_listing_is_made_again(shelf: Shelf) -> None:
+    shelf.list_after(0)
+    assert shelf.list_after(1).earlier is not None
+    listed = shelf.house.root / "state" / STORAGE / "storage_inventory" / "run_date=2026-11-20"
+    shutil.rmtree(listed)
+    with pytest.raises(StateError, match="run --listing"):
+        open_listing(shelf.house.run_context().state, shelf.house.find_table("storage_inventory"))
+    assert shelf.list_after(1).listed_because == "the last listing is missing in the state, or damaged"
+
+
+def test_prune_keeps_the_listing_that_a_later_run_of_its_date_uses(shelf: Shelf) -> None:
+    house = shelf.house
+    shelf.list_after(0)
+    earlier = shelf.list_after(0).earlier
     assert earlier is not None
-    state = house.run_context().state
-    clock = Clock(house.now + timedelta(days=400))
-    removed = state.prune(1, clock)
-    assert not any(path.endswith(earlier.run_id) for path in removed)
+    state, clock = house.run_context().state, Clock(house.now + timedelta(days=400))
+    assert not any(path.endswith(earlier.run_id) for path in state.prune(1, clock))
     assert open_listing(state, house.find_table("storage_inventory")).receipt.run_id == earlier.run_id
     house.settings.pop("listing")
-    scene.after(0)
+    shelf.list_after(0)
     assert any(path.endswith(earlier.run_id) for path in state.prune(1, clock))
