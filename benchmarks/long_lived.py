@@ -41,7 +41,7 @@ PROCESSES: Final = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["gc_assets.resources.connect_sessions", "gc_assets.resources.spark", "pyspark.sql.connect.session"])
 MIB: Final = 1024 * 1024
 _ROWS: Final = 1_000
-SETTLE_SECONDS: Final = 3.0
+SETTLE_SECONDS: Final = 60.0
 _ENDED: Final = ("SUCCESS", "FAILURE", "CANCELED")
 _LAUNCH: Final = """mutation launch($parameters: ExecutionParams!) {
   launchRun(executionParams: $parameters) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
@@ -174,12 +174,16 @@ def run_jobs(count: int, folder: Path, asset: str | None) -> Iterator[Memory]:
         group.start(program, "dev", *workspace, "-p", str(port))
         client = _Client(f"http://127.0.0.1:{port}/graphql")
         group.wait(client.answers)
+        root = group.pids()[-1]
+        idle = Meter(root).count_processes() + 1  # one more tracks resources of the runs
         for number in range(1, count + 1):
             started = perf_counter()
             client.run_job("run" if asset is None else "__ASSET_JOB", datetime.now(UTC).date().isoformat(), client.assets(asset))
             if number == 1 or number % every == 0:
-                sleep(SETTLE_SECONDS)  # the process of the run has ended
-                yield Memory.measure(group.pids()[-1], number, perf_counter() - started - SETTLE_SECONDS)
+                seconds, deadline = perf_counter() - started, perf_counter() + SETTLE_SECONDS
+                while Meter(root).count_processes() > idle and perf_counter() < deadline:
+                    sleep(0.5)  # until the process of the run has ended
+                yield Memory.measure(root, number, seconds)
 
 
 @dataclass(frozen=True, slots=True)
