@@ -118,6 +118,7 @@ def duration(page: DagsterPage, lakes: Path, day: date) -> Session:
     applied = page.partition("lake/deletion_log", today, "quarantined_files")
     status = page.partition("lake/deletion_plan", today, "approve_before")["status"]
     page.picture("plan-applied")
+    page.choose("restore", f"lake {today} {plan_id}")
     ends["restore"] = page.launch("restore", {"put_files_back": {"config": {"plan_id": plan_id, "history": True}}})
     files.append(stored_files(lakes))
     restored = page.partition("lake/deletion_log", today, "restored_files")
