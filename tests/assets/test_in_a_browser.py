@@ -48,7 +48,7 @@ class Session:
     past: dict[str, dict[str, str]]
     lineage: dict[str, set[str]]
     plan: dict[str, str]
-    chosen: str
+    config_of_choice: str
     ends: dict[str, str]
     applied: dict[str, str]
     status: str
@@ -111,7 +111,7 @@ def duration(page: DagsterPage, lakes: Path, day: date) -> Session:
 
     page.backfill("weather/lake_refs", *dates)
     plan_id = plan["plan_id"]
-    chosen = page.choose("approve", f"lake {today} {plan_id}")
+    config_of_choice = page.choose("approve", f"lake {today} {plan_id}")
     ends = {"approve": page.launch("approve", {"approve_plan": {"config": {"plan_id": plan_id, "by": "ada", "comment": "as agreed"}}})}
     ends["apply"] = page.launch("apply", {"lake__deletion_log": {"config": {"plan_id": plan_id}}}, today)
     files.append(stored_files(lakes))
@@ -123,7 +123,7 @@ def duration(page: DagsterPage, lakes: Path, day: date) -> Session:
     files.append(stored_files(lakes))
     restored = page.partition("lake/deletion_log", today, "restored_files")
     past = {run_date: page.partition("weather/lake_refs", run_date, "Materialized") for run_date in dates}
-    return Session(page, lakes, past, lineage, plan, chosen, ends, applied, status, restored, files)
+    return Session(page, lakes, past, lineage, plan, config_of_choice, ends, applied, status, restored, files)
 
 
 def stored_files(lakes: Path) -> set[str]:
@@ -156,7 +156,7 @@ def test_card_is_shown_without_a_click(session: Session) -> None:
 
 
 def test_launchpad_offers_the_waiting_plan(session: Session) -> None:
-    config = yaml.safe_load(session.chosen)["ops"]["approve_plan"]["config"]
+    config = yaml.safe_load(session.config_of_choice)["ops"]["approve_plan"]["config"]
     assert config == {"plan_id": session.plan["plan_id"], "by": "", "comment": "", "override": []}
 
 
