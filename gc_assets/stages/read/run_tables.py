@@ -75,8 +75,8 @@ def summarize_tables(context: RunContext, lakes: Sequence[str], storages: Sequen
     for usage in usage_by_table(context, storages) if counted else ():
         usages.setdefault((usage.lake, usage.table if (usage.lake, usage.table) in usages else None), []).append(usage)
     found += [RunTable(lake, CURRENT_STATE, "", 0, 0) for lake in lakes if (lake, None) in usages and (lake, None) not in named]
-    keys = {(lake, CURRENT_STATE): (lake, None) for lake in lakes}
-    rows = [_add_files(item, usages[keys.get((item.lake, item.table), (item.lake, item.table))]) if counted else item for item in found]
+    tables = [None if item.table == CURRENT_STATE and (item.lake, item.table) not in named else item.table for item in found]
+    rows = [_add_files(item, usages[item.lake, table]) if counted else item for item, table in zip(found, tables, strict=True)]
     return sorted(rows, key=lambda item: (-item.expired.bytes - item.garbage.bytes, -item.expiring, item.lake, item.table or ""))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
-from gc_assets.stages.delete.expired_since import CommitState, ExpiredCommits
+from gc_assets.stages.delete.expired_since import CommitName, CommitState, ExpiredCommits
 
-COMMIT = ("table", "c1")
+COMMIT: CommitName = ("table", "c1")
 
 
 def state(name: str, *refs: str, count: int | None = None) -> CommitState:
