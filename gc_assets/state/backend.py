@@ -24,6 +24,8 @@ class VersionedContent(NamedTuple):
 ABSENT: Final = VersionedContent(None, None)
 # Directory of verification marks. The next apply deletes leftovers of a failed one unread.
 VERIFICATION_MARKS: Final = "_recheck"
+# Directory of the compacted segments of a table.
+COMPACTED_SEGMENTS: Final = "_folds"
 
 
 def outlives_process(path: str) -> bool:

@@ -33,7 +33,7 @@ from gc_assets.core.deferred_models import DEFER_BUILD
 from gc_assets.core.errors import StateError
 from gc_assets.core.renamed_keys import RenamedKeys
 from gc_assets.core.untrusted_input import parse_json
-from gc_assets.state.backend import ABSENT, VersionedContent
+from gc_assets.state.backend import ABSENT, COMPACTED_SEGMENTS, VersionedContent
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
 from gc_assets.state.receipts import PartFile
@@ -46,7 +46,7 @@ COMPACTED_TABLES: Final = frozenset({ManifestEntriesSummary.TABLE, DeletionLogSu
 LIST_FILE: Final = "_folds.json"
 VERSION: Final = 2
 _READ_VERSIONS: Final = frozenset({1, VERSION})
-DIRECTORY: Final = "_folds"
+DIRECTORY: Final = COMPACTED_SEGMENTS
 # Limits of one compaction: minimum number of adjacent small segments, maximum bytes and segments. A
 # large segment is worth its own request.
 MIN_SEGMENTS: Final = 8

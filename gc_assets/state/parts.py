@@ -6,6 +6,7 @@ Each part is built in memory and written in a single put, so readers never see a
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,10 @@ import pyarrow.parquet as pq
 
 from gc_assets.core.errors import StateError
 from gc_assets.state.arrow_types import is_added_column
+from gc_assets.state.backend import COMPACTED_SEGMENTS
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
+from gc_assets.state.summaries import ManifestEntriesSummary
 
 # Maximum rows and bytes of a part.
 PART_ROWS = 1_000_000
@@ -157,7 +160,15 @@ def open_part(content: bytes, read_dictionary: Sequence[str] = ()) -> pq.Parquet
 
 def describe_damage(path: str, error: Exception) -> str:
     """Return a message for a part that cannot be decoded."""
-    return f"{path} is damaged ({error}); run its asset again"
+    if f"/{COMPACTED_SEGMENTS}/" in path:
+        return f"{path} is damaged ({error}). Run `gc-assets doctor --repair`, which discards this copy, and start the run again."
+    if f"/{ManifestEntriesSummary.TABLE}/" not in path:
+        return f"{path} is damaged ({error}); run its asset again"
+    directory = re.sub(r"/(_[a-z_]+/)?[^/]+$", "", path)  # all later runs read it too
+    return (
+        f"{path} is damaged ({error}). Remove {directory}, run `gc-assets doctor --repair` and start the run again. It decodes the "
+        "containers of that run again."
+    )
 
 
 def _read_part(path: str, content: bytes, wanted: pa.Schema) -> pa.Table:
