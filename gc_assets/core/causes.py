@@ -28,5 +28,5 @@ def cause_of(error: BaseException) -> str:
     for item in reversed(seen):
         if host := _PYTHON_HOST.search(str(item)):
             return f"cannot connect to {host[1]}:{host[2]}; check the network, and `s3.endpoint` or the address of the catalog"
-    systems = [item for item in seen if isinstance(item, OSError) and item.strerror and not isinstance(item, FileNotFoundError)]
-    return strip_paths(systems[-1].strerror) if systems else ""
+    reasons = [item.strerror for item in seen if isinstance(item, OSError) and not isinstance(item, FileNotFoundError)]
+    return next((strip_paths(reason) for reason in reversed(reasons) if reason), "")
