@@ -483,7 +483,9 @@ class LiveSet:
             StateError: If entries of a needed container are not in the cache any more.
         """
         wanted = set(self.table.summary(LiveFilesSummary).segments)
-        runs = [run for run in self.context.state.history(self.lake, MANIFEST_ENTRIES.name) if run.run_id in wanted]
+        history = self.context.state.history(self.lake, MANIFEST_ENTRIES.name)
+        # Runs without rows belong to compacted segments, which are read only as a whole.
+        runs = [run for run in history if run.run_id in wanted or not run.entry.parts]
         states = read_parts(self._files, list(self._states), STATES, ["address", "files"])
         for complete in (False, True):  # reduced segments may lack containers that only an earlier run needed
             cache = self.context.state.segments(runs, complete=complete)
