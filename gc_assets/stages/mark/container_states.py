@@ -14,13 +14,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gc_assets.core.hashing import digest, xxhash64
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
 from gc_assets.stages.mark.file_entries import loose_form
 from gc_assets.state.files import Files
 from gc_assets.state.parts import read_parts
-from gc_assets.state.side_tables import DANGLING_SIDE, DIRECT_FILES, EXPIRED_SIDE, EXTERNAL_SIDE, STATES, WITNESSES
+from gc_assets.state.side_tables import DANGLING_SIDE, DIRECT_FILES, EXPIRED_SIDE, STATES, WITNESSES
 
 # Columns that identify a witness. A witness that lists a file under several kinds has one number
 # per kind.
@@ -40,12 +41,14 @@ class NumberedStates:
         direct: Containers and directly referenced files (columns `DIRECT_FILES`).
         expected: Number of file entries of all containers.
         live: Number of witnesses of live files. They have the smallest numbers.
+        entries: Number of file entries by witness, 0 for witnesses that are no containers.
     """
 
     witnesses: pa.Table
     direct: pa.Table
     expected: int
     live: int
+    entries: NDArray[np.int64]
 
 
 def build_states(containers: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table, index: pa.Table) -> pa.Table:
@@ -96,18 +99,14 @@ def number_states(states: pa.Table) -> NumberedStates:
     witnesses = candidates.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
     direct = states.append_column("witness", pa.array(numbers[: states.num_rows])).select(DIRECT_FILES.names).cast(DIRECT_FILES)
     live = pc.sum(pc.less_equal(witnesses.column("rank"), SPARED)).as_py() or 0
-    return NumberedStates(witnesses, direct, pc.sum(containers.column("files")).as_py() or 0, live)
+    entries = np.zeros(candidates.num_rows, np.int64)
+    entries[numbers[states.num_rows :]] = containers.column("files").to_numpy()
+    return NumberedStates(witnesses, direct, int(entries.sum()), live, entries)
 
 
 def route_of(rank: int) -> str:
     """Return the side table of files with this rank, or an empty string if they are live."""
     return "" if rank <= SPARED else EXPIRED_SIDE if rank <= RELEASED else DANGLING_SIDE
-
-
-def route_expression() -> str:
-    """Return `route_of` as an SQL expression. Files in no storage are external."""
-    by_rank = f"case when rank <= {SPARED} then '' when rank <= {RELEASED} then '{EXPIRED_SIDE}' else '{DANGLING_SIDE}' end"
-    return f"if(storage is null, '{EXTERNAL_SIDE}', {by_rank})"
 
 
 def file_key(rows: pa.Table) -> pa.ChunkedArray:

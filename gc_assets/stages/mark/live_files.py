@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.errors import LakeUnreadable, StateError
 from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.core.printable import to_message
 from gc_assets.engine.progress import log_activity, log_progress, start_run
@@ -100,6 +100,7 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     storages = [storage.name for storage in context.config.storages]
     released = None if unreadable else inputs.released
     hashes = LiveHashes.of(spark, context.state.files, side_paths(run, walked, STATES_SIDE), segments, storages, released)
+    _refuse_unbalanced(context, lake_name, hashes.find_unbalanced())
     totals = hashes.totals()
     written = _add_counted(spark, context, lake_name, inputs.entries, hashes, segments, run, walked, totals)
     return publish(
@@ -112,6 +113,15 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
         summary=_summary(inputs, written, totals, unreadable),
         unsafe=context.unsafe,
     )
+
+
+def _refuse_unbalanced(context: RunContext, lake_name: str, containers: Sequence[str]) -> None:
+    if containers:
+        raise StateError(
+            f"lake {lake_name}: the entry cache has a wrong number of entries of {len(containers):,} containers, such as {containers[0]}. "
+            f"Remove {context.state.files.root}/{lake_name}/{MANIFEST_ENTRIES.name}, run `gc-assets doctor --repair` and start the run "
+            "again. It decodes all containers again."
+        )
 
 
 def _walk(

@@ -171,7 +171,7 @@ def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
     combined = encoded.unify_dictionaries().combine_chunks()
     if isinstance(combined, pa.ChunkedArray):  # a column without chunks
         return pa.array([], pa.string()), np.empty(0, np.int32)
-    return combined.dictionary, pc.fill_null(combined.indices, -1).to_numpy(zero_copy_only=False)
+    return combined.dictionary, pc.fill_null(combined.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def to_positions(column: pa.ChunkedArray, names: Sequence[str], null: int) -> NDArray[np.int64]:
@@ -361,6 +361,24 @@ class _WitnessesOf:
         yield pa.RecordBatch.from_pydict({"witness": np.unique(np.concatenate(found))})
 
 
+_ENTRIES: Final = pa.schema([("witness", pa.int64()), ("entries", pa.int64())])
+
+
+@dataclass(frozen=True)
+class _CountEntries:
+    """Task that counts the entries of each container, by the number of its witness."""
+
+    scan: HashScan
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        counts = np.zeros(numbered_states(self.scan.files, self.scan.states).witnesses.num_rows, np.int64)
+        for batch in self.scan(batches):
+            found = np.bincount(batch.column("strongest").to_numpy() // _KINDS)
+            counts[: len(found)] += found
+        numbers = np.flatnonzero(counts)
+        yield pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(counts[numbers])], schema=_ENTRIES)
+
+
 @dataclass(frozen=True)
 class LiveHashes:
     """The live set of one lake and run, as hashes.
@@ -466,12 +484,21 @@ class LiveHashes:
 
     def witnesses_of(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the distinct numbers of all witnesses that name one of these keys (sorted hashes)."""
-        task = _WitnessesOf(self.scan, hashes)
+        return np.unique(self._run(_WitnessesOf(self.scan, hashes), _WITNESS).column("witness").to_numpy())
+
+    def find_unbalanced(self) -> list[str]:
+        """Return the addresses of containers that have more or fewer entries in the cache than decoded ones."""
+        counted, expanding = self._run(_CountEntries(self.scan), _ENTRIES), Expanding.of(self.states)
+        found = np.zeros(len(self.states.entries), np.int64)
+        np.add.at(found, counted.column("witness").to_numpy(), counted.column("entries").to_numpy())
+        is_wrong = (found != self.states.entries)[expanding.witness]
+        return expanding.addresses.filter(pa.array(is_wrong)).to_pylist()
+
+    def _run(self, task: Task, schema: pa.Schema) -> pa.Table:
+        """Run a task over all groups of hash parts, and return the rows that it yields."""
         if self.runs_in_process:
-            found = pa.Table.from_batches(task(self.scan.numbers()), _WITNESS)
-        else:
-            found = collect_arrow(self._map_pieces(task, _WITNESS), _WITNESS)
-        return np.unique(found.column("witness").to_numpy())
+            return pa.Table.from_batches(task(self.scan.numbers()), schema)
+        return collect_arrow(self._map_pieces(task, schema), schema)
 
     @property
     def _session(self) -> SparkSession:

@@ -155,6 +155,21 @@ def test_lost_entries_are_noticed(tmp_path: Path) -> None:
     assert (totals.expected, totals.found) == (3, 1)
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("in_process", [True, False])
+def test_container_with_entries_of_another_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
+) -> None:
+    if not in_process:
+        monkeypatch.setattr(live_hashes, "MAX_LOCAL_HASHES", -1)
+    case = next(case for case in map(random_case, map(Random, range(99))) if len(case.states) > 1 and case.states[1]["files"])
+    case.states[0]["files"] += 1
+    case.states[1]["files"] -= 1
+    hashes = LiveHashes(spark, scan_of(tmp_path, "state", case), len(case.entries), None)
+    assert hashes.totals().expected == hashes.totals().found
+    assert sorted(hashes.find_unbalanced()) == sorted(state["address"] for state in case.states[:2])
+
+
 def test_entry_in_an_unknown_storage_stops_the_run(tmp_path: Path) -> None:
     entry = {"container": "m", "storage": "other", "key": "k", "kind": Kind.DATA, "is_container": False, "must_exist": True}
     case = Case([{**random_case(Random(1)).states[0], "address": "m", "files": 1}], [entry])
