@@ -261,7 +261,7 @@ STATES: Final = pa.schema(
     ]
 )
 
-# Number and bytes of files by storage (null for external files), kind, table and commit of the
+# Number and bytes of files by storage (none for external files), kind, table and commit of the
 # strongest witness, and route. The route is empty for live files, otherwise the name of a side table.
 TOTALS_SIDE: Final = "_totals"
 TOTALS: Final = pa.schema(

@@ -61,7 +61,7 @@ def describe_limits(properties: Mapping[str, str], overrides: IcebergRetention) 
     """Return the limits of a table in words, and where they come from."""
     limits = TableLimits.of(properties, overrides, _EPOCH)
     keep_last_key, age_key, _ = TABLE_SETTINGS
-    sources = [(overrides.max_snapshot_age, age_key)]
+    sources: list[tuple[object, str]] = [(overrides.max_snapshot_age, age_key)]
     kept = "everything"
     if limits.age.cutoff != ALWAYS:
         sources.append((overrides.min_snapshots_to_keep, keep_last_key))

@@ -173,7 +173,7 @@ def _add_counted(
     walked: WrittenParts,
     totals: LiveTotals,
 ) -> WrittenParts:
-    """Write the totals. Write the external files as rows, and those with an unknown address once more."""
+    """Write the totals, the external files, and which of these have an unknown address."""
     counted = tuple(write_parts(totals.rows, run, context.state.files, TOTALS_SIDE))
     external = write_external(spark, context, lake_name, hashes, segments, run) if totals.files(EXTERNAL_SIDE) else ()
     unknown = write_unknown_addresses(spark, context, run, external, entries)

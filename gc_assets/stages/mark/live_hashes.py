@@ -37,11 +37,11 @@ from gc_assets.state.side_tables import HASHES, HASHES_SIDE, LIFECYCLE_SIDE, ROU
 # executors. In a local session the executors share this machine, so they save no time.
 MAX_IN_PROCESS_HASHES: Final = 2_000_000
 MAX_LOCAL_HASHES: Final = 40_000_000
-# Rows grouped at once. Each group-by needs about 100 bytes per row.
+# Rows that are sorted together. Sorting needs about 100 bytes per row.
 _GROUPED_ROWS: Final = 2_000_000
 _KINDS: Final = len(FILE_KINDS)
 _TEXTS: Final = ("container", "storage", "kind")
-# Position of a storage that is null.
+# Position of external files, which have no storage.
 EXTERNAL: Final = -1
 
 # One row per entry and directly referenced file. `storage` is a position in the storages of the
@@ -92,7 +92,7 @@ class Expanding:
 class HashScan:
     """Task that matches groups of hash parts with the container states.
 
-    The input column `id` contains group numbers. The number after the last group stands for the
+    The input column `id` contains group numbers. The number after the last group selects the
     directly referenced files. Yields batches with the columns `MATCHED`.
 
     Attributes:
@@ -107,13 +107,13 @@ class HashScan:
     storages: tuple[str, ...]
 
     @property
-    def pieces(self) -> int:
+    def tasks(self) -> int:
         """Number of valid input numbers."""
         return len(self.groups) + 1
 
     def numbers(self) -> Iterator[pa.RecordBatch]:
         """Return all input numbers, for a call in this process."""
-        return iter([pa.RecordBatch.from_pydict({"id": pa.array(range(self.pieces), pa.int64())})])
+        return iter([pa.RecordBatch.from_pydict({"id": pa.array(range(self.tasks), pa.int64())})])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         states = numbered_states(self.files, self.states)
@@ -166,16 +166,16 @@ def numbered_states(files: Files, paths: tuple[str, ...]) -> NumberedStates:
 
 
 def encode(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int64]]:
-    """Return the distinct values of a text column, and the index of each row. A null has index -1."""
+    """Return the distinct values of a text column, and the index of each row or -1."""
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     combined = encoded.unify_dictionaries().combine_chunks()
     if isinstance(combined, pa.ChunkedArray):  # a column without chunks
-        return pa.array([], pa.string()), np.empty(0, np.int32)
+        return pa.array([], pa.string()), np.empty(0, np.int64)
     return combined.dictionary, pc.fill_null(combined.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def to_positions(column: pa.ChunkedArray, names: Sequence[str], null: int) -> NDArray[np.int64]:
-    """Return the position of each value in `names`, or `null` for a null.
+def to_positions(column: pa.ChunkedArray, names: Sequence[str], missing: int) -> NDArray[np.int64]:
+    """Return the position of each value in `names`, or `missing` for a missing one.
 
     Raises:
         StateError: For any other value.
@@ -185,7 +185,7 @@ def to_positions(column: pa.ChunkedArray, names: Sequence[str], null: int) -> ND
     if (positions < 0).any():
         unknown = values.filter(pa.array(positions < 0))[0].as_py()
         raise StateError(f"the entry cache names {unknown!r}, which is not one of {', '.join(names)}; run manifest_entries again")
-    return np.append(positions, null)[index]  # the index -1 selects `null`
+    return np.append(positions, missing)[index]  # the index -1 selects `missing`
 
 
 def to_kind_numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -279,7 +279,7 @@ class _Bucket:
             self.grouped, self.added, self.added_rows = [KeyGroup.of([*self.grouped, *self.added])], [], 0
 
     def close(self) -> KeyGroup | None:
-        """Return the keys, or None if there are none."""
+        """Return the keys, or None for an empty bucket."""
         groups, self.grouped, self.added = [*self.grouped, *self.added], [], []
         return KeyGroup.of(groups) if groups else None
 
@@ -417,22 +417,22 @@ class LiveHashes:
     def runs_in_process(self) -> bool:
         return fits_in_process(self.spark, self.rows)
 
-    def matched(self) -> Iterator[pa.RecordBatch]:
+    def match(self) -> Iterator[pa.RecordBatch]:
         """Yield all entries and directly referenced files in this process (columns `MATCHED`)."""
         return self.scan(self.scan.numbers())
 
-    def matched_frame(self) -> DataFrame:
+    def match_frame(self) -> DataFrame:
         """Return all entries and directly referenced files as a frame (columns `MATCHED`)."""
-        return self._map_pieces(self.scan, MATCHED)
+        return self._map_groups(self.scan, MATCHED)
 
-    def _map_pieces(self, task: Task, schema: pa.Schema) -> DataFrame:
-        pieces = self.scan.pieces
-        return self._session.range(0, pieces, 1, pieces).mapInArrow(task, spark_schema(schema))
+    def _map_groups(self, task: Task, schema: pa.Schema) -> DataFrame:
+        tasks = self.scan.tasks
+        return self._session.range(0, tasks, 1, tasks).mapInArrow(task, spark_schema(schema))
 
     def grouped_frame(self) -> DataFrame:
         """Return one row per file as a frame (columns of `KeyGroup`, and storage and is_released)."""
         rows = (
-            self.matched_frame()
+            self.match_frame()
             .groupBy("storage", "key_hash")
             .agg(
                 F.min("strongest").alias("strongest"),
@@ -465,7 +465,7 @@ class LiveHashes:
     def totals(self) -> LiveTotals:
         """Count files and bytes."""
         if self.runs_in_process:
-            counted = [self._count(position, group) for position, group in group_hashes(self.matched(), self.rows)]
+            counted = [self._count(position, group) for position, group in group_hashes(self.match(), self.rows)]
             return self._to_totals(pa.concat_tables([_COUNTED.empty_table(), *counted]))
         sums = (F.count("*").alias("files"), F.sum("size_bytes").alias("bytes"), F.sum("entries").alias("entries"))
         counted_frame = self.grouped_frame().groupBy("storage", "strongest", "is_released").agg(*sums)
@@ -487,7 +487,7 @@ class LiveHashes:
         return np.unique(self._run(_WitnessesOf(self.scan, hashes), _WITNESS).column("witness").to_numpy())
 
     def find_unbalanced(self) -> list[str]:
-        """Return the addresses of containers that have more or fewer entries in the cache than decoded ones."""
+        """Return the containers with another number of cached entries than were decoded."""
         counted, expanding = self._run(_CountEntries(self.scan), _ENTRIES), Expanding.of(self.states)
         found = np.zeros(len(self.states.entries), np.int64)
         np.add.at(found, counted.column("witness").to_numpy(), counted.column("entries").to_numpy())
@@ -498,7 +498,7 @@ class LiveHashes:
         """Run a task over all groups of hash parts, and return the rows that it yields."""
         if self.runs_in_process:
             return pa.Table.from_batches(task(self.scan.numbers()), schema)
-        return collect_arrow(self._map_pieces(task, schema), schema)
+        return collect_arrow(self._map_groups(task, schema), schema)
 
     @property
     def _session(self) -> SparkSession:

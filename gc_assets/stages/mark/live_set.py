@@ -376,7 +376,7 @@ class LiveSet:
                 yield batch.filter(pc.equal(batch.column("storage"), storage)).column("key_hash").to_numpy()
             return
         hashes = self.hashes(None)
-        for batch in hashes.live_keys(storage)(hashes.matched()):
+        for batch in hashes.live_keys(storage)(hashes.match()):
             yield batch.column("key_hash").to_numpy()
 
     def container(self, address: str) -> dict[str, Any] | None:

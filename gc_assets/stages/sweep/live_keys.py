@@ -57,7 +57,7 @@ class LiveKeys:
     def distinct(self) -> Iterator[pa.RecordBatch]:
         """Yield the distinct hashes of each lake in this process (column key_hash)."""
         for lake in self.lakes:
-            selected = pa.Table.from_batches(lake.live_keys(self.storage)(lake.matched()), LIVE_KEYS)
+            selected = pa.Table.from_batches(lake.live_keys(self.storage)(lake.match()), LIVE_KEYS)
             yield pa.RecordBatch.from_arrays([pa.array(np.unique(selected.column("key_hash").to_numpy()))], schema=_DISTINCT)
 
     def distinct_frame(self) -> DataFrame:
@@ -78,17 +78,17 @@ class LiveKeys:
             return run_in_process(task, self._entries())
         found = list[Any]()
         for lake in self.lakes:
-            pieces = lake.scan.pieces
+            pieces = lake.scan.tasks
             mapped = _MapLive(lake.scan, lake.live_keys(self.storage), task)
             found += collect(self.spark.range(0, pieces, 1, pieces).mapInArrow(mapped, ddl))
         return found
 
     def _entries(self) -> Iterator[pa.RecordBatch]:
         for lake in self.lakes:
-            yield from lake.live_keys(self.storage)(lake.matched())
+            yield from lake.live_keys(self.storage)(lake.match())
 
     def _frame(self, lake: LiveHashes) -> DataFrame:
-        pieces = lake.scan.pieces
+        pieces = lake.scan.tasks
         return self.spark.range(0, pieces, 1, pieces).mapInArrow(
             _MapLive(lake.scan, lake.live_keys(self.storage), _pass), spark_schema(LIVE_KEYS)
         )
