@@ -92,20 +92,19 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
         find_segments(context, lake_name),
         find_released_files(context, lake_name),
     )
-    segments = context.state.segments(inputs.cache)
-    run = start_run(context, context.group(lake_name), LIVE_FILES)
-    last_known, walked = _walk(spark, context, lake_name, inputs, segments, run)
+    stage = _Stage(
+        spark, context, lake_name, inputs, context.state.segments(inputs.cache), start_run(context, context.group(lake_name), LIVE_FILES)
+    )
+    last_known, walked = stage.walk()
     unreadable = list_unreadable(context, lake_name, inputs.refs, last_known, walked.summary["unreadable"])
     log_activity("counting the files of live containers")
-    storages = [storage.name for storage in context.config.storages]
-    released = None if unreadable else inputs.released
-    hashes = LiveHashes.of(spark, context.state.files, side_paths(run, walked, STATES_SIDE), segments, storages, released)
-    _refuse_unbalanced(context, lake_name, hashes.find_unbalanced())
+    hashes = stage.open_hashes(walked, None if unreadable else inputs.released)
+    stage.refuse_unbalanced(hashes)
     totals = hashes.totals()
-    written = _add_counted(spark, context, lake_name, inputs.entries, hashes, segments, run, walked, totals)
+    written = stage.add_counted(walked, hashes, totals)
     return publish(
         context.state,
-        run,
+        stage.run,
         written,
         context.clock,
         inputs=inputs.published,
@@ -115,71 +114,80 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     )
 
 
-def _refuse_unbalanced(context: RunContext, lake_name: str, containers: Sequence[str]) -> None:
-    if containers:
-        raise StateError(
-            f"lake {lake_name}: the entry cache has a wrong number of entries of {len(containers):,} containers, such as {containers[0]}. "
-            f"Remove {context.state.files.root}/{lake_name}/{MANIFEST_ENTRIES.name}, run `gc-assets doctor --repair` and start the run "
-            "again. It decodes all containers again."
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Steps of the stage, with the unpublished run and the files of the entry cache."""
+
+    spark: SparkSession
+    context: RunContext
+    lake_name: str
+    inputs: _Inputs
+    segments: Segments
+    run: TableRun
+
+    def walk(self) -> tuple[LastKnown | None, WrittenParts]:
+        """Walk the containers. Return the last known state, if it was used, and the written states."""
+        inputs, frozen_at = self.inputs, self.inputs.refs.summary(LakeRefsSummary).frozen_at
+        has_unread = bool(list_unread_tables(inputs.roots))
+        last_known = find_last_known(self.context, self.lake_name, frozen_at) if has_unread else None
+        cache = self._cache_paths()
+        walk = LiveWalk(
+            self.lake_name,
+            open_root_tables(self.context, self.lake_name, inputs.roots),
+            cache,
+            _deletion_log_paths(self.context),
+            self.run,
+            tuple(inputs.refs.paths(CLAIMS_SIDE)),
+            last_known,
+            unread_reasons(inputs.roots, last_known),
+            is_last_known_read=has_unread,
         )
+        log_activity(f"following the content roots through {len(inputs.cache):,} segments of decoded containers")
+        sides = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
+        rows = sum(table.rows for table in inputs.roots.values()) + sum(count_segment_rows(inputs.cache, side) for side in sides)
+        try:
+            return last_known, merge_written(run_single_task(self.spark, walk, rows, cache.count))
+        except LakeUnreadable:
+            # Look up the last known state only on demand.
+            if has_unread:
+                raise
+        last_known = find_last_known(self.context, self.lake_name, frozen_at)
+        walk = replace(walk, last_known=last_known, is_last_known_read=True)
+        return last_known, merge_written(run_single_task(self.spark, walk, rows, cache.count))
 
+    def open_hashes(self, walked: WrittenParts, released: ReleasedFiles | None) -> LiveHashes:
+        """Open the live set of the walk."""
+        states = side_paths(self.run, walked, STATES_SIDE)
+        storages = [storage.name for storage in self.context.config.storages]
+        return LiveHashes.of(self.spark, self.context.state.files, states, self.segments, storages, released)
 
-def _walk(
-    spark: SparkSession, context: RunContext, lake_name: str, inputs: _Inputs, segments: Segments, run: TableRun
-) -> tuple[LastKnown | None, WrittenParts]:
-    """Walk the containers, and return the written states with the last known state that was used."""
-    cache = CachePaths(
-        edges=tuple(segments.paths(EDGES_SIDE)),
-        containers=tuple(segments.paths(CONTAINERS_SIDE)),
-        unreadable=tuple(inputs.entries.paths(UNREADABLE_CONTAINERS_SIDE)),
-        locations=tuple(segments.paths(LOCATIONS_SIDE)),
-    )
-    frozen_at = inputs.refs.summary(LakeRefsSummary).frozen_at
-    has_unread = bool(list_unread_tables(inputs.roots))
-    last_known = find_last_known(context, lake_name, frozen_at) if has_unread else None
-    walk = LiveWalk(
-        lake_name,
-        open_root_tables(context, lake_name, inputs.roots),
-        cache,
-        _deletion_log_paths(context),
-        run,
-        tuple(inputs.refs.paths(CLAIMS_SIDE)),
-        last_known,
-        unread_reasons(inputs.roots, last_known),
-        is_last_known_read=has_unread,
-    )
-    log_activity(f"following the content roots through {len(inputs.cache):,} segments of decoded containers")
-    sides = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
-    rows = sum(table.rows for table in inputs.roots.values()) + sum(count_segment_rows(inputs.cache, side) for side in sides)
-    try:
-        return last_known, merge_written(run_single_task(spark, walk, rows, cache.count))
-    except LakeUnreadable:
-        # Look up the last known state only on demand.
-        if has_unread:
-            raise
-    last_known = find_last_known(context, lake_name, frozen_at)
-    walk = replace(walk, last_known=last_known, is_last_known_read=True)
-    return last_known, merge_written(run_single_task(spark, walk, rows, cache.count))
+    def refuse_unbalanced(self, hashes: LiveHashes) -> None:
+        """Raise `StateError` if the entry cache lacks entries of a needed container, or has others."""
+        if containers := hashes.find_unbalanced():
+            raise StateError(
+                f"lake {self.lake_name}: the entry cache has a wrong number of entries of {len(containers):,} containers, such as "
+                f"{containers[0]}. Remove {self.context.state.files.root}/{self.lake_name}/{MANIFEST_ENTRIES.name}, run `gc-assets doctor "
+                "--repair` and start the run again. It decodes all containers again."
+            )
 
+    def add_counted(self, walked: WrittenParts, hashes: LiveHashes, totals: LiveTotals) -> WrittenParts:
+        """Write the totals, the external files, and which of these have an unknown address."""
+        context, run = self.context, self.run
+        counted = tuple(write_parts(totals.rows, run, context.state.files, TOTALS_SIDE))
+        has_external = bool(totals.files(EXTERNAL_SIDE))
+        external = write_external(self.spark, context, self.lake_name, hashes, self.segments, run) if has_external else ()
+        unknown = write_unknown_addresses(self.spark, context, run, external, self.inputs.entries)
+        added = {side: parts for side, parts in ((TOTALS_SIDE, counted), (EXTERNAL_SIDE, external)) if parts}
+        sides = {**walked.side, **added, **unknown.side}
+        return replace(walked, side=sides, summary={**walked.summary, **unknown.summary})
 
-def _add_counted(
-    spark: SparkSession,
-    context: RunContext,
-    lake_name: str,
-    entries: PublishedTable,
-    hashes: LiveHashes,
-    segments: Segments,
-    run: TableRun,
-    walked: WrittenParts,
-    totals: LiveTotals,
-) -> WrittenParts:
-    """Write the totals, the external files, and which of these have an unknown address."""
-    counted = tuple(write_parts(totals.rows, run, context.state.files, TOTALS_SIDE))
-    external = write_external(spark, context, lake_name, hashes, segments, run) if totals.files(EXTERNAL_SIDE) else ()
-    unknown = write_unknown_addresses(spark, context, run, external, entries)
-    added = {side: parts for side, parts in ((TOTALS_SIDE, counted), (EXTERNAL_SIDE, external)) if parts}
-    sides = {**walked.side, **added, **unknown.side}
-    return replace(walked, side=sides, summary={**walked.summary, **unknown.summary})
+    def _cache_paths(self) -> CachePaths:
+        return CachePaths(
+            edges=tuple(self.segments.paths(EDGES_SIDE)),
+            containers=tuple(self.segments.paths(CONTAINERS_SIDE)),
+            unreadable=tuple(self.inputs.entries.paths(UNREADABLE_CONTAINERS_SIDE)),
+            locations=tuple(self.segments.paths(LOCATIONS_SIDE)),
+        )
 
 
 def _summary(inputs: _Inputs, written: WrittenParts, totals: LiveTotals, unreadable: Sequence[Unreadable]) -> LiveFilesSummary:
