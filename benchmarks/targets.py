@@ -113,10 +113,10 @@ def _jobs_row(lake: str, run: Literal["first", "second"], target: float) -> Row:
     )
 
 
-def _nessie_rows(size: str, target: float) -> tuple[Row, Row]:
+def _nessie_rows(size: str, target: float, second: float = 0.5) -> tuple[Row, Row]:
     name, title = f"nessie-{size}", f"Nessie {size}, warm"
-    first = Pick(run="first", start="warm", of="recorded")
-    second = Pick(run="second", start="warm", of="first run")
+    of_recorded = Pick(run="first", start="warm", of="recorded")
+    of_first = Pick(run="second", start="warm", of="first run")
     return (
         Row(
             name=f"{name}-warm-first",
@@ -124,15 +124,15 @@ def _nessie_rows(size: str, target: float) -> tuple[Row, Row]:
             unit="ratio",
             target=target,
             group=name,
-            pick=first,
+            pick=of_recorded,
         ),
         Row(
             name=f"{name}-warm-second",
             title=f"{title}, second run, of the first",
             unit="ratio",
-            target=0.5,
+            target=second,
             group=name,
-            pick=second,
+            pick=of_first,
         ),
     )
 
@@ -148,23 +148,23 @@ ROWS: Final[tuple[Row, ...]] = (
     _peer_row("iceberg-s", "first", 0.5),
     _peer_row("iceberg-s", "second", 0.4),
     _run_row("iceberg-s", "warm", "first", 1.5),
-    _run_row("iceberg-s", "warm", "second", 0.8),
-    _peer_row("iceberg-m", "first", 0.22),
-    _peer_row("iceberg-m", "second", 0.15),
+    _run_row("iceberg-s", "warm", "second", 0.6),
+    _peer_row("iceberg-m", "first", 0.2),
+    _peer_row("iceberg-m", "second", 0.12),
     _run_row("iceberg-m", "warm", "first", 5),
     _run_row("iceberg-m", "warm", "second", 2),
-    _peer_row("iceberg-l", "first", 0.6),
-    _peer_row("iceberg-l", "second", 0.35),
-    _run_row("icechunk-l", "warm", "first", 6),
-    _run_row("icechunk-l", "warm", "second", 2.5),
-    _run_row("icechunk-s", "cold", "first", 6),
+    _peer_row("iceberg-l", "first", 0.5),
+    _peer_row("iceberg-l", "second", 0.3),
+    _run_row("icechunk-l", "warm", "first", 4.5),
+    _run_row("icechunk-l", "warm", "second", 2),
+    _run_row("icechunk-s", "cold", "first", 5.5),
     _run_row("icechunk-s", "cold", "second", 6),
     *_nessie_rows("s", 0.6),
-    *_nessie_rows("m", 0.8),
+    *_nessie_rows("m", 0.8, 0.4),
     *_nessie_rows("l", 0.5),
     *_nessie_rows("d", 0.15),
     *_nessie_rows("r", 0.2),
-    Row(name="lakefs-second", title="lakeFS, second run, of the first, all stages", unit="ratio", target=0.1, group="lakefs"),
+    Row(name="lakefs-second", title="lakeFS, second run, of the first, all stages", unit="ratio", target=0.08, group="lakefs"),
     _jobs_row("iceberg-s", "second", 6),
     _jobs_row("iceberg-l", "first", 14),
     Row(name="apply-cold", title="apply of the demo's plan, cold", unit="s", target=12, group="demo"),

@@ -27,8 +27,8 @@ from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.stages.mark.live_set import LiveSet
 from gc_assets.stages.read.browse import runs_of
 from gc_assets.stages.read.explain import Explanation, explain
-from gc_assets.stages.read.live_rows import read_table_rows
 from gc_assets.stages.read.snapshot_views import history_views
+from gc_assets.stages.read.table_rows import read_table_rows
 from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import ListedPlan, StoredPlan, find_plan, list_plans, load_plan
 from gc_assets.state import schemas

@@ -219,6 +219,7 @@ TESTED_BY = {
         "managed_spark.md",
         "aws s3 cp environment.tar.gz s3://collector/code/environment.tar.gz",
     ): "no: it needs an AWS account; tests/job/test_emr_serverless.py uploads the script to a local server",
+    ("deployment.md", "python -m gc_assets.resources.connect_server --stop"): "test_stop_ends_the_server_of_another_name_of_python",
     ("iceberg-expiry.md", "gc-assets run"): "no: it needs a lake of the user; tests/lakes/iceberg/test_expire.py tests the edits",
     ("managed_spark.md", "pip freeze --exclude pyspark --exclude gc-assets >requirements.txt"): (
         "no: it needs a Databricks workspace; tests/job/test_databricks.py runs such a job with a fake"

@@ -68,7 +68,7 @@ def show_command(
     """
     from gc_assets.lakes.kinds import all_tables
     from gc_assets.stages.read.browse import read_matching_rows, runs_of
-    from gc_assets.stages.read.live_rows import count_table_rows, read_table_rows
+    from gc_assets.stages.read.table_rows import count_table_rows, read_table_rows
     from gc_assets.state.schemas import TABLE_NAME
 
     tables = all_tables()

@@ -428,9 +428,9 @@ def test_prune_keeps_current_tables(lake_after_run: tuple[Shell, Result], lake: 
 
 def test_run_without_listing_names_the_listing_that_it_uses(lake_after_run: tuple[Shell, Result], run_date: str) -> None:
     shell = lake_after_run[0]
-    inventory = {row["key"]: row for row in shell.json("show", "storage_inventory")}
     listed = shell("run", "--run-date", run_date, "--listing")
     assert "not listed" not in listed.stderr
+    inventory = {row["key"]: row for row in shell.json("show", "storage_inventory")}
     reused = shell("run", "--run-date", run_date, "--no-listing")
     assert reused.exit_code == 0, reused.stderr
     assert re.search(r"warehouse: not listed\. The listing of \S+ \S+ UTC is used", reused.stderr)

@@ -67,7 +67,7 @@ def test_last_plans_have_their_decisions(tmp_path: Path) -> None:
     today, yesterday = (at.run_context(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
     assert {plan.plan_id for plan in past_plans(today, STORAGE)} == set(ids)
     (only,) = past_plans(yesterday, STORAGE)
-    assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "approved (rehearsal)", 2)
+    assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "REHEARSAL approved", 2)
     assert "approved by ada" in only.decisions[0]
 
 

@@ -576,7 +576,8 @@ def _scan_frame(spark: SparkSession, scan: EntryScan) -> DataFrame:
 
 
 def _group(matched: pa.Table) -> pa.Table:
-    grouped = matched.group_by(["storage", "key"]).aggregate(_AGGREGATES)
+    """Group rows by file. The result is sorted, so that equal live sets are listed in one order."""
+    grouped = matched.group_by(["storage", "key"]).aggregate(_AGGREGATES).sort_by([("storage", "ascending"), ("key", "ascending")])
     names = {f"{name}_{how}": name for name, how in _AGGREGATES}
     return grouped.rename_columns([names.get(name, name) for name in grouped.column_names]).select(KEYED.names).cast(KEYED).combine_chunks()
 

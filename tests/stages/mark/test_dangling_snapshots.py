@@ -20,7 +20,7 @@ from gc_assets.stages.mark.live_walk import CachePaths, LiveWalk
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import CONTAINERS, DIRECT_FILES, DIRECT_FILES_SIDE, EDGES, UNREADABLE_CONTAINERS
+from gc_assets.state.side_tables import CONTAINERS, EDGES, STATES, STATES_SIDE, UNREADABLE_CONTAINERS
 
 LOCATION = {"storage": "warehouse", "must_exist": True}
 
@@ -59,7 +59,7 @@ def walk_snapshot(root: Path, *, refs: int, absent: bool, state: str = "retained
         {},
     )
     report = merge_written([row for batch in walk(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
-    rows = read_parts(files, side_paths(run, report, DIRECT_FILES_SIDE), DIRECT_FILES).to_pylist()
+    rows = read_parts(files, side_paths(run, report, STATES_SIDE), STATES).to_pylist()
     return {row["key"]: row["must_exist"] for row in rows}
 
 

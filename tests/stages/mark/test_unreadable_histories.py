@@ -32,14 +32,12 @@ from gc_assets.state.side_tables import (
     CLAIMS,
     CLAIMS_SIDE,
     CONTAINERS,
-    DIRECT_FILES,
-    DIRECT_FILES_SIDE,
     EDGES,
     PINNED,
+    STATES,
+    STATES_SIDE,
     UNREADABLE_CONTAINERS,
     UNREADABLE_ROOTS_SIDE,
-    WITNESSES,
-    WITNESSES_SIDE,
 )
 from tests.depth import example_count
 
@@ -177,10 +175,9 @@ class Collector:
             is_last_known_read=True,
         )
         report = merge_written([row for batch in walk(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
-        witnesses = read_parts(files, side_paths(run, report, WITNESSES_SIDE), WITNESSES).to_pylist()
-        direct = read_parts(files, side_paths(run, report, DIRECT_FILES_SIDE), DIRECT_FILES).to_pylist()
-        expanding = {row["container"] for row in witnesses if row["expands"]} & self.cached
-        live = {row["key"] for row in direct} | {file for name in expanding for file in self.world.files_of.get(name, [])}
+        states = read_parts(files, side_paths(run, report, STATES_SIDE), STATES).to_pylist()
+        expanding = {row["address"] for row in states if row["expands"]} & self.cached
+        live = {row["key"] for row in states} | {file for name in expanding for file in self.world.files_of.get(name, [])}
         paths = [*claims, *side_paths(run, report, CLAIMS_SIDE)]
         shields = {row["key"] for row in read_parts(files, paths, CLAIMS).to_pylist() if not row["collect"]}
         found: dict[str, str] = report.summary["unreadable"]
